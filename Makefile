@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+#
+# make test    everything that CI checks: sets up, then all gates and tests, and ends with a count
+# make demo    boots three disposable hosts, finds their leaks with the four playbooks, takes all down again
+
+RUN = .venv/bin/python tests/gates/run
+
+.PHONY: help
+help:
+	@sed -n 's/^#: //p' Makefile
+
+#: make test         all gates and tests (sets up what they need first)
+.PHONY: test
+test: setup
+	$(RUN) all
+
+#: make demo         the whole job on three disposable hosts
+.PHONY: demo
+demo: setup
+	tests/lab/demo
+
+#: make setup        Debian packages and .venv
+.PHONY: setup
+setup:
+	tests/gates/setup.sh
+
+#: make lint         formatting, types, shell, C, house rules
+#: make sanity       ansible-test sanity on two versions of ansible-core
+#: make docs-check   plugin docs and changelog
+#: make package      build the tarball, look into it, galaxy-importer
+#: make unit         unit tests
+#: make integration  tests on booted hosts
+.PHONY: lint sanity docs-check package unit integration
+lint sanity docs-check package unit integration: setup
+	$(RUN) $@
+
+#: make bench-analysis   time and memory against jeprof, in build/bench/analysis.json (ten minutes)
+.PHONY: bench-analysis
+bench-analysis: setup
+	.venv/bin/python tests/bench/analysis.py
+
+#: make fuzz         a minute of coverage-guided fuzzing of the dump reader
+#: make soak         a million inputs of it, and the agent under load for SOAK_SECONDS (600)
+.PHONY: fuzz soak
+fuzz: setup
+	.venv/bin/python -m pytest tests/fuzz
+soak: setup
+	OFFHEAP_FUZZ_INPUTS=1000000 .venv/bin/python -m pytest -s tests/fuzz
+	OFFHEAP_SOAK_SECONDS=$${SOAK_SECONDS:-600} .venv/bin/python -m pytest -m soak tests/agent
+
+#: make clean        remove what the above left here (images of the lab stay)
+.PHONY: clean
+clean:
+	rm -rf .ansible .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .venv build

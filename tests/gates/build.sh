@@ -1,0 +1,13 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# Build the collection's tarball from what git has or would take; print its path.
+# build.sh [DIR]    where to put it (build).
+set -eu
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+tree=$(tests/gates/tree.sh "$copy")
+to=${1:-build}
+mkdir -p "$to"
+.venv/bin/ansible-galaxy collection build --force --output-path "$to" "$tree" >"$copy/said"
+sed -n 's/^Created collection for .* at //p' "$copy/said"

@@ -1,0 +1,17 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# Strict types, of the collection and of its tests.
+set -eu
+config=$PWD/.mypy.ini cache=$PWD/.mypy_cache
+name=ansible_collections.offheap.profiler name_as_path=ansible_collections/offheap/profiler
+.venv/bin/python -c 'import runpy; runpy.run_path("tests/conftest.py")' # makes the import path
+cd .cache/collections
+
+set --
+for directory in plugins $(cd "$name_as_path" && ls -d tests/*/); do
+    if [ -n "$(find -L "$name_as_path/$directory" -name '*.py' -print -quit)" ]; then
+        set -- "$@" -p "$name.$(echo "${directory%/}" | tr / .)"
+    fi
+done
+MYPYPATH=$PWD mypy --config-file "$config" --cache-dir "$cache" "$@"

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# sanity.sh 2.19|newest    ansible-test sanity with the ansible-core of .venv, or with the newest on Python 3.13
+set -euo pipefail
+
+if [ "$1" = newest ]; then
+    if ! python=$(tests/gates/find_python.sh 3.13); then
+        echo "no Python 3.13 here for the newest ansible-core"
+        exit 77
+    fi
+    venv=$PWD/.cache/venvs/newest
+    tests/gates/venv.sh "$venv" "$python" tests/requirements-newest.txt
+else
+    venv=$PWD/.venv
+fi
+
+# ansible-test keeps its environments and its pip below HOME; ours are not to mix with the user's.
+home=$PWD/.cache/ansible-test/$1
+tests/gates/pip_for_ansible_test.sh "$venv/bin/python" "$home/.ansible/test/cache"
+
+# Modules must import on every Python that ansible-test supports: let it find those that this machine has.
+paths=$venv/bin
+for version in 3.8 3.9 3.10 3.11 3.12 3.13 3.14; do
+    if found=$(tests/gates/find_python.sh "$version"); then
+        paths=$paths:$(dirname "$found")
+        echo "Python $version: $found"
+    fi
+done
+
+# pyenv's shims exist for versions that they cannot run.
+others=$(printf '%s' "$PATH" | tr : '\n' | grep -v '/shims$' | paste -sd :)
+
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+tree=$(tests/gates/tree.sh "$copy")
+cache=${PIP_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/pip}
+status=0
+cd "$tree"
+HOME=$home PIP_CACHE_DIR=$cache PATH=$paths:$others PIP_QUIET=2 nice \
+    ansible-test sanity --venv --color no 2>&1 | tee "$copy/output" || status=$?
+
+# It reports success when it found nothing to look at.
+if grep -qE 'No tests applicable|All targets skipped' "$copy/output"; then status=1; fi
+if [ "$status" -ne 0 ]; then
+    printf '\n== what ansible-test found\n'
+    grep -E '^(ERROR|FATAL):|No tests applicable|All targets skipped' "$copy/output" | grep -v '^FATAL: Command'
+fi
+exit "$status"

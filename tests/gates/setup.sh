@@ -1,0 +1,36 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# Debian packages and the virtual environment .venv; does nothing where both are there.
+set -eu
+cd "$(dirname "$0")/../.."
+
+say() { printf '== setup: %s\n' "$*"; }
+fail() { printf '== setup: %s\n' "$*" >&2; exit 1; }
+
+# tests/debian-packages.txt: one package a line, with the command or file that shows it is there.
+missing=""
+while read -r package proof; do
+    case $package in '' | '#'*) continue ;; esac
+    case $proof in
+        /*) [ -e "$proof" ] || missing="$missing $package" ;;
+        *) command -v "$proof" >/dev/null || missing="$missing $package" ;;
+    esac
+done <tests/debian-packages.txt
+tests/gates/find_python.sh >/dev/null || missing="$missing python3 python3-venv"
+
+if [ -n "$missing" ]; then
+    command -v apt-get >/dev/null ||
+        fail "this needs Debian (or a relative with apt-get); missing here:$missing"
+    [ "$(id -u)" -eq 0 ] ||
+        fail "root is needed once to install Debian packages: apt-get install$missing"
+    say "apt-get install$missing"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    # shellcheck disable=SC2086 # a list of words
+    apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
+
+python=$(tests/gates/find_python.sh) ||
+    fail "ansible-core 2.19 needs Python 3.11, 3.12 or 3.13 with its venv module; none is here"
+tests/gates/venv.sh .venv "$python" tests/requirements.txt

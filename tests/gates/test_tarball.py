@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What users get: all of the collection, and nothing of its workshop."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.tests.gates.files import ROOT, kept
+
+SHIPPED = {
+    "CHANGELOG.md",
+    "CHANGELOG.rst",
+    "CONTRIBUTING.md",
+    "FILES.json",
+    "LICENSE",
+    "MANIFEST.json",
+    "README.md",
+    "changelogs",
+    "docs",
+    "extensions",
+    "fabfile.py",
+    "meta",
+    "playbooks",
+    "plugins",
+    "roles",
+}
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tarfile.TarInfo]:
+    output = tmp_path_factory.mktemp("tarball")
+    subprocess.run(["tests/gates/build.sh", output], cwd=ROOT, check=True, capture_output=True)
+    (tarball,) = output.glob("offheap-profiler-*.tar.gz")
+    with tarfile.open(tarball) as archive:
+        return {member.name: member for member in archive.getmembers()}
+
+
+def test_nothing_of_the_workshop_is_in_it(members: dict[str, tarfile.TarInfo]) -> None:
+    assert {name.split("/")[0] for name in members} - SHIPPED == set()
+    assert [name for name in members if "__pycache__" in name or name.endswith((".pyc", ".log", ".heap"))] == []
+
+
+def test_everything_that_is_used_is_in_it(members: dict[str, tarfile.TarInfo]) -> None:
+    wanted = [path for path in kept() if path.parts[0] in ("meta", "playbooks", "plugins", "roles")]
+    assert [str(path) for path in wanted if str(path) not in members] == []
+
+
+def test_links_stay_links(members: dict[str, tarfile.TarInfo]) -> None:
+    links = [path for path in kept() if path.parts[0] == "playbooks" and (ROOT / path).is_symlink()]
+    assert [str(path) for path in links if not members[str(path)].issym()] == []
+    for path in links:
+        assert Path(members[str(path)].linkname).name == (ROOT / path).resolve().name
