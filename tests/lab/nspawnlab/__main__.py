@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The command line of the lab."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from . import access, aptsource, fleet, images, leaks, listing, network, requirements, workloads
+from .cgroups import init_process
+from .console import complain
+from .settings import LabError, Settings
+
+_EPILOG = (
+    "Environment: OFFHEAP_LAB_DIR (images, keys, sources; default /var/cache/offheap-lab), OFFHEAP_LAB_NAME (a second"
+    " lab beside the first needs another name, default offheap), OFFHEAP_LAB_NET (first three octets of its /24)."
+)
+
+_HOST_COMMANDS = {
+    "listing": "list a host's files with mode and checksum, without what varies",
+    "kill": "end a host at once, as a power failure would, with its disk",
+    "revive": "boot a killed host, as new",
+    "unplug": "cut a host off the network",
+    "plug": "connect it again",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Run one command; the status is 0, 1 where something failed, 2 where the machine lacks something."""
+    options = _parser().parse_args(argv)
+    os.umask(0o022)  # what is written here becomes files of the hosts
+    try:
+        requirements.extend_path()
+        return _run(options, Settings.from_environment())
+    except LabError as error:
+        complain(str(error))
+        return error.status
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return 130
+
+
+def _run(options: argparse.Namespace, settings: Settings) -> int:
+    if options.command == "inventory":
+        print(settings.inventory)
+        return 0
+    requirements.require_machine()
+    if options.command == "images":
+        _build(settings, list(images.SUITES))
+    elif options.command == "up":
+        _build(settings, options.suites)
+        fleet.up(settings, options.hosts, options.suites)
+    elif options.command == "down":
+        fleet.down(settings)
+    elif options.command == "ls":
+        for host in fleet.known(settings):
+            state = f"up, pid {init_process(settings, host.name)}" if fleet.is_alive(settings, host) else "dead"
+            print(f"{host.name}\t{host.suite}\t{settings.address(host.index)}\t{state}")
+    elif options.command == "ssh":
+        argv = access.ssh_command(settings, _host(settings, options.host).name, options.words)
+        os.execvp(argv[0], argv)
+    elif options.command == "listing":
+        return listing.show(settings, _host(settings, options.host).name)
+    elif options.command in ("kill", "revive"):
+        {"kill": fleet.kill, "revive": fleet.revive}[options.command](settings, _host(settings, options.host))
+    elif options.command in ("plug", "unplug"):
+        network.plug(settings, _host(settings, options.host).index, options.command == "plug")
+    else:
+        found = leaks.find(settings)
+        print("\n".join(found) if found else "nothing left")
+        return 1 if found else 0
+    return 0
+
+
+def _build(settings: Settings, suites: list[str]) -> None:
+    requirements.install_packages()
+    images.build_missing(settings, [*suites, images.BUILDER])
+    workloads.build_missing(settings)
+    aptsource.fetch_jemalloc(settings)
+
+
+def _host(settings: Settings, name: str) -> access.Host:
+    hosts = {host.name: host for host in fleet.known(settings)}
+    if name not in hosts:
+        raise LabError(f"has no host {name}: {', '.join(hosts) or 'nothing is up'}")
+    return hosts[name]
+
+
+def _suites(text: str) -> list[str]:
+    suites = text.split(",")
+    for suite in suites:
+        if suite not in images.SUITES:
+            raise argparse.ArgumentTypeError(f"{suite!r} is not among {', '.join(images.SUITES)}")
+    return suites
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lab", description="Disposable systemd hosts with sshd on this machine.", epilog=_EPILOG
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("images", help="build the images, the workloads and fetch sources that are missing")
+    up = commands.add_parser("up", help="boot hosts; returns when all take an SSH command")
+    up.add_argument("--hosts", type=int, default=3, help="how many (default 3)")
+    up.add_argument("--suites", type=_suites, default=list(images.SUITES), help="in turns (default %(default)s)")
+    commands.add_parser("down", help="take everything down, also after a crash")
+    commands.add_parser("ls", help="list the hosts")
+    ssh = commands.add_parser("ssh", help="run a command on a host, or a shell")
+    ssh.add_argument("host")
+    ssh.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
+    commands.add_parser("inventory", help="print the path of the Ansible inventory")
+    for name, text in _HOST_COMMANDS.items():
+        commands.add_parser(name, help=text).add_argument("host")
+    commands.add_parser("leaks", help="print what of the lab is on this machine; status 1 if anything")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The life of one host: runs in a mount namespace of its own and ends as the loop that keeps its nspawn running."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from . import cgroups
+from .command import run
+from .requirements import extend_path
+from .settings import Settings
+
+UPPER_SIZE = "2g"
+
+# With --keep-unit nspawn exits with 133 when the guest reboots and leaves the restart to its service manager: this.
+_LOOP = 'status=133; while [ "$status" = 133 ]; do "$@"; status=$?; done; exit "$status"'
+
+
+def boot(settings: Settings, host: str, image: Path) -> None:
+    """Mount the host's file system over `image` and become its supervisor. Does not return."""
+    cgroups.join(settings, host)
+    _forget_other_namespaces(settings.netns(host))
+    mount = settings.run / "mnt"
+    run(["mount", "-t", "tmpfs", "-o", f"size={UPPER_SIZE},mode=755", settings.netns(host), mount])
+    for name in ("upper", "work", "root"):
+        (mount / name).mkdir()
+    # nspawn keeps locks and propagated mounts here; on a tmpfs of its own they go with the namespace
+    Path("/run/systemd/nspawn").mkdir(parents=True, exist_ok=True)
+    run(["mount", "-t", "tmpfs", "tmpfs", "/run/systemd/nspawn"])
+    overlay = f"lowerdir={image},upperdir={mount}/upper,workdir={mount}/work,xino=off"
+    run(["mount", "-t", "overlay", "-o", overlay, "overlay", mount / "root"])
+    _write_identity(settings, host, mount / "root")
+    # cgroup v2 inside, whatever this machine has
+    os.environ["SYSTEMD_NSPAWN_UNIFIED_HIERARCHY"] = "1"
+    nspawn = ["systemd-nspawn", "--quiet", f"--directory={mount}/root", "--boot", f"--machine={host}"]
+    nspawn += [f"--hostname={host}", "--register=no", "--keep-unit", "--console=pipe", "--resolv-conf=off"]
+    nspawn += ["--timezone=off", "--link-journal=no", f"--network-namespace-path=/run/netns/{settings.netns(host)}"]
+    os.execv("/bin/sh", ["sh", "-c", _LOOP, f"{settings.name}-{host}", *nspawn])
+
+
+def _forget_other_namespaces(own: str) -> None:
+    """The copies of other labs' namespaces in our mounts would keep these alive after their lab went down."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        point = Path(line.split(" ")[1])
+        if point.parent == Path("/run/netns") and point.name != own:
+            run(["umount", "-l", point], check=False)
+
+
+def _write_identity(settings: Settings, host: str, root: Path) -> None:
+    identity = {
+        "hostname": f"{host}\n",
+        "hosts": (settings.run / "hosts").read_text(),
+        "machine-id": hashlib.md5(f"{settings.name}-{host}".encode()).hexdigest() + "\n",
+    }
+    for name, text in identity.items():
+        (root / "etc" / name).write_text(text)
+        (root / "etc" / name).chmod(0o644)
+    for suffix in ("", ".pub"):
+        shutil.copy(settings.run / f"{host}.hostkey{suffix}", root / f"etc/ssh/ssh_host_ed25519_key{suffix}")
+    keys = root / "home/deploy/.ssh"
+    keys.mkdir(mode=0o700)
+    shutil.copyfile(settings.ssh_key.with_suffix(".pub"), keys / "authorized_keys")
+    for path in (keys, keys / "authorized_keys"):
+        os.chown(path, 1000, 1000)
+
+
+if __name__ == "__main__":
+    extend_path()
+    boot(Settings.from_environment(), sys.argv[1], Path(sys.argv[2]))

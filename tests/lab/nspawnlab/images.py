@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Golden images, one directory per Debian release, built once per recipe and never changed afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import aptsource
+from .command import run, run_logged
+from .console import say
+from .locks import locked
+from .settings import LabError, Settings
+
+CUSTOMIZE = Path(__file__).resolve().parent.parent / "image" / "customize.sh"
+
+_BASE = (
+    "systemd systemd-sysv dbus libpam-systemd openssh-server sudo python3 iproute2 procps rsync libcap2-bin"
+    " ca-certificates"
+).split()
+
+# The JRE that each release's services would run on. A compiler is on the oldest only: what is built there loads on
+# the newer ones, and the others stand for production hosts, which often have none.
+_EXTRA = {
+    "bullseye": "gcc make libc6-dev bzip2 openjdk-17-jdk-headless".split(),
+    "bookworm": ["openjdk-17-jre-headless"],
+    "trixie": ["openjdk-21-jre-headless"],
+}
+SUITES = tuple(_EXTRA)
+BUILDER = "bullseye"
+
+_LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an image of `suite` is made of."""
+
+    suite: str
+    packages: tuple[str, ...]
+    left_out: tuple[str, ...]
+    customize: str
+
+    @classmethod
+    def of(cls, suite: str) -> Recipe:
+        if suite not in _EXTRA:
+            raise LabError(f"knows no suite {suite!r}: choose from {', '.join(SUITES)}")
+        return cls(suite, (*_BASE, *_EXTRA[suite]), _LEFT_OUT, CUSTOMIZE.read_text())
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever the image would."""
+        text = json.dumps([self.suite, self.packages, self.left_out, self.customize])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def image_path(settings: Settings, suite: str) -> Path:
+    """Where the image of `suite` for today's recipe is, whether built or not."""
+    return settings.images / f"{suite}-{Recipe.of(suite).digest}"
+
+
+def build_missing(settings: Settings, suites: list[str]) -> None:
+    """Build the images of `suites` that are missing, all at once; raises LabError if one fails."""
+    settings.images.mkdir(parents=True, exist_ok=True)
+    with locked(settings.images / ".lock"):
+        missing = [suite for suite in dict.fromkeys(suites) if not image_path(settings, suite).exists()]
+        if not missing:
+            return
+        mirror, transport = aptsource.mirror(), aptsource.transport_options()
+        say(f"building images from {mirror} (about a minute): {', '.join(missing)}")
+        _remove_unfinished(settings)
+        with ThreadPoolExecutor(len(missing)) as pool:
+            for future in [pool.submit(_build, settings, Recipe.of(suite), mirror, transport) for suite in missing]:
+                future.result()
+        _prune(settings)
+
+
+def _build(settings: Settings, recipe: Recipe, mirror: str, transport: list[str]) -> None:
+    begin = time.monotonic()
+    target = image_path(settings, recipe.suite)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".unfinished-{recipe.suite}-", dir=settings.images))
+    tree = unfinished / "root"
+    argv = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(recipe.packages)}"]
+    argv += [f"--aptopt={option}" for option in ['Acquire::Languages "none";', *transport]]
+    argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in recipe.left_out]
+    # update-alternatives of the JRE fails where this directory is missing
+    argv += ['--essential-hook=mkdir -p "$1/usr/share/man/man1"']
+    argv += [f"--customize-hook={CUSTOMIZE}"]
+    try:
+        run_logged([*argv, recipe.suite, tree, mirror], settings.images / f"{recipe.suite}.log")
+        os.rename(tree, target)
+    finally:
+        _remove_tree(unfinished)
+    size = run(["du", "-sm", target]).stdout.split()[0]
+    say(f"image {recipe.suite} built in {time.monotonic() - begin:.0f} s, {size} MB")
+
+
+def _remove_unfinished(settings: Settings) -> None:
+    """What a build that was killed left behind."""
+    for path in settings.images.glob(".unfinished-*"):
+        _remove_tree(path)
+
+
+def _prune(settings: Settings) -> None:
+    """Images of former recipes go, unless a running lab of any name boots from them."""
+    used = " ".join(state.read_text() for state in settings.directory.glob("run*/lab.json"))
+    current = {image_path(settings, suite).name for suite in SUITES}
+    for path in settings.images.glob("*-*"):
+        if path.is_dir() and path.name not in current and str(path) not in used:
+            say(f"removing the outdated image {path.name}")
+            _remove_tree(path)
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a tree that a killed mmdebstrap may have left mounts in."""
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        if line.split(" ")[1].startswith(f"{path}/"):
+            run(["umount", "-l", line.split(" ")[1]], check=False)
+    run(["rm", "-rf", "--one-file-system", path])

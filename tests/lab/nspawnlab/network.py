@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""One bridge, and for each host a network namespace with a fixed address, ready before the host boots."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .command import run
+from .settings import LabError, Settings
+
+
+def create(settings: Settings, hosts: list[str]) -> None:
+    """Make the bridge and one namespace per host; hosts reach each other and this machine, nothing else."""
+    taken = json.loads(run(["ip", "-j", "-4", "addr", "show"]).stdout)
+    for link in taken:
+        for address in link.get("addr_info", []):
+            if str(address.get("local", "")).startswith(f"{settings.subnet}."):
+                raise LabError(
+                    f"{settings.subnet}.0/24 is in use by {link['ifname']}: name a free /24 with OFFHEAP_LAB_NET"
+                )
+    root = [
+        f"link add {settings.bridge} type bridge",
+        f"addr add {settings.gateway}/24 dev {settings.bridge}",
+        f"link set {settings.bridge} up",
+    ]
+    for index, host in enumerate(hosts, 1):
+        netns, cable = settings.netns(host), settings.link(index)
+        root += [
+            f"netns add {netns}",
+            f"link add {cable} type veth peer name eth0 netns {netns}",
+            f"link set {cable} master {settings.bridge} up",
+        ]
+    run(["ip", "-batch", "-"], stdin="\n".join(root) + "\n")
+    for index, host in enumerate(hosts, 1):
+        inner = ["link set lo up", f"addr add {settings.address(index)}/24 dev eth0", "link set eth0 up"]
+        run(["ip", "-n", settings.netns(host), "-batch", "-"], stdin="\n".join(inner) + "\n")
+
+
+def plug(settings: Settings, index: int, connected: bool) -> None:
+    """Connect host number `index` to the bridge, or cut it off: packets then vanish, as in a broken network."""
+    run(["ip", "link", "set", settings.link(index), "up" if connected else "down"])
+
+
+def namespaces(settings: Settings) -> list[str]:
+    """Names of the lab's network namespaces."""
+    return sorted(path.name for path in Path("/run/netns").glob(f"{settings.name}-app*"))
+
+
+def links(settings: Settings) -> list[str]:
+    """Names of the lab's interfaces on this machine."""
+    names = [path.name for path in Path("/sys/class/net").iterdir()]
+    return sorted(name for name in names if name == settings.bridge or _is_cable(settings, name))
+
+
+def destroy(settings: Settings) -> None:
+    """Remove what create() made. Links first: a namespace lives on while any mount namespace still holds it."""
+    for name in links(settings):
+        run(["ip", "link", "del", name], check=False)
+    for name in namespaces(settings):
+        run(["ip", "netns", "del", name], check=False)
+
+
+def _is_cable(settings: Settings, name: str) -> bool:
+    prefix, number = name.rpartition("-")[::2]
+    return prefix == settings.name and number.isdigit()

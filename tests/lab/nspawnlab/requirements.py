@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What the machine must have: root, Debian's APT, and a few packages that are installed when missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from .command import run
+from .console import say
+from .settings import LabError
+
+# program (or file) -> the Debian package that brings it
+PACKAGES = {
+    "mmdebstrap": "mmdebstrap",
+    "systemd-nspawn": "systemd-container",
+    "ip": "iproute2",
+    "ssh": "openssh-client",
+    "unshare": "util-linux",
+    "mount": "mount",
+    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
+}
+
+
+def extend_path() -> None:
+    """Add the sbin directories, which the PATH of a plain shell lacks on Debian."""
+    have = os.environ.get("PATH", "").split(":")
+    missing = [d for d in ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin") if d not in have]
+    os.environ["PATH"] = ":".join([d for d in have if d] + missing)
+
+
+def require_machine() -> None:
+    """Raise LabError with status 2 and one clear line where a lab cannot run."""
+    if os.geteuid() != 0:
+        raise LabError("needs root: it mounts, makes network namespaces and boots containers (try sudo)", 2)
+    if not Path("/etc/debian_version").exists() or not shutil.which("apt-get"):
+        raise LabError("needs a Debian machine (12 or later): apt-get was not found or this is another system", 2)
+    if unified_root() is None:
+        raise LabError("needs cgroup v2 mounted at /sys/fs/cgroup or /sys/fs/cgroup/unified", 2)
+
+
+def unified_root() -> Path | None:
+    """Where cgroup v2 is mounted."""
+    for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")):
+        if (path / "cgroup.controllers").exists():
+            return path
+    return None
+
+
+def install_packages() -> None:
+    """Install what is missing of PACKAGES through the machine's own APT."""
+    missing = sorted({package for need, package in PACKAGES.items() if not _have(need)})
+    if not missing:
+        return
+    say(f"installing {' '.join(missing)} (apt-get)")
+    os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *missing]
+    if run(install, check=False).returncode != 0:
+        say("updating APT's lists first (apt-get update)")
+        run(["apt-get", "update", "-q"])
+        run(install)
+
+
+def _have(need: str) -> bool:
+    return Path(need).exists() if need.startswith("/") else shutil.which(need) is not None
