@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Talk to the agent in a profiled process: a line to its control socket, a line of JSON back.
+
+The socket lies in a directory that the service's user may write to, and whatever listens there is believed only
+after the kernel has said that it is the process that the socket is named after. Answers are hostile until checked:
+they are bounded in size and time, must be JSON objects of the protocol's version, and a dump's path must lie in the
+spool that the caller knows.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import struct
+import time
+from typing import Any, NamedTuple
+
+SOCKET_ROOT = "/run/offheap"
+PROTOCOL = 1
+_NAME = re.compile(r"([1-9][0-9]{0,9})\.sock\Z")
+_DUMP = re.compile(r"[^/]+\.[0-9]+\.[0-9]+\.(?:[imu][0-9]+|f)\.heap\Z")
+_MAX_ANSWER = 1 << 20
+_SUN_PATH = 108
+
+
+class AgentError(Exception):
+    """The agent cannot be reached, refuses, or does not answer as an agent does. The message says which."""
+
+
+class AgentGone(AgentError):
+    """Nobody listens there any more: the process has ended, or its agent could not open the socket."""
+
+
+class Agent(NamedTuple):
+    """A control socket; C(pid) is the process's number as the process sees itself, and the socket's name."""
+
+    pid: int
+    path: str
+
+
+class Dump(NamedTuple):
+    """What a dump command gave. C(objects) and C(bytes) are the header's totals, not unbiased, or None with it."""
+
+    path: str
+    size: int
+    time: float
+    sample_interval: int | None
+    objects: int | None
+    bytes: int | None
+
+
+def directory_of(unit: str, root: str = SOCKET_ROOT) -> str:
+    """Where the agents of a unit's processes have their sockets. Raises AgentError for what cannot be a unit."""
+    if not unit or "/" in unit or "\0" in unit or unit in (".", ".."):
+        raise AgentError(f"not the name of a unit: {unit!r}")
+    return os.path.join(root, unit)
+
+
+def find(unit: str, root: str = SOCKET_ROOT) -> list[Agent]:
+    """The control sockets of a unit, by pid. One may be left over from a process that was killed: it refuses."""
+    directory = directory_of(unit, root)
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        raise AgentError(f"cannot read {directory}: {exc.strerror}") from exc
+    found = []
+    for name in names:
+        match = _NAME.match(name)
+        if match:
+            found.append(Agent(int(match.group(1)), os.path.join(directory, name)))
+    return sorted(found)
+
+
+class Connection:
+    """A connection to one agent, for one command after the other. Use it as a context manager.
+
+    C(timeout) is in seconds and for each request as a whole. C(proc) is the root of procfs.
+    """
+
+    def __init__(self, agent: Agent, timeout: float = 30.0, proc: str = "/proc") -> None:
+        self._agent = agent
+        self._timeout = timeout
+        self._received = b""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._connect()
+            self.peer = self._check_peer(proc)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._socket.close()
+
+    def _connect(self) -> None:
+        path, directory = self._agent.path, None
+        self._socket.settimeout(self._timeout)
+        try:
+            if len(os.fsencode(path)) >= _SUN_PATH:
+                directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                path = f"/proc/self/fd/{directory}/{os.path.basename(path)}"
+            deadline = time.monotonic() + self._timeout
+            while True:
+                try:
+                    self._socket.connect(path)
+                    return
+                except BlockingIOError:  # others are waiting to be accepted, as many as may
+                    if time.monotonic() >= deadline:
+                        raise
+                    time.sleep(0.05)
+        except (FileNotFoundError, ConnectionRefusedError) as exc:
+            raise AgentGone(f"no agent listens at {self._agent.path}") from exc
+        except OSError as exc:
+            raise AgentError(f"cannot connect to {self._agent.path}: {exc.strerror or exc}") from exc
+        finally:
+            if directory is not None:
+                os.close(directory)
+
+    def _check_peer(self, proc: str) -> int:
+        """The pid of who listens, as this process sees it; it must be the one that the socket is named after."""
+        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid = struct.unpack("3i", credentials)[0]
+        if pid != self._agent.pid and self._agent.pid not in _own_pids(pid, proc):
+            raise AgentError(f"{self._agent.path} is not listened to by the process of that number, but by {pid}")
+        return int(pid)
+
+    def request(self, command: str, **arguments: int) -> dict[str, Any]:
+        """Send a command and return its answer. Raises AgentError when the agent refuses, AgentGone when it ends."""
+        words = [f"offheap/{PROTOCOL}", command, *(f"{key}={value}" for key, value in arguments.items())]
+        try:
+            self._socket.settimeout(self._timeout)
+            self._socket.sendall((" ".join(words) + "\n").encode("ascii"))
+            line = self._line(time.monotonic() + self._timeout)
+        except socket.timeout as exc:
+            raise AgentError(f"no answer to '{command}' from {self._agent.path} in {self._timeout:g} s") from exc
+        except OSError as exc:
+            raise AgentGone(f"{self._agent.path} ended the connection: {exc.strerror or exc}") from exc
+        answer = _parse(line, self._agent.path)
+        if answer.get("ok") is not True:
+            raise AgentError(f"process {self._agent.pid}: {command}: {str(answer.get('error', 'refused'))[:1000]}")
+        return answer
+
+    def _line(self, deadline: float) -> bytes:
+        while b"\n" not in self._received:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise socket.timeout
+            self._socket.settimeout(left)
+            part = self._socket.recv(65536)
+            if not part:
+                raise AgentGone(f"{self._agent.path} closed the connection without an answer")
+            self._received += part
+            if len(self._received) > _MAX_ANSWER:
+                raise AgentError(f"{self._agent.path} sends more than any answer has")
+        line, _newline, self._received = self._received.partition(b"\n")
+        return line
+
+    def dump(self, spool: str) -> Dump:
+        """Have a dump written; returns when it is whole. Raises AgentError also when its path is not in C(spool)."""
+        answer = self.request("dump")
+        path = answer.get("path")
+        if not isinstance(path, str) or os.path.dirname(path) != spool or not _DUMP.match(os.path.basename(path)):
+            raise AgentError(f"process {self._agent.pid} says that its dump is {path!r}, which is not in {spool}")
+        return Dump(
+            path,
+            _whole(answer, "size") or 0,
+            float(answer["time"]) if isinstance(answer.get("time"), (int, float)) else 0.0,
+            _whole(answer, "sample_interval"),
+            _whole(answer, "objects"),
+            _whole(answer, "bytes"),
+        )
+
+
+def _whole(answer: dict[str, Any], key: str) -> int | None:
+    value = answer.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _parse(line: bytes, path: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError) as exc:
+        raise AgentError(f"{path} does not answer in JSON: {line[:200]!r}") from exc
+    if not isinstance(answer, dict) or answer.get("protocol") != PROTOCOL:
+        raise AgentError(f"{path} does not speak protocol {PROTOCOL}: {line[:200]!r}")
+    return answer
+
+
+def _own_pids(pid: int, proc: str) -> list[int]:
+    """A process's numbers in its pid namespaces, the outermost first (NSpid of status)."""
+    try:
+        with open(os.path.join(proc, str(pid), "status"), encoding="ascii", errors="replace") as stream:
+            for line in stream:
+                if line.startswith("NSpid:"):
+                    return [int(word) for word in line.split()[1:]]
+    except (OSError, ValueError):
+        pass
+    return []

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What the kernel says about a process: mappings, environment, start, open files.
+
+Every function takes the root of procfs as C(proc), so that tests can give a directory of plain files. A process
+that ends while it is looked at raises C(ProcessGone), the one answer that a caller always has to expect. Formats:
+proc(5).
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import struct
+from typing import Iterable, NamedTuple
+
+_AT_NULL, _AT_SECURE = 0, 23
+_DELETED = b" (deleted)"
+_MAPPING = re.compile(
+    rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([-r][-w][-x][-sp]) ([0-9a-f]{1,16}) "
+    rb"([0-9a-f]{1,8}:[0-9a-f]{1,8}) (\d{1,20})(?: +(.*))?\Z",
+    re.DOTALL,
+)
+
+
+class ProcfsError(Exception):
+    """Procfs could not be read, or does not say what it should."""
+
+
+class ProcessGone(ProcfsError):
+    """The process ended (or was never there)."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid} does not exist any more")
+        self.pid = pid
+
+
+class Mapping(NamedTuple):
+    """One line of maps. C(end) is exclusive; C(dev) is the kernel's "major:minor" in hex; C(path) is "" for anonymous
+    memory and without the kernel's " (deleted)", which C(deleted) tells."""
+
+    start: int
+    end: int
+    perms: str
+    offset: int
+    dev: str
+    inode: int
+    path: str
+    deleted: bool
+
+    @property
+    def executable(self) -> bool:
+        return "x" in self.perms
+
+    @property
+    def is_file(self) -> bool:
+        """Backed by a file with a path (not anonymous, not [heap], not a memfd or a device's anonymous inode)."""
+        return self.inode != 0 and self.path.startswith("/") and not self.path.startswith(("//", "/memfd:"))
+
+    @property
+    def range_name(self) -> str:
+        """Its name in /proc/<pid>/map_files."""
+        return f"{self.start:x}-{self.end:x}"
+
+
+class OpenFile(NamedTuple):
+    """One open file descriptor that refers to something on a file system."""
+
+    fd: int
+    dev: int
+    inode: int
+    writable: bool
+
+
+def _failure(exc: OSError, pid: int | None, path: str) -> ProcfsError:
+    if pid is not None and exc.errno in (errno.ENOENT, errno.ESRCH):
+        return ProcessGone(pid)
+    return ProcfsError(f"cannot read {path}: {exc.strerror or exc}")
+
+
+def _read(proc: str, name: str, pid: int | None = None) -> bytes:
+    path = os.path.join(proc, name if pid is None else f"{pid}/{name}")
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError as exc:
+        raise _failure(exc, pid, path) from exc
+
+
+def parse_mapping(line: bytes) -> Mapping:
+    """One line of maps, without its newline. Raises ProcfsError when it is none.
+
+    In a path the kernel writes a newline as C(\\012) and leaves everything else as it is, spaces included.
+    """
+    match = _MAPPING.match(line)
+    if not match:
+        raise ProcfsError(f"not a line of maps: {line[:200]!r}")
+    start, end, perms, offset, dev, inode, path = match.groups()
+    path = path or b""
+    deleted = path.endswith(_DELETED)
+    if deleted:
+        path = path[: -len(_DELETED)]
+    return Mapping(
+        int(start, 16),
+        int(end, 16),
+        perms.decode("ascii"),
+        int(offset, 16),
+        dev.decode("ascii"),
+        int(inode),
+        os.fsdecode(path.replace(b"\\012", b"\n")),
+        deleted,
+    )
+
+
+def parse_maps(text: bytes) -> list[Mapping]:
+    """The text of a maps file. Raises ProcfsError for a line that is none."""
+    return [parse_mapping(line) for line in text.split(b"\n") if line]
+
+
+def maps(pid: int, proc: str = "/proc") -> list[Mapping]:
+    """The process's mappings, by address. Empty for a kernel thread and for a zombie."""
+    return parse_maps(_read(proc, "maps", pid))
+
+
+def mapped_files(pid: int, proc: str = "/proc") -> dict[str, list[Mapping]]:
+    """The mappings that are backed by a file, by path."""
+    found: dict[str, list[Mapping]] = {}
+    for mapping in maps(pid, proc):
+        if mapping.is_file:
+            found.setdefault(mapping.path, []).append(mapping)
+    return found
+
+
+def environ(pid: int, proc: str = "/proc") -> dict[str, str]:
+    """The environment that the process was started with; of a name that comes twice the first, as getenv does."""
+    found: dict[str, str] = {}
+    for entry in _read(proc, "environ", pid).split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            found.setdefault(os.fsdecode(name), os.fsdecode(value))
+    return found
+
+
+def cmdline(pid: int, proc: str = "/proc") -> list[str]:
+    """The arguments, the program's name first. Empty for a kernel thread and for a zombie."""
+    text = _read(proc, "cmdline", pid)
+    if text.endswith(b"\0"):
+        text = text[:-1]
+    return [os.fsdecode(argument) for argument in text.split(b"\0")] if text else []
+
+
+def exe(pid: int, proc: str = "/proc") -> str | None:
+    """The path of the program's file, without the kernel's " (deleted)"; None for a kernel thread."""
+    path = os.path.join(proc, str(pid), "exe")
+    try:
+        target = os.readlink(path)
+    except OSError as exc:
+        if exc.errno == errno.ENOENT and os.path.isdir(os.path.join(proc, str(pid))):
+            return None
+        raise _failure(exc, pid, path) from exc
+    suffix = os.fsdecode(_DELETED)
+    return target[: -len(suffix)] if target.endswith(suffix) else target
+
+
+def start_ticks(pid: int, proc: str = "/proc") -> int:
+    """When the process started, in clock ticks since boot. With the pid it names one process of this boot."""
+    text = _read(proc, "stat", pid)
+    # The second field is the program's name in parentheses and may hold anything, parentheses included.
+    fields = text[text.rfind(b")") + 1 :].split()
+    try:
+        return int(fields[19])
+    except (IndexError, ValueError) as exc:
+        raise ProcfsError(f"no start time in the stat of process {pid}") from exc
+
+
+def start_time(pid: int, proc: str = "/proc") -> float:
+    """When the process started, in seconds since the epoch (boot_time() is exact to a second, so is this)."""
+    return boot_time(proc) + start_ticks(pid, proc) / float(os.sysconf("SC_CLK_TCK"))
+
+
+def boot_time(proc: str = "/proc") -> float:
+    """When the kernel started, in seconds since the epoch."""
+    for line in _read(proc, "stat").split(b"\n"):
+        if line.startswith(b"btime "):
+            return float(line.split()[1])
+    raise ProcfsError(f"no btime in {proc}/stat")
+
+
+def boot_id(proc: str = "/proc") -> str:
+    """The random id of this boot, as "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"."""
+    return _read(proc, "sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+
+
+def is_secure(pid: int, proc: str = "/proc") -> bool:
+    """Whether the loader ran in secure mode (AT_SECURE: set-uid, file capabilities), where LD_PRELOAD is ignored."""
+    vector = _read(proc, "auxv", pid)
+    for form in ("QQ", "II"):  # a 32-bit process has pairs of 32-bit words also on a 64-bit kernel
+        pair = struct.Struct("=" + form)
+        entries = list(pair.iter_unpack(vector[: len(vector) // pair.size * pair.size]))
+        if entries and all(key < 1 << 16 for key, _value in entries):
+            break
+    for key, value in entries:
+        if key == _AT_SECURE:
+            return bool(value)
+        if key == _AT_NULL:
+            break
+    return False
+
+
+def pids(proc: str = "/proc") -> list[int]:
+    """All processes, by number."""
+    try:
+        return sorted(int(name) for name in os.listdir(proc) if name.isdigit() and name.isascii())
+    except OSError as exc:
+        raise _failure(exc, None, proc) from exc
+
+
+def open_files(pid: int, proc: str = "/proc") -> list[OpenFile]:
+    """The process's descriptors. One that is closed meanwhile is left out."""
+    directory = os.path.join(proc, str(pid), "fd")
+    try:
+        names = os.listdir(directory)
+    except OSError as exc:
+        raise _failure(exc, pid, directory) from exc
+    found = []
+    for name in names:
+        try:
+            status = os.stat(os.path.join(directory, name))
+            flags = _flags(_read(proc, "fdinfo/" + name, pid).split(b"\n"))
+        except (OSError, ProcfsError):
+            continue
+        found.append(OpenFile(int(name), status.st_dev, status.st_ino, flags & os.O_ACCMODE != os.O_RDONLY))
+    return found
+
+
+def _flags(lines: Iterable[bytes]) -> int:
+    for line in lines:
+        name, _colon, value = line.partition(b":")
+        if name == b"flags":
+            return int(value, 8)
+    return 0

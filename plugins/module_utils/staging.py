@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""One compressed tar file of dumps and images, written for the login user to take away.
+
+It is streamed to disk: memory stays at a few MiB whatever is packed. The directory is the one that Ansible made for
+the task; it belongs to the login user, so it is entered by its descriptor and nothing in it is followed.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import stat
+import tarfile
+import time
+from typing import IO, Any, Callable, NamedTuple, cast
+
+NAME = "offheap-captures.tar.gz"
+#: heap dumps shrink to an eighth already; the next levels cost the service CPU for a few per cent more
+_LEVEL = 1
+_RESERVE = 1 << 20
+#: seconds after which the transfer of one packed file is not under way any more
+_STALE = 7200
+
+
+class StagingError(Exception):
+    """The file could not be written. The message says why, and what to change."""
+
+
+class Item(NamedTuple):
+    """Something to pack: its name in the tar file, and what opens it (raises an OSError or a C(Skip))."""
+
+    member: str
+    open: Callable[[], int]
+
+
+class Skip(Exception):
+    """The item cannot be packed, the others can. The message says why."""
+
+
+class _Output:
+    """Counts and hashes what goes to the file."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.size = 0
+        self.sha256 = hashlib.sha256()
+
+    def write(self, block: bytes) -> int:
+        view = memoryview(block)
+        while view:
+            written = os.write(self._fd, view)
+            view = view[written:]
+        self.size += len(block)
+        self.sha256.update(block)
+        return len(block)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+class _Input:
+    """A file as long as it was at first: one that shrinks meanwhile is filled up with zeros and C(short)."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.size = self._left = os.fstat(fd).st_size
+        self.short = False
+
+    def read(self, length: int) -> bytes:
+        length = min(length, self._left)
+        block = b"" if self.short else os.pread(self._fd, length, self.size - self._left)
+        if len(block) < length:
+            self.short = True
+            block += bytes(length - len(block))
+        self._left -= length
+        return block
+
+
+def free(directory: str) -> int:
+    """Bytes that can be written to the file system of the directory. Raises StagingError."""
+    try:
+        status = os.statvfs(directory)
+    except OSError as exc:
+        raise StagingError(f"cannot look at the temporary directory {directory}: {exc.strerror}") from exc
+    return status.f_bavail * status.f_frsize
+
+
+def check_free(directory: str, needed: int) -> None:
+    """Raises StagingError unless C(needed) bytes fit, with a reserve for what others write meanwhile."""
+    available = free(directory)
+    if available < needed + _RESERVE:
+        raise StagingError(
+            f"packing needs up to {needed + _RESERVE} bytes in {directory}, where {available} are free; make room, set"
+            " ansible_remote_tmp to a directory on another file system, or lower max_batch"
+        )
+
+
+def pack(directory: str, items: list[Item], needed: int) -> dict[str, Any]:
+    """Write the tar file into the directory and give it to the directory's owner.
+
+    C(needed) is the size of all items, in bytes. Returns size and sha256 of the file, the names of its members with
+    their sizes, and for each item that could not be packed the reason. Raises StagingError.
+    """
+    check_free(directory, needed)
+    path = os.path.join(directory, NAME)
+    handle = _open_directory(directory)
+    try:
+        remove(directory)
+        fd = os.open(NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=handle)
+        try:
+            owner = os.fstat(handle)
+            if owner.st_uid != os.geteuid():
+                os.fchown(fd, owner.st_uid, owner.st_gid)
+            output = _Output(fd)
+            members, skipped = _write(output, items)
+        except BaseException:
+            os.unlink(NAME, dir_fd=handle)
+            raise
+        finally:
+            os.close(fd)
+    except OSError as exc:
+        raise StagingError(
+            f"cannot write {path}: {exc.strerror or exc}; the temporary directory must be writable for the user that"
+            " the task becomes (use become with root), and on a file system with enough room (ansible_remote_tmp)"
+        ) from exc
+    finally:
+        os.close(handle)
+    return {
+        "size": output.size,
+        "sha256": output.sha256.hexdigest(),
+        "members": members,
+        "skipped": skipped,
+    }
+
+
+def _open_directory(directory: str) -> int:
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as exc:
+        raise StagingError(f"cannot open the temporary directory {directory}: {exc.strerror}") from exc
+    if os.fstat(handle).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        os.close(handle)
+        raise StagingError(f"the temporary directory {directory} is writable by others than its owner")
+    return handle
+
+
+def _write(output: _Output, items: list[Item]) -> tuple[dict[str, int], dict[str, str]]:
+    members: dict[str, int] = {}
+    skipped: dict[str, str] = {}
+    compressed = gzip.GzipFile(fileobj=cast(IO[bytes], output), mode="wb", compresslevel=_LEVEL, mtime=0)
+    with compressed, tarfile.open(fileobj=compressed, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+        for item in items:
+            try:
+                fd = item.open()
+            except (OSError, Skip) as exc:
+                skipped[item.member] = str(exc)
+                continue
+            try:
+                source = _Input(fd)
+                info = tarfile.TarInfo(item.member)
+                info.size = source.size
+                info.mode = 0o600
+                archive.addfile(info, cast(IO[bytes], source))
+            finally:
+                os.close(fd)
+            members[item.member] = source.size
+            if source.short:
+                skipped[item.member] = "it became shorter while it was packed"
+    return members, skipped
+
+
+def clear_stale(directory: str) -> None:
+    """Delete packed files that broken runs of the same login user have left beside C(directory), hours ago.
+
+    The directories themselves are Ansible's, and stay.
+    """
+    directory = directory.rstrip("/")
+    handle = _open_directory(directory)
+    try:
+        owner = os.fstat(handle).st_uid
+    finally:
+        os.close(handle)
+    parent = os.path.dirname(directory)
+    for name in os.listdir(parent):
+        if not name.startswith("ansible-tmp-") or name == os.path.basename(directory):
+            continue
+        try:
+            other = _open_directory(os.path.join(parent, name))
+        except StagingError:
+            continue
+        try:
+            packed = os.stat(NAME, dir_fd=other, follow_symlinks=False)
+            if os.fstat(other).st_uid == packed.st_uid == owner and time.time() - packed.st_mtime > _STALE:
+                os.unlink(NAME, dir_fd=other)
+        except FileNotFoundError:
+            continue
+        finally:
+            os.close(other)
+
+
+def remove(directory: str) -> None:
+    """Delete the tar file of an earlier call, if there is one."""
+    try:
+        os.unlink(os.path.join(directory, NAME))
+    except FileNotFoundError:
+        pass
+    except OSError as exc:
+        raise StagingError(f"cannot delete {directory}/{NAME}: {exc.strerror}") from exc

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Units as systemd sees them: properties, unit files, quoting, environment files, processes.
+
+Sources: systemd.unit(5), systemd.exec(5), systemd.syntax(7).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from typing import Iterable, NamedTuple, Sequence
+
+_UNIT_SUFFIX = re.compile(r"\.(service|socket|target|timer|mount|automount|swap|path|slice|scope|device)\Z")
+_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.service\Z")
+_CGROUP_ROOTS = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
+# What systemd takes for blank; Python's own notion is wider.
+_BLANKS = " \t\n\r"
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*=[^\ud800-\udfff]*\\Z")
+_ESCAPES = dict(zip("abfnrtv\\\"'s", "\a\b\f\n\r\t\v\\\"' "))
+_NUMERIC_ESCAPE = re.compile("x([0-9A-Fa-f]{2})|([0-3][0-7]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})")
+# Entries of an environment file; the values end where the line does, but a quoted part may have several.
+_FILE_KEY = re.compile(r"[ \t\n\r]*(?:[#;](?:\\[\s\S]|[^\\\n\r])*|([^ \t\n\r][^=\n\r]*)(=?))")
+_FILE_QUOTED = re.compile(r"""[ \t]*(?:'([^']*)'?|"((?:\\[\s\S]|[^"\\])*)\\?"?)""")
+_FILE_PLAIN = re.compile(r"[ \t]*((?:\\[\s\S]|[^\\\n\r])*)\\?")
+
+
+class SystemdError(Exception):
+    """systemd refused, is missing, or a unit file cannot be read."""
+
+
+class Assignment(NamedTuple):
+    """One ``key=value`` line of a unit file, its continuation lines joined."""
+
+    key: str
+    value: str
+    path: str
+
+
+def service_name(name: str) -> str:
+    """The full name of a service unit, with ``.service`` added where the user left it out.
+
+    :raises SystemdError: for a name that systemd would not take, another unit type, or a bare template.
+    """
+    full = name if _UNIT_SUFFIX.search(name) else name + ".service"
+    if not _UNIT_NAME.match(full):
+        raise SystemdError(f"'{name}' is not the name of a service unit")
+    if full.endswith("@.service"):
+        raise SystemdError(f"{full} is a template: name one of its instances, such as {full[:-8]}main.service")
+    return full
+
+
+def systemctl(*arguments: str) -> str:
+    """Run systemctl and give its output.
+
+    :raises SystemdError: with systemctl's own words when it fails.
+    """
+    command = ["systemctl", "--no-pager", *arguments]
+    try:
+        # Not AnsibleModule.run_command: what asks systemd is used and tested without a module around it.
+        done = subprocess.run(  # pylint: disable=ansible-bad-function
+            command,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=False,
+        )
+    except OSError as error:
+        raise SystemdError(f"systemctl cannot be run: {error.strerror}. Is this a systemd host?") from error
+    if done.returncode:
+        raise SystemdError(f"{' '.join(command)} failed: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def show(unit: str, properties: Iterable[str]) -> dict[str, list[str]]:
+    """Properties of a unit. A property that systemd prints on several lines has several values."""
+    values: dict[str, list[str]] = {}
+    lines = iter(systemctl("show", "--property", ",".join(properties), "--", unit).split("\n"))
+    for line in lines:
+        key, equals, value = line.partition("=")
+        # A command is printed with the line breaks that it has.
+        while value.startswith("{ ") and not value.endswith(" }"):
+            value += "\n" + next(lines, " }")
+        if equals:
+            values.setdefault(key, []).append(value)
+    return values
+
+
+def manager_environment() -> dict[str, str]:
+    """What the manager hands to every service (``DefaultEnvironment=``, ``systemctl set-environment``).
+
+    systemctl writes a value that a shell would not take as it is as ``$'...'``.
+    """
+    variables = {}
+    for line in systemctl("show-environment").split("\n"):
+        key, equals, value = line.partition("=")
+        if equals:
+            variables[key] = "".join(split_words(value[1:])) if value.startswith("$'") else value
+    return variables
+
+
+def read_assignments(paths: Sequence[str], section: str = "Service") -> list[Assignment]:
+    """Every assignment in one section of unit files, in the order in which systemd applies them."""
+    assignments: list[Assignment] = []
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+                lines = _join_continuations(file.read())
+        except OSError as error:
+            raise SystemdError(f"the unit file {path} cannot be read: {error.strerror}") from error
+        current = ""
+        for line in lines:
+            if line.startswith("[") and line.endswith("]"):
+                current = line[1:-1]
+            elif current == section and "=" in line:
+                key, _equals, value = line.partition("=")
+                assignments.append(Assignment(key.strip(_BLANKS), value.strip(_BLANKS), path))
+    return assignments
+
+
+def _join_continuations(text: str) -> list[str]:
+    """Lines with ``\\`` continuations joined; comments between the parts are dropped, as systemd does."""
+    lines: list[str] = []
+    pending = ""
+    for raw in text.split("\n"):
+        if raw.lstrip(_BLANKS).startswith(("#", ";")):
+            continue
+        line = pending + raw
+        pending = ""
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            pending = line[:-1] + " "
+        else:
+            lines.append(line.strip(_BLANKS))
+    return [line for line in [*lines, pending.strip(_BLANKS)] if line]
+
+
+def split_words(value: str) -> list[str]:
+    """Split a value at blanks, resolving quotes and C escapes (systemd.syntax(7), "Quoting").
+
+    From a word that is malformed on (an open quote, an unknown escape) systemd warns and ignores the rest; so does
+    this.
+    """
+    words: list[str] = []
+    word: list[str] | None = None
+    quote = ""
+    position = 0
+    while position < len(value):
+        char = value[position]
+        position += 1
+        if not quote and char in _BLANKS:
+            if word is not None:
+                words.append(_text(word))
+            word = None
+            continue
+        word = [] if word is None else word
+        if char == "\\":
+            decoded, position = _unescape(value, position)
+            if decoded is None:
+                return words
+            word.append(decoded)
+        elif char == quote:
+            quote = ""
+        elif not quote and char in "\"'":
+            quote = char
+        else:
+            word.append(char)
+    if word is not None and not quote:
+        words.append(_text(word))
+    return words
+
+
+def _text(parts: list[str]) -> str:
+    """Characters and single bytes (as surrogates) put together: bytes may add up to a character of UTF-8."""
+    return "".join(parts).encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def _unescape(value: str, position: int) -> tuple[str | None, int]:
+    """What an escape at *position* (behind its backslash) stands for, None for no valid one, and where it ends."""
+    number = _NUMERIC_ESCAPE.match(value, position)
+    if not number:
+        return _ESCAPES.get(value[position : position + 1]), position + 1
+    byte, octal, short, long = number.groups()
+    code = int(octal, 8) if octal else int(byte or short or long, 16)
+    if not code or code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        return None, number.end()
+    is_byte = (byte or octal) and code > 0x7F
+    return chr(0xDC00 + code if is_byte else code), number.end()
+
+
+def quote(word: str) -> str:
+    """One word as a double-quoted item of a unit file. Specifiers (``%``) are left to the caller."""
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def expand(value: str, unit: str) -> str:
+    """Resolve the specifiers (``%``) of systemd.unit(5) that depend on the unit's name, or on no more than the host.
+
+    :raises SystemdError: for one that only systemd itself can resolve.
+    """
+    name = unit.rpartition(".")[0]
+    prefix, _at, instance = name.partition("@")
+    last = prefix.rpartition("-")[2]
+    known = {"%": "%", "n": unit, "N": name, "p": prefix, "i": instance, "j": last}
+    known.update(P=_unescape_name(prefix), I=_unescape_name(instance), J=_unescape_name(last))
+    known.update(t="/run", S="/var/lib", C="/var/cache", L="/var/log", E="/etc", T="/tmp", V="/var/tmp")
+    known.update(h="/root", u="root", U="0", H=os.uname().nodename, v=os.uname().release)
+
+    def resolve(match: re.Match[str]) -> str:
+        if match.group(1) not in known:
+            raise SystemdError(f"{match.group(0)} in {value!r} can be resolved by systemd only; write it out instead")
+        return known[match.group(1)]
+
+    return re.sub("%([A-Za-z%])", resolve, value)
+
+
+def _unescape_name(name: str) -> str:
+    """The reverse of systemd-escape(1)."""
+    parts = re.split(r"\\x([0-9a-f]{2})", name.replace("-", "/"))
+    return _text([chr(int(part, 16)) if index % 2 else part for index, part in enumerate(parts)])
+
+
+def variable(word: str) -> tuple[str, str] | None:
+    """Name and value of ``NAME=VALUE``; None for what systemd would not put into an environment."""
+    key, _equals, value = word.partition("=")
+    return (key, value) if _VARIABLE.match(word) else None
+
+
+def parse_environment_file(text: str) -> dict[str, str]:
+    """Variables of an ``EnvironmentFile=`` (systemd.exec(5)): shell-like quotes, no expansion.
+
+    A comment goes on in the next line after a ``\\``, as it did before systemd 254.
+
+    :raises SystemdError: when an entry is not UTF-8; systemd then takes nothing from the file.
+    """
+    variables: dict[str, str] = {}
+    position = 0
+    while True:
+        entry = _FILE_KEY.match(text, position)
+        if not entry:
+            return variables
+        position = entry.end()
+        if not entry.group(2):
+            continue  # a comment, or a line without an equals sign
+        value, position = _file_value(text, position)
+        word = entry.group(1).rstrip(_BLANKS) + "=" + value
+        if re.search("[\ud800-\udfff]", word):
+            raise SystemdError(f"the entry {word.encode('utf-8', 'surrogateescape')!r} is not UTF-8")
+        accepted = variable(word)
+        if accepted:
+            variables[accepted[0]] = accepted[1]
+
+
+def _file_value(text: str, position: int) -> tuple[str, int]:
+    """The value that begins at *position*: quoted parts, then, where there is more, the plain rest of the line."""
+    parts: list[str] = []
+    quoted = _FILE_QUOTED.match(text, position)
+    while quoted:
+        single, double = quoted.groups()
+        # Within double quotes only these lose their backslash, as in a shell; an escaped line break goes altogether.
+        parts.append(single if double is None else re.sub(r'\\(?:(["\\`$])|\n)', r"\1", double))
+        position = quoted.end()
+        quoted = _FILE_QUOTED.match(text, position)
+    plain = _FILE_PLAIN.match(text, position)
+    if plain:
+        position = plain.end()
+        characters = re.findall(r"\\[\s\S]|[^\\]", plain.group(1))
+        while characters and characters[-1] in (" ", "\t"):
+            characters.pop()
+        parts += [char[-1] for char in characters if char not in ("\\\n", "\\\r")]
+    return "".join(parts), position
+
+
+def processes(control_group: str) -> list[int]:
+    """Process ids in a unit's control group and below, lowest first. Empty when it has none."""
+    if not control_group.startswith("/") or ".." in control_group.split("/"):
+        return []
+    found: set[int] = set()
+    for root in _CGROUP_ROOTS:
+        top = root + control_group
+        for directory, _subdirectories, files in os.walk(top):
+            if "cgroup.procs" not in files:
+                continue
+            try:
+                with open(os.path.join(directory, "cgroup.procs"), encoding="ascii") as file:
+                    found.update(int(line) for line in file if line.strip() != "0")
+            except OSError:
+                continue  # the group went away, or is a threaded one whose processes its parent lists
+        if found:
+            break
+    return sorted(found)

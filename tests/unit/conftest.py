@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What several unit tests stand on."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemctl:
+    """Stands in the place of systemctl and of the control groups."""
+    return Systemctl(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def public_directory() -> Iterator[Path]:
+    """A directory whose files every user can read; pytest's own are root's alone."""
+    directory = Path(tempfile.mkdtemp(prefix="offheap-unit-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
