@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Sizes in bytes as people write them, with binary units, and as jemalloc's lg_ options take them."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_TEXT = re.compile(r"\s*(\d{1,19})\s*([KMGTPE]?)(?:i?B)?\s*\Z", re.IGNORECASE)
+
+
+class ByteSizeError(ValueError):
+    """A text that is no size, or a size that cannot be said as asked."""
+
+
+def as_text(size: float) -> str:
+    """Write 62914560 as C(60.0 MiB): three significant digits or more, whole bytes below 1 KiB."""
+    scaled = float(size)
+    for unit in _UNITS:
+        # 1023.95 and more would be printed as 1024.0 of this unit.
+        if abs(scaled) < 1023.95 or unit == _UNITS[-1]:
+            break
+        scaled /= 1024
+    return f"{round(scaled)} B" if unit == "B" else f"{scaled:.1f} {unit}"
+
+
+def parse(size: int | str) -> int:
+    """Read C(512 KiB), C(512k), C(512K) or a plain number; every unit is a power of 1024.
+
+    Raises ByteSizeError for anything else, a negative number among it.
+    """
+    match = None if isinstance(size, bool) else _TEXT.match(str(size))
+    if not match:
+        raise ByteSizeError(f"{size!r} is no size in bytes, such as 524288 or '512 KiB'")
+    return int(match.group(1)) << 10 * " KMGTPE".index(match.group(2).upper() or " ")
+
+
+def lg(size: int | str) -> int:
+    """The exponent that jemalloc's options beginning with C(lg_) take: 19 for 512 KiB.
+
+    Raises ByteSizeError for what is no power of two: jemalloc could only be given another size than the one asked for.
+    """
+    count = parse(size)
+    if count < 1 or count & (count - 1):
+        lower = 1 << max(count.bit_length() - 1, 0)
+        raise ByteSizeError(f"{size!r} is no power of two; the nearest are {as_text(lower)} and {as_text(lower * 2)}")
+    return count.bit_length() - 1

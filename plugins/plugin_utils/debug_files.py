@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Debug information that lies beside an image: files by build-id, on this machine or on debuginfod servers.
+
+Directories have GDB's layout, ``<directory>/.build-id/xx/yyyy.debug``. Servers are those of $DEBUGINFOD_URLS, asked as
+debuginfod(8) says, ``<url>/buildid/<build-id>/debuginfo``, and only if that variable is set. What comes is taken when
+its build-id is the one that was asked for, and kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .elf_image import ElfImage, SymbolError
+
+_DIRECTORIES = (Path("/usr/lib/debug"),)
+_BUILD_ID = re.compile(r"[0-9a-f]{2,128}")
+_SECONDS = 90.0
+_LARGEST = 4 << 30
+_PIECE = 1 << 20
+
+
+class DebugFiles:
+    """Finds the debug file of a build. ``cache`` is the directory where downloads are kept.
+
+    ``warn`` is told once of each server that cannot be asked; such a server is not asked again.
+    """
+
+    def __init__(
+        self,
+        cache: Path,
+        warn: Callable[[str], None],
+        urls: Sequence[str] | None = None,
+        directories: Sequence[Path] = _DIRECTORIES,
+    ) -> None:
+        self._cache = cache
+        self._warn = warn
+        self._urls = list(os.environ.get("DEBUGINFOD_URLS", "").split() if urls is None else urls)
+        self._directories = directories
+        self._missing: set[str] = set()
+
+    def find(self, build_id: str) -> Path | None:
+        """The file, None if there is none."""
+        if not _BUILD_ID.fullmatch(build_id) or build_id in self._missing:
+            return None
+        name = f"{build_id[:2]}/{build_id[2:]}.debug"
+        kept = self._cache / ".build-id" / name
+        for path in (*(directory / ".build-id" / name for directory in self._directories), kept):
+            if _is_of(build_id, path):
+                return path
+        for url in list(self._urls):
+            if self._download(url, build_id, kept):
+                return kept
+        self._missing.add(build_id)
+        return None
+
+    def _download(self, url: str, build_id: str, target: Path) -> bool:
+        if not url.startswith(("http://", "https://")):
+            self._drop(url, "expected an http or https address")
+            return False
+        address = f"{url.rstrip('/')}/buildid/{build_id}/debuginfo"
+        request = urllib.request.Request(address, headers={"User-Agent": "offheap"})
+        temporary = None
+        try:
+            with urllib.request.build_opener().open(request, timeout=_SECONDS) as response:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                handle, name = tempfile.mkstemp(prefix=".debug.", dir=target.parent)
+                temporary = Path(name)
+                with os.fdopen(handle, "wb") as stream:
+                    size = 0
+                    while piece := response.read(_PIECE):
+                        size += len(piece)
+                        if size > _LARGEST:
+                            raise SymbolError(f"{address}: sends more than {_LARGEST >> 30} GiB")
+                        stream.write(piece)
+            if not _is_of(build_id, temporary):
+                raise SymbolError(f"{address}: sent a file of another build")
+            temporary.replace(target)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 404:
+                self._drop(url, f"answers {error.code}")
+            return False
+        except (OSError, http.client.HTTPException, ValueError, SymbolError) as error:
+            self._drop(url, str(error))
+            return False
+        finally:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
+        return True
+
+    def _drop(self, url: str, reason: str) -> None:
+        self._urls.remove(url)
+        self._warn(f"{url} of DEBUGINFOD_URLS is left out: {reason}")
+
+
+def _is_of(build_id: str, path: Path) -> bool:
+    if path.is_file():
+        with contextlib.suppress(SymbolError):
+            return ElfImage(path).build_id == build_id
+    return False

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Samples as a gzipped ``profile.proto``, which pprof and all that speak its format read.
+
+All four numbers are in it, unbiased. Mappings carry build-ids, so that pprof finds the images in its own directory
+layout; what has no name here can be named there. Where the dump has numbers by thread, each thread's part of a stack
+is a sample of its own with the labels ``thread_id`` (jemalloc's number) and ``thread``.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..profile import Frame
+from ..samples import Location, Samples
+from . import profile_proto
+
+# The order of pprof's own heap profiles; rows of Samples.values in this order.
+_TYPES = (
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+)
+_LARGEST = (1 << 63) - 1
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class About:
+    """What the profile says of itself: when the dump was written (epoch seconds), the program's path, comments."""
+
+    time: float = 0.0
+    executable: str = ""
+    comments: Sequence[str] = field(default_factory=tuple)
+
+
+def render(samples: Samples, about: About | None = None) -> bytes:
+    """The gzipped profile. The same samples give the same bytes."""
+    return gzip.compress(_Writer(samples).write(about or About()), compresslevel=6, mtime=0)
+
+
+class _Writer:
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+        self.profile: Any = profile_proto.profile_class()()
+        self.strings: dict[str, int] = {"": 0}
+        self.functions: dict[tuple[str, str], int] = {}
+        self.location_of: list[int] = samples.place_location.tolist()
+
+    def write(self, about: About) -> bytes:
+        profile = self.profile
+        for name, unit in _TYPES:
+            profile.sample_type.add(type=self.string(name), unit=self.string(unit))
+        profile.default_sample_type = self.string("inuse_space")
+        profile.period_type.type, profile.period_type.unit = self.string("space"), self.string("bytes")
+        profile.period = self.samples.interval
+        profile.time_nanos = max(0, min(round(about.time * 1e6) * 1000, _LARGEST))
+        self.mappings(about.executable)
+        self.locations()
+        for values, stack, labels in self.rows():
+            sample = profile.sample.add()
+            sample.location_id.extend(stack)
+            sample.value.extend([max(-_LARGEST, min(round(value), _LARGEST)) for value in values])
+            for key, text in labels:
+                sample.label.add(key=self.string(key), str=self.string(text))
+        profile.comment.extend([self.string(text) for text in about.comments])
+        profile.string_table.extend(self.strings)
+        return bytes(profile.SerializeToString(deterministic=True))
+
+    def string(self, text: str) -> int:
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        return self.strings.setdefault(text, len(self.strings))
+
+    def mappings(self, executable: str) -> None:
+        """One for each image, the executable first, as pprof wants it."""
+        self.mapping_ids: dict[tuple[str, str], int] = {}
+        places: dict[tuple[str, str], list[Location]] = {}
+        for location in self.samples.locations:
+            if location.path:
+                places.setdefault((location.path, location.build_id), []).append(location)
+        named = set()
+        for at, frame in zip(self.location_of, self.samples.place_frame.tolist(), strict=True):
+            if self.samples.frames[frame].function:
+                named.add((self.samples.locations[at].path, self.samples.locations[at].build_id))
+        self.bases: dict[tuple[str, str], int] = {}
+        for key in sorted(places, key=lambda key: key[0] != executable):
+            number = self.mapping_ids[key] = len(self.mapping_ids) + 1
+            # Where the file's first byte lay, or would lie: samples of several processes have an address for each.
+            first = places[key][0]
+            base = self.bases[key] = max(first.address - 1 - first.offset, 0) // _PAGE * _PAGE
+            start = min(place.offset for place in places[key]) // _PAGE * _PAGE
+            end = (max(place.offset for place in places[key]) // _PAGE + 1) * _PAGE
+            self.profile.mapping.add(
+                id=number,
+                memory_start=min(base + start, _LARGEST),
+                memory_limit=min(base + end, _LARGEST),
+                file_offset=start,
+                filename=self.string(key[0]),
+                build_id=self.string(key[1]),
+                # Without any name pprof looks for the image itself.
+                has_functions=key in named,
+                has_filenames=key in named,
+                has_line_numbers=key in named,
+                has_inline_frames=key in named,
+            )
+
+    def locations(self) -> None:
+        frames_at: dict[int, list[Frame]] = {}
+        samples = self.samples
+        for frame, at in zip(samples.place_frame.tolist(), self.location_of, strict=True):
+            frames_at.setdefault(at, []).append(samples.frames[frame])
+        for number, location in enumerate(samples.locations):
+            key = (location.path, location.build_id)
+            found = self.profile.location.add(id=number + 1, mapping_id=self.mapping_ids.get(key, 0))
+            found.address = min(self.bases[key] + location.offset if key in self.bases else location.offset, _LARGEST)
+            for frame in frames_at.get(number, ()):
+                found.line.add(function_id=self.function(frame), line=frame.line)
+
+    def function(self, frame: Frame) -> int:
+        key = (frame.label, frame.file)
+        number = self.functions.get(key)
+        if number is None:
+            number = self.functions[key] = len(self.functions) + 1
+            name = self.string(frame.label)
+            self.profile.function.add(id=number, name=name, system_name=name, filename=self.string(frame.file))
+        return number
+
+    def rows(self) -> Iterator[tuple[list[float], list[int], list[tuple[str, str]]]]:
+        """(the four values, location ids leaf first, labels) of each sample."""
+        samples = self.samples
+        stacks = [self.stack(stack.tolist()) for stack in samples.each_stack()]
+        rest = samples.values.copy()
+        columns = (samples.thread_stack.tolist(), samples.thread_uid.tolist(), samples.thread_values.T.tolist())
+        by_thread = []
+        for stack, uid, values in zip(*columns, strict=True):
+            rest[:, stack] -= values
+            name = samples.thread_names.get(uid, "")
+            # As text, since pprof takes a label of number 0 for none.
+            labels = [("thread_id", str(uid)), *([("thread", name)] if name else [])]
+            by_thread.append((values, stacks[stack], labels))
+        # What is left after the threads: all of it in a dump without them, and else what threads that are gone hold
+        # and what unbiasing by thread makes different. It can be negative; the sums are the stacks' own.
+        for stack, values in enumerate(rest.T.tolist()):
+            if any(abs(value) >= 1 for value in values):
+                yield values, stacks[stack], []
+        yield from by_thread
+
+    def stack(self, places: list[int]) -> list[int]:
+        """Location ids; the places of one location follow each other and are one."""
+        found: list[int] = []
+        innermost = -1
+        for place in places:
+            location = self.location_of[place] + 1
+            if not found or found[-1] != location or place <= innermost:
+                found.append(location)
+            innermost = place
+        return found

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Samples as JSON for speedscope: one profile for each of the four numbers, on one table of frames.
+
+Format: https://www.speedscope.app/file-format-schema.json, profiles of type "sampled".
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..samples import ACCUM_BYTES, ACCUM_OBJECTS, BYTES, OBJECTS, Samples
+
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_KINDS = (
+    ("inuse_space", BYTES, "bytes"),
+    ("inuse_objects", OBJECTS, "none"),
+    ("alloc_space", ACCUM_BYTES, "bytes"),
+    ("alloc_objects", ACCUM_OBJECTS, "none"),
+)
+
+
+def render(samples: Samples, name: str) -> str:
+    """The JSON. Numbers that the dump does not have (without prof_accum the last two) have no profile."""
+    stacks = [samples.place_frame[stack][::-1].tolist() for stack in samples.each_stack()]
+    frames: list[dict[str, Any]] = []
+    for frame in samples.frames:
+        entry: dict[str, Any] = {"name": frame.label}
+        if frame.file or frame.module:
+            entry["file"] = frame.file or frame.module
+        if frame.line:
+            entry["line"] = frame.line
+        frames.append(entry)
+    if [] in stacks:
+        stacks = [stack or [len(frames)] for stack in stacks]
+        frames.append({"name": "[no stack]"})
+    profiles = []
+    for kind, row, unit in _KINDS:
+        values = [(stack, round(value)) for stack, value in zip(stacks, samples.values[row].tolist(), strict=True)]
+        # What has shrunk against a base has no width that could be drawn.
+        values = [(stack, value) for stack, value in values if value > 0]
+        if values or row == BYTES:
+            profiles.append(
+                {
+                    "type": "sampled",
+                    "name": f"{name} {kind}",
+                    "unit": unit,
+                    "startValue": 0,
+                    "endValue": sum(value for _stack, value in values),
+                    "samples": [stack for stack, _value in values],
+                    "weights": [value for _stack, value in values],
+                }
+            )
+    document = {
+        "$schema": SCHEMA,
+        "name": name,
+        "exporter": "offheap.profiler",
+        "activeProfileIndex": 0,
+        "shared": {"frames": frames},
+        "profiles": profiles,
+    }
+    return json.dumps(document, separators=(",", ":")) + "\n"

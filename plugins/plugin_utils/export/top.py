@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A table of names, flat and cumulative, with error bars: what ``jeprof --text`` prints, and the errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..table import Row, Table
+
+
+@dataclass(frozen=True)
+class Look:
+    """How to show a table: by cumulative numbers, so many rows (0: all), numbers in whole bytes."""
+
+    cumulative: bool = False
+    limit: int = 0
+    exact: bool = False
+
+
+def shown(table: Table, look: Look) -> list[Row]:
+    """The rows to show."""
+    rows = table.rows(look.cumulative)
+    return rows[: look.limit] if look.limit else rows
+
+
+def render(table: Table, look: Look, facts: list[tuple[str, str]]) -> str:
+    """The table, under what is to be known about it (name, value)."""
+    return "\n".join([*head(facts), *_lines(table, look)]) + "\n"
+
+
+def head(facts: list[tuple[str, str]]) -> Iterator[str]:
+    """What is to be known, one line each, and an empty one."""
+    width = max((len(name) for name, _value in facts), default=0)
+    for name, value in facts:
+        yield f"{name:<{width}}  {value}".rstrip()
+    if facts:
+        yield ""
+
+
+def total_line(table: Table, look: Look) -> str:
+    """``Total: 12.0 MiB ± 1.5 MiB (inuse_space, by functions)``"""
+    number = table.measure.text(table.total, look.exact)
+    error = table.measure.text(table.total_error, look.exact)
+    unit = "" if table.measure.unit == "bytes" and not look.exact else f" {table.measure.unit}"
+    return f"Total: {number} ± {error}{unit} ({table.measure.value}, by {table.granularity.value})"
+
+
+def percent(part: float, total: float) -> str:
+    return f"{100 * part / total:.1f}%" if total else "-"
+
+
+def _lines(table: Table, look: Look) -> Iterator[str]:
+    yield total_line(table, look)
+    yield "± is the 95 % interval of cum, as sampling alone makes it."
+    yield ""
+    yield f"{'flat':>10} {'flat%':>6} {'sum%':>6} {'cum':>10} {'cum%':>6} {'±':>10}  {table.granularity.value[:-1]}"
+    total, running = table.total, 0.0
+    for row in shown(table, look):
+        running += row.flat
+        yield (
+            f"{table.measure.text(row.flat, look.exact):>10} {percent(row.flat, total):>6}"
+            f" {percent(running, total):>6} {table.measure.text(row.cumulative, look.exact):>10}"
+            f" {percent(row.cumulative, total):>6} {table.measure.text(row.error, look.exact):>10}  {row.name}"
+        )

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Dump to text and to collapsed stacks: this library against jeprof, whole processes, in turn.
+
+    analysis.py [--rounds N] [--output build/bench/analysis.json]
+
+Times are medians of wall-clock seconds. A warm run finds symcaches, a cold one an empty directory; jeprof keeps
+nothing, so both are compared with the same runs of it. Memory is the largest resident set of the process and its
+children. Ends with status 1 if a promise is not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FORMS = ("text", "collapsed")
+WARM_SPEEDUP, COLD_SPEEDUP, MEMORY_PER_BYTE = 30.0, 4.0, 20.0
+# Ten times the stacks may take ten times as long, and some noise.
+GROWTH_TOLERANCE = 1.25
+
+
+@dataclass
+class Runs:
+    """What was measured of one command: seconds of each run, of which on a processor, and bytes of memory."""
+
+    seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+    memory: int = 0
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    def add(self, command: list[str]) -> None:
+        started = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            errors = process.stderr.read()
+            _pid, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        self.seconds.append(time.perf_counter() - started)
+        self.processor.append(usage.ru_utime + usage.ru_stime)
+        self.memory = max(self.memory, usage.ru_maxrss * 1024)
+        if process.returncode:
+            raise SystemExit(f"{' '.join(command)}: {errors.decode(errors='replace')}")
+
+
+@dataclass(frozen=True)
+class Dump:
+    path: Path
+    stacks: int
+    size: int
+    program: str
+    libjvm: str
+
+    @classmethod
+    def write(cls, directory: Path, stacks: int) -> Dump:
+        # In a process of its own: what this one holds would count as its children's memory until they exec.
+        path = directory / f"{stacks}.heap"
+        command = [sys.executable, str(HERE / "jvm_dump.py"), str(path), str(stacks)]
+        facts = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        return cls(path, stacks, facts["size"], facts["program"], facts["libjvm"])
+
+    def ours(self, form: str, symcaches: Path) -> list[str]:
+        return [sys.executable, str(HERE / "read_heap.py"), form, str(self.path), self.libjvm, str(symcaches)]
+
+    def jeprof(self, form: str) -> list[str]:
+        return [os.environ.get("OFFHEAP_JEPROF", "jeprof"), f"--{form}", self.program, str(self.path)]
+
+
+def measure(dump: Dump, rounds: int, directory: Path, with_peer: bool = True) -> dict[str, Runs]:
+    """Runs by name: text-warm, text-cold, text-jeprof and so on."""
+    runs: dict[str, Runs] = {}
+    warm = directory / "warm"
+    warm.mkdir(exist_ok=True)
+    for form in FORMS:
+        Runs().add(dump.ours(form, warm))  # fills the symcaches
+    for number in range(rounds):
+        for form in FORMS:
+            cold = directory / "cold"
+            cold.mkdir()
+            runs.setdefault(f"{form}-cold", Runs()).add(dump.ours(form, cold))
+            shutil.rmtree(cold)
+            runs.setdefault(f"{form}-warm", Runs()).add(dump.ours(form, warm))
+            if with_peer:
+                runs.setdefault(f"{form}-jeprof", Runs()).add(dump.jeprof(form))
+        print(f"{dump.stacks} stacks, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return runs
+
+
+def row(case: str, metric: str, unit: str, ours: float, peer: float | None, by: str = "jeprof") -> dict[str, Any]:
+    return {
+        "case": case,
+        "metric": metric,
+        "unit": unit,
+        "ours": round(ours, 3),
+        "peer": None if peer is None else round(peer, 3),
+        "peer_name": None if peer is None else by,
+        "ratio": None if peer is None else round(peer / ours, 2),
+    }
+
+
+def compare(dump: Dump, rounds: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of the dump of 20,000 stacks, and the promises that they break."""
+    runs = measure(dump, rounds, directory)
+    rows: list[dict[str, Any]] = []
+    broken: list[str] = []
+    for form in FORMS:
+        peer = runs[f"{form}-jeprof"]
+        for state, least in (("warm", WARM_SPEEDUP), ("cold", COLD_SPEEDUP)):
+            ours = runs[f"{form}-{state}"]
+            case = f"{form}-20k-{state}"
+            rows.append(row(case, "speedup", "s", ours.median, peer.median))
+            # On a busy machine the steadier figure.
+            processor = (statistics.median(ours.processor), statistics.median(peer.processor))
+            rows.append(row(case, "processor_time", "s", *processor))
+            rows.append(row(case, "peak_memory", "MiB", ours.memory / 2**20, peer.memory / 2**20))
+            rows.append(row(case, "peak_memory_per_byte", "B/B", ours.memory / dump.size, peer.memory / dump.size))
+            if peer.median < least * ours.median:
+                broken.append(f"{case}: {peer.median / ours.median:.1f} times faster than jeprof, not {least:g}")
+            if ours.memory > min(MEMORY_PER_BYTE * dump.size, peer.memory):
+                broken.append(f"{case}: {ours.memory / 2**20:.0f} MiB is more than jeprof or 20 times the file")
+    return rows, broken
+
+
+def growth(dumps: list[Dump], rounds: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of our times by number of stacks; each is compared with ten times the next smaller one."""
+    rows: list[dict[str, Any]] = []
+    broken: list[str] = []
+    before: dict[str, tuple[int, float]] = {}
+    for dump in dumps:
+        runs = measure(dump, rounds, directory, with_peer=False)
+        for form in FORMS:
+            seconds = runs[f"{form}-warm"].median
+            case = f"{form}-{dump.stacks // 1000}k-warm"
+            linear = None
+            if form in before:
+                linear = before[form][1] * dump.stacks / before[form][0]
+                if seconds > GROWTH_TOLERANCE * linear:
+                    broken.append(f"{case}: {seconds:.2f} s is more than linear growth allows ({linear:.2f} s)")
+            rows.append(row(case, "growth", "s", seconds, linear, "linear"))
+            memory = runs[f"{form}-warm"].memory / 2**20
+            rows.append(row(case, "peak_memory", "MiB", memory, MEMORY_PER_BYTE * dump.size / 2**20, "20 x file"))
+            before[form] = (dump.stacks, seconds)
+    return rows, broken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "analysis.json")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        rows, broken = compare(Dump.write(directory, 20_000), options.rounds, directory)
+        more = growth([Dump.write(directory, n) for n in (1_000, 10_000, 100_000)], options.rounds, directory)
+    rows += more[0]
+    broken += more[1]
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(f"{'case':22} {'metric':22} {'ours':>9} {'peer':>9} {'ratio':>7}")
+    for line in rows:
+        peer, ratio = ("-" if line[key] is None else f"{line[key]:g}" for key in ("peer", "ratio"))
+        print(f"{line['case']:22} {line['metric']:22} {line['ours']:>9g} {peer:>9} {ratio:>7} {line['unit']}")
+    for promise in broken:
+        print(f"not kept: {promise}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What is measured against jeprof: one dump to text or collapsed stacks on stdout, a process from start to end.
+
+    read_heap.py text|collapsed DUMP IMAGE SYMCACHES
+
+These are the calls that the module heap_analyze makes. The directory SYMCACHES is empty in a cold run.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".cache" / "collections"))
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.analysis import Request, analyze
+from ansible_collections.offheap.profiler.plugins.plugin_utils.sources import open_reader
+
+
+def main() -> None:
+    form, dump, image, symcaches = sys.argv[1:]
+    with open_reader([Path(dump)], None, [Path(image)], Path(symcaches), False) as reader:
+        source = reader.read(Path(dump))
+        sys.stdout.buffer.write(analyze(Request(kind=form), source, None, reader.images).content)
+
+
+if __name__ == "__main__":
+    main()

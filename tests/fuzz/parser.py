@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Coverage-guided fuzzing of everything that reads a dump's bytes: unpacking, parsing, unbiasing.
+
+    parser.py [CORPUS ...] [-runs=N] [-max_total_time=SECONDS] [other options of libFuzzer]
+
+Whatever the bytes are, there is a dump or a HeapFormatError; an input that takes over ten seconds or memory out of
+proportion to its size ends the run. Python code is measured by atheris, which knows which branches an input took.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".cache" / "collections"))
+
+import atheris
+
+with atheris.instrument_imports(include=["ansible_collections.offheap.profiler.plugins.plugin_utils"]):
+    from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, packed, profile
+
+LIMIT = 1 << 20
+_SEED = b"""\
+heap_v2/524288
+  t*: 3: 300 [4: 400]
+  t0: 2: 200 [2: 200] main
+@ 0x401011 0x401021
+  t*: 3: 300 [4: 400]
+  t0: 2: 200 [2: 200]
+@
+  t*: 0: 0 [0: 0]
+
+MAPPED_LIBRARIES:
+00400000-00402000 r-xp 00001000 fe:00 11 /srv/my app (deleted)
+7ffc0000-7ffd0000 rw-p 00000000 00:00 0                                  [stack]
+"""
+
+
+def one_input(data: bytes) -> None:
+    """Read the input as a dump; only our own error may come out."""
+    try:
+        dump = heap_v2.parse(packed.unpack(data, "fuzz", LIMIT), "fuzz")
+    except heap_v2.HeapFormatError as error:
+        assert error.line >= 1 and error.expected and str(error).isprintable()
+        return
+    found = profile.from_dump(dump, lambda dump: [(profile.Frame(f"{one:x}", "x"),) for one in dump.addresses])
+    assert len(found.stacks) == len(found.bytes) <= len(dump.stack_ends)
+    assert all(0 <= index < len(dump.addresses) for index in dump.stack_addresses)
+
+
+def main() -> None:
+    corpora = [Path(name) for name in sys.argv[1:] if not name.startswith("-")]
+    for corpus in corpora[:1]:
+        corpus.mkdir(parents=True, exist_ok=True)
+        (corpus / "seed").write_bytes(_SEED)
+    limits = ["-timeout=10", "-rss_limit_mb=1024", "-max_len=65536"]
+    dictionary = Path(__file__).with_name("heap_v2.dict")
+    atheris.Setup([sys.argv[0], *limits, f"-dict={dictionary}", *sys.argv[1:]], one_input)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
