@@ -1,0 +1,204 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Which allocators are installed on a host, and which one a process uses."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: allocator_info
+short_description: Which jemalloc libraries are on a host, whether they can profile, and what a unit uses
+version_added: 0.1.0
+description:
+  - Finds jemalloc libraries in the usual places and says for each whether it can write heap profiles here.
+    This is proven, not read off a version. A throw-away process runs under the library, samples, and dumps.
+  - Says which allocator each process of a unit uses.
+author:
+  - Offheap contributors (@offheap)
+extends_documentation_fragment:
+  - offheap.profiler.attributes
+attributes:
+  check_mode:
+    support: full
+    details: Changes nothing in any mode.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: linux
+options:
+  paths:
+    description: Libraries to look at in addition to those found.
+    type: list
+    elements: path
+    default: []
+  discover:
+    description: Look in the usual places. Otherwise only O(paths) are looked at.
+    type: bool
+    default: true
+  prove:
+    description: Run each library in a throw-away process.
+    type: bool
+    default: true
+  unit:
+    description: A service unit whose processes to look at. C(.service) may be left out.
+    type: str
+  mapped_below:
+    description: A directory. RV(mapped_by) then names the processes of the whole host that have a file below it mapped.
+    type: path
+"""
+
+EXAMPLES = r"""
+- name: What is there, and which allocator does the service use?
+  offheap.profiler.allocator_info:
+    unit: frontend
+  register: allocators
+
+- name: Prove one library
+  offheap.profiler.allocator_info:
+    discover: false
+    paths: [/opt/offheap/jemalloc/5.3.1-4f2c8a1e/lib/libjemalloc.so.2]
+"""
+
+RETURN = r"""
+platform:
+  description: What a library has to be built for.
+  type: dict
+  returned: always
+  contains:
+    libc:
+      description: The C library.
+      type: str
+      sample: glibc
+    libc_version:
+      description: Its version, as numbers.
+      type: list
+      elements: int
+      sample: [2, 36]
+    architecture:
+      description: The machine's architecture.
+      type: str
+      sample: x86_64
+    page_size:
+      description: Size of a memory page in bytes.
+      type: int
+      sample: 4096
+    cores:
+      description: Number of processors.
+      type: int
+      sample: 2
+    python:
+      description: The Python interpreter that runs the modules.
+      type: str
+      sample: /usr/bin/python3
+    key:
+      description: One word for C library, architecture and page size.
+      type: str
+      sample: glibc-x86_64-4096
+libraries:
+  description: The libraries found.
+  type: list
+  elements: dict
+  returned: always
+  contains:
+    path:
+      description: Where it is, links resolved.
+      type: str
+    version:
+      description: What the library says of itself.
+      type: str
+    build_id:
+      description: Its build-id.
+      type: str
+    sha256:
+      description: Checksum of the file.
+      type: str
+    prof:
+      description: Whether it can profile here. Null without O(prove).
+      type: bool
+    failure:
+      description:
+        - Why it cannot. One of V(does-not-load), V(page-size), V(no-prof), V(invalid-conf), V(crashed), V(timeout),
+          V(no-dump), V(broken-unwinder), V(not-readable).
+      type: str
+    message:
+      description: The same in words.
+      type: str
+processes:
+  description: Processes of O(unit).
+  type: list
+  elements: dict
+  returned: always
+  contains:
+    pid:
+      description: The process.
+      type: int
+    exe:
+      description: Its executable.
+      type: str
+    allocator:
+      description: One of V(jemalloc), V(tcmalloc), V(mimalloc), V(libc), V(unknown).
+      type: str
+    library:
+      description: The library that it comes from, when it is one of its own.
+      type: str
+    preloaded:
+      description: Whether the library was preloaded.
+      type: bool
+mapped_by:
+  description: Processes that have a file below O(mapped_below) mapped.
+  type: list
+  elements: int
+  returned: always
+"""
+
+from typing import Any, NoReturn
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.offheap.profiler.plugins.module_utils import allocators, procfs, service, systemd
+
+
+def processes(unit: str) -> list[dict[str, Any]]:
+    """The allocator of each process of a unit; those that end meanwhile are left out."""
+    found = []
+    for pid in service.load(unit).pids():
+        try:
+            found.append(allocators.of_process(pid))
+        except procfs.ProcessGone:
+            continue
+    return found
+
+
+def main() -> NoReturn:
+    """Module entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "paths": {"type": "list", "elements": "path", "default": []},
+            "discover": {"type": "bool", "default": True},
+            "prove": {"type": "bool", "default": True},
+            "unit": {"type": "str"},
+            "mapped_below": {"type": "path"},
+        },
+        supports_check_mode=True,
+    )
+    wanted = module.params
+    paths = allocators.installed(wanted["paths"]) if wanted["discover"] else wanted["paths"]
+    try:
+        used = processes(wanted["unit"]) if wanted["unit"] else []
+    except (systemd.SystemdError, procfs.ProcfsError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(
+        changed=False,
+        platform=allocators.host_platform(),
+        libraries=[allocators.describe(path, wanted["prove"]) for path in paths],
+        processes=used,
+        mapped_by=service.pids_mapping(wanted["mapped_below"]) if wanted["mapped_below"] else [],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of leak_report. All of it runs on the controller, in the action plugin of the same name."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: leak_report
+short_description: Say which code path leaks, from the captures in an archive
+version_added: 0.1.0
+description:
+  - Reads the captures that M(offheap.profiler.heap_fetch) has brought, says for each unit on each host whether it
+    leaks native memory, how fast, and through which code path, and writes a table, folded stacks and a flame graph.
+  - Runs on the controller and connects to no host. One task for V(localhost) reports on the whole archive.
+  - jemalloc's samples are unbiased record by record. All numbers are estimates, and every C(±) is the 95 % interval
+    that sampling makes.
+  - A leak is memory that grows steadily, in the later part of the time too. What a program takes at its start, a cache
+    that fills up, and memory that is taken and given back are not called leaks.
+  - Processes are never mixed. After a restart, the newest process that has been watched long enough decides.
+author:
+  - Offheap contributors (@offheap)
+extends_documentation_fragment:
+  - offheap.profiler.attributes
+  - offheap.profiler.attributes.action
+attributes:
+  action:
+    support: full
+  async:
+    support: none
+  check_mode:
+    support: full
+    details: Analyses and tells the verdicts, and which files would change. Nothing is written.
+  diff_mode:
+    support: partial
+    details: Names the files that are written, without their contents.
+  idempotent:
+    support: full
+    details: The same captures give the same files, byte for byte.
+  platform:
+    support: full
+    platforms: posix
+requirements:
+  - symbolic (Python library, on the controller)
+  - pydemumble (Python library, on the controller)
+  - jinja2 (Python library, on the controller)
+options:
+  archive:
+    description:
+      - Directory of the archive on the controller.
+      - A relative path begins at the directory that C(ansible-playbook) was started in.
+    type: path
+    required: true
+  dest:
+    description:
+      - Directory for the reports, on the controller. It is made when it does not exist.
+      - For each unit and host it gets C(UNIT/HOST.txt), C(UNIT/HOST.folded) and C(UNIT/HOST.html).
+      - A relative path begins at the directory that C(ansible-playbook) was started in.
+    type: path
+    default: offheap/report
+  units:
+    description: Units to report on. C(.service) may be left out. All that the archive has, when the list is empty.
+    type: list
+    elements: str
+    default: []
+  hosts:
+    description: Hosts to report on, by their names in the inventory. All that the archive has, when the list is empty.
+    type: list
+    elements: str
+    default: []
+  top:
+    description: How many suspects of each report are named.
+    type: int
+    default: 5
+  min_span:
+    description:
+      - Seconds that the dumps of a process must span for a verdict.
+      - The longer a process was watched, the smaller the leaks that can be seen. A minute shows only large ones.
+    type: int
+    default: 60
+  force:
+    description: Replace reports that are there already. When V(false), only missing ones are written.
+    type: bool
+    default: true
+  show:
+    description: Print the summary while the task runs, whatever the verbosity.
+    type: bool
+    default: true
+seealso:
+  - module: offheap.profiler.heap_fetch
+"""
+
+EXAMPLES = r"""
+- name: Say what leaks, on all hosts
+  hosts: localhost
+  gather_facts: false
+  tasks:
+    - name: Report leaks
+      offheap.profiler.leak_report:
+        archive: offheap/archive
+        dest: offheap/report
+      register: leaks
+
+    - name: Stop when a frontend leaks
+      ansible.builtin.assert:
+        that: leaks.reports | selectattr('verdict', 'equalto', 'leak') | length == 0
+        fail_msg: "{{ leaks.summary | join('\n') }}"
+
+- name: Say what leaks in one unit on two hosts, which were watched for a day
+  hosts: localhost
+  gather_facts: false
+  tasks:
+    - name: Report leaks
+      offheap.profiler.leak_report:
+        archive: /srv/offheap
+        units: [frontend]
+        hosts: [app1, app2]
+        min_span: 86400
+"""
+
+RETURN = r"""
+dest:
+  description: The directory of the reports.
+  returned: success
+  type: str
+  sample: /home/ops/fleet/offheap/report
+reports:
+  description: One report for each unit on each host, by unit and host.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    unit:
+      description: The unit.
+      type: str
+      sample: frontend.service
+    host:
+      description: The host's name in the inventory.
+      type: str
+      sample: app1
+    verdict:
+      description: V(leak), V(no-leak), or V(cannot-tell) where there is too little to judge by.
+      type: str
+      sample: leak
+    reason:
+      description: Why, in one sentence.
+      type: str
+      sample: 2 code paths grow steadily over 3 h and 42 dumps
+    growth_bytes_per_day:
+      description: How fast the suspects grow together. Without a suspect, the trend of all live memory.
+      type: int
+      sample: 67108864
+    growth_error:
+      description: Half of the 95 % interval of RV(reports[].growth_bytes_per_day).
+      type: int
+      sample: 6291456
+    path:
+      description: The functions of the first suspect, the one that allocates first. Empty without a suspect.
+      type: list
+      elements: str
+      sample: [inflate, Java_java_util_zip_Inflater_inflateBytesBytes, "[jit]"]
+    suspects:
+      description: The code paths that grow, the fastest first, at most O(top).
+      type: list
+      elements: dict
+      contains:
+        path:
+          description: The functions, the one that allocates first.
+          type: list
+          elements: str
+          sample: [inflate, Java_java_util_zip_Inflater_inflateBytesBytes, "[jit]"]
+        growth_bytes_per_day:
+          description: How fast it grows.
+          type: int
+          sample: 67108864
+        growth_error:
+          description: Half of the 95 % interval of RV(reports[].suspects[].growth_bytes_per_day).
+          type: int
+          sample: 6291456
+        live_bytes:
+          description: How much of it was live in the newest dump.
+          type: int
+          sample: 13421772
+        stacks:
+          description: How many different stacks, compared by function, are taken together here.
+          type: int
+          sample: 1
+    process:
+      description: The process that the verdict is about, empty where there is none.
+      type: str
+      sample: 1234-1a2b3c4d
+    captures:
+      description: How many captures the archive has of this unit on this host.
+      type: int
+      sample: 42
+    files:
+      description: Paths of C(text), C(folded) and C(flamegraph). Empty where no capture could be read.
+      type: dict
+      sample:
+        text: /home/ops/fleet/offheap/report/frontend.service/app1.txt
+        folded: /home/ops/fleet/offheap/report/frontend.service/app1.folded
+        flamegraph: /home/ops/fleet/offheap/report/frontend.service/app1.html
+summary:
+  description: The reports as lines for people.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - frontend.service
+    - "  app1  Leak of 64.0 MiB/day ± 6.0 MiB"
+    - "        64.0 MiB/day  inflate ← Java_java_util_zip_Inflater_inflateBytesBytes ← [jit]"
+    - "        one code path grows steadily over 3 h and 42 dumps"
+    - "        /home/ops/fleet/offheap/report/frontend.service/app1.html"
+"""

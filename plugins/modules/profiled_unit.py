@@ -1,0 +1,381 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Preload a profiling jemalloc into a systemd unit, or take it out again."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: profiled_unit
+short_description: Preload a profiling jemalloc into a systemd unit by a drop-in
+version_added: 0.1.0
+description:
+  - Writes one drop-in, C(90-offheap.conf), for a service unit, and makes the directory for its dumps.
+    The unit's own settings stay in force. An existing C(LD_PRELOAD) stays behind ours, options that the unit
+    already has in C(MALLOC_CONF) stay unless O(malloc_conf) names them, and the sandbox is opened for the dumps only.
+  - Refuses what cannot work, with the reason and the way out, before anything is touched.
+  - Does not restart the unit. RV(restart_needed) says whether its processes differ from what is written. The role
+    P(offheap.profiler.profiled_service#role) restarts, verifies and takes everything back when the unit suffers.
+author:
+  - Offheap contributors (@offheap)
+extends_documentation_fragment:
+  - offheap.profiler.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: linux
+options:
+  unit:
+    description: The service unit. C(.service) may be left out.
+    type: str
+    required: true
+  state:
+    description:
+      - V(present) writes the drop-in, V(absent) removes it, wherever it lies, and nothing else.
+      - V(absent) needs none of the other options.
+    type: str
+    choices: [present, absent]
+    default: present
+  library:
+    description: Path of the jemalloc library on the target. Required with O(state=present).
+    type: path
+  malloc_conf:
+    description:
+      - Options for jemalloc by their own names, for example C(lg_prof_sample).
+      - C(prof) and C(prof_prefix) are set by the module.
+      - The names are checked against the options of the library's version.
+    type: dict
+    default: {}
+  version:
+    description:
+      - Version of the library, to check O(malloc_conf) against when it is not on the target yet, as in check mode.
+      - Otherwise the library itself is asked.
+    type: str
+  agent:
+    description:
+      - Path of the agent's library on the target. It is preloaded behind jemalloc.
+      - Sampling then begins some seconds after the start of the process, and can be switched while it runs
+        (M(offheap.profiler.heap_control)).
+    type: path
+  agent_settings:
+    description: What the agent does.
+    type: dict
+    suboptions:
+      executable:
+        description:
+          - The program in which the agent acts. Other processes of the unit inherit the preload, and are left alone.
+          - By default the one that runs as the unit's main process, or the largest one where that is a shell.
+        type: path
+      start:
+        description: V(dormant) leaves sampling off until it is switched on.
+        type: str
+        choices: [sampling, dormant]
+        default: sampling
+      unwinder:
+        description:
+          - V(hybrid) goes on along frame pointers where unwind tables end, V(fp) uses frame pointers only, V(builtin)
+            is jemalloc's own.
+        type: str
+        choices: [hybrid, fp, builtin]
+        default: hybrid
+      start_delay:
+        description: Seconds from the start of the process until sampling begins.
+        type: int
+      dump_seconds:
+        description: A dump every so many seconds; V(0) for none.
+        type: int
+      stats_seconds:
+        description: Memory statistics every so many seconds; V(0) for none.
+        type: int
+      keep_files:
+        description: How many dumps the spool may hold. The first, the newest and log-spaced ones between stay.
+        type: int
+      keep_bytes:
+        description: How many bytes of dumps the spool may hold.
+        type: int
+      minimum_free:
+        description: No dump is written that would leave less than so many bytes free.
+        type: int
+  runtime:
+    description:
+      - The language runtime, whose frames are made visible by an option of its own (for a JVM
+        C(-XX:+PreserveFramePointer) through C(JAVA_TOOL_OPTIONS), for example). What the unit already sets stays.
+      - V(auto) looks at the running process.
+    type: str
+    choices: [auto, jvm, python, node, dotnet, native]
+    default: native
+  runtime_without:
+    description: Which of a runtime's options to leave out.
+    type: list
+    elements: str
+    choices: [frame-pointers, memory-tracking, perf-map]
+    default: []
+  until_reboot:
+    description: Write the drop-in below C(/run), so that a reboot ends the profiling, instead of below C(/etc).
+    type: bool
+    default: false
+  min_free_mib:
+    description: Refuse when the file system of the dumps has less than this free, in MiB.
+    type: int
+    default: 512
+  purge_spool:
+    description:
+      - With O(state=absent), also remove the directory of the dumps.
+      - Refused while it holds dumps that were not collected.
+    type: bool
+    default: false
+  discard_dumps:
+    description: With O(purge_spool=true), remove dumps that were not collected too.
+    type: bool
+    default: false
+seealso:
+  - module: offheap.profiler.unit_health
+  - module: offheap.profiler.allocator_info
+"""
+
+EXAMPLES = r"""
+- name: Preload jemalloc into a service
+  offheap.profiler.profiled_unit:
+    unit: frontend
+    library: /opt/offheap/jemalloc/5.3.1-4f2c8a1e/lib/libjemalloc.so.2
+    malloc_conf:
+      lg_prof_sample: 19
+      lg_prof_interval: 30
+
+- name: Take it out again
+  offheap.profiler.profiled_unit:
+    unit: frontend
+    state: absent
+"""
+
+RETURN = r"""
+unit:
+  description: The canonical name of the unit.
+  type: str
+  returned: always
+  sample: frontend.service
+drop_in:
+  description: Path of the drop-in.
+  type: str
+  returned: success
+  sample: /etc/systemd/system/frontend.service.d/90-offheap.conf
+environment:
+  description: The variables that the unit is started with.
+  type: dict
+  returned: with O(state=present)
+  sample:
+    LD_PRELOAD: /opt/offheap/jemalloc/5.3.1-4f2c8a1e/lib/libjemalloc.so.2
+    MALLOC_CONF: prof:true,lg_prof_sample:19,prof_prefix:/var/lib/offheap/frontend.service/jeprof
+restart_needed:
+  description: Whether running processes of the unit differ from what is written.
+  type: bool
+  returned: success
+active:
+  description: Whether the unit is running.
+  type: bool
+  returned: success
+spool:
+  description: Directory of the dumps.
+  type: str
+  returned: success
+  sample: /var/lib/offheap/frontend.service
+refusal:
+  description: Short name of the reason, when the module refuses.
+  type: str
+  returned: when refused
+  sample: static-binary
+"""
+
+import os
+from typing import Any, NoReturn
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.offheap.profiler.plugins.module_utils import (
+    drop_in,
+    drop_in_files,
+    elf,
+    preflight,
+    procfs,
+    runtimes,
+    sandbox,
+    service,
+    spool_directory,
+    systemd,
+)
+
+# Settings of the agent that are numbers; each is the variable OFFHEAP_<NAME>.
+AGENT_NUMBERS = ("start_delay", "dump_seconds", "stats_seconds", "keep_files", "keep_bytes", "minimum_free")
+
+
+def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.Wanted:
+    """Everything that O(state=present) is going to write, after every reason not to has been ruled out."""
+    preflight.check_state(unit)
+    library = parameters["library"]
+    own = systemd.read_assignments(unit.own_files)
+    manager = systemd.manager_environment()
+    preflight.check_container(unit)
+    preflight.check_wrappers(unit, library, drop_in.read_environment(own, manager, unit.name))
+    preflight.check_programs(unit, library)
+    owner = None if unit.text["DynamicUser"] == "yes" else preflight.owner(unit)
+    spool = drop_in.spool_of(unit.name)
+    preflight.check_space(spool, parameters["min_free_mib"])
+    preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
+    directory = drop_in_files.directory(unit.name, parameters["until_reboot"])
+    agent = agent_of(parameters, unit, check_mode)
+    opened = sandbox.lines(unit, library, spool) + (sandbox.socket_lines(unit) if agent else [])
+    injection = drop_in.compose(
+        unit.name, library, parameters["malloc_conf"], own, manager, opened, directory, agent, aids_of(parameters, unit)
+    )
+    return drop_in_files.Wanted(directory, injection, spool, owner)
+
+
+def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in.Agent | None:
+    """The agent with its settings as the variables that it reads."""
+    library = parameters["agent"]
+    if not library:
+        return None
+    if not (check_mode or os.path.exists(library)):
+        raise preflight.Refusal(
+            "no-agent", f"there is no {library} here; the role offheap.profiler.jemalloc installs it"
+        )
+    wanted = parameters["agent_settings"] or {}
+    numbers = {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in AGENT_NUMBERS if wanted.get(name) is not None}
+    return drop_in.Agent(
+        library,
+        {
+            "OFFHEAP_UNIT": unit.name,
+            "OFFHEAP_EXECUTABLE": wanted.get("executable") or preflight.executable(unit),
+            "OFFHEAP_START": wanted.get("start") or "sampling",
+            "OFFHEAP_UNWINDER": wanted.get("unwinder") or "hybrid",
+            # Such a service is a child of the process that systemd starts, and children have no agent otherwise.
+            **({"OFFHEAP_CHILDREN": "1"} if unit.text["Type"] == "forking" else {}),
+            **numbers,
+        },
+    )
+
+
+def aids_of(parameters: dict[str, Any], unit: service.Service) -> dict[str, list[str]]:
+    """What makes the frames of the unit's language runtime visible."""
+    runtime = parameters["runtime"]
+    if runtime == "auto":
+        mapped = list(procfs.mapped_files(unit.main_pid)) if unit.main_pid else []
+        runtime = runtimes.detect(preflight.executable(unit), mapped)
+    return runtimes.additions(runtime, parameters["runtime_without"])
+
+
+def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
+    """Write what is missing, and say whether the unit has to be restarted for it."""
+    wanted = prepare(module.params, unit, module.check_mode)
+    changes = drop_in_files.Changes(module.check_mode)
+    if wanted.owner:
+        spool_directory.make(changes, wanted.spool, wanted.owner)
+    drop_in_files.write(changes, unit.name, wanted)
+    _reload(changes, unit)
+    return {
+        "changed": changes.any,
+        "diff": changes.diff(),
+        "drop_in": f"{wanted.directory}/{drop_in.NAME}",
+        "environment": wanted.injection.environment,
+        "active": unit.is_running,
+        "restart_needed": unit.is_running and not _carries_everything(unit, wanted),
+        "spool": wanted.spool,
+    }
+
+
+def _reload(changes: drop_in_files.Changes, unit: service.Service) -> None:
+    """Let systemd read what was changed: now, or by an earlier run that did not come so far."""
+    missed = unit.text["NeedDaemonReload"] == "yes" and any(map(drop_in.is_ours, unit.drop_ins))
+    if changes.units or missed:
+        changes.do(lambda: systemd.systemctl("daemon-reload"))
+
+
+def _carries_everything(unit: service.Service, wanted: drop_in_files.Wanted) -> bool:
+    """Whether every process that could have been started under the drop-in was."""
+    leaders = [unit.main_pid] if unit.main_pid else unit.pids()
+    try:
+        return bool(leaders) and all(service.carries(pid, wanted.injection.environment) for pid in leaders)
+    except procfs.ProcessGone:
+        return False
+
+
+def absent(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
+    """Remove our files only, and say whether processes of the unit still run under them."""
+    changes = drop_in_files.Changes(module.check_mode)
+    found = drop_in_files.installed(unit.name)
+    library = next((str(drop_in.read_record(path).get("library", "")) for path in found), None)
+    drop_in_files.remove(changes, unit.name)
+    _reload(changes, unit)
+    carrying = service.pids_under_us(unit.pids(), unit.name, library)
+    spool = drop_in.spool_of(unit.name)
+    if module.params["purge_spool"]:
+        # In check mode the restart that a playbook makes before this has not happened.
+        in_use = bool(carrying) and not module.check_mode
+        spool_directory.purge(changes, spool, in_use, module.params["discard_dumps"])
+    return {
+        "changed": changes.any,
+        "diff": changes.diff(),
+        "drop_in": found[0] if found else f"{drop_in_files.directory(unit.name, False)}/{drop_in.NAME}",
+        "active": unit.is_running,
+        "restart_needed": unit.is_running and bool(carrying),
+        "spool": spool,
+    }
+
+
+def main() -> NoReturn:
+    """Module entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "unit": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "library": {"type": "path"},
+            "malloc_conf": {"type": "dict", "default": {}},
+            "version": {"type": "str"},
+            "agent": {"type": "path"},
+            "agent_settings": {
+                "type": "dict",
+                "options": {
+                    "executable": {"type": "path"},
+                    "start": {"type": "str", "choices": ["sampling", "dormant"], "default": "sampling"},
+                    "unwinder": {"type": "str", "choices": ["hybrid", "fp", "builtin"], "default": "hybrid"},
+                    **{name: {"type": "int"} for name in AGENT_NUMBERS},
+                },
+            },
+            "runtime": {"type": "str", "choices": ["auto", *runtimes.NAMES], "default": "native"},
+            "runtime_without": {"type": "list", "elements": "str", "choices": list(runtimes.AID_NAMES), "default": []},
+            "until_reboot": {"type": "bool", "default": False},
+            "min_free_mib": {"type": "int", "default": 512},
+            "purge_spool": {"type": "bool", "default": False},
+            "discard_dumps": {"type": "bool", "default": False},
+        },
+        required_if=[("state", "present", ["library"])],
+        supports_check_mode=True,
+    )
+    name = module.params["unit"]
+    try:
+        unit = service.load(name)
+        name = unit.name
+        result = present(module, unit) if module.params["state"] == "present" else absent(module, unit)
+    except preflight.Refusal as refusal:
+        module.fail_json(msg=f"{name} is left alone: {refusal}", unit=name, refusal=refusal.reason)
+    except (
+        systemd.SystemdError,
+        drop_in.DropInError,
+        spool_directory.SpoolDirectoryError,
+        elf.ElfError,
+        procfs.ProcfsError,
+        OSError,
+    ) as error:
+        module.fail_json(msg=str(error), unit=name)
+    module.exit_json(unit=name, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The pure parts of the controller's half; all of it runs in tests/integration/test_collect.py."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+
+from ansible_collections.offheap.profiler.plugins.action import heap_fetch as action
+from ansible_collections.offheap.profiler.plugins.modules import heap_fetch as module
+from ansible_collections.offheap.profiler.plugins.plugin_utils import ingest
+from ansible_collections.offheap.profiler.plugins.plugin_utils.transfer import TransferError
+
+
+def test_both_halves_have_the_same_options() -> None:
+    documented = yaml.safe_load(module.DOCUMENTATION)["options"]
+    for name in ("step", "request"):
+        assert "Internal" in json.dumps(documented.pop(name))
+    assert set(action._ARGUMENTS) == set(documented)
+    for name, option in documented.items():
+        wanted = {key: option[key] for key in ("type", "required", "default", "elements") if key in option}
+        assert action._ARGUMENTS[name] == wanted
+
+
+def test_a_target_cannot_send_more_than_it_has_announced(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with (tmp_path / "file").open("wb") as file, action._file_size_limit(10000):
+        sent = subprocess.run(["head", "-c", "100000", "/dev/zero"], stdout=file, check=False)
+    assert sent.returncode != 0
+    assert (tmp_path / "file").stat().st_size == 10000
+    assert resource.getrlimit(resource.RLIMIT_FSIZE) == before
+
+
+class Shell:
+    tmpdir = "/home/deploy/.ansible/tmp/ansible-tmp-1/"
+
+    def join_path(self, *parts: str) -> str:
+        return "/".join(part.rstrip("/") for part in parts)
+
+
+class Connection:
+    """A connection that does what the test says when a file is fetched."""
+
+    transport = "ssh"
+
+    def __init__(self, outcome: Exception | None = None, options: dict[str, str | None] | None = None) -> None:
+        self._shell = Shell()
+        self._outcome = outcome
+        self.options: dict[str, str | None] = options or {}
+        self.fetched: list[str] = []
+
+    def fetch_file(self, source: str, target: str) -> None:
+        self.fetched.append(source)
+        if self._outcome:
+            raise self._outcome
+
+    def get_option(self, name: str) -> str | None:
+        return self.options.get(name)
+
+    def set_option(self, name: str, value: str) -> None:
+        self.options[name] = value
+
+
+def plugin(connection: Connection) -> Any:
+    made: Any = action.ActionModule.__new__(action.ActionModule)
+    made._connection = connection
+    made._staging = Shell.tmpdir
+    return made
+
+
+PACKED = ingest.Packed(size=100, sha256="0" * 64, members={}, skipped={})
+
+
+def test_the_file_is_fetched_from_where_we_wanted_it(tmp_path: Path) -> None:
+    connection = Connection()
+    with pytest.raises(TransferError, match="did not arrive"):
+        plugin(connection)._get(PACKED, tmp_path / "file")
+    assert connection.fetched == ["/home/deploy/.ansible/tmp/ansible-tmp-1/offheap-captures.tar.gz"]
+
+
+def test_a_failed_fetch(tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match=r"cannot fetch .*: sftp said no"):
+        plugin(Connection(AnsibleError("sftp said no")))._get(PACKED, tmp_path / "file")
+    with pytest.raises(AnsibleConnectionFailure):
+        plugin(Connection(AnsibleConnectionFailure("gone")))._get(PACKED, tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("options", "common"),
+    [
+        ({}, "-o ServerAliveInterval=10 -o ServerAliveCountMax=3"),
+        ({"ssh_common_args": "-J bastion"}, "-J bastion -o ServerAliveInterval=10 -o ServerAliveCountMax=3"),
+        ({"ssh_args": "-oserveraliveinterval=60", "ssh_common_args": "-J bastion"}, "-J bastion"),
+        ({"ssh_extra_args": "-o ServerAliveInterval=0"}, None),
+    ],
+)
+def test_a_connection_is_kept_alive_unless_the_user_has_said_how(options: dict[str, str | None], common: str) -> None:
+    connection = Connection(options=options)
+    plugin(connection)._keep_alive()
+    assert connection.options.get("ssh_common_args") == common
+
+
+def test_other_connections_are_left_as_they_are() -> None:
+    connection = Connection()
+    connection.transport = "local"
+    plugin(connection)._keep_alive()
+    assert connection.options == {}

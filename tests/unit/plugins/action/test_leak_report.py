@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from ansible.errors import AnsibleActionFail
+from ansible.playbook.play_context import PlayContext
+from ansible.playbook.task import Task
+
+from ansible_collections.offheap.profiler.plugins.action import leak_report
+from ansible_collections.offheap.profiler.plugins.modules import leak_report as documentation
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+
+yaml = pytest.importorskip("yaml")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with an archive, and the one we are in."""
+    leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _run(check: bool = False, diff: bool = False, **arguments: Any) -> dict[str, Any]:
+    task = Task()
+    task.action, task.args = "offheap.profiler.leak_report", {"show": False, **arguments}
+    task.check_mode, task.diff = check, diff
+    action = leak_report.ActionModule(
+        task=task,
+        connection=MagicMock(),
+        play_context=PlayContext(),
+        loader=MagicMock(),
+        templar=MagicMock(),
+        shared_loader_obj=MagicMock(),
+    )
+    return action.run(task_vars={})
+
+
+def _files(directory: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(directory)): path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def test_reports_are_written_and_returned(here: Path) -> None:
+    result = _run(archive="archive", dest="report")
+    assert result["changed"]
+    leaking, healthy = result["reports"]
+    assert (leaking["unit"], leaking["host"], leaking["verdict"]) == ("frontend.service", "app1", "leak")
+    assert leaking["path"] == ["inflate", "[jit]"]
+    assert leaking["suspects"][0]["path"] == leaking["path"]
+    assert abs(leaking["growth_bytes_per_day"] - 2.5 * (1 << 20) * 288) < leaking["growth_error"]
+    assert leaking["captures"] == 12
+    assert (healthy["verdict"], healthy["path"], healthy["suspects"]) == ("no-leak", [], [])
+    expected = {f"frontend.service/{host}.{end}" for host in ("app1", "app2") for end in ("txt", "folded", "html")}
+    assert set(_files(here / "report")) == expected
+    assert leaking["files"]["flamegraph"] == str(here / "report/frontend.service/app1.html")
+    assert "  app1  Leak of 7" in result["summary"][1]
+    assert "warnings" not in result
+
+
+def test_a_second_run_changes_nothing(here: Path) -> None:
+    _run(archive="archive", dest="report")
+    before = _files(here)
+    assert not _run(archive="archive", dest="report")["changed"]
+    assert _files(here) == before
+
+
+def test_check_mode_writes_nothing_and_tells_the_same(here: Path) -> None:
+    before = _files(here)
+    told = _run(check=True, diff=True, archive="archive", dest="report")
+    assert told["changed"]
+    assert _files(here) == before
+    assert f"report written: {here}/report/frontend.service/app1.html" in told["diff"][0]["prepared"]
+    done = _run(archive="archive", dest="report")
+    assert told["reports"] == done["reports"]
+    assert not _run(check=True, archive="archive", dest="report")["changed"]
+
+
+def test_without_force_what_is_there_stays(here: Path) -> None:
+    page = here / "report" / "frontend.service" / "app1.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("mine")
+    assert _run(archive="archive", dest="report", force=False)["changed"]
+    assert page.read_text() == "mine"
+    assert (page.parent / "app1.txt").exists()
+    assert _run(archive="archive", dest="report")["changed"]
+    assert page.read_text() != "mine"
+
+
+def test_a_failed_write_leaves_the_old_report(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = here / "report" / "frontend.service" / "app1.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("old")
+
+    def fail(*_paths: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(AnsibleActionFail, match="No space left on device"):
+        _run(archive="archive", dest="report")
+    assert set(_files(here / "report")) == {"frontend.service/app1.html"}
+    assert page.read_text() == "old"
+
+
+def test_unreadable_captures_become_warnings(here: Path) -> None:
+    next(here.glob("archive/captures/*/app1/*/000002-*/dump.heap")).write_bytes(b"heap_v3/1\n")
+    result = _run(archive="archive", dest="report")
+    assert result["reports"][0]["verdict"] == "leak"
+    (warning,) = result["warnings"]
+    assert "dump.heap is damaged" in warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"archive": "nowhere"}, "there is no archive in .*nowhere"),
+        ({"archive": "archive", "units": ["a b"]}, "'a b' is not the name of a systemd service"),
+        ({"archive": "archive", "dest": "archive/archive.json"}, "archive.json.*Not a directory"),
+        ({}, "missing required arguments: archive"),
+    ],
+)
+def test_bad_arguments_fail_with_what_is_wrong(here: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        _run(**arguments)
+
+
+def test_nothing_to_report_on_is_a_warning(here: Path) -> None:
+    result = _run(archive="archive", dest="report", units=["other"])
+    assert (result["changed"], result["reports"]) == (False, [])
+    assert "has no captures of the units and hosts asked for" in result["warnings"][0]
+
+
+@pytest.mark.parametrize("library", ["symbolic", "demangler", "jinja2"])
+def test_a_missing_library_is_named(here: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    monkeypatch.setattr(leak_report, f"{library}_missing", lambda: True)
+    name = {"demangler": "pydemumble"}.get(library, library)
+    with pytest.raises(AnsibleActionFail, match=rf"Failed to import the required Python library \({name}\)"):
+        _run(archive="archive", dest="report")
+
+
+def test_the_summary_is_shown_while_it_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(leak_report.display, "display", lambda line, color=None: shown.append(line))
+    result = _run(archive="archive", dest="report", show=True)
+    assert shown == result["summary"]
+
+
+def test_the_documentation_has_the_plugins_options() -> None:
+    options = yaml.safe_load(documentation.DOCUMENTATION)["options"]
+    documented = {
+        name: {key: option[key] for key in ("type", "elements", "required", "default") if key in option}
+        for name, option in options.items()
+    }
+    assert documented == leak_report._ARGUMENTS
+
+
+def test_the_documentation_has_what_is_returned(here: Path) -> None:
+    result = _run(archive="archive", dest="report")
+    documented = yaml.safe_load(documentation.RETURN)
+    assert set(result) - {"changed"} == set(documented)
+    contains = documented["reports"]["contains"]
+    assert set(result["reports"][0]) == set(contains)
+    assert set(result["reports"][0]["suspects"][0]) == set(contains["suspects"]["contains"])

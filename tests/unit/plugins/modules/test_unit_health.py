@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What is healthy and what is not, by a systemctl that tells the states one after the other, and real processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils import service
+from ansible_collections.offheap.profiler.plugins.modules import unit_health
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
+from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
+from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
+
+Run = Callable[..., dict[str, Any]]
+CONF = "prof:true,prof_prefix:/var/lib/offheap/web.service/jeprof"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def library(directory: Path) -> str:
+    return str(programs.library(directory, "libours.so"))
+
+
+@pytest.fixture(scope="module")
+def program(directory: Path) -> Path:
+    return programs.compiled(directory, "web")
+
+
+@pytest.fixture(scope="module")
+def plain(program: Path) -> Iterator[int]:
+    with programs.running(program) as pid:
+        yield pid
+
+
+@pytest.fixture(scope="module")
+def profiled(program: Path, library: str) -> Iterator[int]:
+    with programs.running(program, env={"LD_PRELOAD": library, "MALLOC_CONF": CONF}) as pid:
+        yield pid
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], systemctl: Systemctl, tmp_path: Path
+) -> Run:
+    """Runs the module with a journal of two lines, asking as fast as it can."""
+    programs.script(tmp_path / "bin", "journalctl", '#!/bin/sh\necho "journal: $*"\necho boom\n')
+    monkeypatch.setattr(unit_health, "_POLL_SECONDS", 0.01)
+
+    def run(**arguments: Any) -> dict[str, Any]:
+        given = {"seconds": 0, "timeout": 0, "unit": "web", **arguments}
+        return run_module(unit_health.main, monkeypatch, capsys, **given)
+
+    return run
+
+
+def state(active: str, pid: int = 0, invocation: str = "1", restarts: int = 0, sub: str = "running") -> str:
+    return shown(
+        Id="web.service",
+        ActiveState=active,
+        SubState=sub,
+        Result="exit-code" if active == "failed" else "success",
+        MainPID=str(pid),
+        ControlGroup="/web",
+        InvocationID=invocation,
+        NRestarts=str(restarts),
+    )
+
+
+def test_a_unit_that_stays_up(systemctl: Systemctl, run: Run, plain: int) -> None:
+    systemctl.processes("/web", plain)
+    systemctl.states(state("active", plain))
+    started = time.monotonic()
+    result = run(seconds=1)
+    assert time.monotonic() - started >= 1, "it was really watched"
+    assert (result["failed"], result["changed"], result["watched"]) == (False, False, 1)
+    assert (result["unit"], result["pids"]) == ("web.service", [plain])
+
+
+def test_a_unit_that_takes_its_time(systemctl: Systemctl, run: Run, plain: int, profiled: int, library: str) -> None:
+    """First it starts, then it is a shell that has not come to the program yet."""
+    systemctl.processes("/web", profiled)
+    systemctl.states(state("activating"), state("activating"), state("active", plain), state("active", profiled))
+    assert not run(mapped=library, timeout=30)["failed"]
+
+
+def test_a_unit_that_never_comes_up(systemctl: Systemctl, run: Run) -> None:
+    systemctl.states(state("activating", sub="start"))
+    failed = run(timeout=0)
+    assert failed["failed"] and failed["unit"] == "web.service"
+    first, *journal = failed["msg"].splitlines()
+    assert "after 0 s: it is activating (start, result success)" in first
+    assert journal == ["journal: --no-pager --output=short-iso --lines 15 --unit web.service", "boom"]
+
+
+@pytest.mark.parametrize("end", ["failed", "inactive"])
+def test_a_unit_that_has_ended_is_not_waited_for(systemctl: Systemctl, run: Run, end: str) -> None:
+    systemctl.states(state("activating"), state(end, sub="dead"))
+    started = time.monotonic()
+    failed = run(timeout=60)
+    assert f"did not come up: it is {end}" in failed["msg"]
+    assert time.monotonic() - started < 10
+
+
+def test_a_unit_that_systemd_starts_again_before_it_is_up(systemctl: Systemctl, run: Run) -> None:
+    systemctl.states(state("activating"), state("activating", restarts=1, sub="auto-restart"))
+    assert "did not come up: it is activating (auto-restart" in run(timeout=60)["msg"]
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        (state("failed", sub="failed"), "did not stay up for 60 s: it is failed (failed, result exit-code)"),
+        (state("activating", sub="auto-restart"), "did not stay up for 60 s: it is activating (auto-restart"),
+        (state("active", invocation="2"), "was restarted while it was watched"),
+        (state("active", restarts=1), "was restarted while it was watched"),
+    ],
+)
+def test_a_unit_that_does_not_stay_up(systemctl: Systemctl, run: Run, then: str, words: str) -> None:
+    systemctl.states(state("active"), state("active"), then)
+    failed = run(seconds=60)
+    assert failed["failed"] and words in failed["msg"] and failed["msg"].endswith("boom")
+
+
+def test_a_library_that_is_not_mapped(systemctl: Systemctl, run: Run, plain: int, profiled: int, library: str) -> None:
+    systemctl.states(state("active", plain))
+    assert f"{library} is not mapped in its process {plain}" in run(mapped=library)["msg"]
+    systemctl.states(state("active", 1 << 30))
+    assert f"not mapped in its process {1 << 30}" in run(mapped=library)["msg"], "it is gone"
+    systemctl.states(state("active"))
+    assert "(there is none)" in run(mapped=library)["msg"]
+    systemctl.processes("/web", profiled, plain)
+    assert f"its process {plain}" in run(mapped=library)["msg"], "without a main process each one counts"
+    systemctl.states(state("active", profiled))
+    assert not run(mapped=library)["failed"], "with one, its children do not"
+
+
+def test_a_unit_that_is_to_be_clean(
+    systemctl: Systemctl,
+    run: Run,
+    plain: int,
+    profiled: int,
+    program: Path,
+    library: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    systemctl.states(state("active", plain))
+    systemctl.processes("/web", plain)
+    assert not run(clean=True)["failed"]
+    systemctl.processes("/web", plain, profiled)
+    assert f"its process {profiled} still runs under the profiler" in run(clean=True)["msg"]
+    with programs.running(program, env={"LD_PRELOAD": library}) as mapped:
+        systemctl.processes("/web", plain, mapped)
+        monkeypatch.setattr(service, "ROOT", library)
+        assert f"its process {mapped} still" in run(clean=True)["msg"]
+
+
+def test_it_changes_nothing_in_check_mode_either(systemctl: Systemctl, run: Run, plain: int) -> None:
+    systemctl.states(state("active", plain))
+    assert not run(check=True)["changed"]
+    assert systemctl.calls == []
+
+
+def test_bad_arguments(run: Run) -> None:
+    assert "seconds" in run(seconds="long")["msg"]
+    assert "unsupported" in run(second=1)["msg"].lower()
+    failed = run(unit="a/b")
+    assert failed["failed"] and "not the name of a service unit" in failed["msg"] and failed["unit"] == "a/b"
+
+
+def test_no_systemd(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert "Is this a systemd host?" in run()["msg"]
+
+
+def test_no_journal(systemctl: Systemctl, run: Run, tmp_path: Path) -> None:
+    programs.script(tmp_path / "bin", "journalctl", "#!/nowhere/sh\n")
+    systemctl.states(state("failed"))
+    failed = run()
+    assert failed["failed"] and "did not come up" in failed["msg"]
