@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The commands: "[offheap/1 ]<command>[ <name>=<value>]...". README.md describes them.
+#include "offheap.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void refuse(struct json *answer, const char *error) {
+    json_bool(answer, "ok", false);
+    json_string(answer, "error", error);
+}
+
+static void put_sampling(struct agent *agent, struct json *answer) {
+    bool active = false;
+    size_t lg_sample;
+    je_get_bool("prof.active", &active);
+    json_bool(answer, "active", active);
+    json_bool(answer, "wanted", agent->wanted);
+    if (agent->begun)
+        json_null(answer, "begins_in");
+    else
+        json_seconds(answer, "begins_in", agent->begin_at - facts_monotonic());
+    if (je_get_size("prof.lg_sample", &lg_sample))
+        json_unsigned(answer, "lg_sample", lg_sample);
+}
+
+static void put_schedule(struct agent *agent, struct json *answer) {
+    json_open(answer, "schedule", '{');
+    json_signed(answer, "dump", agent->config.dump_seconds);
+    json_signed(answer, "stats", agent->config.stats_seconds);
+    json_signed(answer, "keep_files", agent->config.keep_files);
+    json_signed(answer, "keep_bytes", agent->config.keep_bytes);
+    if (agent->next_dump)
+        json_seconds(answer, "next_dump_in", agent->next_dump - facts_monotonic());
+    else
+        json_null(answer, "next_dump_in");
+    json_close(answer, '}');
+}
+
+static void put_dump(const struct dump *dump, struct json *answer) {
+    json_string(answer, "path", dump->path);
+    json_signed(answer, "size", dump->size);
+    json_seconds(answer, "time", dump->time);
+    json_seconds(answer, "duration", dump->milliseconds);
+    if (dump->totals) {   // as in the dump's header: not unbiased
+        json_unsigned(answer, "sample_interval", dump->sample_interval);
+        json_unsigned(answer, "objects", dump->objects);
+        json_unsigned(answer, "bytes", dump->bytes);
+    }
+}
+
+static void status(struct agent *agent, struct json *answer) {
+    struct unwind_counts counts;
+    json_bool(answer, "ok", true);
+    json_string(answer, "agent", AGENT_VERSION);
+    json_string(answer, "unit", *agent->config.unit ? agent->config.unit : NULL);
+    facts_process(answer, false);
+    json_seconds(answer, "uptime", facts_monotonic() - agent->started);
+    put_sampling(agent, answer);
+    json_open(answer, "unwinder", '{');
+    json_string(answer, "wanted", unwinder_names[agent->config.unwinder]);
+    json_string(answer, "used", agent->begun ? unwinder_names[agent->unwinder] : NULL);
+    json_string(answer, "why", agent->unwinder_why);
+    unwind_read_counts(&counts);
+    json_unsigned(answer, "walks", counts.walks);
+    json_unsigned(answer, "continued", counts.continued);
+    json_unsigned(answer, "off_stack", counts.off_stack);
+    json_unsigned(answer, "unmapped", counts.unmapped);
+    json_close(answer, '}');
+    put_schedule(agent, answer);
+    json_open(answer, "spool", '{');
+    json_string(answer, "directory", *agent->spool.directory ? agent->spool.directory : NULL);
+    json_signed(answer, "files", agent->spool.files);
+    json_signed(answer, "bytes", agent->spool.bytes);
+    json_signed(answer, "dumps_written", agent->dumps_written);
+    json_signed(answer, "dumps_failed", agent->dumps_failed);
+    json_close(answer, '}');
+    json_open(answer, "last_dump", '{');
+    if (*agent->last.path)
+        put_dump(&agent->last, answer);
+    json_close(answer, '}');
+    facts_jemalloc(answer, &agent->config);
+    json_string(answer, "descriptors", agent->private_descriptors ? "private" : "shared");
+    json_string(answer, "ignored", *agent->config.ignored ? agent->config.ignored : NULL);
+    json_string(answer, "problem", *agent->problem ? agent->problem : NULL);
+    if (*agent->problem)
+        json_seconds(answer, "problem_time", agent->problem_time);
+}
+
+static void take_dump(struct agent *agent, struct json *answer) {
+    struct dump dump;
+    if (!dump_take(agent, "command", &dump)) {
+        refuse(answer, agent->problem);
+        return;
+    }
+    json_bool(answer, "ok", true);
+    put_dump(&dump, answer);
+}
+
+static void switch_sampling(struct agent *agent, bool on, struct json *answer) {
+    if (!agent_set_active(agent, on)) {
+        refuse(answer, agent->problem);
+        return;
+    }
+    json_bool(answer, "ok", true);
+    put_sampling(agent, answer);
+}
+
+static void reset(char *arguments, struct json *answer) {
+    int64_t number;
+    size_t lg_sample;
+    char *value = arguments ? strchr(arguments, '=') : NULL;
+    if (arguments && (!value || strncmp(arguments, "lg_sample=", 10) || !config_number(value + 1, 0, 40, &number))) {
+        refuse(answer, "usage: reset [lg_sample=0..40]");
+        return;
+    }
+    lg_sample = arguments ? (size_t)number : 0;
+    if (!je_reset(arguments ? &lg_sample : NULL)) {
+        refuse(answer, "jemalloc refused");
+        return;
+    }
+    json_bool(answer, "ok", true);
+}
+
+static void schedule(struct agent *agent, char *arguments, struct json *answer) {
+    struct config config = agent->config;
+    const struct {
+        const char *name;
+        int64_t low, high, *value;
+    } settings[] = {{"dump", 0, 366 * 86400, &config.dump_seconds},
+                    {"stats", 0, 366 * 86400, &config.stats_seconds},
+                    {"keep_files", 2, 1000, &config.keep_files},
+                    {"keep_bytes", 1, INT64_MAX, &config.keep_bytes}};
+    char *rest = arguments;
+    for (char *word; rest && (word = strtok_r(NULL, " ", &rest));) {
+        char *value = strchr(word, '=');
+        bool known = false;
+        if (value)
+            *value++ = '\0';
+        for (size_t i = 0; value && i < sizeof settings / sizeof *settings; i++)
+            known |= !strcmp(word, settings[i].name) &&
+                     config_number(value, settings[i].low, settings[i].high, settings[i].value);
+        if (!known) {
+            refuse(answer, "usage: schedule [dump=SECONDS] [stats=SECONDS] [keep_files=2..1000] [keep_bytes=BYTES]");
+            return;
+        }
+    }
+    agent_schedule(agent, &config);
+    json_bool(answer, "ok", true);
+    put_schedule(agent, answer);
+}
+
+void command_run(struct agent *agent, char *line, struct json *answer) {
+    static const char name[] = "offheap/", version[] = "offheap/1 ";
+    line[strcspn(line, "\r")] = '\0';
+    if (!strncmp(line, version, sizeof version - 1)) {
+        line += sizeof version - 1;
+    } else if (!strncmp(line, name, sizeof name - 1)) {
+        refuse(answer, "this agent speaks offheap/1");
+        return;
+    }
+    char *arguments = strchr(line, ' ');
+    if (arguments)
+        *arguments++ = '\0';
+    if (!strcmp(line, "status") && !arguments) {
+        status(agent, answer);
+    } else if (!strcmp(line, "dump") && !arguments) {
+        take_dump(agent, answer);
+    } else if ((!strcmp(line, "activate") || !strcmp(line, "deactivate")) && !arguments) {
+        switch_sampling(agent, *line == 'a', answer);
+    } else if (!strcmp(line, "reset")) {
+        reset(arguments, answer);
+    } else if (!strcmp(line, "stats") && !arguments) {
+        json_bool(answer, "ok", true);
+        json_seconds(answer, "time", facts_now());
+        facts_memory(answer);
+    } else if (!strcmp(line, "schedule")) {
+        schedule(agent, arguments, answer);
+    } else {
+        refuse(answer, "commands: status dump activate deactivate reset stats schedule");
+    }
+}

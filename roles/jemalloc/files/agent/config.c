@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// Settings from the environment, and the question whether this is the process they are meant for. Every child of
+// the service inherits LD_PRELOAD and asks it, so it costs two stat calls and nothing else.
+#include "offheap.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *const unwinder_names[] = {"hybrid", "fp", "builtin", NULL};
+
+static bool copy(char *target, size_t size, const char *text) {
+    size_t length = text ? strlen(text) : 0;
+    if (length >= size)
+        length = 0;   // a truncated path would be another path
+    if (length)
+        memcpy(target, text, length);
+    target[length] = '\0';
+    return length > 0;
+}
+
+bool config_number(const char *text, int64_t low, int64_t high, int64_t *value) {
+    if (!text || *text < '0' || *text > '9')
+        return false;
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (errno || *end || number < low || number > high)
+        return false;
+    *value = number;
+    return true;
+}
+
+// A process that was started by the agent's process (and by exec became another) finds a foreign number here.
+static bool is_descendant(void) {
+    const char *owner = getenv("OFFHEAP_OWNER");
+    int64_t pid;
+    return owner && config_number(owner, 1, INT32_MAX, &pid) && pid != getpid();
+}
+
+static bool wants_children(void) {
+    const char *text = getenv("OFFHEAP_CHILDREN");
+    return text && !strcmp(text, "1");
+}
+
+bool config_is_right_process(void) {
+    const char *wanted = getenv("OFFHEAP_EXECUTABLE");
+    if (!wanted || !*wanted)
+        return false;
+    struct stat ours, theirs;
+    bool same = stat("/proc/self/exe", &ours) == 0 && stat(wanted, &theirs) == 0 && ours.st_dev == theirs.st_dev &&
+                ours.st_ino == theirs.st_ino;
+    if (!same) {   // replaced by an upgrade while we start, or hidden by a sandbox: the name has to do
+        char path[PATH_MAX];
+        ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+        if (length <= 0)
+            return false;
+        path[length] = '\0';
+        char *deleted = strstr(path, " (deleted)");
+        if (deleted && deleted == path + length - strlen(" (deleted)"))
+            *deleted = '\0';
+        same = !strcmp(path, wanted);
+    }
+    return same && (wants_children() || !is_descendant());
+}
+
+static void number(struct config *config, const char *name, int64_t low, int64_t high, int64_t *value) {
+    const char *text = getenv(name);
+    if (text && *text && !config_number(text, low, high, value) && !*config->ignored)
+        snprintf(config->ignored, sizeof config->ignored, "%s: not a number from %lld to %lld", name, (long long)low,
+                 (long long)high);
+}
+
+void config_read(struct config *config) {
+    const int64_t year = 366 * 86400;
+    const char *text;
+    memset(config, 0, sizeof *config);
+    copy(config->executable, sizeof config->executable, getenv("OFFHEAP_EXECUTABLE"));
+    copy(config->unit, sizeof config->unit, getenv("OFFHEAP_UNIT"));
+    copy(config->malloc_conf, sizeof config->malloc_conf, getenv("MALLOC_CONF"));
+    if (!copy(config->socket_directory, sizeof config->socket_directory, getenv("OFFHEAP_SOCKET_DIR")) &&
+        *config->unit && !strchr(config->unit, '/'))
+        snprintf(config->socket_directory, sizeof config->socket_directory, "/run/offheap/%s", config->unit);
+    config->dormant = (text = getenv("OFFHEAP_START")) && !strcmp(text, "dormant");
+    config->children = wants_children();
+    config->start_delay = 10;
+    config->keep_files = 64;
+    config->keep_bytes = 256 << 20;
+    config->minimum_free = 64 << 20;
+    number(config, "OFFHEAP_START_DELAY", 0, 86400, &config->start_delay);
+    number(config, "OFFHEAP_DUMP_SECONDS", 0, year, &config->dump_seconds);
+    number(config, "OFFHEAP_STATS_SECONDS", 0, year, &config->stats_seconds);
+    number(config, "OFFHEAP_KEEP_FILES", 2, 1000, &config->keep_files);
+    number(config, "OFFHEAP_KEEP_BYTES", 1, INT64_MAX, &config->keep_bytes);
+    number(config, "OFFHEAP_MINIMUM_FREE", 0, INT64_MAX, &config->minimum_free);
+    text = getenv("OFFHEAP_UNWINDER");
+    for (int i = 0; text && *text; i++) {
+        if (!unwinder_names[i]) {
+            snprintf(config->ignored, sizeof config->ignored, "OFFHEAP_UNWINDER: not hybrid, fp or builtin");
+            break;
+        }
+        if (!strcmp(text, unwinder_names[i])) {
+            config->unwinder = (enum unwinder)i;
+            break;
+        }
+    }
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The control socket: <directory>/<pid>.sock, 0600, for root and the service's own user. A line comes in, a line of
+// JSON goes out. One command of one client at a time; whoever is silent, sends too long a line or does not read
+// its answers is disconnected, and nobody is ever waited for.
+#include "offheap.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define PATIENCE 30000   // milliseconds until a silent client is disconnected
+#define BACKLOG 64
+#define CHECK 60000      // milliseconds between two looks at whether the socket is still there
+#define REOPEN 1000      // milliseconds before a lost one is opened again, lest we race with who closes all
+
+static char answer_buffer[32768];
+
+// sun_path has 108 bytes, and a unit's name up to 255.
+static bool bind_to(const char *path, int fd) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct owned directory = {.fd = -1};
+    const char *name = strrchr(path, '/') + 1;
+    if (strlen(path) < sizeof address.sun_path) {
+        strcpy(address.sun_path, path);
+    } else {
+        char parent[PATH_MAX];
+        snprintf(parent, sizeof parent, "%.*s", (int)(name - path), path);
+        if (!owned_take(&directory, open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC)))
+            return false;
+        snprintf(address.sun_path, sizeof address.sun_path, "/proc/thread-self/fd/%d/%s", directory.fd, name);
+    }
+    fchmod(fd, 0600);   // before bind: the socket never exists with more permissions than these
+    bool bound = bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    int error = errno;
+    owned_close(&directory);
+    errno = error;
+    return bound;
+}
+
+static bool is_socket(const char *path, ino_t *inode) {
+    struct stat status;
+    if (lstat(path, &status) < 0 || !S_ISSOCK(status.st_mode))
+        return false;
+    *inode = status.st_ino;
+    return true;
+}
+
+void control_open(struct agent *agent) {
+    struct control *control = &agent->control;
+    char partial[sizeof control->path + 8];
+    ino_t inode;
+    control->next_check = facts_monotonic() + CHECK;
+    control->path_inode = 0;
+    if (!strcmp(agent->config.socket_directory, "-"))
+        return;
+    if (!*agent->config.socket_directory) {
+        agent_problem(agent, "no control socket: neither OFFHEAP_SOCKET_DIR nor OFFHEAP_UNIT is set");
+        return;
+    }
+    snprintf(control->path, sizeof control->path, "%s/%d.sock", agent->config.socket_directory, (int)agent->pid);
+    snprintf(partial, sizeof partial, "%s/.%d.sock", agent->config.socket_directory, (int)agent->pid);
+    if (is_socket(partial, &inode))
+        unlink(partial);   // of an earlier process with our pid
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    // It gets its name when it listens, so that whoever sees it can connect.
+    if (!owned_take(&control->socket, fd) || !bind_to(partial, control->socket.fd) ||
+        listen(control->socket.fd, BACKLOG) < 0 || rename(partial, control->path) < 0) {
+        agent_problem(agent, "no control socket %s: %s", control->path, strerror(errno));
+        owned_close(&control->socket);
+        return;
+    }
+    if (is_socket(control->path, &inode))
+        control->path_inode = inode;
+}
+
+void control_unlink(const struct control *control) {
+    ino_t inode;
+    if (control->path_inode && is_socket(control->path, &inode) && inode == control->path_inode)
+        unlink(control->path);
+}
+
+void control_close_in_child(struct control *control) {
+    owned_close(&control->socket);
+    for (int i = 0; i < CLIENTS; i++)
+        owned_close(&control->clients[i].socket);
+    control->path_inode = 0;   // the file is the parent's
+}
+
+static void check(struct agent *agent) {
+    struct control *control = &agent->control;
+    int64_t now = facts_monotonic();
+    ino_t inode;
+    if (control->socket.fd >= 0 && !owned_still(&control->socket)) {
+        control->socket.fd = -1;
+        control->next_check = now + REOPEN;
+    }
+    if (now < control->next_check)
+        return;
+    control->next_check = now + CHECK;
+    if (control->socket.fd >= 0 && is_socket(control->path, &inode) && inode == control->path_inode)
+        return;
+    owned_close(&control->socket);
+    control_unlink(control);
+    control_open(agent);
+}
+
+static bool is_allowed(int fd) {
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == 0 || peer.uid == geteuid());
+}
+
+// Takes in one who waits. False when nobody does.
+static bool welcome(struct control *control) {
+    struct client *client = NULL;
+    struct owned socket;
+    if (!owned_still(&control->socket) ||
+        !owned_take(&socket, accept4(control->socket.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)))
+        return false;
+    if (!is_allowed(socket.fd)) {
+        owned_close(&socket);
+        return true;
+    }
+    for (int i = 0; i < CLIENTS; i++)   // a free place, or the one of the client that was silent for longest
+        if (!client || (client->socket.fd >= 0 && (control->clients[i].socket.fd < 0 || control->clients[i].deadline < client->deadline)))
+            client = &control->clients[i];
+    owned_close(&client->socket);
+    client->socket = socket;
+    client->length = 0;
+    client->deadline = facts_monotonic() + PATIENCE;
+    return true;
+}
+
+static bool answer(struct agent *agent, struct client *client, char *line) {
+    struct json json;
+    json_start(&json, answer_buffer, sizeof answer_buffer, NULL);
+    json_open(&json, NULL, '{');
+    json_signed(&json, "protocol", PROTOCOL);
+    command_run(agent, line, &json);
+    json_close(&json, '}');
+    return json_finish(&json) && owned_still(&client->socket) &&
+           send(client->socket.fd, json.buffer, json.length, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)json.length;
+}
+
+// Whether a whole line waits.
+static bool has_line(const struct client *client) {
+    return client->socket.fd >= 0 && memchr(client->line, '\n', client->length);
+}
+
+// Takes in what has come. False when the client is to go.
+static bool receive(struct client *client) {
+    if (!owned_still(&client->socket))
+        return false;
+    ssize_t count = recv(client->socket.fd, client->line + client->length, LINE - client->length, MSG_DONTWAIT);
+    if (count <= 0)
+        return count < 0 && (errno == EAGAIN || errno == EINTR);
+    client->length += (size_t)count;
+    return true;
+}
+
+// One command of the client's. False when the client is to go.
+static bool serve(struct agent *agent, struct client *client) {
+    char line[LINE + 1];
+    char *end = memchr(client->line, '\n', client->length);
+    if (!end)
+        return client->length < LINE;   // no line is that long
+    size_t size = (size_t)(end - client->line) + 1;
+    memcpy(line, client->line, size - 1);
+    line[size - 1] = '\0';
+    client->length -= size;
+    memmove(client->line, end + 1, client->length);
+    bool sane = strlen(line) == size - 1 && answer(agent, client, line);
+    client->deadline = facts_monotonic() + PATIENCE;
+    return sane;
+}
+
+// What poll says of a client: serve it, or let it go.
+static void attend(struct agent *agent, struct client *client, short events) {
+    bool gone = events & POLLNVAL;
+    if (!gone && !has_line(client))
+        gone = events & POLLIN ? !receive(client) : events != 0;
+    if (gone || !serve(agent, client))
+        owned_close(&client->socket);
+}
+
+void control_wait(struct agent *agent, int64_t milliseconds) {
+    struct control *control = &agent->control;
+    struct pollfd files[CLIENTS + 1];
+    struct client *polled[CLIENTS];
+    nfds_t count = 0;
+    check(agent);
+    for (int i = 0; i < CLIENTS; i++) {
+        struct client *client = &control->clients[i];
+        if (client->socket.fd >= 0 && (!owned_still(&client->socket) || facts_monotonic() >= client->deadline))
+            owned_close(&client->socket);
+        if (client->socket.fd < 0)
+            continue;
+        if (milliseconds > 1000)
+            milliseconds = 1000;   // so that deadlines are kept
+        if (has_line(client))
+            milliseconds = 0;
+        polled[count] = client;
+        files[count++] = (struct pollfd){.fd = client->socket.fd, .events = POLLIN};
+    }
+    int64_t until_check = control->next_check - facts_monotonic();
+    if (milliseconds > until_check)
+        milliseconds = until_check > 0 ? until_check : 0;
+    files[count] = (struct pollfd){.fd = control->socket.fd, .events = POLLIN};
+    if (poll(files, count + (control->socket.fd >= 0), (int)milliseconds) < 0) {
+        usleep(100000);   // no memory, or more files than the process may have
+        return;
+    }
+    for (nfds_t i = 0; i < count; i++)
+        if (files[i].revents || has_line(polled[i]))
+            attend(agent, polled[i], files[i].revents);
+    if (control->socket.fd < 0)
+        return;
+    if (files[count].revents & POLLIN) {
+        int taken = 0;
+        while (taken < CLIENTS / 2 && welcome(control))   // the others get their answers first
+            taken++;
+        if (!taken)
+            usleep(10000);   // out of descriptors, it may be
+    } else if (files[count].revents) {
+        usleep(10000);   // not ours any more; the next check sees to it
+    }
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// A service may close all descriptors (daemons do), so that ours are gone or, worse, mean one of its own files a
+// moment later; it may run without stdin, stdout and stderr, so that the next file to be opened becomes one of
+// them; and what it forks inherits what we have open. All of that ends where the agent's thread has a descriptor
+// table of its own: unshare(CLONE_FILES), which needs no privilege. CLONE_FS with it: chroot, chdir and umask of
+// the service no longer reach us, and our umask does not reach it.
+//
+// A seccomp filter may kill the process for a system call that it does not know. Where one is in force we do not
+// try: the table stays shared, our descriptors go to high numbers, and each is compared with the file that it was
+// opened for before it is used.
+#include "offheap.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+static bool separate;
+
+bool owned_take(struct owned *owned, int fd) {
+    struct stat status;
+    *owned = (struct owned){.fd = -1};
+    if (fd < 0 || fstat(fd, &status) < 0)
+        return false;
+    if (!separate && fd < 512) {
+        struct rlimit limit;
+        int high = -1;
+        if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur > 64)
+            high = fcntl(fd, F_DUPFD_CLOEXEC, limit.rlim_cur > 1024 ? 960 : (int)limit.rlim_cur - 32);
+        if (high >= 0) {
+            owned_close(&(struct owned){.fd = fd, .device = status.st_dev, .inode = status.st_ino});
+            fd = high;
+        }
+    }
+    *owned = (struct owned){.fd = fd, .device = status.st_dev, .inode = status.st_ino};
+    return owned_still(owned);
+}
+
+bool owned_still(const struct owned *owned) {
+    struct stat status;
+    if (owned->fd < 0)
+        return false;
+    return separate || (fstat(owned->fd, &status) == 0 && status.st_dev == owned->device && status.st_ino == owned->inode);
+}
+
+void owned_close(struct owned *owned) {
+    if (owned_still(owned))
+        close(owned->fd);
+    owned->fd = -1;
+}
+
+bool descriptors_isolate(void) {
+    separate = false;
+    if (prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 0 || syscall(SYS_unshare, CLONE_FILES | CLONE_FS) < 0)
+        return false;
+    // What the service has open must not stay open because of us: whoever waits for the end of a pipe would wait
+    // for ever. Stderr stays until the first trouble, if any, has been told.
+    if (syscall(SYS_close_range, 3U, ~0U, 0U) < 0) {
+        struct rlimit limit;
+        int end = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < 65536 ? (int)limit.rlim_cur : 65536;
+        for (int fd = 3; fd < end; fd++)
+            close(fd);
+    }
+    close(0);
+    close(1);
+    if (open("/dev/null", O_RDWR) == 0)
+        (void)!dup(0);
+    if (fcntl(2, F_GETFD) < 0)
+        dup2(0, 2);
+    umask(077);
+    (void)!chdir("/");
+    separate = true;
+    return true;
+}
+
+void descriptors_silence(void) {
+    if (separate)
+        dup2(0, 2);
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The spool: which dumps lie in it, and which have to go when they are more than the budget. Several processes of
+// a unit (and those of earlier starts) share one spool; the budget is for all of it.
+//
+// What stays: of each process the first dump and the newest, and between them dumps at ages that grow by a factor,
+// so that both an hour and a month of growth can be seen. What goes: of the process with the most dumps, the one
+// whose neighbours' ages are nearest to each other. When every process is down to two, the oldest goes first; our
+// own newest stays, and our own first as long as it can.
+#include "offheap.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define ENTRIES 1024
+#define STATISTICS 16
+#define YOUNG 60000   // milliseconds in which a foreign dump may still be being written
+
+struct entry {
+    int64_t time, size;   // milliseconds; bytes
+    uint64_t sequence;
+    pid_t pid;
+    char name[128];
+};
+
+static struct entry entries[ENTRIES];
+static int count;
+static bool more;   // than `entries` holds
+static int statistics;   // files of them
+static char oldest_statistics[128];
+static time_t oldest_time;
+
+bool spool_find(struct spool *spool) {
+    const char *prefix = je_get_string("opt.prof_prefix"), *slash = prefix ? strrchr(prefix, '/') : NULL;
+    *spool = (struct spool){.files = 0};
+    if (!slash || *prefix != '/' || (size_t)(slash - prefix) >= sizeof spool->directory ||
+        strlen(slash + 1) > sizeof spool->base - 1)
+        return false;
+    memcpy(spool->directory, prefix, (size_t)(slash - prefix));
+    if (slash == prefix)
+        *spool->directory = '/';
+    strcpy(spool->base, slash + 1);
+    return true;
+}
+
+// <base>.<pid>.<seq>.{i|m|u}<n>.heap or <base>.<pid>.<seq>.f.heap; with prof_pid_namespace one more number in front.
+static bool parse(const char *base, const char *name, struct entry *entry, char *kind) {
+    size_t length = strlen(base);
+    uint64_t numbers[3];
+    int found = 0;
+    if (strncmp(name, base, length) || name[length] != '.')
+        return false;
+    char *at = (char *)name + length + 1;
+    while (*at >= '0' && *at <= '9' && found < 3) {
+        numbers[found++] = strtoull(at, &at, 10);
+        if (*at++ != '.')
+            return false;
+    }
+    if (found < 2 || !strchr("imuf", *at) || !*at)
+        return false;
+    *kind = *at++;
+    at += strspn(at, "0123456789");
+    entry->pid = (pid_t)numbers[found - 2];
+    entry->sequence = numbers[found - 1];
+    return !strcmp(at, ".heap");
+}
+
+// What getdents64(2) writes.
+struct file {
+    uint64_t inode, offset;
+    unsigned short length;
+    unsigned char type;
+    char name[];
+};
+
+static void add(struct spool *spool, const struct owned *directory, const char *name) {
+    struct entry *entry = &entries[count];
+    struct stat status;
+    char kind;
+    if (!strncmp(name, spool->base, strlen(spool->base)) && strstr(name, ".stats.jsonl")) {
+        if (strlen(name) < sizeof oldest_statistics && fstatat(directory->fd, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+            (!statistics++ || status.st_mtim.tv_sec < oldest_time)) {
+            oldest_time = status.st_mtim.tv_sec;
+            strcpy(oldest_statistics, name);
+        }
+        return;
+    }
+    if (strlen(name) >= sizeof entry->name || !parse(spool->base, name, entry, &kind) ||
+        fstatat(directory->fd, name, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(status.st_mode))
+        return;
+    if (count == ENTRIES - 1) {
+        more = true;
+        return;
+    }
+    strcpy(entry->name, name);
+    entry->time = (int64_t)status.st_mtim.tv_sec * 1000 + status.st_mtim.tv_nsec / 1000000;
+    entry->size = status.st_size;
+    spool->files++;
+    spool->bytes += status.st_size;
+    count++;
+}
+
+// Fills `entries` with the dumps of the spool. False when it cannot be read. Not opendir: that allocates, and closes
+// whatever its descriptor means by then.
+static bool look(struct spool *spool) {
+    static _Alignas(struct file) char buffer[32768];
+    struct owned directory;
+    long length = -1;
+    count = 0;
+    statistics = 0;
+    more = false;
+    spool->files = spool->bytes = 0;
+    if (!owned_take(&directory, open(spool->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)))
+        return false;
+    while (owned_still(&directory) && (length = syscall(SYS_getdents64, directory.fd, buffer, sizeof buffer)) > 0) {
+        for (long at = 0; at < length; at += ((struct file *)(buffer + at))->length)
+            add(spool, &directory, ((struct file *)(buffer + at))->name);
+    }
+    if (statistics > STATISTICS && owned_still(&directory))   // one is enough: this is done at each dump
+        unlinkat(directory.fd, oldest_statistics, 0);
+    owned_close(&directory);
+    return length == 0;
+}
+
+bool spool_newest(struct spool *spool, pid_t pid, int64_t not_before, char *name, size_t size) {
+    const struct entry *newest = NULL;
+    char kind;
+    struct entry parsed;
+    look(spool);
+    for (int i = 0; i < count; i++) {
+        const struct entry *entry = &entries[i];
+        if (entry->pid == pid && entry->time >= not_before && parse(spool->base, entry->name, &parsed, &kind) &&
+            kind == 'm' && (!newest || entry->sequence > newest->sequence))
+            newest = entry;
+    }
+    if (newest)
+        snprintf(name, size, "%s", newest->name);
+    return newest != NULL;
+}
+
+static int by_process_and_time(const void *left, const void *right) {
+    const struct entry *a = left, *b = right;
+    if (a->pid != b->pid)
+        return a->pid < b->pid ? -1 : 1;
+    if (a->time != b->time)
+        return a->time < b->time ? -1 : 1;
+    return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
+}
+
+static void discard(struct spool *spool, int index) {
+    static const char *const companions[] = {"", ".json", ".map"};
+    char path[PATH_MAX + sizeof entries->name + 8];
+    for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
+        snprintf(path, sizeof path, "%s/%s%s", spool->directory, entries[index].name, companions[i]);
+        unlink(path);
+    }
+    spool->files--;
+    spool->bytes -= entries[index].size;
+    memmove(&entries[index], &entries[index + 1], (size_t)(--count - index) * sizeof *entries);
+}
+
+// How little is lost with entries[index], as the ratio of the ages around it; entries[last] is its process's newest.
+static double loss(int last, int index) {
+    int64_t newest = entries[last].time + 1000;
+    return (double)(newest - entries[index - 1].time) / (double)(newest - entries[index + 1].time);
+}
+
+// The dump that is to go next, -1 when all that is left is to stay.
+static int victim(pid_t own, int64_t now) {
+    int best = -1, best_size = 2, oldest = -1, first = -1;
+    for (int from = 0, to; from < count; from = to) {
+        for (to = from + 1; to < count && entries[to].pid == entries[from].pid; to++)
+            ;
+        bool young = entries[to - 1].pid != own && now - entries[to - 1].time < YOUNG;
+        if (to - from > best_size) {
+            int chosen = from + 1;
+            for (int i = from + 2; i < to - 1; i++)
+                if (loss(to - 1, i) < loss(to - 1, chosen))
+                    chosen = i;
+            best = chosen;
+            best_size = to - from;
+        }
+        if (entries[from].pid == own && to - from == 2)
+            first = from;
+        if (entries[from].pid != own && !(young && to - from == 1) &&
+            (oldest < 0 || entries[from].time < entries[oldest].time))
+            oldest = from;
+    }
+    return best >= 0 ? best : oldest >= 0 ? oldest : first;
+}
+
+void spool_thin(struct spool *spool, pid_t pid, int64_t keep_files, int64_t keep_bytes) {
+    for (int round = 0; round < 64 && look(spool); round++) {
+        bool flood = more;
+        qsort(entries, (size_t)count, sizeof *entries, by_process_and_time);
+        while (spool->files > (flood ? ENTRIES / 2 : keep_files) || (!flood && spool->bytes > keep_bytes)) {
+            int index = victim(pid, facts_now());
+            if (index < 0)
+                return;
+            discard(spool, index);
+        }
+        if (!flood)
+            return;
+    }
+}

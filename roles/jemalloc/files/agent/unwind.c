@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The backtrace hook. It runs inside malloc of any thread, whatever locks that thread holds, so it must not wait
+// for anything and must not read anything that may not be there:
+//
+// - First libgcc's unwinder, as jemalloc itself would. It stops at JIT code, for which it has no table, but hands
+//   over the frame pointer register as it is in that frame; from there the chain of frame pointers goes on. HotSpot
+//   keeps one with -XX:+PreserveFramePointer, and is built with frame pointers itself.
+// - The chain is followed only inside the thread's own stack. Its bounds do not come from pthread_getattr_np: that
+//   allocates while it holds the thread's lock, so called again inside that very allocation it waits for itself;
+//   and for the main thread it uses stdio. The upper bound is the thread's descriptor, which lies at the top of the
+//   stack that libc gave the thread, or the auxiliary vector for the main thread; every page from the stack pointer
+//   up to it is probed once per thread. Another stack (sigaltstack, fibers) has a hole below that bound. Should one
+//   have none, nothing faults all the same: a page is probed again before a walk reads it.
+// - A return address must lie in memory that is executable (ranges.c).
+#include "offheap.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <unwind.h>
+
+#if defined(__x86_64__)
+#define FRAME_POINTER 6   // DWARF's number of the register
+#elif defined(__aarch64__)
+#define FRAME_POINTER 29
+#else
+#error "not a platform of this agent"
+#endif
+
+#define STACK_LIMIT (16u << 20)   // farther from its top a stack is not probed
+#define UNCHECKED __attribute__((no_sanitize("address", "thread")))   // it reads frames, which no C object is
+
+static struct {
+    _Unwind_Reason_Code (*backtrace)(_Unwind_Trace_Fn, void *);
+    _Unwind_Ptr (*ip)(struct _Unwind_Context *);
+    _Unwind_Word (*cfa)(struct _Unwind_Context *);
+    _Unwind_Word (*gr)(struct _Unwind_Context *, int);
+} libgcc;
+
+static bool use_libgcc;
+
+static uintptr_t page_size, main_top;
+static _Atomic uint64_t walks, continued, off_stack, unmapped;
+
+// What this thread found out about its stacks. [low, top) can be read; [hole_low, hole) ends in something else.
+static _Thread_local struct {
+    uintptr_t low, top, hole_low, hole;
+} known __attribute__((tls_model("initial-exec")));
+
+struct walk {
+    void **frames;
+    unsigned length, limit, skip;
+    bool ended;              // by the unwinder, at the start of the thread
+    uintptr_t pointer, cfa;  // of the last frame
+};
+
+// The kernel reads the new mask before it looks at the operation, which is none: EFAULT or EINVAL, and no change.
+// abseil's AddressIsReadable does the same. Every filter of system calls allows this one, since libc lives on it.
+static bool is_readable(uintptr_t address) {
+    return syscall(SYS_rt_sigprocmask, ~0, address, NULL, 8) >= 0 || errno != EFAULT;
+}
+
+static bool probe(uintptr_t low, uintptr_t top) {
+    uintptr_t end = top == known.top && low < known.low ? known.low : (top + page_size - 1) & -page_size;
+    for (uintptr_t page = low; page < end; page += page_size) {
+        if (!is_readable(page)) {
+            known.hole_low = low;
+            known.hole = page;
+            return false;
+        }
+    }
+    known.low = low;
+    known.top = top;
+    return true;
+}
+
+// The end of the stack that `pointer` lies on, 0 when it is not one that we know.
+static uintptr_t stack_top(uintptr_t pointer) {
+    uintptr_t page = pointer & -page_size, self = (uintptr_t)pthread_self();
+    if (page >= known.low && pointer < known.top)
+        return known.top;
+    if (page >= known.hole_low && pointer < known.hole)
+        return 0;
+    if (pointer < self && self - pointer <= STACK_LIMIT)
+        return probe(page, self) ? self : 0;
+    if (pointer < main_top && main_top - pointer <= STACK_LIMIT)
+        return probe(page, main_top) ? main_top : 0;
+    return 0;
+}
+
+static uintptr_t code_address(uintptr_t address) {
+#ifdef __aarch64__
+    register uintptr_t link __asm__("x30") = address;   // a signed return address; a no-op where there is no such thing
+    __asm__("hint #7" : "+r"(link));
+    return link;
+#else
+    return address;
+#endif
+}
+
+static UNCHECKED void follow(struct walk *walk) {
+    uintptr_t low = walk->cfa, at = walk->pointer, top = stack_top(low);
+    if (!top) {
+        atomic_fetch_add_explicit(&off_stack, 1, memory_order_relaxed);
+        return;
+    }
+    unsigned before = walk->length;
+    uintptr_t readable = low & -page_size;   // its page and those below, as far as this walk has come
+    while (walk->length < walk->limit && at >= low && at % sizeof at == 0 && at <= top - 2 * sizeof at) {
+        const uintptr_t *frame = (const uintptr_t *)at;
+        for (uintptr_t word = at; word < at + 2 * sizeof at; word += sizeof at) {
+            if ((word & -page_size) > readable) {
+                if (!is_readable(word))
+                    goto done;
+                readable = word & -page_size;
+            }
+        }
+        uintptr_t address = code_address(frame[1]);
+        if (!ranges_executable(address)) {
+            if (address)
+                atomic_fetch_add_explicit(&unmapped, 1, memory_order_relaxed);
+            break;
+        }
+        walk->frames[walk->length++] = (void *)address;
+        low = at + 2 * sizeof at;
+        at = frame[0];
+    }
+done:
+    if (walk->length > before)
+        atomic_fetch_add_explicit(&continued, 1, memory_order_relaxed);
+}
+
+static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument) {
+    struct walk *walk = argument;
+    if (walk->skip) {
+        walk->skip--;
+        return _URC_NO_REASON;
+    }
+    uintptr_t address = libgcc.ip(context);
+    if (!address) {
+        walk->ended = true;
+        return _URC_NO_REASON;
+    }
+    if (walk->length == walk->limit)
+        return _URC_END_OF_STACK;
+    walk->frames[walk->length++] = (void *)address;
+    walk->pointer = libgcc.gr(context, FRAME_POINTER);
+    walk->cfa = libgcc.cfa(context);
+    return _URC_NO_REASON;
+}
+
+__attribute__((noinline)) void unwind_hook(void **frames, unsigned *length, unsigned limit) {
+    int saved = errno;
+    struct walk walk = {.frames = frames, .limit = limit, .skip = 1};
+    atomic_fetch_add_explicit(&walks, 1, memory_order_relaxed);
+    if (use_libgcc)
+        libgcc.backtrace(step, &walk);
+    else
+        walk.pointer = walk.cfa = (uintptr_t)__builtin_frame_address(0);
+    if (walk.length && !walk.ended && walk.length < limit && !ranges_executable((uintptr_t)frames[walk.length - 1])) {
+        atomic_fetch_add_explicit(&unmapped, 1, memory_order_relaxed);
+        walk.length--;
+    } else if (!walk.ended && walk.length < limit) {
+        follow(&walk);
+    }
+    *length = walk.length;
+    errno = saved;
+}
+
+void unwind_read_counts(struct unwind_counts *counts) {
+    counts->walks = atomic_load_explicit(&walks, memory_order_relaxed);
+    counts->continued = atomic_load_explicit(&continued, memory_order_relaxed);
+    counts->off_stack = atomic_load_explicit(&off_stack, memory_order_relaxed);
+    counts->unmapped = atomic_load_explicit(&unmapped, memory_order_relaxed);
+}
+
+// In the constructor, while nobody else opens or closes anything.
+void unwind_find_libgcc(void) {
+    // Not a dependency of this library: where it is missing, a process must still start.
+    void *library = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return;
+    *(void **)&libgcc.ip = dlsym(library, "_Unwind_GetIP");
+    *(void **)&libgcc.cfa = dlsym(library, "_Unwind_GetCFA");
+    *(void **)&libgcc.gr = dlsym(library, "_Unwind_GetGR");
+    *(void **)&libgcc.backtrace = dlsym(library, "_Unwind_Backtrace");
+    if (!libgcc.ip || !libgcc.cfa || !libgcc.gr)
+        libgcc.backtrace = NULL;
+}
+
+enum unwinder unwind_prepare(enum unwinder wanted, const char **why) {
+    void *frames[8];
+    unsigned length = 0;
+    *why = NULL;
+    if (wanted == UNWINDER_BUILTIN)
+        return wanted;
+    page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
+    main_top = (uintptr_t)getauxval(AT_RANDOM);   // above every frame of the main thread
+    ranges_refresh();
+    use_libgcc = wanted == UNWINDER_HYBRID && libgcc.backtrace;
+    if (wanted == UNWINDER_HYBRID && !use_libgcc) {
+        wanted = UNWINDER_FP;
+        *why = "libgcc_s.so.1 cannot be loaded";
+    }
+    unwind_hook(frames, &length, 8);   // libgcc allocates what it needs at its first use: now, not inside malloc
+    if (!je_install_hook(unwind_hook)) {
+        *why = "this jemalloc has no hook for it (older than 5.3.0)";
+        return UNWINDER_BUILTIN;
+    }
+    return wanted;
+}

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A program with jemalloc and the agent preloaded, as the drop-in does it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.offheap.profiler.plugins.module_utils import agent as client
+
+UNIT = "tried.service"
+
+
+class Service:
+    """Settings in lower case are OFFHEAP_*; C(conf) goes behind MALLOC_CONF, C(preload) replaces LD_PRELOAD,
+    C(environment) is added, C(popen) goes to Popen."""
+
+    def __init__(
+        self,
+        directory: Path,
+        library: Path,
+        jemalloc: Path,
+        program: Path | str,
+        arguments: tuple[str, ...],
+        settings: dict[str, Any],
+    ) -> None:
+        self.spool, self.run = directory / "spool", directory / "run"
+        self.spool.mkdir(exist_ok=True)
+        (self.run / UNIT).mkdir(parents=True, exist_ok=True)
+        self.errors = directory / "stderr"
+        conf = settings.pop("conf", "lg_prof_sample:12")
+        preload = settings.pop("preload", [jemalloc, library])
+        popen = settings.pop("popen", {})
+        added = settings.pop("environment", {})
+        defaults = {
+            "executable": program,
+            "unit": UNIT,
+            "socket_dir": self.run / UNIT,
+            "start_delay": 0,
+            "minimum_free": 0,
+        }
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "LD_PRELOAD": ":".join(map(str, preload)),
+            "MALLOC_CONF": f"prof:true,prof_active:false,prof_prefix:{self.spool}/jeprof,{conf}".rstrip(","),
+            **{f"OFFHEAP_{key.upper()}": str(value) for key, value in {**defaults, **settings}.items()},
+            **added,
+        }
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [str(program), *arguments],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                **popen,
+            )
+        self.pid = self.process.pid
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.kill()
+        if self.process.stdout:
+            self.process.stdout.close()
+        self.process.wait()
+        Path(f"/tmp/.java_pid{self.pid}").unlink(missing_ok=True)  # a JVM that is killed leaves it
+
+    def result(self, timeout: float = 30.0) -> tuple[int, str]:
+        """Exit status and stdout."""
+        output, _errors = self.process.communicate(timeout=timeout)
+        return self.process.returncode, output.decode()
+
+    def stderr(self) -> str:
+        return self.errors.read_text()
+
+    def agents(self) -> list[client.Agent]:
+        return client.find(UNIT, str(self.run))
+
+    def agent(self, pid: int | None = None, timeout: float = 15.0) -> client.Agent:
+        """The agent of the process, once its socket is there."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            for agent in self.agents():
+                if agent.pid == (pid or self.pid):
+                    return agent
+            if pid is None and self.process.poll() is not None:
+                raise AssertionError(f"ended with {self.process.returncode}: {self.stderr()}")
+            time.sleep(0.02)
+        raise AssertionError(f"no socket: {self.stderr()}")
+
+    @contextlib.contextmanager
+    def connected(self, timeout: float = 30.0) -> Iterator[client.Connection]:
+        with client.Connection(self.agent(), timeout) as connection:
+            yield connection
+
+    def ask(self, command: str, **arguments: int) -> dict[str, Any]:
+        with self.connected() as connection:
+            return connection.request(command, **arguments)
+
+    def wait_until_active(self, timeout: float = 15.0) -> None:
+        deadline = time.monotonic() + timeout
+        while not self.ask("status")["active"]:
+            assert time.monotonic() < deadline, "sampling does not go on"
+            time.sleep(0.02)
+
+    def dumps(self) -> list[Path]:
+        """The dumps of the spool, by number."""
+        return sorted(
+            self.spool.glob("jeprof.[0-9]*.heap"), key=lambda path: [int(p) for p in path.name.split(".")[1:3]]
+        )
+
+    def tasks(self, pid: int | None = None) -> list[str]:
+        names = []
+        for task in Path(f"/proc/{pid or self.pid}/task").iterdir():
+            names.append((task / "comm").read_text().strip())
+        return names
+
+
+def wait_for(what: str, question: Any, timeout: float = 15.0) -> Any:
+    """The first truthy answer to a question that is asked again and again."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = question()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)

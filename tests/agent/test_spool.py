@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The schedule, and which dumps stay when there are more than the budget."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+
+Start = Callable[..., Service]
+
+
+def test_schedule_and_statistics(start: Start, workload: Path) -> None:
+    service = start(workload, "leak", "30", dump_seconds=1, stats_seconds=1)
+    wait_for("two dumps", lambda: len(service.dumps()) >= 2)
+    service.ask("schedule", dump=0)
+    sidecar = json.loads((service.dumps()[0].with_name(service.dumps()[0].name + ".json")).read_text())
+    assert sidecar["reason"] == "schedule"
+    count = len(service.dumps())
+    lines = wait_for(
+        "statistics", lambda: (service.spool / f"jeprof.{service.pid}.stats.jsonl").read_text().splitlines()
+    )
+    rows = [json.loads(line) for line in lines]
+    assert all(row["memory"]["rss"] > 0 for row in rows)
+    time.sleep(1.2)
+    assert len(service.dumps()) == count
+
+
+def test_first_newest_and_spaced_between(start: Start, workload: Path) -> None:
+    """Dumps of 300 minutes, one each minute (their times are set), in a budget of 12."""
+    service = start(workload, "leak", "60", start="dormant", keep_files=12)
+    began = time.time() - 300 * 60
+    with service.connected() as connection:
+        for minute in range(300):
+            path = connection.request("dump")["path"]
+            os.utime(path, (began + minute * 60,) * 2)
+    kept = [(path.stat().st_mtime - began) / 60 for path in service.dumps()]
+    numbers = [int(path.name.split(".")[2]) for path in service.dumps()]
+    assert len(kept) == 12
+    assert numbers[0] == 0 and numbers[-1] == 299
+    ages = [299 - number for number in numbers[1:-1]]
+    ratios = [older / younger for older, younger in itertools.pairwise(ages)]
+    assert max(ratios) < 6, ages  # spread over the whole time, not all at one end
+    assert ages[0] > 100 and ages[-1] < 10, ages
+    assert {path.name for path in service.spool.glob("*.json")} == {f"{path.name}.json" for path in service.dumps()}
+
+
+def test_budget_in_bytes(start: Start, workload: Path) -> None:
+    service = start(workload, "leak", "60", start="dormant")
+    size = service.ask("dump")["size"]
+    service.ask("schedule", keep_bytes=size * 5 + 2000)
+    for _number in range(12):
+        service.ask("dump")
+    assert sum(path.stat().st_size for path in service.dumps()) <= size * 5 + 2000
+    assert len(service.dumps()) >= 4
+    service.ask("schedule", keep_bytes=1)
+    newest = Path(service.ask("dump")["path"])
+    assert service.dumps() == [newest]
+
+
+def test_dumps_of_earlier_processes_count_but_go_first(start: Start, workload: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    hour_ago = time.time() - 3600
+    for pid in (70000001, 70000002):
+        for number in range(6):
+            path = spool / f"jeprof.{pid}.{number}.m{number}.heap"
+            path.write_text("heap_v2/1\n")
+            path.with_name(path.name + ".json").write_text("{}")
+            os.utime(path, (hour_ago + number + pid % 10,) * 2)
+    strangers = ["jeprof.txt", "other.1.2.m3.heap", "jeprof.1.2.m3.heap.bak", "jeprof.x.0.m0.heap"]
+    for name in strangers:
+        (spool / name).write_text("")
+    (spool / "collected").mkdir()
+    service = start(workload, "leak", "60", start="dormant", keep_files=6)
+    for _number in range(3):
+        service.ask("dump")
+    per_process = {
+        pid: [path for path in service.dumps() if path.name.split(".")[1] == str(pid)]
+        for pid in (70000001, 70000002, service.pid)
+    }
+    assert [len(paths) for paths in per_process.values()] == [2, 2, 2]
+    assert per_process[70000001][0].name == "jeprof.70000001.0.m0.heap"
+    assert per_process[70000001][1].name == "jeprof.70000001.5.m5.heap"
+    for _number in range(10):
+        service.ask("dump")
+    assert len(service.dumps()) <= 6
+    assert all((spool / name).exists() for name in (*strangers, "collected"))
+
+
+def test_a_flood_from_before(start: Start, workload: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    old = time.time() - 3600
+    for number in range(5000):
+        path = spool / f"jeprof.70000001.{number}.i{number}.heap"
+        path.touch()
+        os.utime(path, (old, old))
+    service = start(workload, "leak", "60", start="dormant", keep_files=50)
+    wait_for("a spool within its budget", lambda: len(service.dumps()) <= 50)
+    assert service.ask("dump")["ok"]
+
+
+def test_statistics_files_are_few(start: Start, workload: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    for pid in range(70000001, 70000041):
+        (spool / f"jeprof.{pid}.stats.jsonl").touch()
+    service = start(workload, "leak", "60", start="dormant")
+    for _number in range(30):
+        service.ask("dump")
+    assert len(list(spool.glob("*.stats.jsonl"))) <= 16

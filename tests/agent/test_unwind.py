@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Stacks: through a JVM's compiled code, on odd stacks, and where an allocation hook must not wait."""
+
+from __future__ import annotations
+
+import bisect
+import io
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils import hotspot
+from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2
+from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, SOURCES, compiled, driver_sources
+from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+
+Start = Callable[..., Service]
+Stack = tuple[tuple[str, ...], int]
+
+
+class PerfMap:
+    def __init__(self, text: bytes) -> None:
+        rows = [line.decode(errors="replace").split(" ", 2) for line in text.splitlines() if line.count(b" ") >= 2]
+        self.code = sorted((int(start, 16), int(size, 16), name) for start, size, name in rows)
+
+    def name(self, address: int) -> str | None:
+        index = bisect.bisect(self.code, (address, 1 << 62, "")) - 1
+        if index >= 0:
+            start, size, name = self.code[index]
+            if start <= address < start + size:
+                return name
+        return None
+
+
+def read_stacks(path: Path, perf_map: PerfMap | None = None) -> list[Stack]:
+    """Stacks of a dump, by bytes; a frame is the name of its mapping's file, of JIT code the perf map's name."""
+    lines = path.read_text().splitlines()
+    border = lines.index("MAPPED_LIBRARIES:")
+    mappings = []
+    for line in lines[border + 1 :]:
+        fields = line.split(None, 5)
+        start, end = (int(word, 16) for word in fields[0].split("-"))
+        if "x" in fields[1]:
+            mappings.append((start, end, os.path.basename(fields[5]) if len(fields) > 5 else ""))
+
+    def name(address: int) -> str:
+        for start, end, file in mappings:
+            if start <= address < end:
+                return file or (perf_map and perf_map.name(address)) or "[jit]"
+        return "[nowhere]"
+
+    found: list[Stack] = []
+    frames: tuple[str, ...] = ()
+    for line in lines[:border]:
+        if line.startswith("@"):
+            frames = tuple(name(int(word, 16)) for word in line.split()[1:])
+        elif line.startswith("  t*:") and frames:
+            found.append((frames, int(line.split()[2])))
+    return sorted(found, key=lambda stack: -stack[1])
+
+
+def share(stacks: list[Stack], wanted: Callable[[tuple[str, ...]], bool]) -> float:
+    total = sum(size for _frames, size in stacks)
+    return sum(size for frames, size in stacks if wanted(frames)) / total
+
+
+@pytest.fixture
+def jvm(start: Start, java_classes: Path) -> Callable[..., Service]:
+    def run(*options: str, **settings: object) -> Service:
+        java = Path(shutil.which("java") or "java").resolve()
+        arguments = ("-Xmx128m", *options, "-cp", str(java_classes), "LeakingInflater", "20")
+        return start(java, *arguments, **{"conf": "lg_prof_sample:16", "start_delay": 1, **settings})
+
+    return run
+
+
+def dump_with_names(service: Service) -> list[Stack]:
+    service.wait_until_active()
+    time.sleep(3)  # by now it is compiled
+    service.ask("reset")
+    before = service.ask("status")["unwinder"]["walks"]
+    wait_for("samples", lambda: service.ask("status")["unwinder"]["walks"] > before + 1500, 40)
+    text = io.BytesIO()
+    path = Path(service.ask("dump")["path"])
+    hotspot.perf_map(hotspot.look(service.pid), text)
+    return read_stacks(path, PerfMap(text.getvalue()))
+
+
+def test_java_frames(jvm: Callable[..., Service]) -> None:
+    service = jvm("-XX:+PreserveFramePointer")
+    stacks = dump_with_names(service)
+    top = stacks[0][0]
+    assert "libz.so.1" in " ".join(top)
+    wanted = ["java.util.zip.Inflater.", "LeakingInflater.serveAsset"]
+    places = [next(i for i, frame in enumerate(top) if name in frame) for name in wanted]
+    assert places == sorted(places)
+    assert any(frame == "libjvm.so" for frame in top[places[-1] :])
+    assert top[-1] in ("libc.so.6", "libpthread.so.0")  # start_thread
+    assert share(stacks, lambda frames: any("LeakingInflater." in frame for frame in frames)) > 0.95
+    assert share(stacks, lambda frames: "[nowhere]" in frames) == 0
+    status = service.ask("status")["unwinder"]
+    assert status["continued"] > 0.8 * status["walks"] and status["unmapped"] < 0.01 * status["walks"]
+
+
+def test_java_frames_with_the_builtin_unwinder_end_at_once(jvm: Callable[..., Service]) -> None:
+    service = jvm("-XX:+PreserveFramePointer", unwinder="builtin")
+    service.wait_until_active()
+
+    def below_java() -> tuple[str, ...]:
+        stacks = read_stacks(Path(service.ask("dump")["path"]))
+        return next((frames for frames, _size in stacks if "libzip.so" in frames), ())
+
+    frames = wait_for("samples", below_java, 40)
+    assert frames[-1] == "[jit]" and frames[-2] == "libzip.so"
+    assert service.ask("status")["unwinder"]["walks"] == 0
+
+
+def test_without_frame_pointers_nothing_is_invented(jvm: Callable[..., Service]) -> None:
+    stacks = dump_with_names(jvm("-XX:-PreserveFramePointer"))
+    assert share(stacks, lambda frames: "[nowhere]" in frames) == 0
+    assert share(stacks, lambda frames: any("java.util.zip." in frame for frame in frames)) > 0.9
+
+
+def newest_python() -> str:
+    """A CPython that names its frames (3.12 and up)."""
+    candidates = [shutil.which(f"python3.{minor}") for minor in (14, 13, 12)]
+    candidates += map(str, sorted(Path.home().glob(".pyenv/versions/3.1[2-9].*/bin/python3"), reverse=True))
+    for candidate in filter(None, candidates):
+        asked = [candidate, "-c", "import sys; print(hasattr(sys, 'activate_stack_trampoline'))"]
+        if subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() == "True":
+            return os.path.realpath(candidate)
+    pytest.skip("no CPython 3.12 or later")
+
+
+def dump_with_perf_file(service: Service, function: str) -> list[Stack]:
+    perf_map = Path(f"/tmp/perf-{service.pid}.map")
+    try:
+        service.wait_until_active()
+        wait_for(function, lambda: perf_map.exists() and function in perf_map.read_text(errors="replace"))
+        service.ask("reset")
+        before = service.ask("status")["unwinder"]["walks"]
+        wait_for("samples", lambda: service.ask("status")["unwinder"]["walks"] > before + 300, 40)
+        path = Path(service.ask("dump")["path"])
+        return read_stacks(path, PerfMap(perf_map.read_bytes()))
+    finally:
+        perf_map.unlink(missing_ok=True)
+
+
+def test_python_frames(start: Start) -> None:
+    environment = {"PYTHONPERFSUPPORT": "1"}
+    program = str(PROGRAMS / "leaking_inflater.py")
+    service = start(newest_python(), program, start_delay=1, environment=environment)
+    stacks = dump_with_perf_file(service, "serve_asset")
+    assert "libz.so.1" in " ".join(stacks[0][0])
+    assert share(stacks, lambda frames: any(frame.startswith("py::serve_asset:") for frame in frames)) > 0.9
+    assert share(stacks, lambda frames: "[nowhere]" in frames) == 0
+
+
+def test_node_frames(start: Start, tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if not node:
+        pytest.skip("no node")
+    options = ("--perf-basic-prof", "--interpreted-frames-native-stack", "--no-logfile-per-isolate")
+    program = str(PROGRAMS / "leaking_inflater.js")
+    service = start(os.path.realpath(node), *options, program, start_delay=1, popen={"cwd": tmp_path})
+    stacks = dump_with_perf_file(service, "serveAsset")
+    named = [frames for frames, _size in stacks if any("serveAsset" in frame for frame in frames)]
+    assert any("processTimers" in frame for frame in named[0])
+    assert share(stacks, lambda frames: any("serveAsset" in frame for frame in frames)) > 0.5
+    assert share(stacks, lambda frames: "[nowhere]" in frames) == 0
+
+
+def test_a_thread_that_asks_for_its_stack(start: Start, workload: Path) -> None:
+    """pthread_getattr_np allocates while it holds the thread's lock, and each allocation is sampled here."""
+    status, output = start(workload, "attributes", "1.5", conf="lg_prof_sample:0").result()
+    assert status == 0 and int(output.split()[1]) > 100
+
+
+def test_signal_stacks_and_fibers(start: Start, workload: Path) -> None:
+    service = start(workload, "stacks", "6", conf="lg_prof_sample:10")
+    wait_for("samples", lambda: service.ask("status")["unwinder"]["walks"] > 1000)
+    stacks = read_stacks(Path(service.ask("dump")["path"]))
+    assert all("[nowhere]" not in frames for frames, _size in stacks)
+    assert service.result()[0] == 0
+
+
+def test_the_agents_own_thread_is_not_in_the_profile(start: Start, workload: Path) -> None:
+    service = start(workload, "leak", "30", conf="lg_prof_sample:0")
+    service.wait_until_active()
+    for _number in range(5):
+        service.ask("status")
+        path = Path(service.ask("dump")["path"])
+    dump = heap_v2.parse(path.read_bytes(), path.name)
+    assert dump
+    for frames, _size in read_stacks(path):
+        # The hook leaves its own frame out; whatever else of the agent is there would be an allocation of its own.
+        assert "liboffheap.so" not in frames
+
+
+@pytest.mark.parametrize("unwinder", ["hybrid", "fp"])
+def test_stacks_are_the_calls_that_were_made(tmp_path: Path, unwinder: str) -> None:
+    run_driver(compiled("driver", driver_sources(), "-O2"), tmp_path, [], unwinder)
+
+
+@pytest.mark.parametrize("unwinder", ["hybrid", "fp"])
+def test_stacks_on_aarch64(tmp_path: Path, unwinder: str) -> None:
+    compiler, emulator = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
+    if not compiler:
+        pytest.skip("no aarch64-linux-gnu-gcc")
+    program = compiled("driver-aarch64", driver_sources(), "-O2", compiler=compiler)
+    subprocess.run(["make", "-s", "-C", str(SOURCES), f"BUILD={program.parent}/aarch64", f"CC={compiler}"], check=True)
+    if not emulator:
+        pytest.skip("compiled; no qemu-aarch64 to run it")
+    run_driver(program, tmp_path, [emulator, "-L", "/usr/aarch64-linux-gnu"], unwinder)
+
+
+def run_driver(program: Path, directory: Path, emulator: list[str], unwinder: str) -> None:
+    environment = {
+        "OFFHEAP_EXECUTABLE": str(program),
+        "OFFHEAP_SOCKET_DIR": str(directory),
+        "OFFHEAP_START_DELAY": "0",
+        "OFFHEAP_UNWINDER": unwinder,
+        "FAKE_PREFIX": f"{directory}/jeprof",
+    }
+    command = [*emulator, str(program), "1.5"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    words = done.stdout.split()
+    assert words[2:] == ["wrong", "0"] and int(words[1]) > 500
