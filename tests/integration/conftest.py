@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Boots the lab, gives it its workloads and installs the collection, once for all integration tests.
+
+OFFHEAP_LAB_KEEP=1 leaves the lab up at the end and takes it up again as it is the next time. OFFHEAP_LAB_NAME names
+the lab; two sessions of tests that run at once need different ones, or the second waits for the first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.tests.integration.hosts import PREPARE, Lab, LabHost
+from ansible_collections.offheap.profiler.tests.integration.playbooks import (
+    REPOSITORY,
+    Controller,
+    PlaybookResult,
+    build,
+)
+
+NAME = os.environ.get("OFFHEAP_LAB_NAME", "itest")
+LOGS = REPOSITORY / "build" / ("integration" if NAME == "itest" else f"integration-{NAME}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs the lab."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker("lab")
+
+
+def _say(request: pytest.FixtureRequest, text: str) -> None:
+    """Tell, past pytest's capture, what takes its time."""
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    capture = request.config.pluginmanager.get_plugin("capturemanager")
+    if reporter is not None and capture is not None:
+        with capture.global_and_fixture_disabled():
+            reporter.ensure_newline()
+            reporter.write_line(text)
+
+
+@pytest.fixture(scope="session")
+def booted_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Three booted hosts, one of each suite, without workloads."""
+    if os.geteuid() != 0:
+        pytest.fail("the integration tests boot containers: they need root")
+    keep = os.environ.get("OFFHEAP_LAB_KEEP") == "1"
+    lab = Lab(NAME)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with (Path(tempfile.gettempdir()) / f"offheap-lab-{lab.name}.tests").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not keep:
+            lab.down()
+        _say(request, f"booting the lab {lab.name} (the first time builds its images)")
+        _say(request, lab.command("up", "--hosts", "3").stdout)
+        yield lab
+        if not keep:
+            lab.down()
+
+
+@pytest.fixture(scope="session")
+def controller(booted_lab: Lab) -> Iterator[Controller]:
+    """A user's directory with an ansible.cfg, where no collection is installed yet."""
+    # Short: the paths of SSH's control sockets lie below it
+    directory = Path(tempfile.mkdtemp(prefix="offheap-"))
+    shutil.rmtree(LOGS, ignore_errors=True)
+    yield Controller(directory, booted_lab.inventory, LOGS)
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def lab(request: pytest.FixtureRequest, booted_lab: Lab, controller: Controller) -> Lab:
+    """Three hosts with all workloads installed and the good ones running."""
+    _say(request, "preparing the workloads")
+    controller.playbook(PREPARE).check()
+    return booted_lab
+
+
+@pytest.fixture(scope="session")
+def collection(request: pytest.FixtureRequest, controller: Controller) -> Path:
+    """The installed collection, from a tarball as users get it."""
+    _say(request, "building and installing the collection")
+    controller.install(build(controller.directory))
+    return controller.installed
+
+
+@pytest.fixture(scope="session")
+def playbook(lab: Lab, collection: Path, controller: Controller) -> Callable[..., PlaybookResult]:
+    """Runs a playbook against the prepared hosts: see Controller.playbook."""
+    return controller.playbook
+
+
+@pytest.fixture(scope="session")
+def host(lab: Lab) -> Callable[[str], LabHost]:
+    """Gives a host by its name."""
+    return lab.host

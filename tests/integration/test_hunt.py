@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The whole hunt on three hosts: look, enable, collect, report, roll back; and the hosts are as they were.
+
+The tests stand in the order of the hunt and each needs those before it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Frame
+from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
+from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
+
+HOSTS = ("app1", "app2", "app3")
+UNITS = ("frontend", "ticker", "vault", "legacy", "wrapped")
+# At one in four seconds: a report wants to have watched for a minute at least.
+DUMPS = 20
+
+RunPlaybook = Callable[..., PlaybookResult]
+HostOf = Callable[[str], LabHost]
+
+# What the collection may put on a host, and nothing else (docs/what_is_touched.md).
+OURS = re.compile(
+    r" /(opt|var/lib|var/lib/private)/offheap(/|$)| /etc/systemd/system/\w+\.service\.d(/90-offheap\.\w+)?$"
+)
+
+
+@dataclass
+class Hunt:
+    """What the steps of the hunt have done so far."""
+
+    variables: dict[str, Any]
+    before: dict[str, list[str]]
+    looked: PlaybookResult
+    enabled: PlaybookResult
+
+
+@pytest.fixture(scope="module")
+def hunt(lab: Lab, playbook: RunPlaybook, host: HostOf, controller: Controller) -> Hunt:
+    """Hosts that already have jemallocs of other owners, looked at in check mode and then enabled for real."""
+    for name in HOSTS:
+        host(name).run(
+            "mkdir -p /opt/cassandra/lib && head -c 100000 /dev/urandom > /opt/cassandra/lib/libjemalloc.so.1"
+        )
+        host(name).run("cp /bin/true /usr/local/lib/libjemalloc.so.2")
+    variables = {
+        "offheap_units": [*UNITS[1:], {"name": "frontend", "health_url": "http://127.0.0.1:8080/health"}],
+        "offheap_archive": str(controller.directory / "archive"),
+        "offheap_report": str(controller.directory / "report"),
+        "offheap_cache": str(controller.directory / "cache"),
+        "offheap_serial": ["100%"],
+        "profiled_service_healthy_seconds": 3,
+        "profiled_service_malloc_conf": {"lg_prof_sample": 16},
+        "profiled_service_dump_seconds": 4,
+        "profiled_service_agent_settings": {"start_delay": 1},
+        "jemalloc_version": "5.3.0",
+        "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
+    }
+    before = {name: host(name).listing() for name in HOSTS}
+    looked = playbook("enable-profiling.yml", extra_vars=variables, check=True, diff=True).check()
+    assert {name: host(name).listing() for name in HOSTS} == before, "check mode has changed a host"
+    enabled = playbook("enable-profiling.yml", extra_vars=variables, diff=True).check()
+    return Hunt(variables, before, looked, enabled)
+
+
+def _writes(result: PlaybookResult, host: str) -> dict[str, str]:
+    """Every file that the units' tasks write, with its text, as --diff tells it."""
+    tasks = [task for task in result.changes(host) if task.action.endswith("profiled_unit")]
+    return {diff["after_header"]: diff["after"] for task in tasks for diff in task.diffs}
+
+
+def _restarts(result: PlaybookResult, host: str) -> list[str]:
+    return [task.task for task in result.changes(host) if "Restart" in task.task]
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_check_mode_tells_what_the_run_then_does(hunt: Hunt, name: str) -> None:
+    assert _writes(hunt.looked, name) == _writes(hunt.enabled, name)
+    assert _restarts(hunt.looked, name) == _restarts(hunt.enabled, name)
+    assert len(_restarts(hunt.enabled, name)) == len(UNITS)
+
+
+def test_check_mode_tells_who_would_build(hunt: Hunt) -> None:
+    builders = [task.host for task in hunt.looked.tasks if "would be built" in task.message]
+    assert builders == ["app1"], "the host with the oldest C library builds"
+
+
+@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_unit_runs_under_the_library(hunt: Hunt, host: HostOf, name: str, unit: str) -> None:
+    assert any(path.startswith("/opt/offheap/jemalloc/5.3.0-") for path in host(name).mapped(unit))
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_an_existing_preload_stays_behind_ours(hunt: Hunt, host: HostOf, name: str) -> None:
+    mapped = host(name).mapped("legacy")
+    assert "/usr/local/lib/liblegacy.so" in mapped
+    environment = host(name).run(f"tr '\\0' '\\n' < /proc/{host(name).main_pid('legacy')}/environ").stdout
+    preload = re.search(r"^LD_PRELOAD=(.*)$", environment, re.MULTILINE)
+    assert preload is not None
+    names = [path.rsplit("/", 1)[1] for path in preload.group(1).split(":")]
+    assert names == ["libjemalloc.so.2", "liboffheap.so", "liblegacy.so"]
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_transient_user_keeps_its_state_directory(hunt: Hunt, host: HostOf, name: str) -> None:
+    environment = host(name).run(f"tr '\\0' '\\n' < /proc/{host(name).main_pid('vault')}/environ").stdout
+    assert "STATE_DIRECTORY=/var/lib/vault\n" in environment
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_nothing_else_on_the_host_has_changed(hunt: Hunt, host: HostOf, name: str) -> None:
+    now = {line for line in host(name).listing() if not OURS.search(line)}
+    assert now ^ {line for line in hunt.before[name] if not OURS.search(line)} == set()
+
+
+def test_the_agent_answers_in_every_unit_and_switches_without_a_restart(
+    hunt: Hunt, playbook: RunPlaybook, host: HostOf
+) -> None:
+    pids = {(name, unit): host(name).main_pid(unit) for name in HOSTS for unit in UNITS}
+    for state, changed in (("off", 1), ("off", 0), ("on", 1), ("dump", 1)):
+        switched = playbook("switch-profiling.yml", "-e", f"state={state}").check()
+        assert {name: stats.changed for name, stats in switched.stats.items()} == dict.fromkeys(HOSTS, changed), state
+        for name in HOSTS:
+            results = switched.of(name)[-1].result["results"]
+            assert [result["unit"] for result in results] == sorted(f"{unit}.service" for unit in UNITS)
+    assert {(name, unit): host(name).main_pid(unit) for name in HOSTS for unit in UNITS} == pids
+
+
+def test_a_second_run_changes_and_restarts_nothing(hunt: Hunt, playbook: RunPlaybook, host: HostOf) -> None:
+    pids = {(name, unit): host(name).main_pid(unit) for name in HOSTS for unit in UNITS}
+    again = playbook("enable-profiling.yml", extra_vars=hunt.variables).check()
+    assert {name: stats.changed for name, stats in again.stats.items()} == dict.fromkeys(HOSTS, 0)
+    assert {(name, unit): host(name).main_pid(unit) for name in HOSTS for unit in UNITS} == pids
+
+
+def test_the_report_names_the_leaking_path(hunt: Hunt, playbook: RunPlaybook, host: HostOf) -> None:
+    for name in HOSTS:
+
+        def dumps(name: str = name) -> bool:
+            count = "grep -ls ^MAPPED_LIB /var/lib/offheap/frontend.service/*.heap | wc -l"
+            return int(host(name).run(count).stdout) >= DUMPS
+
+        wait_for(dumps, f"{DUMPS} dumps of the frontend on {name}", timeout=240, interval=2)
+    playbook("collect-profiles.yml", extra_vars=hunt.variables).check()
+    reported = playbook("report-leaks.yml", extra_vars=hunt.variables).check()
+    reports = next(task.result["reports"] for task in reported.tasks if "reports" in task.result)
+    frontends = {report["host"]: report for report in reports if report["unit"] == "frontend.service"}
+    assert {name: report["verdict"] for name, report in frontends.items()} == {
+        "app1": "leak",
+        "app2": "leak",
+        "app3": "no-leak",
+    }
+    for name in ("app1", "app2"):
+        path = " ".join(frontends[name]["path"])
+        assert "inflate" in path
+        assert "Inflater" in path
+        assert frontends[name]["growth_bytes_per_day"] > frontends[name]["growth_error"] > 0
+    for report in reports:
+        page = Path(report["files"]["flamegraph"])
+        assert page.is_file()
+        assert "<html" in page.read_text()[:500].lower()
+    others = {(r["host"], r["unit"]): r["verdict"] for r in reports if r["unit"] != "frontend.service"}
+    assert "leak" not in others.values(), others
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_totals_equal_those_of_the_jeprof_that_was_built(hunt: Hunt, name: str, tmp_path: Path) -> None:
+    """On the dumps that the services of this hunt have written. Totals need no symbols."""
+    built = next(Path(hunt.variables["offheap_cache"]).glob("jemalloc-5.3.0-*.tar.gz"))
+    with tarfile.open(built) as archive:
+        member = next(one for one in archive if one.name.endswith("/bin/jeprof"))
+        archive.extract(member, tmp_path, filter="data")
+    jeprof = tmp_path / member.name
+    tools = ",".join(f"{tool}:/bin/true" for tool in ("addr2line", "nm", "c++filt", "objdump"))
+    captures = Archive.open(Path(hunt.variables["offheap_archive"])).captures(host=name)
+    assert len({capture.unit for capture in captures}) == len(UNITS)
+    for capture in captures[::10]:
+        argv = ["perl", str(jeprof), f"--tools={tools}", "--text", "--show_bytes", "/bin/true", str(capture.dump)]
+        printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        total = re.match(r"Total: (\d+)", printed)
+        parsed = heap_v2.parse(capture.dump.read_bytes(), capture.dump.name)
+        ours = profile.from_dump(parsed, lambda dump: [(Frame("x", "app"),) for _address in dump.addresses]).total_bytes
+        # A dump in which nothing is live has no total. jeprof's sum has the order of a Perl hash, hence the last bit.
+        assert int(total[1] if total else 0) in {int(ours), int(ours + 1e-6), int(ours - 1e-6)}
+
+
+def test_collecting_again_brings_only_what_is_new(hunt: Hunt, playbook: RunPlaybook, host: HostOf) -> None:
+    for name in HOSTS:
+        host(name).run("systemctl stop frontend ticker vault legacy wrapped")
+    playbook("collect-profiles.yml", extra_vars=hunt.variables).check()
+    again = playbook("collect-profiles.yml", extra_vars=hunt.variables).check()
+    for name in HOSTS:
+        host(name).run("systemctl start frontend ticker vault legacy wrapped")
+    assert {name: stats.changed for name, stats in again.stats.items()} == dict.fromkeys(HOSTS, 0)
+
+
+def test_rollback_needs_no_variables_and_leaves_nothing(
+    hunt: Hunt, playbook: RunPlaybook, host: HostOf, controller: Controller
+) -> None:
+    archive = {"offheap_archive": hunt.variables["offheap_archive"]}
+    looked = playbook("rollback.yml", check=True, diff=True).check()
+    first = playbook("rollback.yml").check()
+    for name in HOSTS:
+        assert _restarts(looked, name) == _restarts(first, name)
+        assert len(_restarts(first, name)) == len(UNITS)
+        for unit in UNITS:
+            assert not any("jemalloc" in path for path in host(name).mapped(unit))
+        assert "heap" in host(name).run("find /var/lib/offheap/").stdout, "without purge, dumps stay"
+    playbook("rollback.yml", extra_vars={**archive, "rollback_purge": True}).check()
+    for name in HOSTS:
+        assert host(name).listing() == hunt.before[name]
+        host(name).run("test ! -e /run/offheap")
+    twice = playbook("rollback.yml", extra_vars={**archive, "rollback_purge": True}).check()
+    assert {name: stats.changed for name, stats in twice.stats.items()} == dict.fromkeys(HOSTS, 0)
+    for name in HOSTS:
+        host(name).run("rm -r /opt/cassandra /usr/local/lib/libjemalloc.so.2")
