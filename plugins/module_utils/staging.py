@@ -10,6 +10,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import os
@@ -41,19 +42,20 @@ class Skip(Exception):
     """The item cannot be packed, the others can. The message says why."""
 
 
-class _Output:
-    """Counts and hashes what goes to the file."""
+#: takes the packed bytes as they come
+Target = Callable[[bytes], None]
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+
+class _Output:
+    """Counts and hashes what goes to the target."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
         self.size = 0
         self.sha256 = hashlib.sha256()
 
     def write(self, block: bytes) -> int:
-        view = memoryview(block)
-        while view:
-            written = os.write(self._fd, view)
-            view = view[written:]
+        self._target(block)
         self.size += len(block)
         self.sha256.update(block)
         return len(block)
@@ -115,8 +117,7 @@ def pack(directory: str, items: list[Item], needed: int) -> dict[str, Any]:
             owner = os.fstat(handle)
             if owner.st_uid != os.geteuid():
                 os.fchown(fd, owner.st_uid, owner.st_gid)
-            output = _Output(fd)
-            members, skipped = _write(output, items)
+            packed = stream(functools.partial(_write_all, fd), items)
         except BaseException:
             os.unlink(NAME, dir_fd=handle)
             raise
@@ -129,12 +130,25 @@ def pack(directory: str, items: list[Item], needed: int) -> dict[str, Any]:
         ) from exc
     finally:
         os.close(handle)
+    return packed
+
+
+def stream(target: Target, items: list[Item]) -> dict[str, Any]:
+    """Give the tar file to the target, block by block. Returns what C(pack) returns."""
+    output = _Output(target)
+    members, skipped = _write(output, items)
     return {
         "size": output.size,
         "sha256": output.sha256.hexdigest(),
         "members": members,
         "skipped": skipped,
     }
+
+
+def _write_all(fd: int, block: bytes) -> None:
+    view = memoryview(block)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def _open_directory(directory: str) -> int:

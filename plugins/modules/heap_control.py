@@ -137,109 +137,11 @@ dumps:
       type: str
 """
 
-import os
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils import agent, drop_in, hotspot, procfs, systemd
-
-_SETTINGS = {
-    "schedule": {
-        "dump": "dump_seconds",
-        "stats": "stats_seconds",
-        "keep_files": "keep_files",
-        "keep_bytes": "keep_bytes",
-    },
-    "reset": {"lg_sample": "lg_sample"},
-}
-
-
-class ControlError(Exception):
-    """There is no agent to talk to, or the command makes no sense."""
-
-
-def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str, Any]:
-    """Send the command to each of the unit's agents."""
-    agents = [one for one in agent.find(unit) if parameters["pid"] in (None, one.pid)]
-    processes, dumps, changed = [], [], False
-    for one in agents:
-        try:
-            with agent.Connection(one, parameters["timeout"]) as connection:
-                answer, dump, did_change = _one(connection, parameters, unit, check_mode)
-        except agent.AgentGone:
-            continue  # a socket that a killed process has left
-        processes.append({"pid": connection.peer, "answer": answer})
-        dumps += [dump] if dump else []
-        changed = changed or did_change
-    if not processes:
-        raise ControlError(
-            f"no process of {unit}{' with that number' if parameters['pid'] else ''} has an agent. Is the unit running,"
-            " and was it enabled with the agent (enable-profiling.yml)?"
-        )
-    return {"changed": changed, "processes": processes, "dumps": dumps}
-
-
-def _one(
-    connection: agent.Connection, parameters: dict[str, Any], unit: str, check_mode: bool
-) -> tuple[dict[str, Any], dict[str, Any] | None, bool]:
-    """Answer, dump and whether anything changes, for one agent."""
-    command = parameters["command"]
-    if command in ("status", "stats"):
-        return connection.request(command), None, False
-    status = connection.request("status")
-    settings = {
-        name: parameters[option]
-        for name, option in _SETTINGS.get(command, {}).items()
-        if parameters[option] is not None
-    }
-    if command == "schedule":
-        now = status.get("schedule", {})
-        changes = any(now.get(name) != value for name, value in settings.items())
-    elif command in ("activate", "deactivate"):
-        changes = status.get("wanted") is not (command == "activate")
-    else:
-        changes = True
-    if check_mode or not changes:
-        return status, None, changes
-    if command == "dump":
-        return status, _dump(connection, drop_in.spool_of(unit), parameters), True
-    return connection.request(command, **settings), None, True
-
-
-def _dump(connection: agent.Connection, spool: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    dump = connection.dump(spool)
-    facts: dict[str, Any] = {**dump._asdict(), "pid": connection.peer, "perf_map": None, "note": None}
-    if parameters["perf_map"]:
-        try:
-            jvm = hotspot.look(connection.peer)
-            facts["perf_map"] = _save_perf_map(jvm, dump.path, parameters["timeout"])
-        except hotspot.NotHotspot:
-            pass  # other runtimes write their maps by themselves
-        except (hotspot.HotspotError, procfs.ProcfsError, OSError) as error:
-            facts["note"] = f"Java methods will have no names: {error}"
-    return facts
-
-
-def _save_perf_map(jvm: hotspot.Jvm, dump: str, timeout: int) -> str:
-    """Put the map beside the dump, as the spool's owner has it; the spool is not ours, so no link is followed."""
-    directory, name = os.path.split(dump + ".map")
-    spool = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        owner = os.fstat(spool)
-        partial = f".{name}.part"
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=spool)
-        try:
-            with os.fdopen(descriptor, "wb") as target:
-                hotspot.perf_map(jvm, target, timeout)
-                os.fchown(target.fileno(), owner.st_uid, owner.st_gid)
-            os.rename(partial, name, src_dir_fd=spool, dst_dir_fd=spool)
-        except BaseException:
-            os.unlink(partial, dir_fd=spool)
-            raise
-    finally:
-        os.close(spool)
-    return dump + ".map"
+from ansible_collections.offheap.profiler.plugins.module_utils import agent, agent_commands, procfs, systemd
 
 
 def main() -> NoReturn:
@@ -266,8 +168,8 @@ def main() -> NoReturn:
     unit = module.params["unit"]
     try:
         unit = systemd.service_name(unit)
-        result = control(module.params, unit, module.check_mode)
-    except (agent.AgentError, ControlError, systemd.SystemdError, procfs.ProcfsError, OSError) as error:
+        result = agent_commands.control(module.params, unit, module.check_mode)
+    except (agent.AgentError, agent_commands.ControlError, systemd.SystemdError, procfs.ProcfsError, OSError) as error:
         module.fail_json(msg=str(error), unit=unit)
     module.exit_json(unit=unit, **result)
 

@@ -226,138 +226,11 @@ summary:
   sample: "app1: 50 captures of frontend.service, 4.4 MiB (0.6 MiB over the network), 12 images"
 """
 
-import functools
-import os
-import tempfile
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils import (
-    capture,
-    elf,
-    jit_map,
-    spool,
-    staging,
-    uncollected,
-)
-
-
-def list_step(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
-    """What is there to be brought, and how much can be packed at once."""
-    if not check_mode:
-        staging.clear_stale(params["request"]["staging"])
-    found = uncollected.find(
-        spool.ROOT, params["units"], params["max_dump"], params["max_captures"], capture.Examiner()
-    )
-    found["free"] = staging.free(params["request"]["staging"])
-    return found
-
-
-def _open_dump(root: spool.Root, wanted: dict[str, Any]) -> int:
-    try:
-        spooled = root.spool(wanted["unit"])
-        if spooled is None:
-            raise staging.Skip("its spool is gone")
-        with spooled:
-            fd = spooled.open(wanted["name"])
-    except spool.SpoolError as exc:
-        raise staging.Skip(str(exc)) from exc
-    if spool.Identity.of(os.fstat(fd)) != spool.Identity(*wanted["identity"]):
-        os.close(fd)
-        raise staging.Skip("it changed after it was listed")
-    return fd
-
-
-def _open_image(wanted: dict[str, Any]) -> int:
-    """Any of the sources will do that still holds the build: the id decides, not the path."""
-    reason = "it is gone"
-    for source in wanted["sources"]:
-        try:
-            fd = capture.open_regular(source)
-        except OSError as exc:
-            reason = str(exc)
-            continue
-        try:
-            right = elf.read(fd).build_id == wanted["build_id"] and os.fstat(fd).st_size == wanted["size"]
-        except elf.ElfError as exc:
-            right = False
-            reason = str(exc)
-        if right:
-            return fd
-        os.close(fd)
-        reason = "it was replaced by another build"
-    raise staging.Skip(reason)
-
-
-def _open_map_beside(root: spool.Root, wanted: dict[str, Any]) -> int:
-    try:
-        spooled = root.spool(wanted["unit"])
-        if spooled is None:
-            raise staging.Skip("its spool is gone")
-        with spooled:
-            fd = spooled.open_companion(wanted["name"], spool.MAP)
-    except spool.SpoolError as exc:
-        raise staging.Skip(str(exc)) from exc
-    if fd is None:
-        raise staging.Skip("it is gone")
-    if spool.Identity.of(os.fstat(fd)) != spool.Identity(*wanted["identity"]):
-        os.close(fd)
-        raise staging.Skip("it changed after it was listed")
-    return fd
-
-
-def _open_live_map(directory: str, needed: int, wanted: dict[str, Any]) -> int:
-    """Where the code of a process lies now, in a file without a name."""
-    with tempfile.TemporaryFile(dir=directory) as file:
-        try:
-            size = jit_map.write(wanted["pid"], wanted["key"], file)
-        except jit_map.NoMap as exc:
-            raise staging.Skip(str(exc)) from exc
-        file.flush()
-        if not size:
-            raise staging.Skip(jit_map.NONE)
-        try:
-            staging.check_free(directory, needed + size)
-        except staging.StagingError as exc:
-            raise staging.Skip(str(exc)) from exc
-        return os.dup(file.fileno())
-
-
-def pack_step(request: dict[str, Any]) -> dict[str, Any]:
-    """Put the wanted dumps and images into one file for the login user."""
-    needed = sum(wanted["size"] for wanted in request["images"])
-    needed += sum(spool.Identity(*wanted["identity"]).size for wanted in request["dumps"])
-    needed += sum(spool.Identity(*wanted["identity"]).size for wanted in request["maps"] if wanted["identity"])
-    with spool.Root() as root:
-        items = [staging.Item(dump["member"], functools.partial(_open_dump, root, dump)) for dump in request["dumps"]]
-        items += [staging.Item(image["member"], functools.partial(_open_image, image)) for image in request["images"]]
-        for wanted in request["maps"]:
-            opener = functools.partial(_open_live_map, request["staging"], needed)
-            if wanted["identity"] is not None:
-                opener = functools.partial(_open_map_beside, root)
-            items.append(staging.Item(wanted["member"], functools.partial(opener, wanted)))
-        return staging.pack(request["staging"], items, needed)
-
-
-def mark_step(request: dict[str, Any], delete: bool) -> dict[str, Any]:
-    """Take the dumps that are safe now out of the way, and the packed file too."""
-    staging.remove(request["staging"])
-    by_unit: dict[str, list[tuple[str, spool.Identity]]] = {}
-    for done in request["dumps"]:
-        by_unit.setdefault(done["unit"], []).append((done["name"], spool.Identity(*done["identity"])))
-    collected: list[list[str]] = []
-    problems: list[str] = []
-    with spool.Root() as root:
-        for unit, dumps in by_unit.items():
-            try:
-                spooled = root.spool(unit)
-                if spooled is not None:
-                    with spooled:
-                        collected += [[unit, name] for name in spooled.collect(dumps, delete)]
-            except spool.SpoolError as exc:
-                problems.append(str(exc))
-    return {"collected": len(collected), "problems": problems, "changed": bool(collected)}
+from ansible_collections.offheap.profiler.plugins.module_utils import fetch_steps, spool, staging
 
 
 def main() -> NoReturn:
@@ -383,11 +256,16 @@ def main() -> NoReturn:
     if module.check_mode and step != "list":
         module.fail_json(msg=f"the step {step} has no check mode")
     try:
+        request = module.params["request"]
+        directory = request["staging"]
         if step == "list":
-            module.exit_json(changed=False, **list_step(module.params, module.check_mode))
+            if not module.check_mode:
+                staging.clear_stale(directory)
+            module.exit_json(changed=False, free=staging.free(directory), **fetch_steps.find(module.params))
         if step == "pack":
-            module.exit_json(changed=False, **pack_step(module.params["request"]))
-        module.exit_json(**mark_step(module.params["request"], module.params["delete_collected"]))
+            module.exit_json(changed=False, **fetch_steps.pack(request, directory))
+        staging.remove(directory)
+        module.exit_json(**fetch_steps.mark(request["dumps"], module.params["delete_collected"]))
     except (spool.SpoolError, staging.StagingError) as exc:
         module.fail_json(msg=str(exc))
 

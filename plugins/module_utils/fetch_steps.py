@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What a target is asked for on the way of its dumps to the controller: find them, pack them, mark them as collected.
+
+Between the steps the controller decides. It never believes what it is told here, and here nothing is believed that
+lies in a spool.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from typing import IO, Any, Callable
+
+from ansible_collections.offheap.profiler.plugins.module_utils import (
+    capture,
+    elf,
+    jit_map,
+    spool,
+    staging,
+    uncollected,
+)
+
+
+def find(options: dict[str, Any]) -> dict[str, Any]:
+    """What is there to be brought. The options are C(units), C(max_dump) and C(max_captures) of the module heap_fetch.
+
+    Raises SpoolError.
+    """
+    return uncollected.find(
+        spool.ROOT, options["units"], options["max_dump"], options["max_captures"], capture.Examiner()
+    )
+
+
+def pack(request: dict[str, Any], directory: str) -> dict[str, Any]:
+    """Put the wanted dumps, images and maps into one file for the login user. Raises SpoolError, StagingError."""
+    needed = sum(wanted["size"] for wanted in request["images"])
+    needed += sum(spool.Identity(*wanted["identity"]).size for wanted in request["dumps"])
+    needed += sum(spool.Identity(*wanted["identity"]).size for wanted in request["maps"] if wanted["identity"])
+    with spool.Root() as root:
+
+        def live_map(wanted: dict[str, Any]) -> int:
+            fd = _open_live_map(wanted, directory)
+            try:
+                staging.check_free(directory, needed + os.fstat(fd).st_size)
+            except staging.StagingError as exc:
+                os.close(fd)
+                raise staging.Skip(str(exc)) from exc
+            return fd
+
+        return staging.pack(directory, _items(root, request, live_map), needed)
+
+
+def stream(request: dict[str, Any], target: staging.Target) -> dict[str, Any]:
+    """The same, written to C(target) as it is read; nothing of it is written to a disk. Raises SpoolError."""
+    with spool.Root() as root:
+        return staging.stream(target, _items(root, request, functools.partial(_open_live_map, directory=None)))
+
+
+def _items(root: spool.Root, request: dict[str, Any], live_map: Callable[[dict[str, Any]], int]) -> list[staging.Item]:
+    items = [staging.Item(dump["member"], functools.partial(_open_dump, root, dump)) for dump in request["dumps"]]
+    items += [staging.Item(image["member"], functools.partial(_open_image, image)) for image in request["images"]]
+    for wanted in request["maps"]:
+        opener = functools.partial(live_map, wanted)
+        if wanted["identity"] is not None:
+            opener = functools.partial(_open_map_beside, root, wanted)
+        items.append(staging.Item(wanted["member"], opener))
+    return items
+
+
+def _open_dump(root: spool.Root, wanted: dict[str, Any]) -> int:
+    try:
+        spooled = root.spool(wanted["unit"])
+        if spooled is None:
+            raise staging.Skip("its spool is gone")
+        with spooled:
+            fd = spooled.open(wanted["name"])
+    except spool.SpoolError as exc:
+        raise staging.Skip(str(exc)) from exc
+    if spool.Identity.of(os.fstat(fd)) != spool.Identity(*wanted["identity"]):
+        os.close(fd)
+        raise staging.Skip("it changed after it was listed")
+    return fd
+
+
+def _open_image(wanted: dict[str, Any]) -> int:
+    """Any of the sources will do that still holds the build: the id decides, not the path."""
+    reason = "it is gone"
+    for source in wanted["sources"]:
+        try:
+            fd = capture.open_regular(source)
+        except OSError as exc:
+            reason = str(exc)
+            continue
+        try:
+            right = elf.read(fd).build_id == wanted["build_id"] and os.fstat(fd).st_size == wanted["size"]
+        except elf.ElfError as exc:
+            right = False
+            reason = str(exc)
+        if right:
+            return fd
+        os.close(fd)
+        reason = "it was replaced by another build"
+    raise staging.Skip(reason)
+
+
+def _open_map_beside(root: spool.Root, wanted: dict[str, Any]) -> int:
+    try:
+        spooled = root.spool(wanted["unit"])
+        if spooled is None:
+            raise staging.Skip("its spool is gone")
+        with spooled:
+            fd = spooled.open_companion(wanted["name"], spool.MAP)
+    except spool.SpoolError as exc:
+        raise staging.Skip(str(exc)) from exc
+    if fd is None:
+        raise staging.Skip("it is gone")
+    if spool.Identity.of(os.fstat(fd)) != spool.Identity(*wanted["identity"]):
+        os.close(fd)
+        raise staging.Skip("it changed after it was listed")
+    return fd
+
+
+def _open_live_map(wanted: dict[str, Any], directory: str | None) -> int:
+    """Where the code of a process lies now, in a file without a name: in the directory, or in memory."""
+    with _nameless(directory) as file:
+        try:
+            size = jit_map.write(wanted["pid"], wanted["key"], file)
+        except jit_map.NoMap as exc:
+            raise staging.Skip(str(exc)) from exc
+        file.flush()
+        if not size:
+            raise staging.Skip(jit_map.NONE)
+        return os.dup(file.fileno())
+
+
+def _nameless(directory: str | None) -> IO[bytes]:
+    if directory is None:
+        return open(os.memfd_create("perf.map"), "w+b")
+    return tempfile.TemporaryFile(dir=directory)
+
+
+def mark(dumps: list[dict[str, Any]], delete: bool) -> dict[str, Any]:
+    """Take the dumps that are safe now out of the way. Raises SpoolError when the spools cannot be entered."""
+    by_unit: dict[str, list[tuple[str, spool.Identity]]] = {}
+    for done in dumps:
+        by_unit.setdefault(done["unit"], []).append((done["name"], spool.Identity(*done["identity"])))
+    collected: list[list[str]] = []
+    problems: list[str] = []
+    with spool.Root() as root:
+        for unit, wanted in by_unit.items():
+            try:
+                spooled = root.spool(unit)
+                if spooled is not None:
+                    with spooled:
+                        collected += [[unit, name] for name in spooled.collect(wanted, delete)]
+            except spool.SpoolError as exc:
+                problems.append(str(exc))
+    return {"collected": len(collected), "problems": problems, "changed": bool(collected)}
