@@ -10,6 +10,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import tempfile
@@ -19,6 +20,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils import (
     capture,
     elf,
     jit_map,
+    jvm_memory,
     spool,
     staging,
     uncollected,
@@ -33,6 +35,17 @@ def find(options: dict[str, Any]) -> dict[str, Any]:
     return uncollected.find(
         spool.ROOT, options["units"], options["max_dump"], options["max_captures"], capture.Examiner()
     )
+
+
+def ask_jvms(found: dict[str, Any]) -> None:
+    """Put what each living JVM holds outside of malloc beside its newest dump in C(found)."""
+    newest = {entry["process"]: entry for entry in found["captures"] if entry["jit"]}
+    for number, entry in newest.items():
+        process = found["processes"][number]
+        if process["start_time"] is None:  # it has ended
+            continue
+        with contextlib.suppress(jvm_memory.JvmMemoryError):  # another runtime, or busy: the dump is as good without
+            entry["jvm"] = jvm_memory.ask(process["pid"], process["key"])
 
 
 def pack(request: dict[str, Any], directory: str) -> dict[str, Any]:

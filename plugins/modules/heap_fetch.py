@@ -18,7 +18,8 @@ description:
     archive.
   - Where a process compiles code while it runs, a map of that code is brought with its newest dump, so that the
     methods of Java, Python and Node have names. A JVM is asked for it (JDK 17 and up); one that does not answer soon is
-    left alone. The agent's sidecar of a dump becomes part of its facts.
+    left alone. The agent's sidecar of a dump becomes part of its facts. A JVM is also asked how large its Java heap is,
+    and what native memory tracking has counted where that is on.
   - A transfer that breaks leaves nothing half-written in the archive and loses nothing on the target; the next run
     brings it again.
   - What a target sends is checked before it is used. Dumps are only taken from ordinary files that belong to the
@@ -261,7 +262,10 @@ def main() -> NoReturn:
         if step == "list":
             if not module.check_mode:
                 staging.clear_stale(directory)
-            module.exit_json(changed=False, free=staging.free(directory), **fetch_steps.find(module.params))
+            found = fetch_steps.find(module.params)
+            if not module.check_mode:
+                fetch_steps.ask_jvms(found)
+            module.exit_json(changed=False, free=staging.free(directory), **found)
         if step == "pack":
             module.exit_json(changed=False, **fetch_steps.pack(request, directory))
         staging.remove(directory)

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..module_utils import jit_map, sidecar
+from ..module_utils import jit_map, jvm_memory, sidecar
 from . import capture_facts
 from .archive import Archive, ArchiveError
 from .transfer import TransferError
 
 _KINDS = ("incomplete", "unreadable", "writing")
 _MAX_REASON = 500
+_REFUSED = (ArchiveError, sidecar.SidecarError, jvm_memory.JvmMemoryError)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int)
         )
         used = {index for entry in data["captures"] for index in entry["images"]}
         _sort_images(listing, [(images[index], data["images"][index]) for index in sorted(used)], max_image)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArchiveError, sidecar.SidecarError) as exc:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, *_REFUSED) as exc:
         raise TransferError(f"the host sent a listing that cannot be right: {type(exc).__name__}: {exc}") from exc
     return listing
 
@@ -198,6 +199,8 @@ def _found(
         facts["agent"] = sidecar.check(entry["agent"])
     elif entry.get("agent_problem") is not None:
         facts["agent"] = {"problem": _text(entry["agent_problem"])}
+    if entry.get("jvm") is not None:
+        facts["jvm"] = jvm_memory.check(entry["jvm"])
     beside = None if entry.get("map") is None else tuple(_count(part) for part in _a_list(entry, "map"))
     if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= jit_map.MAX_SIZE):
         raise ValueError("a perf map's size is out of range")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from . import heap_v2, profile
+from . import heap_v2, profile, reconciliation
 from .archive import Archive, ArchiveError, Capture
 from .byte_size import as_text
 from .export import flamegraph, folded, text
@@ -120,7 +120,7 @@ def _report(
         return Report(unit, host, verdict, len(captures), [])
     process = verdict.process or max(series, key=lambda key: series[key][-1].time)
     report = Report(unit, host, verdict, len(captures), verdict.suspects[: limits.top])
-    report.files.update(_files(report, series[process], _process(read[process])))
+    report.files.update(_files(report, series[process], read[process]))
     return report
 
 
@@ -155,7 +155,8 @@ def _process(captures: list[Capture]) -> str:
     return f"{captures[-1].facts['process']['pid']} {printable(exe)}".rstrip()
 
 
-def _files(report: Report, points: list[Point], process: str) -> dict[str, str]:
+def _files(report: Report, points: list[Point], captures: list[Capture]) -> dict[str, str]:
+    process = _process(captures)
     now = points[-1].profile
     first = points[window([point.time for point in points])[0]]
     facts = _facts(report, points, process)
@@ -174,6 +175,12 @@ def _files(report: Report, points: list[Point], process: str) -> dict[str, str]:
     for number, suspect in enumerate(report.suspects, 1):
         frames = "\n".join(frame.label for frame in suspect.path)
         table_facts.append((f"Suspect {number}", f"{rate_text(suspect.growth, suspect.error)}\n{frames}"))
+    memory = reconciliation.reconcile(captures[-1].facts, now.total_bytes, now.sample_interval)
+    if memory is not None:
+        rows = reconciliation.text_rows(memory)
+        width = max(len(name) for name, _value in rows)
+        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        table_facts.append(("Resident", "\n".join([*lines, *memory.notes])))
     return {
         "txt": text.render(now, table_facts),
         "folded": folded.render(now),

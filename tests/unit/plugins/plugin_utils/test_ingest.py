@@ -291,3 +291,13 @@ def test_the_agents_facts_go_into_the_capture() -> None:
     data["captures"][0]["agent"]["memory"]["rss"] = "much"
     with pytest.raises(TransferError, match="memory is not what it must be"):
         fetch_plan.read_listing(data, "app1", GIB, GIB)
+
+
+def test_the_jvms_numbers_go_into_the_capture_when_they_are_right() -> None:
+    data = capture_samples.listing(b"one")
+    jvm = {"time": 1.0, "heap_used": 5, "heap_committed": 6, "heap_resident": None, "metaspace": 7, "nmt": {"Code": 8}}
+    data["captures"][0]["jvm"] = jvm
+    assert fetch_plan.read_listing(data, "app1", GIB, GIB).captures[0].facts["jvm"] == jvm
+    data["captures"][0]["jvm"] = {**jvm, "nmt": {"Code": "<b>"}}
+    with pytest.raises(TransferError, match="JvmMemoryError"):
+        fetch_plan.read_listing(data, "app1", GIB, GIB)

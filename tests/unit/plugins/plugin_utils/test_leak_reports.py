@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,19 @@ def test_the_leaking_host_is_told_from_the_healthy_one(archive: Archive) -> None
     assert "[jit];inflate 34" in leaking.files["folded"]
     assert "Came since 15:55:00 UTC" in leaking.files["html"]
     assert "Process          12 /usr/bin/java" in leaking.files["txt"]
+
+
+def test_the_table_says_where_the_resident_memory_is(archive: Archive, tmp_path: Path) -> None:
+    content = leaky_archives.dump_text(70, 30)
+    memory = {"rss": 300 * MIB, "allocated": 60 * MIB, "active": 70 * MIB, "metadata": MIB, "resident": 80 * MIB}
+    facts = leaky_archives.facts(content, host="app1", sequence=50, time=leaky_archives.START + 3700)
+    facts["agent"] = {"memory": memory}
+    (tmp_path / "dump").write_bytes(content)
+    archive.add_capture(facts, tmp_path / "dump")
+    text = _reports(archive)[0][0].files["txt"]
+    assert "Resident         RSS                 300.0 MiB 100.0%\n" in text
+    assert re.search(r"\n {17}Fragmentation +10.0 MiB   3.3%  pages in use with room left in them\n", text)
+    assert re.search(r"\n {17}Unexplained +220.0 MiB  73.3%", text)
 
 
 def test_the_summary_is_for_people(archive: Archive) -> None:
