@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
+from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..plugin_utils import fetch_plan, ingest, transfer
-from ..plugin_utils.archive import Archive, ArchiveError
+from ..plugin_utils.archive import Archive, ArchiveError, library_missing
 from ..plugin_utils.byte_size import as_text
 from ..plugin_utils.transfer import TransferError
 
@@ -29,6 +30,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "max_dump": {"type": "bytes", "default": "1G"},
     "max_image": {"type": "bytes", "default": "1G"},
     "max_captures": {"type": "int", "default": 5000},
+    "label": {"type": "str", "default": ""},
 }
 #: what stays free on the target's file system while a batch lies there
 _RESERVE = 32 << 20
@@ -49,6 +51,8 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
         _validation, self._args = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        if library := library_missing():
+            raise AnsibleActionFail(missing_required_lib(library))
         self._host = str(self._task.delegate_to or self._task_vars["inventory_hostname"])
         root = Path.cwd() / Path(self._args["archive"]).expanduser()
         result.update(changed=False, archive=str(root), captures=[], images=[], bytes=0, transferred=0, collected=0)
@@ -105,7 +109,7 @@ class ActionModule(ActionBase):
         # Made by the login user for himself, and removed by the base class's cleanup
         self._staging = str(self._connection._shell.tmpdir or self._make_tmp_path())
         listing = fetch_plan.read_listing(
-            self._step("list"), self._host, self._args["max_dump"], self._args["max_image"]
+            self._step("list"), self._host, self._args["max_dump"], self._args["max_image"], self._args["label"]
         )
         new, known, images = fetch_plan.without_known(listing, archive)
         result.update(listing.others, absent=listing.absent, left=listing.left, missing_images=listing.missing_images)

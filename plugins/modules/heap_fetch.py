@@ -82,6 +82,12 @@ options:
     description: At most this many dumps are brought in one run, the oldest of each process first. See RV(left).
     type: int
     default: 5000
+  label:
+    description:
+      - What the archive notes with these captures, such as the version of the service that runs on the host. Rankings
+        over hosts say the label with which a leak appeared.
+    type: str
+    default: ""
   step:
     description: Internal. Set by the action plugin, not to be used in a task.
     type: str
@@ -95,8 +101,12 @@ notes:
   - Where the connection is P(ansible.builtin.ssh#connection) and no C(ServerAliveInterval) is among its arguments, one
     is set, so that a host that is gone without a word ends the task after half a minute. The task's C(timeout) ends it
     for other connections.
+requirements:
+  - zstandard (Python library, on the controller)
+  - pyarrow (Python library, on the controller)
 seealso:
   - module: offheap.profiler.profiled_unit
+  - module: offheap.profiler.archive_prune
 """
 
 EXAMPLES = r"""
@@ -244,6 +254,7 @@ def main() -> NoReturn:
             "max_dump": {"type": "bytes", "default": "1G"},
             "max_image": {"type": "bytes", "default": "1G"},
             "max_captures": {"type": "int", "default": 5000},
+            "label": {"type": "str", "default": ""},
             "step": {"type": "str", "choices": ["list", "pack", "mark"]},
             "request": {"type": "dict"},
         },

@@ -2,24 +2,21 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The controller's directory of captures and images.
 
-    <archive>/archive.json                                                       {"format": 1}
-    <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/dump.heap, capture.json,
-                                                                                 perf.map.gz where there is one
+    <archive>/archive.json                                                       {"format": 2}
+    <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/
+        capture.json, dump.heap.zst, samples.parquet, perf.map.gz (where there is one); "removed" alone where it was
     <archive>/images/<build-id>/<file name>
     <archive>/symcaches/<build-id>.symcache
     <archive>/.incoming/<random>/                                                 what is being written
 
 A capture never changes. It is written aside, brought to the disk and then put into its place by one rename, so a
 reader sees all of it or nothing, and any number of writers need no lock: what two of them bring at once is the same,
-or it has another name. Names that come from outside are percent-encoded.
+or it has another name. Names that come from outside are percent-encoded. docs/archive_format.md has it in full.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import gzip
 import json
 import os
 import shutil
@@ -30,12 +27,25 @@ from pathlib import Path
 from typing import Any
 
 from ..module_utils import dump
-from . import capture_facts
+from . import capture_facts, heap_v2, stored_samples
 from .capture_facts import ArchiveError
+from .durable_files import compress, lock, make_directory, rename_directory, sync, write
+
+try:
+    import zstandard as _zstandard
+except ImportError:
+    zstandard: Any = None
+else:
+    zstandard = _zstandard
 
 __all__ = ["Archive", "ArchiveError", "Capture", "Image", "directory_name"]
 
-FORMAT = 1
+FORMAT = 2
+DUMP = "dump.heap.zst"
+#: all that is left of a capture that was removed, so that it is not brought again
+REMOVED = "removed"
+# The samples of a larger dump are not stored: that takes twenty times its size in memory.
+_LARGEST_WITH_SAMPLES = 64 << 20
 #: a perf map in a capture's directory, compressed with gzip
 PERF_MAP = "perf.map.gz"
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -65,7 +75,14 @@ class Capture:
 
     @property
     def dump(self) -> Path:
-        return self.path / "dump.heap"
+        """The dump as jemalloc wrote it, compressed with zstd."""
+        return self.path / DUMP
+
+    @property
+    def samples(self) -> Path | None:
+        """The dump's samples (stored_samples.py); None of a dump that could not be parsed or was too large."""
+        path = self.path / stored_samples.NAME
+        return path if path.is_file() else None
 
     @property
     def perf_map(self) -> Path | None:
@@ -111,7 +128,10 @@ class Archive:
         except (OSError, ValueError) as exc:
             raise ArchiveError(f"cannot read {index}: {exc}") from exc
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise ArchiveError(f"{index} is not of format {FORMAT}, the one that this version of the collection knows")
+            raise ArchiveError(
+                f"{index} is not of format {FORMAT}, the one that this version of the collection knows; use the version"
+                " that made the archive, or collect into a new directory"
+            )
         return cls(root)
 
     @classmethod
@@ -128,9 +148,9 @@ class Archive:
                 )
             archive = cls(root)
             with archive.incoming() as aside:
-                _write(aside / "archive.json", json.dumps({"format": FORMAT}).encode() + b"\n")
+                write(aside / "archive.json", json.dumps({"format": FORMAT}).encode() + b"\n")
                 os.rename(aside / "archive.json", root / "archive.json")
-            _sync(root)
+            sync(root)
         except OSError as exc:
             raise ArchiveError(f"cannot make the archive {root}: {exc}") from exc
         return archive
@@ -151,42 +171,46 @@ class Archive:
         try:
             self._incoming.mkdir(exist_ok=True)
             self._clear_stale()
-            path, lock = self._new_aside()
+            path, held = self._new_aside()
         except OSError as exc:
             raise ArchiveError(f"cannot write to the archive {self.root}: {exc}") from exc
         try:
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
+            os.close(held)
 
     def _new_aside(self) -> tuple[Path, int]:
         while True:
             path = Path(tempfile.mkdtemp(dir=self._incoming))
             # Between these two steps another writer can take it for stale. Then there is a new one.
             with contextlib.suppress(FileNotFoundError, BlockingIOError):
-                lock = _lock(path)
+                held = lock(path)
                 if path.exists():
-                    return path, lock
-                os.close(lock)
+                    return path, held
+                os.close(held)
 
     def _clear_stale(self) -> None:
         for entry in self._incoming.iterdir():
             with contextlib.suppress(OSError):
-                lock = _lock(entry)
+                held = lock(entry)
                 shutil.rmtree(entry, ignore_errors=True)
-                os.close(lock)
+                os.close(held)
 
     def captures(self, unit: str | None = None, host: str | None = None) -> list[Capture]:
         """All captures, or those of a unit or host, by unit, host, process and sequence. Raises ArchiveError."""
         pattern = "/".join(
             ("*" if unit is None else directory_name(unit), "*" if host is None else directory_name(host), "*", "*")
         )
-        found = [
-            self._read_capture(path)
-            for path in (self.root / "captures").glob(pattern)
-            if not any(part.startswith(".") for part in path.relative_to(self.root).parts)
-        ]
+        found = []
+        for path in (self.root / "captures").glob(pattern):
+            if any(part.startswith(".") for part in path.relative_to(self.root).parts) or _is_removed(path):
+                continue
+            try:
+                found.append(self._read_capture(path))
+            except ArchiveError:
+                if path.is_dir() and not _is_removed(path):  # else another process has just removed it
+                    raise
         return sorted(found, key=lambda capture: (capture.unit, capture.host, capture.process, capture.sequence))
 
     def _read_capture(self, path: Path) -> Capture:
@@ -209,29 +233,40 @@ class Archive:
         )
 
     def has(self, facts: dict[str, Any]) -> bool:
-        """Whether the archive has this very dump."""
+        """Whether the archive has this very dump, or had it."""
         return self.place(facts).is_dir()
 
     def add_capture(self, facts: dict[str, Any], dump_file: Path, perf_map: Path | None = None) -> tuple[Capture, bool]:
         """Bring a dump in, and a perf map with it. Returns the capture, and False where it was there already.
 
-        The content of C(dump_file) must be what the facts say (the caller has checked it). A file inside an
-        C(incoming) directory is moved, any other copied; the map is compressed.
+        The content of C(dump_file) must be what the facts say (the caller has checked it). Dump and map are
+        compressed, and the dump's samples are stored beside it. What was removed from the archive comes back.
         """
         place = self.place(facts)
         added = False
-        if not place.is_dir():
+        if not place.is_dir() or _is_removed(place):
             with self.incoming() as aside, _failing(f"cannot write the capture {place}"):
                 capture = aside / "capture"
                 capture.mkdir()
-                self._bring(dump_file, capture / "dump.heap")
+                _write_dump(facts, dump_file, capture)
                 if perf_map is not None:
-                    _compress(perf_map, capture / PERF_MAP)
-                _write(capture / "capture.json", json.dumps(facts, indent=1, sort_keys=True).encode() + b"\n")
-                _sync(capture)
-                _make_directory(place.parent)
-                added = _rename_directory(capture, place)
+                    compress(perf_map, capture / PERF_MAP)
+                write(capture / "capture.json", json.dumps(facts, indent=1, sort_keys=True).encode() + b"\n")
+                sync(capture)
+                make_directory(place.parent)
+                if _is_removed(place):
+                    os.rename(place, aside / REMOVED)
+                added = rename_directory(capture, place)
         return self._read_capture(place), added
+
+    def remove_capture(self, capture: Capture) -> None:
+        """Take a capture out. Its place remains, empty, so that it is not brought again from its host."""
+        with self.incoming() as aside, _failing(f"cannot remove {capture.path}"):
+            (aside / "place").mkdir()
+            write(aside / "place" / REMOVED, b"")
+            with contextlib.suppress(FileNotFoundError):  # another process was first
+                os.rename(capture.path, aside / "capture")
+                rename_directory(aside / "place", capture.path)
 
     def add_image(self, build_id: str, basename: str, source: Path) -> Path:
         """Bring an image in, unless the archive has one of this build. The caller has checked that it is this build."""
@@ -241,9 +276,9 @@ class Archive:
         place = self._image_directory(build_id) / directory_name(basename)
         with self.incoming() as aside, _failing(f"cannot write the image {place}"):
             self._bring(source, aside / "image")
-            _make_directory(place.parent)
+            make_directory(place.parent)
             os.rename(aside / "image", place)
-            _sync(place.parent)
+            sync(place.parent)
         return place
 
     def image(self, build_id: str) -> Path | None:
@@ -267,7 +302,33 @@ class Archive:
             os.rename(source, target)
         else:
             shutil.copyfile(source, target)
-        _sync(target)
+        sync(target)
+
+
+def _write_dump(facts: dict[str, Any], dump_file: Path, directory: Path) -> None:
+    """The dump, compressed, and its samples where it can be parsed."""
+    with dump_file.open("rb") as stream, (directory / DUMP).open("xb") as packed:
+        compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
+        compressor.copy_stream(stream, packed, size=dump_file.stat().st_size)
+    sync(directory / DUMP)
+    if dump_file.stat().st_size <= _LARGEST_WITH_SAMPLES:
+        # What cannot be parsed is kept all the same: a later version may read it.
+        with contextlib.suppress(heap_v2.HeapFormatError):
+            parsed = heap_v2.parse(dump_file.read_bytes(), facts["dump"]["name"])
+            name = dump.parse_name(facts["dump"]["name"])
+            stored_samples.write(directory / stored_samples.NAME, parsed, facts, name.sequence if name else 0)
+            sync(directory / stored_samples.NAME)
+
+
+def library_missing() -> str:
+    """The name of a library that writing needs and that is not there, or an empty text."""
+    if zstandard is None:
+        return "zstandard"
+    return "pyarrow" if stored_samples.pyarrow_missing() else ""
+
+
+def _is_removed(path: Path) -> bool:
+    return (path / REMOVED).is_file() and not (path / "capture.json").is_file()
 
 
 def _capture(path: Path, facts: dict[str, Any]) -> Capture:
@@ -289,53 +350,3 @@ def _failing(what: str) -> Iterator[None]:
         yield
     except OSError as exc:
         raise ArchiveError(f"{what}: {exc}") from exc
-
-
-def _lock(directory: Path) -> int:
-    """A descriptor that holds the lock on a directory. Raises BlockingIOError where another process has it."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _make_directory(path: Path) -> None:
-    """With its parents, so that a power failure cannot take the way to what has been confirmed."""
-    if not path.is_dir():
-        _make_directory(path.parent)
-        path.mkdir(exist_ok=True)
-        _sync(path.parent)
-
-
-def _rename_directory(source: Path, target: Path) -> bool:
-    """False when another writer was first."""
-    try:
-        os.rename(source, target)
-    except OSError as exc:
-        if exc.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            return False
-        raise
-    _sync(target.parent)
-    return True
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    _sync(path)
-
-
-def _compress(source: Path, target: Path) -> None:
-    with source.open("rb") as stream, target.open("xb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
-        shutil.copyfileobj(stream, packed, 1 << 20)
-    _sync(target)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

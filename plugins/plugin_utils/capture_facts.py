@@ -5,8 +5,8 @@
 Format 1: C(format), C(host), C(unit), C(dump) {name, size, sha256, time}, C(process) {pid, key, boot_id, start_time,
 exe, cmdline} and C(images) [{path, build_id, size}]. Times are seconds since the epoch, sizes bytes. An image without
 a build-id has a C(reason) instead. Where the agent has left a sidecar, C(agent) has what sidecar.py keeps of it, or
-C(problem). Where a perf map was asked for, C(perf_map) has its C(source) or the C(problem). A reader passes over keys
-that it does not know.
+C(problem). Where a perf map was asked for, C(perf_map) has its C(source) or the C(problem). C(label) is what whoever
+collected says of the version that ran. A reader passes over keys that it does not know.
 """
 
 from __future__ import annotations
@@ -105,6 +105,8 @@ def check(facts: object) -> dict[str, Any]:
         raise ArchiveError(f"the facts of the capture are not of format {FORMAT}, the one that this version knows")
     if not _is_text(facts.get("host")) or not _is_unit(facts.get("unit")):
         raise ArchiveError("the facts of the capture name no host or no unit")
+    if not _optional(_is_text)(facts.get("label")):
+        raise ArchiveError("the label of the capture is not a text")
     named = _check_part("dump", facts.get("dump"), _DUMP)
     process = _check_part("process", facts.get("process"), _PROCESS)
     parts = dump.parse_name(named["name"])

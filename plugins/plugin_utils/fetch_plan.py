@@ -119,8 +119,10 @@ class Batch:
         }
 
 
-def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int) -> Listing:
+def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int, label: str = "") -> Listing:
     """Check what the module's step "list" returned. C(host) is the name that we know the target by.
+
+    C(label) becomes part of the facts where there is one.
 
     Raises TransferError for anything that the module would not have sent.
     """
@@ -128,7 +130,7 @@ def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int)
         images = [_image(image) for image in _a_list(data, "images")]
         processes = _a_list(data, "processes")
         listing = Listing(
-            captures=[_found(entry, host, processes, images, max_dump) for entry in _a_list(data, "captures")],
+            captures=[_found(entry, host, label, processes, images, max_dump) for entry in _a_list(data, "captures")],
             others={kind: [_other(entry) for entry in _a_list(data["others"], kind)] for kind in _KINDS},
             counts={kind: _count(data["counts"][kind]) for kind in _KINDS},
             absent=[_text(unit) for unit in _a_list(data, "absent")],
@@ -181,7 +183,7 @@ def _image(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _found(
-    entry: dict[str, Any], host: str, processes: list[Any], images: list[dict[str, Any]], max_dump: int
+    entry: dict[str, Any], host: str, label: str, processes: list[Any], images: list[dict[str, Any]], max_dump: int
 ) -> Found:
     identity = tuple(_count(part) for part in _a_list(entry, "identity"))
     if len(identity) != 3 or identity[1] > max_dump:
@@ -195,6 +197,8 @@ def _found(
         "process": {key: process[key] for key in ("pid", "key", "boot_id", "start_time", "exe", "cmdline")},
         "images": [images[_count(index)] for index in _a_list(entry, "images")],
     }
+    if label:
+        facts["label"] = label
     if entry.get("agent") is not None:
         facts["agent"] = sidecar.check(entry["agent"])
     elif entry.get("agent_problem") is not None:

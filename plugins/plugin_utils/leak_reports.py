@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from . import heap_v2, profile, reconciliation
+from . import heap_v2, packed, profile, reconciliation
 from .archive import Archive, ArchiveError, Capture
 from .byte_size import as_text
 from .export import flamegraph, folded, text
@@ -138,9 +138,9 @@ def _thinned(captures: list[Capture]) -> list[Capture]:
 
 def _read(capture: Capture, symbolizer: Symbolizer, maps: JitMaps) -> Point:
     """Raises OSError, ArchiveError or HeapFormatError."""
-    if capture.dump.stat().st_size > LARGEST_DUMP:
+    if capture.facts["dump"]["size"] > LARGEST_DUMP:
         raise ArchiveError(f"{capture.dump} is larger than {as_text(LARGEST_DUMP)}")
-    data = capture.dump.read_bytes()
+    data = packed.read(capture.dump, LARGEST_DUMP)
     if hashlib.sha256(data).hexdigest() != capture.facts["dump"]["sha256"]:
         raise ArchiveError(f"{capture.dump} is damaged: its checksum is not the one it had when it was brought")
     dump = heap_v2.parse(data, f"{capture.dump} ({capture.facts['dump']['name']})")

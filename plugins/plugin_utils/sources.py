@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from . import heap_v2, packed
-from .archive import PERF_MAP, Archive, ArchiveError
+from .archive import DUMP, PERF_MAP, Archive, ArchiveError
 from .byte_size import as_text
 from .capture_facts import check
 from .elf_image import ElfImage, SymbolError
@@ -123,9 +123,9 @@ class Reader:
         """The dump at ``path``: a file, or a directory of an archive's capture. Raises SourceError."""
         facts: dict[str, Any] = {}
         if path.is_dir():
-            path = path / "dump.heap"
+            path = path / DUMP
         known = None
-        if path.name == "dump.heap" and (path.parent / "capture.json").is_file():
+        if path.name == DUMP and (path.parent / "capture.json").is_file():
             try:
                 known = _capture(path)
             except (ArchiveError, ValueError) as error:
@@ -213,7 +213,7 @@ def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> Callable
     """What names compiled code: of a capture the perf maps of its process, of a bare dump the map beside it."""
     beside = path.parent / f"{path.name}.map"
     times = {beside: time} if beside.is_file() else {}
-    if path.name == "dump.heap":
+    if path.name == DUMP:
         for found in path.parent.parent.glob(f"*/{PERF_MAP}"):
             with contextlib.suppress(OSError, ValueError, ArchiveError):  # the map of a capture that is damaged
                 times[found] = float(_capture(found)["dump"]["time"])

@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+import zstandard
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive, Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.elf_image import ElfImage
 from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
     DescribedDump,
@@ -113,3 +115,9 @@ def fill(root: Path, scratch: Path, dumps: int = 12, step: float = 300.0) -> Arc
                 time=START + step * number,
             )
     return archive
+
+
+def dump_of(capture: Capture) -> bytes:
+    """What jemalloc wrote."""
+    content: bytes = zstandard.decompress(capture.dump.read_bytes())
+    return content

@@ -110,11 +110,11 @@ def test_a_failed_write_leaves_the_old_report(here: Path, monkeypatch: pytest.Mo
 
 
 def test_unreadable_captures_become_warnings(here: Path) -> None:
-    next(here.glob("archive/captures/*/app1/*/000002-*/dump.heap")).write_bytes(b"heap_v3/1\n")
+    next(here.glob("archive/captures/*/app1/*/000002-*/dump.heap.zst")).write_bytes(b"heap_v3/1\n")
     result = _run(archive="archive", dest="report")
     assert result["reports"][0]["verdict"] == "leak"
     (warning,) = result["warnings"]
-    assert "dump.heap is damaged" in warning
+    assert "dump.heap.zst is damaged" in warning
 
 
 @pytest.mark.parametrize(

@@ -4,25 +4,29 @@
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils import archive as archive_module
-from ansible_collections.offheap.profiler.plugins.plugin_utils import capture_facts
+from ansible_collections.offheap.profiler.plugins.plugin_utils import capture_facts, stored_samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive, ArchiveError
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import capture_samples
+from ansible_collections.offheap.profiler.tests.unit.strategies import heap_dumps
 
 BUILD_ID = capture_samples.BUILD_ID
 
@@ -52,12 +56,13 @@ def test_layout(archive: Archive, tmp_path: Path) -> None:
     assert files(archive.root) == [
         "archive.json",
         f"{place}/capture.json",
-        f"{place}/dump.heap",
+        f"{place}/dump.heap.zst",
         f"images/{BUILD_ID}/libz.so.1.2.13",
     ]
-    assert json.loads((archive.root / "archive.json").read_text()) == {"format": 1}
+    assert json.loads((archive.root / "archive.json").read_text()) == {"format": 2}
     assert json.loads((archive.root / place / "capture.json").read_text()) == facts
-    assert capture.dump.read_bytes() == b"dump"
+    assert zstandard.decompress(capture.dump.read_bytes()) == b"dump"
+    assert capture.samples is None, "this dump says nothing"
     assert dump_file(tmp_path).exists(), "a file from outside is copied"
 
 
@@ -171,6 +176,7 @@ def changed(part: str, field: str, value: object) -> dict[str, Any]:
         {**capture_samples.facts(), "format": 2},
         {**capture_samples.facts(), "host": ""},
         {**capture_samples.facts(), "host": "\udcff"},
+        {**capture_samples.facts(), "label": ["2.1"]},
         {**capture_samples.facts(), "unit": "../x.service"},
         {**capture_samples.facts(), "unit": "frontend"},
         {**capture_samples.facts(), "dump": "x"},
@@ -211,10 +217,10 @@ def test_facts_of_a_later_version_are_read() -> None:
 def test_opening(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="there is no archive"):
         Archive.open(tmp_path)
-    (tmp_path / "archive.json").write_text('{"format": 2}')
-    with pytest.raises(ArchiveError, match="format 1"):
+    (tmp_path / "archive.json").write_text('{"format": 1}')
+    with pytest.raises(ArchiveError, match=r"format 2.*collect into a new directory"):
         Archive.open(tmp_path)
-    with pytest.raises(ArchiveError, match="format 1"):
+    with pytest.raises(ArchiveError, match="format 2"):
         Archive.create(tmp_path)
     (tmp_path / "archive.json").write_text("{")
     with pytest.raises(ArchiveError, match="cannot read"):
@@ -254,6 +260,52 @@ def test_incoming_is_cleared_when_its_owner_is_gone(archive: Archive) -> None:
     assert list((archive.root / ".incoming").iterdir()) == []
 
 
+def test_what_was_removed_is_neither_there_nor_brought_again(archive: Archive, tmp_path: Path) -> None:
+    capture, _added = archive.add_capture(capture_samples.facts(), dump_file(tmp_path))
+    other, _added = archive.add_capture(capture_samples.facts(b"other"), dump_file(tmp_path, b"other"))
+    archive.remove_capture(capture)
+    archive.remove_capture(capture)
+    assert archive.captures() == [other]
+    assert files(capture.path) == ["removed"]
+    assert archive.has(capture_samples.facts()), "so that its host is not asked for it"
+    assert archive.add_capture(capture_samples.facts(), dump_file(tmp_path)) == (capture, True)
+    assert len(archive.captures()) == 2
+    assert list((archive.root / ".incoming").iterdir()) == []
+
+
+def test_two_archives_are_merged_by_copying(archive: Archive, tmp_path: Path) -> None:
+    second = Archive.create(tmp_path / "second")
+    for sequence, target in ((0, archive), (1, archive), (1, second), (2, second)):
+        content = f"{sequence}".encode()
+        target.add_capture(capture_samples.facts(content, sequence=sequence), dump_file(tmp_path, content))
+    archive.add_capture(capture_samples.facts(host="app2"), dump_file(tmp_path))
+    second.add_image(BUILD_ID, "libz.so", dump_file(tmp_path, b"image"))
+    removed = second.captures()[0]
+    second.remove_capture(removed)
+    subprocess.run(["cp", "-a", f"{second.root}/.", str(archive.root)], check=True)
+    found = archive.captures()
+    assert [(capture.host, capture.sequence) for capture in found] == [
+        ("app1", 0),
+        ("app1", 1),
+        ("app1", 2),
+        ("app2", 0),
+    ]
+    assert zstandard.decompress(found[1].dump.read_bytes()) == b"1", "one side's removal does not take the other's"
+    assert archive.image(BUILD_ID) is not None
+
+
+def test_a_capture_that_is_removed_while_it_is_read(archive: Archive, tmp_path: Path) -> None:
+    capture, _added = archive.add_capture(capture_samples.facts(), dump_file(tmp_path))
+    read: Callable[[Path], Any] = archive._read_capture
+
+    def removed_first(path: Path) -> Any:
+        archive.remove_capture(capture)
+        return read(path)
+
+    archive._read_capture = removed_first  # type: ignore[method-assign]
+    assert archive.captures() == []
+
+
 def _add_many(root: str, host: str, count: int) -> None:
     archive = Archive.create(Path(root))
     with archive.incoming() as aside:
@@ -284,31 +336,67 @@ def test_writers_at_once(tmp_path: Path) -> None:
     assert list((archive.root / ".incoming").iterdir()) == []
 
 
+# A child that writes until it is killed: forked, so that nothing is waited for but the writing.
 WRITER = """
-import sys
+import os, sys
 sys.path.insert(0, sys.argv[1])
+from pathlib import Path
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import test_archive
-print("start", flush=True)
-test_archive._add_many(sys.argv[2], "a", 10000)
+number = 0
+for _line in sys.stdin:
+    number += 1000
+    child = os.fork()
+    if child == 0:
+        os.write(1, f"{os.getpid()}\\n".encode())
+        test_archive._add_dumps(Path(sys.argv[2]), number)
+    os.waitpid(child, 0)
+    os.write(1, b"dead\\n")
 """
 
 
+def _add_dumps(root: Path, number: int) -> None:
+    archive = Archive.create(root)
+    with archive.incoming() as aside:
+        while True:
+            number += 1
+            content = heap_dumps.DescribedDump(
+                1 << 19, stacks=[heap_dumps.DescribedStack([number], (1, number, 0, 0), [])], mappings=[]
+            ).text()
+            (aside / "source").write_bytes(content)
+            capture, _added = archive.add_capture(capture_samples.facts(content, sequence=number), aside / "source")
+            os.write(1, f"{capture.path.name}\n".encode())
+
+
 def test_a_writer_killed_at_any_moment(tmp_path: Path) -> None:
+    """What the writer has confirmed on its output is there, as a whole, and nothing else can be seen."""
     root = tmp_path / "archive"
     collections = next(path for path in sys.path if path.endswith("collections"))
-    seen = 0
-    for attempt in range(6):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, collections, str(root)], stdout=subprocess.PIPE)
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(0.03 * attempt)
-        writer.send_signal(signal.SIGKILL)
-        writer.communicate()
-        with contextlib.suppress(ArchiveError):
+    moments = random.Random(7)
+    confirmed: set[str] = set()
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, collections, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        for attempt in range(50):
+            print("go", file=parent.stdin, flush=True)
+            writer = int(parent.stdout.readline())
+            if attempt % 2:
+                confirmed.add(parent.stdout.readline().strip())
+            time.sleep(moments.uniform(0, 0.1))
+            os.kill(writer, signal.SIGKILL)
+            while (line := parent.stdout.readline().strip()) != "dead":
+                confirmed.add(line)
+            if not (root / "archive.json").exists():
+                assert not confirmed
+                continue
             found = Archive.open(root).captures()
-            assert all(capture.dump.stat().st_size == capture.facts["dump"]["size"] for capture in found)
-            assert len(found) >= seen, "what was there stays"
-            seen = len(found)
-    assert seen
+            assert {capture.path.name for capture in found} >= confirmed
+            for capture in found:
+                content = zstandard.decompress(capture.dump.read_bytes())
+                assert hashlib.sha256(content).hexdigest() == capture.facts["dump"]["sha256"]
+                assert capture.samples is not None
+                assert len(stored_samples.read_values(capture.samples)[0]) == 1
+        parent.stdin.close()
+    assert len(confirmed) >= 25, "there was something to lose"
     with Archive.open(root).incoming():
         assert len(os.listdir(root / ".incoming")) == 1, "the killed writers' remains are gone"

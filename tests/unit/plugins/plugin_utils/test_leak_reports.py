@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils import leak_reports
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
@@ -82,9 +83,9 @@ def test_units_and_hosts_can_be_chosen(archive: Archive, limits: Limits, hosts: 
 
 def test_unreadable_captures_are_named_and_the_rest_goes_on(archive: Archive, tmp_path: Path) -> None:
     paths = [capture.path for capture in archive.captures(host="app1")]
-    content = (paths[3] / "dump.heap").read_bytes()
-    (paths[3] / "dump.heap").write_bytes(content[:-10])
-    (paths[4] / "dump.heap").unlink()
+    content = zstandard.decompress((paths[3] / "dump.heap.zst").read_bytes())
+    (paths[3] / "dump.heap.zst").write_bytes(zstandard.compress(content[:-10]))
+    (paths[4] / "dump.heap.zst").unlink()
     scratch, time = tmp_path / "scratch", leaky_archives.START
     leaky_archives.add(archive, scratch, content.replace(b"v2", b"v3", 1), host="app1", sequence=97, time=time + 1)
     leaky_archives.add(archive, scratch, content[:100], host="app1", sequence=98, time=time + 600)

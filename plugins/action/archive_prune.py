@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Remove old captures from an archive, on the controller."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
+
+from ..plugin_utils import retention
+from ..plugin_utils.archive import Archive, ArchiveError, library_missing
+
+_DAY = 86400.0
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "archive": {"type": "path", "required": True},
+    "keep_days": {"type": "float", "default": 0.0},
+    "keep_captures": {"type": "int", "default": 0},
+    "keep_size": {"type": "bytes", "default": "0"},
+}
+
+
+class ActionModule(ActionBase):
+    """Connects to no host."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        if library := library_missing():
+            raise AnsibleActionFail(missing_required_lib(library))
+        limits = retention.Limits(
+            age=arguments["keep_days"] * _DAY, count=arguments["keep_captures"], size=arguments["keep_size"]
+        )
+        if min(limits.age, limits.count, limits.size) < 0:
+            raise AnsibleActionFail("a limit of archive_prune is negative; 0 is without limit")
+        try:
+            archive = Archive.open(Path.cwd() / Path(arguments["archive"]).expanduser())
+            removed, size = retention.prune(archive, limits, time.time(), dry=self._task.check_mode)
+        except (ArchiveError, OSError) as error:
+            raise AnsibleActionFail(str(error)) from error
+        paths = [str(capture.path.relative_to(archive.root)) for capture in removed]
+        result.update(changed=bool(removed), removed=paths, bytes=size)
+        return result

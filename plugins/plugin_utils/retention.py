@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Which captures of an archive may go: by age, by number for each process, by size of the whole.
+
+A series is worth more than its members: thinned, it keeps its first and its newest capture and those between whose
+distances from the newest grow like powers, so that the last hour is known by the minute and the last month by the day.
+The last capture with a perf map stays too: the map names compiled code in the dumps around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .archive import Archive, Capture
+
+#: what every thinned series keeps: its first and its newest
+_LEAST = 2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What to keep; 0 is without limit. C(age) in seconds, C(count) by process, C(size) in bytes of all captures."""
+
+    age: float = 0.0
+    count: int = 0
+    size: int = 0
+
+
+def prune(archive: Archive, limits: Limits, now: float, dry: bool = False) -> tuple[list[Capture], int]:
+    """Remove what is too much. Returns the captures and their size in bytes; C(dry) only tells. Raises ArchiveError."""
+    captures = archive.captures()
+    sizes = {capture.path: _size(capture) for capture in captures}
+    removed = too_much(captures, limits, now, [sizes[capture.path] for capture in captures])
+    for capture in removed:
+        if not dry:
+            archive.remove_capture(capture)
+    return removed, sum(sizes[capture.path] for capture in removed)
+
+
+def too_much(captures: Sequence[Capture], limits: Limits, now: float, sizes: Sequence[int]) -> list[Capture]:
+    """The captures to remove. C(sizes) are theirs, in bytes; a process keeps its newest whatever the age and number.
+
+    Size is reached by thinning all processes alike; the oldest processes go when two captures of each are too many.
+    """
+    by_path = {capture.path: size for capture, size in zip(captures, sizes, strict=True)}
+    kept: list[list[Capture]] = []
+    ordered = sorted(captures, key=lambda capture: (capture.unit, capture.host, capture.process, capture.time))
+    for _process, members in itertools.groupby(ordered, key=lambda c: (c.unit, c.host, c.process)):
+        series = list(members)
+        if limits.age:
+            series = [capture for capture in series if now - capture.time <= limits.age or capture is series[-1]]
+        kept.append(_thinned(series, limits.count) if limits.count else series)
+    if limits.age:
+        # A process of which nothing is young enough goes as a whole.
+        kept = [series for series in kept if now - series[-1].time <= limits.age]
+    if limits.size:
+        kept = _within(kept, limits.size, by_path)
+    staying = {capture.path for series in kept for capture in series}
+    return [capture for capture in captures if capture.path not in staying]
+
+
+def _within(kept: list[list[Capture]], limit: int, sizes: dict[Path, int]) -> list[list[Capture]]:
+    def size(series: list[Capture]) -> int:
+        return sum(sizes[capture.path] for capture in series)
+
+    low, high = _LEAST, max(map(len, kept), default=0)
+    if sum(map(size, kept)) <= limit:
+        return kept
+    while low < high:  # the largest number for each process with which all fit
+        middle = (low + high + 1) // 2
+        if sum(size(_thinned(series, middle)) for series in kept) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    thinned = sorted((_thinned(series, low) for series in kept), key=lambda series: series[-1].time, reverse=True)
+    totals = list(itertools.accumulate(map(size, thinned)))
+    return [series for series, total in zip(thinned, totals, strict=True) if total <= limit]
+
+
+def _thinned(series: list[Capture], count: int) -> list[Capture]:
+    """At most C(count) (two at least) of the captures of a process, by time: see the head of this file."""
+    if len(series) <= max(count, _LEAST):
+        return series
+    newest, first = series[-1].time, series[0].time
+    room = count - _LEAST
+    step = min((newest - capture.time for capture in series if capture.time < newest), default=1.0)
+    ratio = max((newest - first) / step, 1.0)
+    chosen = {0, len(series) - 1}
+    with_map = [position for position, capture in enumerate(series) if capture.perf_map is not None]
+    if room and with_map:
+        chosen.add(with_map[-1])
+    free = count - len(chosen)
+    for number in range(1, free + 1):
+        wanted = newest - step * math.pow(ratio, (number - 0.5) / free)
+        left = [position for position in range(1, len(series) - 1) if position not in chosen]
+        chosen.add(min(left, key=lambda at: abs(series[at].time - wanted)))
+    return [series[position] for position in sorted(chosen)]
+
+
+def _size(capture: Capture) -> int:
+    return sum(path.stat().st_size for path in capture.path.iterdir() if path.is_file())
