@@ -13,14 +13,23 @@ again by the eight, four, two functions nearest to the allocation, and by that f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import pairwise
 
-from . import byte_size
+from . import byte_size, series
 from .inlining import least_inlined
-from .profile import Frame, Kind, Profile
-from .trend import LEAST_EVENTS, SIGNIFICANT, Measured, Shape, Trend, assess, window
+from .profile import Frame
+from .series import Key, Point, Series, stack_key, without_repeats
+from .trend import LEAST_EVENTS, LEAST_GROWTH, SIGNIFICANT, Measured, Shape, Trend, assess, window
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
+__all__ = ["Answer", "Point", "Suspect", "Verdict", "duration", "judge", "judge_series", "per_day", "stack_key"]
 
 DAY = 86400.0
 LEAST_POINTS = 3
@@ -29,23 +38,12 @@ _DEPTHS = (8, 4, 2, 1)
 # Callers in compiled code are told apart where so few of them make up so much of a leak, each growing by itself.
 _MOST_CALLERS = 4
 _SHARE_OF_CALLERS = 0.85
-_RUNTIME = (Kind.JIT, Kind.JAVA, Kind.PYTHON, Kind.JS)
-
-Key = tuple[str, ...]
 
 
 class Answer(Enum):
     LEAK = "leak"
     NO_LEAK = "no-leak"
     CANNOT_TELL = "cannot-tell"
-
-
-@dataclass(frozen=True)
-class Point:
-    """A profile and when its dump was written (seconds since the epoch)."""
-
-    time: float
-    profile: Profile
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,8 @@ class Suspect:
     ``key`` is what was compared, and
     ``caller`` the whole stack's names where one such stack is a suspect of its own.
     ``growth`` and ``error`` (half of the 95 % interval) are bytes per day, ``live`` is bytes in the newest profile.
+    ``share`` is its part of the growth of all live memory (0 to 1), ``first_seen`` when a dump first had any of it
+    (seconds since the epoch), ``monotonic`` the share of the steps from dump to dump that do not fall.
     """
 
     path: tuple[Frame, ...]
@@ -67,11 +67,14 @@ class Suspect:
     error: float
     live: float
     caller: Key = ()
+    share: float = 0.0
+    first_seen: float = 0.0
+    monotonic: float = 0.0
 
     def covers(self, frames: Sequence[Frame]) -> bool:
         """Whether a stack (leaf first) is one of this suspect's."""
         if self.caller:
-            return _without_repeats([frame.group for frame in frames]) == self.caller
+            return without_repeats([frame.group for frame in frames]) == self.caller
         key = stack_key(frames)
         return key == self.key if self.whole else key[: len(self.key)] == self.key
 
@@ -90,13 +93,13 @@ class Verdict:
     span: float = 0.0
 
 
-def judge(series: Mapping[str, Sequence[Point]], least_span: float = LEAST_SPAN) -> Verdict:
+def judge(processes: Mapping[str, Sequence[Point]], least_span: float = LEAST_SPAN) -> Verdict:
     """The verdict over all processes of a unit on a host (process key -> its points, in any order).
 
     The newest process that can be judged decides, together with those that lived beside it (workers). Earlier ones
     are named where they say something else.
     """
-    ordered = {key: sorted(points, key=lambda point: point.time) for key, points in series.items() if points}
+    ordered = {key: sorted(points, key=lambda point: point.time) for key, points in processes.items() if points}
     verdicts = {key: judge_process(key, points, least_span) for key, points in ordered.items()}
     if not verdicts:
         return Verdict(Answer.CANNOT_TELL, "there are no captures")
@@ -119,29 +122,37 @@ def judge(series: Mapping[str, Sequence[Point]], least_span: float = LEAST_SPAN)
 
 def judge_process(key: str, points: Sequence[Point], least_span: float = LEAST_SPAN) -> Verdict:
     """The verdict on one process from its points, oldest first."""
-    span = points[-1].time - points[0].time if points else 0.0
-    if len(points) < LEAST_POINTS:
-        reason = f"only {_count(len(points), 'dump')} of process {key}, at least {LEAST_POINTS} are needed"
-        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=len(points), span=span)
+    return judge_series(key, series.of_points(points), least_span)
+
+
+def judge_series(key: str, watched: Series, least_span: float = LEAST_SPAN) -> Verdict:
+    """The verdict on one process (``key`` is its name)."""
+    count = len(watched.times)
+    span = watched.times[-1] - watched.times[0] if watched.times else 0.0
+    if count < LEAST_POINTS:
+        reason = f"only {_count(count, 'dump')} of process {key}, at least {LEAST_POINTS} are needed"
+        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
     if span < least_span:
         reason = f"the dumps of process {key} span only {duration(span)}, at least {duration(least_span)} are needed"
-        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=len(points), span=span)
-    kept = [points[position] for position in window([point.time for point in points])]
-    if len(kept) < LEAST_POINTS:
+        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
+    chosen = window(watched.times)
+    if len(chosen) < LEAST_POINTS:
         reason = f"the dumps of process {key} lie too close together in time"
-        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=len(points), span=span)
-    table = _Table(kept)
+        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
+    table = _Table(watched, chosen)
     total = table.total()
     suspects, settling = table.suspects()
     if total.shape is Shape.GROWS and not suspects:
         suspects = settling
-    return replace(_weigh(points, total, suspects, table), process=key, points=len(points), span=span)
+    return replace(_weigh(watched, total, suspects, table), process=key, points=count, span=span)
 
 
-def _weigh(points: Sequence[Point], total: Trend, suspects: list[Suspect], table: _Table) -> Verdict:
-    over = f"over {duration(points[-1].time - points[0].time)} and {len(points)} dumps"
+def _weigh(watched: Series, total: Trend, suspects: list[Suspect], table: _Table) -> Verdict:
+    over = f"over {duration(watched.times[-1] - watched.times[0])} and {len(watched.times)} dumps"
     if suspects:
         growth = math.fsum(suspect.growth for suspect in suspects)
+        whole = max(growth, total.slope * DAY)
+        suspects = [replace(suspect, share=suspect.growth / whole) for suspect in suspects]
         error = math.sqrt(math.fsum(suspect.error**2 for suspect in suspects))
         paths = "one code path grows" if len(suspects) == 1 else f"{len(suspects)} code paths grow"
         return Verdict(Answer.LEAK, f"{paths} steadily {over}", growth, error, suspects)
@@ -161,36 +172,19 @@ def _weigh(points: Sequence[Point], total: Trend, suspects: list[Suspect], table
 
 
 class _Table:
-    """Live objects and bytes by code path and point in time."""
+    """Live objects and bytes by code path and point in time; a path is a row of the series."""
 
-    def __init__(self, points: Sequence[Point]) -> None:
-        self._times = [point.time for point in points]
-        self._newest = points[-1].profile
-        self._interval = max(point.profile.sample_interval for point in points)
-        self._keys: dict[Key, Key] = {}
-        self._objects: dict[Key, list[float]] = {}
-        self._bytes: dict[Key, list[float]] = {}
-        self._example: dict[Key, tuple[Profile, tuple[int, ...], float]] = {}
-        for position, point in enumerate(points):
-            self._add(position, point.profile)
-
-    def _add(self, position: int, profile: Profile) -> None:
-        for number, stack in enumerate(profile.stacks):
-            frames = [profile.frames[index] for index in stack]
-            member = _without_repeats([frame.group for frame in frames])
-            if member not in self._bytes:
-                self._keys[member] = stack_key(frames)
-                self._objects[member] = [0.0] * len(self._times)
-                self._bytes[member] = [0.0] * len(self._times)
-            self._objects[member][position] += profile.objects[number]
-            self._bytes[member][position] += profile.bytes[number]
-            example = self._example.get(member)
-            # Of the stacks with these functions, the largest in the newest profile that has any.
-            if example is None or example[0] is not profile or example[2] < profile.bytes[number]:
-                self._example[member] = (profile, stack, profile.bytes[number])
+    def __init__(self, watched: Series, chosen: Sequence[int]) -> None:
+        self._watched = watched
+        self._series = watched.at(chosen)
+        self._times = self._series.times
+        self._interval = self._series.interval
+        self._keys = self._series.keys
+        self._peak = self._series.bytes.max(axis=1, initial=0.0)
+        self._gain = self._series.bytes[:, -1] - self._series.bytes[:, 0]
 
     def total(self) -> Trend:
-        return self._trend(list(self._bytes))
+        return self._trend(list(range(len(self._keys))))
 
     def smallest_visible(self, total: Trend) -> float:
         """The rate (bytes per second) below which a leak beside everything else is not told from sampling."""
@@ -202,82 +196,86 @@ class _Table:
         """(paths that grow, paths that grow ever slower), the fastest first."""
         growing: list[Suspect] = []
         settling: list[Suspect] = []
-        left = list(self._bytes)
+        left = list(range(len(self._keys)))
         for depth in (None, *_DEPTHS):
-            groups: dict[Key, list[Key]] = {}
-            for member in left:
-                groups.setdefault(self._keys[member][:depth], []).append(member)
+            groups: dict[Key, list[int]] = {}
+            for row in left:
+                groups.setdefault(self._keys[row][:depth], []).append(row)
             left = []
-            for group, members in groups.items():
-                looked_at_before = depth is not None and len({self._keys[member] for member in members}) == 1
-                trend = None if looked_at_before or not self._may_grow(members) else self._trend(members)
+            candidates = self._candidates(list(groups.values()))
+            for (group, rows), is_candidate in zip(groups.items(), candidates, strict=True):
+                looked_at_before = depth is not None and len({self._keys[row] for row in rows}) == 1
+                trend = self._trend(rows) if is_candidate and not looked_at_before else None
                 if trend is not None and trend.shape is Shape.GROWS:
-                    growing += self._by_caller(group, members, trend) or [self._suspect(group, members, trend)]
+                    growing += self._by_caller(group, rows, trend) or [self._suspect(group, rows, trend)]
                     continue
                 if depth is None and trend is not None and trend.shape is Shape.SETTLES and trend.late:
-                    settling.append(self._suspect(group, members, trend))
-                left.extend(members)
+                    settling.append(self._suspect(group, rows, trend))
+                left.extend(rows)
         for found in (growing, settling):
             found.sort(key=lambda suspect: suspect.growth, reverse=True)
         return growing, settling
 
-    def _by_caller(self, group: Key, members: list[Key], together: Trend) -> list[Suspect]:
+    def _by_caller(self, group: Key, rows: list[int], together: Trend) -> list[Suspect]:
         """The suspects of a group whose stacks differ in compiled code, where a few of these make it up."""
-        if len(members) == 1 or len({self._keys[member] for member in members}) > 1:
+        if len(rows) == 1 or len({self._keys[row] for row in rows}) > 1:
             return []
-        trends = {member: self._trend([member]) for member in members if self._may_grow([member])}
-        alone = [member for member, trend in trends.items() if trend.shape is Shape.GROWS]
-        share = math.fsum(trends[member].slope for member in alone) / together.slope
+        candidates = zip(rows, self._candidates([[row] for row in rows]), strict=True)
+        trends = {row: self._trend([row]) for row, is_candidate in candidates if is_candidate}
+        alone = [row for row, trend in trends.items() if trend.shape is Shape.GROWS]
+        share = math.fsum(trends[row].slope for row in alone) / together.slope
         if not 1 < len(alone) <= _MOST_CALLERS or share < _SHARE_OF_CALLERS:
             return []
-        return [replace(self._suspect(group, [member], trends[member]), caller=member) for member in alone]
+        members = self._series.members
+        return [replace(self._suspect(group, [row], trends[row]), caller=members[row]) for row in alone]
 
-    def _may_grow(self, members: list[Key]) -> bool:
-        """Cheap and generous: most paths need no statistics."""
-        gain = math.fsum(max(self._bytes[key]) for key in members)
-        return (
-            gain > self._interval
-            and math.fsum(self._bytes[key][-1] - self._bytes[key][0] for key in members) > -gain / 2
-        )
+    def _candidates(self, groups: list[list[int]]) -> list[bool]:
+        """Which groups of rows need statistics. Cheap and generous: most do not."""
+        if not groups:
+            return []
+        rows = np.array([row for group in groups for row in group])
+        group_of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        gain = np.bincount(group_of, self._peak[rows])
+        may = (gain > self._interval) & (np.bincount(group_of, self._gain[rows]) > -gain / 2)
+        number = np.cumsum(may) - 1
+        chosen = may[group_of]
+        values = np.zeros((int(may.sum()), len(self._times)))
+        np.add.at(values, number[group_of[chosen]], self._series.bytes[rows[chosen]])
+        least = LEAST_GROWTH * self._interval if self._interval > 1 else 0.0
+        may[may] = series.rises(self._times, values, least)
+        found: list[bool] = may.tolist()
+        return found
 
-    def _trend(self, keys: list[Key]) -> Trend:
-        count = len(self._times)
-        objects = [math.fsum(self._objects[key][position] for key in keys) for position in range(count)]
-        values = [math.fsum(self._bytes[key][position] for key in keys) for position in range(count)]
+    def _trend(self, rows: list[int]) -> Trend:
+        objects = self._series.objects[rows].sum(axis=0).tolist()
+        values = self._series.bytes[rows].sum(axis=0).tolist()
         return assess(Measured(self._times, objects, values), self._interval)
 
-    def _suspect(self, group: Key, members: list[Key], trend: Trend) -> Suspect:
-        gains = {member: self._bytes[member][-1] - self._bytes[member][0] for member in members}
-        ranked = sorted(members, key=gains.__getitem__, reverse=True)
-        same = {member: self._bytes[member][-1] for member in members if self._keys[member] == self._keys[ranked[0]]}
-        profile, stack, _bytes = self._example[least_inlined(ranked[0], same)]
-        frames = [profile.frames[index] for index in stack]
-        shared = _shared([self._keys[member] for member in ranked if gains[member] > 0.05 * gains[ranked[0]]])
-        whole = shared == self._keys[ranked[0]]
+    def _suspect(self, group: Key, rows: list[int], trend: Trend) -> Suspect:
+        live = self._series.bytes[:, -1]
+        members = self._series.members
+        ranked = sorted(rows, key=self._gain.__getitem__, reverse=True)
+        best = ranked[0]
+        same = {members[row]: float(live[row]) for row in rows if self._keys[row] == self._keys[best]}
+        shown = members[best]
+        if len(same) > 1:
+            shown = least_inlined(shown, same)
+        frames = list(self._series.frames[next(row for row in rows if members[row] == shown)])
+        shared = _shared([self._keys[row] for row in ranked if self._gain[row] > 0.05 * self._gain[best]])
+        whole = shared == self._keys[best]
+        values = self._watched.bytes[rows].sum(axis=0)
+        steps = [later >= earlier for earlier, later in pairwise(values.tolist())]
         return Suspect(
             path=tuple(frames if whole else _first_frames(frames, len(shared))),
             key=group,
-            whole=len({self._keys[member] for member in members}) == 1,
-            stacks=len(members),
+            whole=len({self._keys[row] for row in rows}) == 1,
+            stacks=len(rows),
             growth=trend.slope * DAY,
             error=trend.error * DAY,
-            live=math.fsum(self._bytes[member][-1] for member in members),
+            live=float(live[rows].sum()),
+            first_seen=self._watched.times[int(np.argmax(values > 0))],
+            monotonic=sum(steps) / len(steps),
         )
-
-
-def stack_key(frames: Iterable[Frame]) -> Key:
-    """What stacks (leaf first) are compared by: functions without repeats in a row, up to the first compiled code."""
-    names: list[str] = []
-    for frame in frames:
-        if frame.kind in _RUNTIME:
-            names.append("[jit]")
-            break
-        names.append(frame.group)
-    return _without_repeats(names)
-
-
-def _without_repeats(names: Sequence[str]) -> Key:
-    return tuple([name for position, name in enumerate(names) if position == 0 or names[position - 1] != name])
 
 
 def _shared(keys: Sequence[Key]) -> Key:

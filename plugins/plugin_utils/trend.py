@@ -22,10 +22,17 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from .profile import CONFIDENCE
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
 
 # Standard deviations that growth has to exceed: with a thousand stacks, one in thirty healthy reports would err.
 SIGNIFICANT = 4.0
@@ -33,6 +40,10 @@ SIGNIFICANT = 4.0
 LEAST_EVENTS = 20
 # Of the time, at its start, that belongs to the program's start.
 WARM_UP = 0.2
+# The slope of a line through a random walk varies that much more than its net growth.
+_WALK = 6 / 5
+# Growth in sample intervals below which none can be significant.
+LEAST_GROWTH = _WALK * SIGNIFICANT * SIGNIFICANT
 _MOST_POINTS = 100
 _PERSISTENT = 0.35
 _SLOWER = 0.55
@@ -123,21 +134,24 @@ def assess(measured: Measured, sample_interval: int) -> Trend:
 
 def theil_sen(times: Sequence[float], values: Sequence[float]) -> float:
     """The median of the slopes between all pairs of points with different times."""
-    slopes = [
-        (values[right] - values[left]) / (times[right] - times[left])
-        for left in range(len(times))
-        for right in range(left + 1, len(times))
-        if times[right] > times[left]
-    ]
-    return median(slopes) if slopes else 0.0
+    left, right = _pairs(len(times))
+    moments, numbers = np.array(times, dtype=np.float64), np.array(values, dtype=np.float64)
+    apart = moments[right] - moments[left]
+    slopes = (numbers[right] - numbers[left])[apart > 0] / apart[apart > 0]
+    return float(np.median(slopes)) if len(slopes) else 0.0
+
+
+@lru_cache(maxsize=256)
+def _pairs(count: int) -> tuple[Any, Any]:
+    """All pairs of positions, the smaller first."""
+    return np.triu_indices(count, 1)
 
 
 def _growth_deviation(times: Sequence[float], values: Sequence[float], slope: float, interval: int) -> float:
     """Standard deviation of ``slope`` times the span, in bytes: see the head of this file."""
     count, span = len(values), times[-1] - times[0]
     interval = interval if interval > 1 else 0
-    # 6/5: the slope of a line through a random walk varies that much more than its net growth.
-    arrived = 1.2 * interval * abs(slope) * span
+    arrived = _WALK * interval * abs(slope) * span
     replaced = interval * (values[0] + values[-1])
     if count >= 6:
         scatter = [
