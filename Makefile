@@ -40,6 +40,11 @@ lint sanity docs-check package unit integration: setup
 bench-analysis: setup
 	.venv/bin/python tests/bench/analysis.py
 
+#: make bench-archive    10,000 captures brought in and ranked, in build/bench/archive.json (ten minutes)
+.PHONY: bench-archive
+bench-archive: setup
+	.venv/bin/python tests/bench/archive.py
+
 #: make fuzz         a minute of coverage-guided fuzzing of the dump reader
 #: make soak         a million inputs of it, and the agent under load for SOAK_SECONDS (600)
 .PHONY: fuzz soak

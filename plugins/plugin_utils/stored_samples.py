@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .heap_v2 import Dump
 from .profile import unbias
@@ -51,8 +50,7 @@ class SamplesError(Exception):
     """A file of samples cannot be read. The message says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A place in an image: C(module) is the mapped path, C(offset) the position in the file of the call's last byte.
 
     For code that no file holds, C(module) is JIT or UNMAPPED and C(offset) the address.

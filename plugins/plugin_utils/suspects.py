@@ -20,6 +20,7 @@ from itertools import pairwise
 
 from . import byte_size, series
 from .inlining import least_inlined
+from .patterns import Change, changes
 from .profile import Frame
 from .series import Key, Point, Series, stack_key, without_repeats
 from .trend import LEAST_EVENTS, LEAST_GROWTH, SIGNIFICANT, Measured, Shape, Trend, assess, window
@@ -81,7 +82,10 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known about a unit on a host. Rates are bytes per day; ``reason`` is one sentence without a full stop."""
+    """What is known about a unit on a host. Rates are bytes per day; ``reason`` is one sentence without a full stop.
+
+    ``changes`` are the largest changes of what is no suspect.
+    """
 
     answer: Answer
     reason: str
@@ -91,6 +95,7 @@ class Verdict:
     process: str = ""
     points: int = 0
     span: float = 0.0
+    changes: list[Change] = field(default_factory=list)
 
 
 def judge(processes: Mapping[str, Sequence[Point]], least_span: float = LEAST_SPAN) -> Verdict:
@@ -144,7 +149,8 @@ def judge_series(key: str, watched: Series, least_span: float = LEAST_SPAN) -> V
     suspects, settling = table.suspects()
     if total.shape is Shape.GROWS and not suspects:
         suspects = settling
-    return replace(_weigh(watched, total, suspects, table), process=key, points=count, span=span)
+    verdict = _weigh(watched, total, suspects, table)
+    return replace(verdict, process=key, points=count, span=span, changes=changes(watched, table.leaking))
 
 
 def _weigh(watched: Series, total: Trend, suspects: list[Suspect], table: _Table) -> Verdict:
@@ -180,6 +186,7 @@ class _Table:
         self._times = self._series.times
         self._interval = self._series.interval
         self._keys = self._series.keys
+        self.leaking: set[int] = set()
         self._peak = self._series.bytes.max(axis=1, initial=0.0)
         self._gain = self._series.bytes[:, -1] - self._series.bytes[:, 0]
 
@@ -207,6 +214,7 @@ class _Table:
                 looked_at_before = depth is not None and len({self._keys[row] for row in rows}) == 1
                 trend = self._trend(rows) if is_candidate and not looked_at_before else None
                 if trend is not None and trend.shape is Shape.GROWS:
+                    self.leaking.update(rows)
                     growing += self._by_caller(group, rows, trend) or [self._suspect(group, rows, trend)]
                     continue
                 if depth is None and trend is not None and trend.shape is Shape.SETTLES and trend.late:

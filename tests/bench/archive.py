@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""An archive of a thousand captures and more: bringing them in, and ranking what leaks.
+
+    archive.py [--captures 1000,3000,10000] [--output build/bench/archive.json]
+
+Each capture has 2,000 stacks of 24 frames, a hundred captures are one process, each on a host of its own, and one host
+in three leaks. Captures are brought in by two processes at once, as Ansible's forks would, and ranked by one. Seconds
+are of the wall clock, memory is the largest resident set of one process. There is no peer. Ends with status 1 when
+the ranking does not find the leak where it is, or when 10,000 captures take more than a minute or 4 GiB to rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / ".cache" / "collections"))
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils import fleet
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.elf_image import ElfImage
+from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import unbias
+
+STACKS, DEPTH, SITES, PER_PROCESS = 2000, 24, 3000, 100
+INTERVAL, BASE, DAY = 524288, 0x7F3A10000000, 86400.0
+START, STEP = 1761234000.0, 900.0
+OBJECT = 4096
+BUILD_ID = "00112233445566778899"
+# Sampled objects of the leak in each capture: about half a MiB, every quarter of an hour.
+LEAKED = 1
+MOST_SECONDS, MOST_MEMORY = 60.0, 4 << 30
+
+
+class Captures:
+    """Makes the dumps of hosts. The text of the stacks is made once; a dump differs from others in its numbers."""
+
+    def __init__(self, image: Path) -> None:
+        self._code = BASE + min(start for start, _end in ElfImage(image).symbols().ranges())
+        chosen = random.Random(4)
+        self._stacks: list[bytes] = []
+        for number in range(STACKS):
+            site, walk = number, []
+            for _frame in range(DEPTH):
+                walk.append(b" 0x%x" % (self._code + 16 * site + 5))
+                site = (site * 7919 + chosen.randrange(4) * 104729 + 1) % SITES
+            self._stacks.append(b"@" + b"".join(walk))
+        self._size = [1 + int(chosen.paretovariate(1.1)) for _stack in range(STACKS)]
+
+    def dump(self, host: int, sequence: int) -> bytes:
+        """The dump with this number; every third host leaks through the first stack, the rest is replaced by and by."""
+        chosen = random.Random(host * 100003 + sequence)
+        counts = [max(1, round(chosen.gauss(size, min(size, 9) ** 0.5 / 3))) for size in self._size]
+        if host % 3 == 0:
+            counts[0] = 2 + LEAKED * sequence
+        total = sum(counts)
+        lines = [
+            b"heap_v2/%d\n  t*: %d: %d [0: 0]\n  t0: %d: %d [0: 0] main\n"
+            % (INTERVAL, total, total * OBJECT, total, total * OBJECT)
+        ]
+        for stack, count in zip(self._stacks, counts, strict=True):
+            size = count * OBJECT
+            lines.append(b"%s\n  t*: %d: %d [0: 0]\n  t0: %d: %d [0: 0]\n" % (stack, count, size, count, size))
+        end = self._code + 16 * SITES
+        lines.append(b"\nMAPPED_LIBRARIES:\n%x-%x r-xp 00000000 08:01 12 /usr/lib/libservice.so\n" % (BASE, end))
+        return b"".join(lines)
+
+
+def facts(content: bytes, host: int, sequence: int) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "host": f"app{host}",
+        "unit": "service.service",
+        "dump": {
+            "name": f"jeprof.12.{sequence}.i{sequence}.heap",
+            "size": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "time": START + STEP * sequence,
+        },
+        "process": {
+            "pid": 12,
+            "key": f"12-{host:08x}",
+            "boot_id": None,
+            "start_time": START,
+            "exe": "/usr/bin/service",
+            "cmdline": ["service"],
+        },
+        "images": [{"path": "/usr/lib/libservice.so", "build_id": BUILD_ID, "size": 100}],
+    }
+
+
+def image(directory: Path) -> Path:
+    """A library with a function of 16 bytes at each of the sites."""
+    source, library = directory / "service.s", directory / "libservice.so"
+    functions = (
+        f".globl site{n}\n.type site{n},@function\nsite{n}: .skip 16,0x90\n.size site{n},16\n" for n in range(SITES)
+    )
+    source.write_text(".text\n.balign 4096\n" + "".join(functions))
+    flags = ["-shared", "-nostdlib", f"-Wl,--build-id=0x{BUILD_ID}", "-Wl,-z,noseparate-code"]
+    subprocess.run(["gcc", *flags, "-o", library, source], check=True)
+    return library
+
+
+def ingest(root: Path, hosts: range, per_process: int) -> None:
+    """Bring in the captures of some hosts, and print the seconds that this took, without making the dumps."""
+    archive = Archive.create(root)
+    with tempfile.TemporaryDirectory() as made:
+        library = image(Path(made))
+        captures = Captures(library)
+        archive.add_image(BUILD_ID, library.name, library)
+    spent = 0.0
+    with archive.incoming() as aside:
+        for host in hosts:
+            for sequence in range(per_process):
+                content = captures.dump(host, sequence)
+                (aside / "dump").write_bytes(content)
+                known = facts(content, host, sequence)
+                started = time.perf_counter()
+                archive.add_capture(known, aside / "dump")
+                spent += time.perf_counter() - started
+    print(json.dumps({"seconds": spent}))
+
+
+def rank(root: Path) -> None:
+    started = time.perf_counter()
+    archive = Archive.open(root)
+    warnings: list[str] = []
+    leaks, watched = fleet.rank(archive, archive.symcaches, warnings.append)
+    seconds = time.perf_counter() - started
+    found = [
+        {"growth": leak.growth, "error": leak.error, "hosts": sorted(leak.hosts), "watched": leak.watched}
+        for leak in leaks
+    ]
+    print(json.dumps({"seconds": seconds, "leaks": found, "processes": len(watched)}))
+
+
+def started(*arguments: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(Path(__file__).resolve()), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def finished(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], int]:
+    """(what it printed, the largest resident set of it in bytes)"""
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _pid, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{process.args!r} failed")
+    return json.loads(output), usage.ru_maxrss * 1024
+
+
+def row(case: str, metric: str, unit: str, ours: float) -> dict[str, Any]:
+    """There is no peer, so the ratio is our own number."""
+    ours = round(ours, 3)
+    return {"case": case, "metric": metric, "unit": unit, "ours": ours, "peer": None, "peer_name": None, "ratio": ours}
+
+
+def measure(count: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of an archive of so many captures, and the promises that it breaks."""
+    root = directory / str(count)
+    hosts = max(count // PER_PROCESS, 2)
+    halves = ((0, hosts // 2), (hosts // 2, hosts))
+    brought = [finished(process) for process in [started("ingest", root, *half, count // hosts) for half in halves]]
+    told, memory = finished(started("rank", root))
+    size = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
+    name = f"{count // 1000}k"
+    seconds = max(output["seconds"] for output, _memory in brought)
+    rows = [
+        row(f"ingest-{name}", "seconds", "s", seconds),
+        row(f"ingest-{name}", "peak-MB", "MB", max(peak for _output, peak in brought) / 1e6),
+        row(f"ingest-{name}", "size-MB", "MB", size / 1e6),
+        row(f"rank-{name}", "seconds", "s", told["seconds"]),
+        row(f"rank-{name}", "peak-MB", "MB", memory / 1e6),
+    ]
+    broken = []
+    leaking = sorted(f"app{host}" for host in range(0, hosts, 3))
+    rate = unbias(LEAKED, LEAKED * OBJECT, INTERVAL)[1] / STEP * DAY * len(leaking)
+    if [leak["hosts"] for leak in told["leaks"]] != [leaking]:
+        broken.append(f"{name}: the leak of {len(leaking)} hosts was not found, but {told['leaks']}")
+    elif abs(told["leaks"][0]["growth"] - rate) > told["leaks"][0]["error"]:
+        broken.append(f"{name}: the true rate is {rate:.0f} bytes a day, and not {told['leaks'][0]}")
+    if count >= 10000 and (told["seconds"] > MOST_SECONDS or memory > MOST_MEMORY):
+        broken.append(f"{name}: ranking took {told['seconds']:.0f} s and {memory / 2**20:.0f} MiB")
+    return rows, broken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--captures", default="1000,3000,10000")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "archive.json")
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    broken: list[str] = []
+    for count in map(int, arguments.captures.split(",")):
+        with tempfile.TemporaryDirectory(prefix="offheap-bench-") as directory:
+            more, failed = measure(count, Path(directory))
+        for line in more:
+            print(f"{line['case']:12} {line['metric']:8} {line['ours']:10.1f} {line['unit']}", flush=True)
+        rows += more
+        broken += failed
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    for line in broken:
+        print(line, file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["ingest"]:
+        ingest(Path(sys.argv[2]), range(int(sys.argv[3]), int(sys.argv[4])), int(sys.argv[5]))
+    elif sys.argv[1:2] == ["rank"]:
+        rank(Path(sys.argv[2]))
+    else:
+        sys.exit(main())
