@@ -211,8 +211,8 @@ def main() -> int:
         broken += failed
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
-    for line in broken:
-        print(line, file=sys.stderr)
+    for promise in broken:
+        print(promise, file=sys.stderr)
     return 1 if broken else 0
 
 
