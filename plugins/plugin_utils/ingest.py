@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def read_packed(data: dict[str, Any], batch: Batch) -> Packed:
             raise TransferError("the host has packed a perf map of an impossible size")
         sizes[member] = members[member]
     total = sum(sizes.values())
-    if not 0 < size <= total * _OVERHEAD + len(sizes) * _PER_MEMBER + _FIXED:
+    if not 0 < size <= most_packed(sizes):
         raise TransferError(f"the host has packed {total} bytes into {size}, which cannot be")
     for member, announced in members.items():
         if sizes.get(member) != announced:
@@ -69,6 +70,11 @@ def read_packed(data: dict[str, Any], batch: Batch) -> Packed:
     if set(sizes) | made != set(members) | set(skipped):
         raise TransferError("the host has packed less than it was asked for, without saying why")
     return Packed(size, sha256, members, {member: str(reason)[:500] for member, reason in skipped.items()})
+
+
+def most_packed(sizes: Mapping[str, int]) -> int:
+    """The most bytes that members of these sizes can be packed into."""
+    return int(sum(sizes.values()) * _OVERHEAD) + len(sizes) * _PER_MEMBER + _FIXED
 
 
 def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Path) -> Ingested:

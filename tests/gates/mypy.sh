@@ -9,7 +9,7 @@ name=ansible_collections.offheap.profiler name_as_path=ansible_collections/offhe
 cd .cache/collections
 
 set --
-for directory in plugins $(cd "$name_as_path" && ls -d tests/*/); do
+for directory in plugins console $(cd "$name_as_path" && ls -d tests/*/); do
     if [ -n "$(find -L "$name_as_path/$directory" -name '*.py' -print -quit)" ]; then
         set -- "$@" -p "$name.$(echo "${directory%/}" | tr / .)"
     fi

@@ -21,6 +21,7 @@ SHIPPED = {
     "MANIFEST.json",
     "README.md",
     "changelogs",
+    "console",
     "docs",
     "extensions",
     "fabfile.py",
@@ -46,7 +47,9 @@ def test_nothing_of_the_workshop_is_in_it(members: dict[str, tarfile.TarInfo]) -
 
 
 def test_everything_that_is_used_is_in_it(members: dict[str, tarfile.TarInfo]) -> None:
-    wanted = [path for path in kept() if path.parts[0] in ("meta", "playbooks", "plugins", "roles")]
+    wanted = [
+        path for path in kept() if path.parts[0] in ("console", "fabfile.py", "meta", "playbooks", "plugins", "roles")
+    ]
     assert [str(path) for path in wanted if str(path) not in members] == []
 
 

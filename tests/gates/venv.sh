@@ -5,8 +5,8 @@
 set -eu
 dir=$1 python=$2 requirements=$3
 
-# Requirements may include the controller's own, so both files make the key.
-key=$(cat "$requirements" meta/ee-requirements.txt | sha256sum | cut -c1-16)
+# Requirements may include the controller's own, so all files make the key.
+key=$(cat "$requirements" meta/ee-requirements.txt console/requirements.txt | sha256sum | cut -c1-16)
 mkdir -p "$(dirname "$dir")" .cache
 exec 9>".cache/$(basename "$dir").lock"
 flock 9

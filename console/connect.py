@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Connections to hosts, each host key checked as OpenSSH would check it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import paramiko
+from fabric import Config, Connection
+from paramiko.ssh_exception import NoValidConnectionsError
+
+from . import streams
+from .session import Session, Stream, command
+from .target import Settings, Target, TargetError, settings
+
+#: hosts at once behind one gateway; its sshd begins to refuse beyond ten unauthenticated ones (MaxStartups)
+PER_GATEWAY = 8
+_ATTEMPTS = 5
+#: seconds for the handshake and for the login
+_PHASE = 30.0
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+class ConnectError(Exception):
+    """A host cannot be reached, or is not who it was, or does not let us in. The message says which and what to do."""
+
+
+class KnownHosts(paramiko.MissingHostKeyPolicy):
+    """What is done with a host key: a known one passes, a changed one never, a new one with C(accept_new) only."""
+
+    _writing = threading.Lock()
+
+    def __init__(self, found: Settings, accept_new: bool) -> None:
+        self.files = [Path(name).expanduser() for name in found.words("userknownhostsfile")]
+        self.system = [Path(name) for name in found.words("globalknownhostsfile")]
+        self._keys = paramiko.HostKeys()
+        self._alias = found.one("hostkeyalias")
+        self._accept_new = accept_new or found.one("stricthostkeychecking") in ("accept-new", "no", "off", "false")
+
+    def install(self, client: paramiko.SSHClient) -> None:
+        for path in (*self.files, *self.system):
+            with contextlib.suppress(OSError):
+                client.load_system_host_keys(str(path))
+                self._keys.load(str(path))
+        client.set_missing_host_key_policy(self)
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        if self._alias:
+            known = self._keys.lookup(self._alias)
+            if known is not None and known.get(key.get_name()) == key:
+                return
+            if known is not None:
+                raise paramiko.BadHostKeyException(self._alias, key, next(iter(known.values())))
+        if not self._accept_new:
+            raise ConnectError(
+                f"its host key is not known ({key.get_name()} {key.fingerprint}). Compare it with the host's, then"
+                " connect once with ssh, or run this with --accept-new"
+            )
+        if self.files:
+            with self._writing:
+                self.files[0].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with self.files[0].open("a", encoding="ascii") as stream:
+                    stream.write(f"{self._alias or hostname} {key.get_name()} {key.get_base64()}\n")
+
+
+@dataclass
+class _Gateway:
+    """A connection that others go through; opened by the first of them."""
+
+    connection: Connection
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    places: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(PER_GATEWAY))
+
+
+class Connector:
+    """Opens sessions. One object serves all hosts and threads of a run, so that gateways are shared.
+
+    C(password) gives the secret for sudo on a host, or None. Use it as a context manager.
+    """
+
+    def __init__(self, accept_new: bool, connect_timeout: float, password: Callable[[Target], str | None]) -> None:
+        self._accept_new = accept_new
+        self._timeout = connect_timeout
+        self._password = password
+        self._gateways: dict[str, _Gateway] = {}
+        self._streams: set[Stream] = set()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Connector:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.hang_up()
+        for gateway in self._gateways.values():
+            gateway.connection.close()
+
+    def hang_up(self) -> None:
+        """End the sessions that other threads still have."""
+        with self._lock:
+            streams_now = list(self._streams)
+        for stream in streams_now:
+            stream.close()
+
+    @contextlib.contextmanager
+    def session(self, target: Target) -> Iterator[Session]:
+        """A session with the host, as root where its settings say so.
+
+        Raises ConnectError, TargetError, session.SessionError.
+        """
+        with self._stream(target) as (stream, ready, prompt):
+            with self._lock:
+                self._streams.add(stream)
+            try:
+                yield Session(stream, ready, prompt, lambda: self._password(target))
+            finally:
+                with self._lock:
+                    self._streams.discard(stream)
+
+    @contextlib.contextmanager
+    def _stream(self, target: Target) -> Iterator[tuple[Stream, str, str]]:
+        if target.local:
+            line, ready, prompt = command(target.python, target.become and os.geteuid() != 0, target.become_user)
+            with contextlib.closing(streams.ProcessStream(line, _PHASE)) as local:
+                yield local, ready, prompt
+            return
+        found = settings(target.address, target.arguments)
+        as_root = found.user == "root" and target.become_user == "root"
+        line, ready, prompt = command(target.python, target.become and not as_root, target.become_user)
+        with self._connection(target, found) as connection:
+            try:
+                stream = streams.ChannelStream(connection.transport, line, _PHASE)
+            except (paramiko.SSHException, OSError) as error:
+                raise ConnectError(f"no command can be run there: {error}") from error
+            with contextlib.closing(stream):
+                yield stream, ready, prompt
+
+    @contextlib.contextmanager
+    def _connection(self, target: Target, found: Settings) -> Iterator[Connection]:
+        jump = found.one("proxyjump")
+        if jump is None:
+            with contextlib.closing(self._open(target.name, found, target.password, None)) as connection:
+                yield connection
+            return
+        gateway = self._gateway(jump)
+        with gateway.places:
+            with gateway.lock:
+                if not gateway.connection.is_connected:
+                    _handshake(gateway.connection, f"the jump host {jump}")
+            with contextlib.closing(self._open(target.name, found, target.password, gateway.connection)) as connection:
+                yield connection
+
+    def _gateway(self, jump: str) -> _Gateway:
+        """The one that ends the chain C(a,b,c): each hop is reached through the one before it (ssh_config(5))."""
+        with self._lock:
+            if jump not in self._gateways:
+                connection = None
+                for hop in jump.split(","):
+                    found = _hop(hop)
+                    connection = self._made(found, None, connection)
+                assert connection is not None
+                self._gateways[jump] = _Gateway(connection)
+            return self._gateways[jump]
+
+    def _made(self, found: Settings, password: str | None, gateway: Connection | str | None) -> Connection:
+        keys = [Path(name).expanduser() for name in found.words("identityfile")]
+        arguments = {
+            "allow_agent": found.one("identitiesonly") != "yes",
+            "look_for_keys": False,
+            "key_filename": [str(path) for path in keys if path.is_file()],
+            "password": password,
+            "banner_timeout": _PHASE,
+            "auth_timeout": _PHASE,
+            "compress": found.one("compression") == "yes",
+        }
+        connection = Connection(
+            found.hostname,
+            user=found.user,
+            port=found.port,
+            config=Config(ssh_config=paramiko.SSHConfig()),
+            gateway=gateway or False,
+            connect_timeout=int(found.one("connecttimeout") or self._timeout),
+            connect_kwargs=arguments,
+        )
+        KnownHosts(found, self._accept_new).install(connection.client)
+        return connection
+
+    def _open(self, name: str, found: Settings, password: str | None, gateway: Connection | None) -> Connection:
+        connection = self._made(found, password, gateway or found.one("proxycommand"))
+        _handshake(connection, name)
+        return connection
+
+
+def _hop(hop: str) -> Settings:
+    """Settings of a jump host: [user@]host[:port], or a URI of that."""
+    if not hop.startswith("ssh://"):
+        hop = f"ssh://{hop}"
+    return settings(hop, ())
+
+
+def _handshake(connection: Connection, name: str) -> None:
+    """Connect and log in; when sshd sheds load (MaxStartups), again after a while. Raises ConnectError."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            connection.open()
+            connection.transport.set_keepalive(15)
+            return
+        except (EOFError, ConnectionResetError, paramiko.SSHException) as error:
+            connection.client.close()
+            if not _is_shed(error) or attempt == _ATTEMPTS - 1:
+                raise ConnectError(_explained(error, name)) from error
+        except OSError as error:
+            raise ConnectError(_explained(error, name)) from error
+        time.sleep(random.uniform(0.2, 0.6) * 2**attempt)
+
+
+def _is_shed(error: Exception) -> bool:
+    return not isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException)) and (
+        isinstance(error, (EOFError, ConnectionResetError))
+        or "banner" in str(error)
+        or "Connection reset" in str(error)
+    )
+
+
+def _explained(error: Exception, name: str) -> str:
+    match error:
+        case paramiko.BadHostKeyException():
+            return (
+                f"the host key of {name} has CHANGED (it shows {error.key.fingerprint}, known is"
+                f" {error.expected_key.fingerprint}). Either the host was made anew or somebody is in between; nothing"
+                " was sent. If it was made anew, remove the old key with ssh-keygen -R"
+            )
+        case paramiko.PasswordRequiredException():
+            return f"the key for {name} has a passphrase: load it into ssh-agent"
+        case paramiko.AuthenticationException():
+            return f"{name} does not let us in: {error}. Try it with ssh, which shows what it offers"
+        case NoValidConnectionsError() | ConnectionRefusedError():
+            return f"nothing listens for SSH at {name}"
+        case TimeoutError():
+            return f"{name} does not answer"
+        case socket.gaierror():
+            return f"{name} has no address: {error.strerror}"
+    return f"no connection to {name}: {error or type(error).__name__}"
+
+
+__all__ = ["ConnectError", "Connector", "KnownHosts", "TargetError"]

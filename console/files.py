@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Dumps that lie on this machine, looked at: what the modules heap_analyze and heap_compare do, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..plugins.plugin_utils.analysis import Request, analyze
+from ..plugins.plugin_utils.compare import By, Side, compare
+from ..plugins.plugin_utils.export import comparison
+from ..plugins.plugin_utils.selection import Selection
+from ..plugins.plugin_utils.sources import Source, open_reader
+from ..plugins.plugin_utils.table import Measure
+
+Warn = Callable[[str], None]
+
+
+def analyzed(request: Request, dump: Path, binary_path: Sequence[Path], warn: Warn) -> bytes:
+    """One dump, as asked for. Raises AnalysisError, SourceError, ArchiveError."""
+    with open_reader([dump], None, binary_path, None, False) as reader:
+        source = reader.read(dump)
+        answer = analyze(request, source, None, reader.images)
+        for warning in dict.fromkeys(reader.warnings):
+            warn(warning)
+    return answer.content
+
+
+def compared(
+    before: Path, after: Path, focus: str, limit: int, as_json: bool, binary_path: Sequence[Path], warn: Warn
+) -> str:
+    """What is different between two dumps. Raises SelectionError, SourceError, ArchiveError."""
+    with open_reader([before, after], None, binary_path, None, False) as reader:
+        first, second = (_side(reader.read(path), Selection(focus, "")) for path in (before, after))
+        for warning in dict.fromkeys(reader.warnings):
+            warn(warning)
+    found = compare(first, second, Measure.INUSE_SPACE, By.STACKS)
+    for warning in found.warnings:
+        warn(warning)
+    if as_json:
+        return comparison.as_json(found, first, second)
+    return comparison.text(found, first, second, limit)
+
+
+def _side(source: Source, selection: Selection) -> Side:
+    return Side(selection.apply(source.samples), source.executable, {"dump": str(source.path), **source.facts})

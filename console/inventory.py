@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Hosts of an Ansible inventory, with what their connections need."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .target import Target, TargetError
+
+_READER = Path(__file__).with_name("read_inventory.py")
+_TRUE = ("1", "on", "t", "true", "y", "yes")
+
+
+def targets(sources: Sequence[str], limit: str) -> list[Target]:
+    """The hosts that match C(limit), an Ansible pattern. Without sources, those of ansible.cfg. Raises TargetError."""
+    command = [sys.executable, str(_READER), limit, *sources]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    try:
+        found = json.loads(done.stdout)
+    except ValueError as error:
+        raise TargetError(f"cannot read the inventory: {done.stderr.strip()}") from error
+    if not found:
+        reason = f"no host of the inventory matches {limit!r}" if limit else "the inventory has no hosts"
+        raise TargetError(f"{reason}; name hosts with -H HOST,HOST or an inventory with -i")
+    return [_target(variables) for variables in found]
+
+
+def _target(variables: Mapping[str, str]) -> Target:
+    def value(*names: str) -> str:
+        return next((variables[f"ansible_{name}"] for name in names if variables.get(f"ansible_{name}")), "")
+
+    name = variables["name"]
+    method = value("become_method") or "sudo"
+    if method.rpartition(".")[2] != "sudo":
+        raise TargetError(f"{name}: the console becomes root by sudo only, and ansible_become_method is {method}")
+    arguments = []
+    for flag, found in (
+        ("-i", value("ssh_private_key_file", "private_key_file")),
+        ("-p", value("port", "ssh_port")),
+        ("-l", value("user", "ssh_user")),
+    ):
+        arguments += [flag, found] if found else []
+    arguments += [word for option in ("ssh_common_args", "ssh_extra_args") for word in shlex.split(value(option))]
+    python = value("python_interpreter")
+    return Target(
+        name,
+        value("host", "ssh_host") or name,
+        tuple(arguments),
+        value("password", "ssh_pass", "ssh_password") or None,
+        "python3" if not python or python.startswith("auto") else python,
+        # As the playbooks of this collection, which become root unless they are told otherwise.
+        value("become").lower() in _TRUE if value("become") else True,
+        value("become_user") or "root",
+        value("become_password", "become_pass") or None,
+        value("connection").rpartition(".")[2] == "local",
+    )

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Reads an inventory as Ansible does, vault included: a program, started by inventory.py.
+
+Ansible changes for its whole process how Python finds collections, so it has a process of its own. Arguments are the
+limit and the sources; on standard output is a JSON list of hosts with their variables, templates resolved; on standard
+error, with exit status 1, why there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from ansible import constants
+from ansible.cli import CLI
+from ansible.errors import AnsibleError
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import init_plugin_loader
+from ansible.template import Templar
+from ansible.vars.manager import VariableManager
+
+# What the connection plugins ssh and local and the become plugin sudo know (their documentation).
+NAMES = """
+    ansible_host ansible_ssh_host ansible_port ansible_ssh_port ansible_user ansible_ssh_user ansible_password
+    ansible_ssh_pass ansible_ssh_password ansible_ssh_private_key_file ansible_private_key_file ansible_ssh_common_args
+    ansible_ssh_extra_args ansible_connection ansible_python_interpreter ansible_become ansible_become_method
+    ansible_become_user ansible_become_password ansible_become_pass
+""".split()
+
+
+def read(limit: str, sources: list[str]) -> list[dict[str, Any]]:
+    """The hosts, each with its C(name). Raises AnsibleError."""
+    init_plugin_loader()
+    loader = DataLoader()
+    identities = constants.config.get_config_value("DEFAULT_VAULT_IDENTITY_LIST")
+    CLI.setup_vault_secrets(loader, vault_ids=identities, auto_prompt=False)
+    inventory = InventoryManager(loader, sources=sources or constants.config.get_config_value("DEFAULT_HOST_LIST"))
+    manager = VariableManager(loader, inventory)
+    inventory.subset(limit or None)
+    return [_host(host.name, manager.get_vars(host=host), loader) for host in inventory.get_hosts()]
+
+
+def _host(name: str, variables: dict[str, Any], loader: DataLoader) -> dict[str, Any]:
+    templar = Templar(loader, variables=variables)
+    found = {known: str(templar.template(variables[known])) for known in NAMES if variables.get(known) is not None}
+    return {"name": name, **found}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(read(sys.argv[1], sys.argv[2:])))
+    except AnsibleError as error:
+        sys.exit(str(error))

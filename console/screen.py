@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What the operator sees: tables, progress, and who failed; JSON for scripts, plain lines where there is no terminal.
+
+Results go to standard output, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ..plugins.plugin_utils.byte_size import as_text
+from .fleet import Outcome
+from .target import Target
+
+
+class Screen:
+    """Standard output and standard error of one command."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+        # Without a terminal nothing is cut off to fit one.
+        self.out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+        self.err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+        self._asking = threading.Lock()
+        self._secret: str | None = None
+        self._progress: Progress | None = None
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], right: Sequence[int] = ()) -> None:
+        """Rows under their headings; the columns numbered in C(right) have numbers."""
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="right" if number in right else "left", no_wrap=number != len(columns) - 1)
+        for row in rows:
+            table.add_row(*[cell if isinstance(cell, Text) else Text(cell) for cell in row])
+        if sys.stdout.isatty():
+            self.out.print(table)
+        else:
+            Console(width=max(80, _widest(rows)), highlight=False).print(table)
+
+    def json(self, document: Any) -> None:
+        print(json.dumps(document, indent=1), flush=True)
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line for people."""
+        self.err.print(Text(text, style))
+
+    def password(self, target: Target) -> str | None:
+        """The host's own password for sudo, else one that is asked for, hidden, once for all hosts."""
+        if target.become_password is not None:
+            return target.become_password
+        if not sys.stdin.isatty():
+            return None
+        with self._asking:
+            if self._secret is None:
+                with self._paused():
+                    self._secret = getpass.getpass(f"password for sudo (asked by {target.name}): ")
+            return self._secret
+
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
+        if self._progress is not None:
+            self._progress.stop()
+        try:
+            yield
+        finally:
+            if self._progress is not None:
+                self._progress.start()
+
+    @contextlib.contextmanager
+    def progress(self, what: str, count: int) -> Iterator[Steps]:
+        """While hosts are worked on: how many are done, and how many bytes have come. Nothing without a terminal."""
+        if not self.err.is_terminal or not what:
+            yield Steps()
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[size]}"),
+        )
+        with Progress(*columns, TimeElapsedColumn(), console=self.err, transient=True) as self._progress:
+            yield Steps(self._progress, what, count)
+        self._progress = None
+
+    def failures(self, outcomes: Sequence[Outcome[Any]]) -> int:
+        """Say which hosts failed and why. Returns how many."""
+        failed = [outcome for outcome in outcomes if outcome.error]
+        for outcome in sorted(failed, key=lambda outcome: outcome.target.name):
+            self.say(f"{outcome.target.name}: {outcome.error}", "red")
+        if failed and len(outcomes) > 1:
+            self.say(f"{len(failed)} of {len(outcomes)} hosts failed", "bold red")
+        return len(failed)
+
+
+class Steps:
+    """Counts what is done, from any thread."""
+
+    def __init__(self, progress: Progress | None = None, what: str = "", count: int = 0) -> None:
+        self._progress = progress
+        self._task = progress.add_task(what, total=count, size="") if progress else None
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def done(self) -> None:
+        """One more host is done."""
+        if self._progress is not None and self._task is not None:
+            self._progress.advance(self._task)
+
+    def came(self, size: int) -> None:
+        """So many more bytes have come."""
+        if self._progress is not None and self._task is not None:
+            with self._lock:
+                self._bytes += size
+                self._progress.update(self._task, size=as_text(self._bytes))
+
+
+def _widest(rows: Sequence[Sequence[str | Text]]) -> int:
+    return max((sum(len(cell) + 2 for cell in row) for row in rows), default=0)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Who is looked at, and how OpenSSH would get there."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fabric.connection import derive_shorthand
+
+
+class TargetError(Exception):
+    """A host, an inventory or OpenSSH's settings for them make no sense. The message says which."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A host. C(name) is what people call it, and tells hosts apart; C(address) is what OpenSSH is asked for.
+
+    C(arguments) are OpenSSH's own (C(-o), C(-i), C(-J) ...). Without C(python) the host's python3 is taken.
+    """
+
+    name: str
+    address: str
+    arguments: tuple[str, ...] = ()
+    password: str | None = field(default=None, repr=False)
+    python: str = "python3"
+    become: bool = True
+    become_user: str = "root"
+    become_password: str | None = field(default=None, repr=False)
+    local: bool = False
+
+
+def from_word(word: str, keys: Sequence[str] = ()) -> Target:
+    """A host as -H has it: [user@]host[:port]. localhost is this machine, without SSH."""
+    parts = derive_shorthand(word)
+    if not parts["host"]:
+        raise TargetError(f"{word!r} is not a host: expected [user@]host[:port]")
+    if word == "localhost":
+        return Target(word, word, local=True)
+    arguments = [argument for key in keys for argument in ("-i", key)]
+    if parts["user"]:
+        arguments += ["-l", parts["user"]]
+    if parts["port"]:
+        arguments += ["-p", str(parts["port"])]
+    return Target(word, parts["host"], tuple(arguments))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ssh_config(5) says of a host, by keyword in lower case."""
+
+    values: dict[str, list[str]]
+
+    def one(self, keyword: str) -> str | None:
+        """The value, None where there is none."""
+        found = self.values.get(keyword, ["none"])[0]
+        return None if found == "none" else found
+
+    def words(self, keyword: str) -> list[str]:
+        """The values of a keyword that has several, in one line or in several."""
+        return [word for line in self.values.get(keyword, []) for word in shlex.split(line) if word != "none"]
+
+    @property
+    def hostname(self) -> str:
+        return self.values["hostname"][0]
+
+    @property
+    def user(self) -> str:
+        return self.values["user"][0]
+
+    @property
+    def port(self) -> int:
+        return int(self.values["port"][0])
+
+
+def settings(address: str, arguments: Sequence[str]) -> Settings:
+    """OpenSSH's settings for a host, with Include, Match and all, from OpenSSH itself. Raises TargetError."""
+    try:
+        done = subprocess.run(
+            ["ssh", "-G", *arguments, "--", address],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise TargetError(f"OpenSSH's client is needed to read its settings, and ssh cannot be run: {error}") from error
+    if done.returncode:
+        raise TargetError(f"OpenSSH refuses its settings: {done.stderr.strip()}")
+    values: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        keyword, _blank, value = line.partition(" ")
+        values.setdefault(keyword, []).append(value)
+    return Settings(values)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The memory of a unit on some hosts as it grows: numbers, curves, and growth per hour."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from ..plugins.plugin_utils.byte_size import as_text
+from ..plugins.plugin_utils.trend import theil_sen
+from .session import Session
+
+#: samples that are kept of a host; the slope of all pairs of them is taken at each look
+MOST = 240
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_HOUR = 3600.0
+
+
+@dataclass
+class Series:
+    """What a host has told: times in seconds since the epoch, sizes in bytes; C(live) is empty without an agent."""
+
+    host: str
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
+    rss: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
+    live: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
+    state: str = "connecting"
+    restarts: int | None = None
+
+    def add(self, sample: dict[str, Any]) -> None:
+        """Take a sample in, as a host sends it. A restart begins anew. Raises ValueError, KeyError, TypeError."""
+        restarts = int(sample["restarts"])
+        if self.restarts is not None and restarts != self.restarts:
+            for column in (self.times, self.rss, self.live):
+                column.clear()
+        self.restarts = restarts
+        self.state = str(sample["active"])[:20]
+        self.times.append(float(sample["time"]))
+        self.rss.append(float(sample["rss"]))
+        if "allocated" in sample:
+            self.live.append(float(sample["allocated"]))
+
+    def growth(self) -> float | None:
+        """Bytes per hour of the allocator's live bytes, or of RSS where nobody knows those; None with too little."""
+        values = self.live if len(self.live) == len(self.times) else self.rss
+        if len(values) < 3:
+            return None
+        return theil_sen(list(self.times), list(values)) * _HOUR
+
+    def document(self) -> dict[str, Any]:
+        """The newest numbers, for scripts."""
+        return {
+            "host": self.host,
+            "state": self.state,
+            "time": self.times[-1] if self.times else None,
+            "rss": self.rss[-1] if self.rss else None,
+            "live": self.live[-1] if self.live else None,
+            "growth_per_hour": self.growth(),
+        }
+
+
+def follow(series: Series, session: Session, unit: str, interval: float, stop: threading.Event) -> None:
+    """Ask a host for samples until C(stop) is set. Raises SessionError, HostError."""
+    while not stop.is_set():
+        began = time.monotonic()
+        try:
+            series.add(session.ask("sample", unit=unit))
+        except (KeyError, TypeError, ValueError):
+            series.state = "?"
+        stop.wait(max(0.0, interval - (time.monotonic() - began)))
+
+
+def curve(values: Sequence[float], width: int) -> str:
+    """The last values as a line of blocks, from the smallest to the largest."""
+    shown = list(values)[-width:]
+    low, high = min(shown, default=0.0), max(shown, default=0.0)
+    if high - low <= 0.001 * high:
+        return _BLOCKS[0] * len(shown)
+    return "".join(_BLOCKS[min(int((value - low) / (high - low) * len(_BLOCKS)), len(_BLOCKS) - 1)] for value in shown)
+
+
+def per_hour(growth: float | None) -> str:
+    if growth is None:
+        return "…"
+    return f"{'+' if growth >= 0 else '-'}{as_text(abs(growth))}/h"
+
+
+class View:
+    """All series as a table that draws itself anew."""
+
+    def __init__(self, unit: str, series: Sequence[Series]) -> None:
+        self._unit = unit
+        self._series = series
+
+    def __rich_console__(self, _console: RichConsole, options: ConsoleOptions) -> RenderResult:
+        hosts = max((len(one.host) for one in self._series), default=4)
+        width = max(8, min(60, options.max_width - hosts - 46))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("HOST", "RSS", "LIVE", "GROWTH", ""):
+            table.add_column(name, justify="right" if name in ("RSS", "LIVE", "GROWTH") else "left", no_wrap=True)
+        for one in self._series:
+            if not one.times:
+                table.add_row(Text(one.host), "", "", "", Text(one.state, "dim"))
+                continue
+            live = as_text(one.live[-1]) if one.live else "-"
+            state = "" if one.state == "active" else f" {one.state}"
+            line = Text(curve(one.live or one.rss, width)) + Text(state, "red")
+            table.add_row(Text(one.host), as_text(one.rss[-1]), live, per_hour(one.growth()), line)
+        yield Text(f"{self._unit}   Ctrl-C ends", "dim")
+        yield table

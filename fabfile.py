@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The operator's console: look at hosts now, without a playbook. `fab -l` lists what there is."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from fabric import main as fabric_main
+from fabric import task
+from invoke.context import Context
+from invoke.exceptions import Exit
+
+HERE = Path(__file__).resolve().parent
+
+
+def _make_importable() -> None:
+    """Give the collection the name that Ansible gives it, wherever it lies."""
+    places: dict[str, list[str]] = {"ansible_collections": [], "ansible_collections.offheap": []}
+    for name, place in {**places, "ansible_collections.offheap.profiler": [str(HERE)]}.items():
+        package = sys.modules.setdefault(name, types.ModuleType(name))
+        package.__path__ = list(package.__dict__.get("__path__", place))
+
+
+_make_importable()
+
+from ansible_collections.offheap.profiler.console import collect as collecting
+from ansible_collections.offheap.profiler.console import fleet, screen, target
+from ansible_collections.offheap.profiler.console.connect import Connector
+from ansible_collections.offheap.profiler.console.session import Session
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import ArchiveError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.byte_size import as_text
+from ansible_collections.offheap.profiler.plugins.plugin_utils.function_names import printable
+
+_FLEET_HELP = {
+    "inventory": "Ansible inventory; may be given several times (also as fab -i INVENTORY TASK)",
+    "limit": "pattern of hosts, as ansible-playbook --limit has it",
+    "json": "print JSON",
+    "accept_new": "take the keys of hosts that were never seen before, and remember them in known_hosts; a key that has"
+    " changed is refused all the same",
+    "at_once": "hosts at once (32)",
+    "timeout": "seconds to wait for a connection (10)",
+}
+_ARCHIVE = "offheap/archive"
+
+
+class Hosts:
+    """The hosts of a command and the way to them."""
+
+    def __init__(self, targets: list[target.Target], show: screen.Screen, options: dict[str, Any]) -> None:
+        self.targets = targets
+        self.show = show
+        self._options = options
+
+    def ask(
+        self, what: str, work: Callable[[target.Target, Session, screen.Steps], fleet.Result]
+    ) -> tuple[list[fleet.Outcome[fleet.Result]], int]:
+        """Do the work on all of them. Returns what came of each, by name, and how many failed, which has been said."""
+        outcomes = []
+        options = self._options
+        with (
+            Connector(options["accept_new"], float(options["timeout"]), self.show.password) as connector,
+            self.show.progress(what, len(self.targets)) as steps,
+        ):
+            bound = functools.partial(_bound, work, steps)
+            for outcome in fleet.run(self.targets, connector, bound, int(options["at_once"])):
+                outcomes.append(outcome)
+                steps.done()
+        outcomes.sort(key=lambda outcome: outcome.target.name)
+        return outcomes, self.show.failures(outcomes)
+
+
+def _bound(
+    work: Callable[..., fleet.Result], steps: screen.Steps, host: target.Target, session: Session
+) -> fleet.Result:
+    return work(host, session, steps)
+
+
+def on_hosts(body: Callable[..., int]) -> Any:
+    """A task for all hosts at once.
+
+    Fabric runs a task once for each host of -H, one after the other, and its post tasks once: so the task only takes
+    its arguments down, and its post task does the work. C(body) returns how many hosts failed.
+    """
+    noted: list[dict[str, Any]] = []
+
+    def work(context: Context) -> None:
+        options = noted[0]
+        noted.clear()
+        show = screen.Screen(options.pop("json"))
+        ways = {name: options.pop(name) for name in ("inventory", "limit", "accept_new", "at_once", "timeout")}
+        try:
+            if options.get("unit") == "" and body.__name__ != "collect":
+                raise target.TargetError("name the service with --unit, such as --unit frontend")
+            hosts = Hosts(_targets(ways["inventory"], ways["limit"]), show, ways)
+            failed = body(hosts, **options)
+        except (target.TargetError, ArchiveError) as error:
+            raise Exit(f"{error}", 2) from error
+        if failed:
+            raise Exit(code=1)
+
+    @functools.wraps(body)
+    def note(context: Context, **options: Any) -> None:
+        noted.append(options)
+
+    note.__signature__ = _with_fleet_options(body)  # type: ignore[attr-defined]
+    described = {name: text for name, text in (getattr(body, "help", {})).items()}
+    # Without positional arguments: --help would be taken for one.
+    return task(post=[task(work)], positional=[], iterable=["inventory"], help={**_FLEET_HELP, **described})(note)
+
+
+def _with_fleet_options(body: Callable[..., int]) -> inspect.Signature:
+    own = list(inspect.signature(body).parameters.values())
+    options = {"inventory": None, "limit": "", "json": False, "accept_new": False, "at_once": 32, "timeout": 10}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature(
+        [own[0], *(inspect.Parameter(name, kind, default=value) for name, value in options.items()), *own[1:]]
+    )
+
+
+def helped(**texts: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """What --help says of a task's own options."""
+
+    def mark(body: Callable[..., int]) -> Callable[..., int]:
+        body.help = texts  # type: ignore[attr-defined]
+        return body
+
+    return mark
+
+
+def _targets(inventories: list[str], limit: str) -> list[target.Target]:
+    """The hosts of -H, or of the inventories.
+
+    Fabric takes what follows its own -i for a private key: what is none is an inventory here.
+    """
+    core = fabric_main.program.core[0].args
+    given = list(core.identity.value or [])
+    keys = [path for path in given if _is_private_key(path)]
+    inventories = [*inventories, *(path for path in given if path not in keys)]
+    if core.hosts.value:
+        if inventories or limit:
+            raise target.TargetError("name hosts with -H, or an inventory with -i and --limit, not both")
+        return [target.from_word(word.strip(), keys) for word in core.hosts.value.split(",") if word.strip()]
+    from ansible_collections.offheap.profiler.console import inventory
+
+    return inventory.targets(inventories, limit)
+
+
+def _is_private_key(path: str) -> bool:
+    try:
+        with Path(path).expanduser().open("rb") as stream:
+            return b"PRIVATE KEY-----" in stream.readline(200)
+    except OSError:
+        return False
+
+
+@on_hosts
+def units(hosts: Hosts) -> int:
+    """
+    What runs on the hosts, how much memory it holds, and what of it is profiled.
+
+        fab -H app1,app2 units
+    """
+    return _units(hosts, lambda _unit: True)
+
+
+@on_hosts
+def status(hosts: Hosts) -> int:
+    """
+    The profiled units of a fleet: memory, and whether they are sampled now.
+
+        fab -i inventory --limit web status          as: fab status -i inventory --limit web
+    """
+    return _units(hosts, lambda unit: bool(unit["profiled"]))
+
+
+def _units(hosts: Hosts, wanted: Callable[[dict[str, Any]], bool]) -> int:
+    outcomes, failed = hosts.ask("looking", lambda _host, session, _steps: session.ask("units")["units"])
+    found = [(outcome.target.name, unit) for outcome in outcomes for unit in outcome.result or [] if wanted(unit)]
+    if hosts.show.as_json:
+        hosts.show.json([{"host": host, **unit} for host, unit in found])
+        return failed
+    rows = [
+        (
+            host,
+            printable(unit["unit"]),
+            as_text(unit["rss"]),
+            str(unit["processes"]),
+            unit["runtime"],
+            unit["allocator"],
+            {True: "sampling", False: "armed, off", None: "no agent"}[unit["sampling"]] if unit["profiled"] else "-",
+        )
+        for host, unit in found
+    ]
+    if rows:
+        hosts.show.table(("HOST", "UNIT", "MEMORY", "PROCS", "RUNTIME", "ALLOCATOR", "PROFILED"), rows, (2, 3))
+    elif not failed:
+        hosts.show.say("no unit is profiled on these hosts: enable-profiling.yml does that")
+    return failed
+
+
+@on_hosts
+@helped(unit="the service", interval="seconds between looks (2)", seconds="end after so long (never)")
+def watch(hosts: Hosts, unit: str = "", interval: int = 2, seconds: int = 0) -> int:
+    """
+    Live: resident and live memory, growth per hour, as curves. Ctrl-C ends it.
+
+        fab -H app1 watch --unit frontend
+    """
+    from ansible_collections.offheap.profiler.console import watch as watching
+
+    series = {host.name: watching.Series(host.name) for host in hosts.targets}
+    stop = threading.Event()
+    timer = threading.Timer(float(seconds), stop.set)
+    timer.daemon = True
+    if float(seconds) > 0:
+        timer.start()
+
+    def work(host: target.Target, session: Session, _steps: screen.Steps) -> None:
+        watching.follow(series[host.name], session, unit, float(interval), stop)
+
+    try:
+        with _watched(hosts.show, watching.View(unit, list(series.values())), list(series.values()), float(interval)):
+            return hosts.ask("", work)[1]
+    finally:
+        stop.set()
+        timer.cancel()
+
+
+@contextmanager
+def _watched(show: screen.Screen, view: Any, series: list[Any], interval: float) -> Iterator[None]:
+    """While it lasts, the view on a terminal; elsewhere lines, or JSON, one for each host and look."""
+    if show.out.is_terminal and not show.as_json:
+        from rich.live import Live
+
+        with Live(view, console=show.out, refresh_per_second=4, screen=False):
+            yield
+        return
+    over = threading.Event()
+
+    def lines() -> None:
+        shown: dict[str, float] = {}
+        while not over.wait(interval / 4):
+            for one in series:
+                document = one.document()
+                if document["time"] is None or shown.get(one.host) == document["time"]:
+                    continue
+                shown[one.host] = document["time"]
+                if show.as_json:
+                    print(json.dumps(document), flush=True)
+                    continue
+                growth = "" if document["growth_per_hour"] is None else f" {as_text(document['growth_per_hour'])}/h"
+                moment = time.strftime("%H:%M:%S", time.localtime(document["time"]))
+                print(f"{moment} {one.host} rss {as_text(document['rss'])}{growth}", flush=True)
+
+    thread = threading.Thread(target=lines, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@on_hosts
+@helped(unit="the service", archive=f"directory of the archive ({_ARCHIVE})", rows="functions to show (15)")
+def dump(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE, rows: int = 15) -> int:
+    """
+    Dump now, bring it into the archive, and show what holds the memory.
+
+        fab -H app1 dump --unit frontend
+    """
+    store = collecting.open_archive(Path(archive))
+
+    def work(host: target.Target, session: Session, steps: screen.Steps) -> Any:
+        done = session.ask("control", 120.0, unit=unit, parameters={"command": "dump"})
+        names = {Path(str(one["path"])).name for one in done["dumps"]}
+        brought = collecting.collect(host, session, store, [unit], steps.came)
+        return [capture for capture in brought.captures if capture.facts["dump"]["name"] in names]
+
+    outcomes, failed = hosts.ask("dumping", work)
+    captures = [capture for outcome in outcomes for capture in outcome.result or []]
+    if hosts.show.as_json:
+        hosts.show.json([{"host": one.host, "unit": one.unit, "capture": str(one.path)} for one in captures])
+        return failed
+    for capture in captures:
+        sys.stdout.write(_top(capture.path, int(rows), False, "", hosts.show))
+    return failed
+
+
+@on_hosts
+@helped(unit="only this service; may be given several times", archive=f"directory of the archive ({_ARCHIVE})")
+def collect(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE) -> int:
+    """
+    Bring all new captures of all hosts into the archive, in parallel.
+
+        fab -i inventory collect                     as: fab collect -i inventory
+    """
+    store = collecting.open_archive(Path(archive))
+    wanted = [unit] if unit else []
+    outcomes, failed = hosts.ask(
+        "collecting", lambda host, session, steps: collecting.collect(host, session, store, wanted, steps.came)
+    )
+    brought = [(outcome.target.name, outcome.result) for outcome in outcomes if outcome.result is not None]
+    for host, one in brought:
+        for problem in one.problems:
+            hosts.show.say(f"{host}: {printable(problem)}", "yellow")
+    if hosts.show.as_json:
+        hosts.show.json(
+            [
+                {
+                    "host": host,
+                    "captures": [str(capture.path) for capture in one.captures],
+                    "images": one.images,
+                    "transferred": one.transferred,
+                }
+                for host, one in brought
+            ]
+        )
+        return failed
+    rows = [
+        (host, printable(name), str(count), as_text(one.transferred) if first else "")
+        for host, one in brought
+        for first, (name, count) in _first(one.units.items() or [("nothing new", 0)])
+    ]
+    if rows:
+        hosts.show.table(("HOST", "UNIT", "CAPTURES", "NETWORK"), rows, (2, 3))
+    return failed
+
+
+def _first(items: Any) -> Iterator[tuple[bool, Any]]:
+    for number, item in enumerate(items):
+        yield number == 0, item
+
+
+@on_hosts
+@helped(unit="the service")
+def on(hosts: Hosts, unit: str = "") -> int:
+    """
+    Switch sampling on in the running service, without a restart.
+
+        fab -H app1 on --unit frontend
+    """
+    return _switch(hosts, unit, "activate")
+
+
+@on_hosts
+@helped(unit="the service")
+def off(hosts: Hosts, unit: str = "") -> int:
+    """
+    Switch sampling off in the running service, without a restart.
+
+        fab -H app1 off --unit frontend
+    """
+    return _switch(hosts, unit, "deactivate")
+
+
+def _switch(hosts: Hosts, unit: str, command: str) -> int:
+    outcomes, failed = hosts.ask(
+        "switching", lambda _host, session, _steps: session.ask("control", unit=unit, parameters={"command": command})
+    )
+    done = [(outcome.target.name, outcome.result) for outcome in outcomes if outcome.result is not None]
+    if hosts.show.as_json:
+        hosts.show.json([{"host": host, **result} for host, result in done])
+        return failed
+    rows = [
+        (
+            host,
+            unit,
+            str(process["pid"]),
+            "sampling" if process["answer"].get("wanted") else "off",
+            "changed" if result["changed"] else "as it was",
+        )
+        for host, result in done
+        for process in result["processes"]
+    ]
+    if rows:
+        hosts.show.table(("HOST", "UNIT", "PID", "NOW", ""), rows, (2,))
+    return failed
+
+
+_FILE_HELP = {"binary_path": "where executables and libraries lie, as PPROF_BINARY_PATH has it"}
+_JSON_HELP = {"json": "print JSON"}
+
+
+def _paths(text: str) -> list[Path]:
+    return [Path(path).expanduser() for path in text.split(":") if path]
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """Turn what the library raises into a message and an exit status."""
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.analysis import AnalysisError
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.output_file import OutputError
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.selection import SelectionError
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.sources import SourceError
+
+    try:
+        yield
+    except (AnalysisError, ArchiveError, OutputError, SelectionError, SourceError) as error:
+        raise Exit(str(error), 2) from error
+
+
+def _analyzed(path: Path, binary_path: str, show: screen.Screen, **request: Any) -> bytes:
+    from ansible_collections.offheap.profiler.console import files
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.analysis import Request
+
+    with _failing():
+        return files.analyzed(Request(**request), path, _paths(binary_path), lambda text: show.say(text, "yellow"))
+
+
+def _top(path: Path, rows: int, cumulative: bool, binary_path: str, show: screen.Screen) -> str:
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.export.top import Look
+
+    look = Look(cumulative, max(rows, 0), False)
+    kind = "json" if show.as_json else "text"
+    return _analyzed(path, binary_path, show, kind=kind, look=look).decode("utf-8", "replace")
+
+
+@task(help={**_FILE_HELP, **_JSON_HELP, "rows": "functions to show (20)", "cum": "sort by what callees hold, too"})
+def top(
+    _context: Context, dump: str, rows: int = 20, cum: bool = False, binary_path: str = "", json: bool = False
+) -> None:
+    """
+    What holds the memory in a dump, or in a capture of the archive.
+
+        fab top x.heap
+    """
+    sys.stdout.write(_top(Path(dump), rows, cum, binary_path, screen.Screen(json)))
+
+
+@task(
+    help={
+        **_FILE_HELP,
+        **_JSON_HELP,
+        "focus": "only stacks with a frame that matches",
+        "rows": "differences to show (20)",
+    }
+)
+def diff(
+    _context: Context,
+    before: str,
+    after: str,
+    focus: str = "",
+    rows: int = 20,
+    binary_path: str = "",
+    json: bool = False,
+) -> None:
+    """
+    What has grown, shrunk, come and gone between two dumps, and what of it is more than chance.
+
+        fab diff a.heap b.heap
+    """
+    from ansible_collections.offheap.profiler.console import files
+
+    show = screen.Screen(json)
+    with _failing():
+        text = files.compared(
+            Path(before), Path(after), focus, rows, json, _paths(binary_path), lambda text: show.say(text, "yellow")
+        )
+    sys.stdout.write(text)
+
+
+@task(help={**_FILE_HELP, "dest": "where to write it (x.html for x.heap)", "force": "replace a file that is there"})
+def flame(_context: Context, dump: str, dest: str = "", force: bool = False, binary_path: str = "") -> None:
+    """
+    A dump as a flame graph: one HTML file that needs no network.
+
+        fab flame x.heap
+    """
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.output_file import write
+
+    path = Path(dump)
+    page = Path(dest) if dest else Path.cwd() / f"{path.name.removesuffix('.heap') or 'dump'}.html"
+    content = _analyzed(path, binary_path, screen.Screen(), kind="flamegraph")
+    with _failing():
+        write(page, content, force)
+    print(page)
+
+
+@task(help={**_FILE_HELP, "focus": "the functions, as a regular expression"})
+def peek(_context: Context, dump: str, focus: str, binary_path: str = "") -> None:
+    """
+    Who calls the functions that match, and what they call.
+
+        fab peek x.heap --focus inflate
+    """
+    content = _analyzed(Path(dump), binary_path, screen.Screen(), kind="peek", function=focus)
+    sys.stdout.write(content.decode("utf-8", "replace"))
+
+
+@task(help={"directory": "what to serve (offheap/report)", "port": "port on 127.0.0.1 (8800)"})
+def serve(_context: Context, directory: str = "offheap/report", port: int = 8800) -> None:
+    """
+    Serve the reports on 127.0.0.1, for this machine only.
+
+        fab serve
+    """
+    if not Path(directory).is_dir():
+        raise Exit(f"there is no directory {directory}: report-leaks.yml, or fab report, makes it", 2)
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=directory)
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError as error:
+        raise Exit(f"cannot listen on 127.0.0.1:{port}: {error.strerror}", 2) from error
+    with server:
+        print(f"http://127.0.0.1:{server.server_address[1]}/   Ctrl-C ends", flush=True)
+        server.serve_forever()

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Messages over a pair of byte streams: a head of one byte and a length, then JSON, or a block of a larger whole.
+
+The format of the console's sessions, read at both ends. A length is checked before anything is taken in.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Callable, NamedTuple
+
+_HEAD = struct.Struct(">cI")
+_JSON, _DATA = b"J", b"D"
+#: the most that a block of data holds, in bytes
+BLOCK = 1 << 18
+
+#: gives so many bytes, fewer only at the end of the stream
+Read = Callable[[int], bytes]
+Write = Callable[[bytes], None]
+
+
+class FrameError(Exception):
+    """The other end sent something that is no message. The message says what."""
+
+
+class Frame(NamedTuple):
+    """What came: a JSON object in C(message), or a block in C(data)."""
+
+    message: dict[str, Any] | None
+    data: bytes
+
+
+def write_message(write: Write, message: dict[str, Any]) -> None:
+    """Send a JSON object."""
+    text = json.dumps(message, separators=(",", ":")).encode("ascii")
+    write(_HEAD.pack(_JSON, len(text)) + text)
+
+
+def write_data(write: Write, block: bytes) -> None:
+    """Send bytes, in as many blocks as they need."""
+    for start in range(0, len(block), BLOCK):
+        part = block[start : start + BLOCK]
+        write(_HEAD.pack(_DATA, len(part)) + part)
+
+
+def read(read_bytes: Read, limit: int) -> Frame | None:
+    """The next frame, with a message of at most C(limit) bytes; None at the end of the stream. Raises FrameError."""
+    head = read_bytes(_HEAD.size)
+    if not head:
+        return None
+    if len(head) < _HEAD.size:
+        raise FrameError("the stream ends within a message")
+    kind, length = _HEAD.unpack(head)
+    if kind not in (_JSON, _DATA):
+        raise FrameError(f"{head[:40]!r} is not the head of a message")
+    if length > (limit if kind == _JSON else BLOCK):
+        raise FrameError(f"a message of {length} bytes is larger than any that is expected")
+    body = read_bytes(length)
+    if len(body) < length:
+        raise FrameError("the stream ends within a message")
+    if kind == _DATA:
+        return Frame(None, body)
+    try:
+        message = json.loads(body.decode("ascii"))
+    except (ValueError, RecursionError) as exc:
+        raise FrameError(f"a message is not JSON: {exc}") from exc
+    if not isinstance(message, dict):
+        raise FrameError("a message is not a JSON object")
+    return Frame(message, b"")
