@@ -185,7 +185,8 @@ def test_a_build_of_another_day_is_installed_from_its_tarball(
 ) -> None:
     archive = next((controller.directory / "cache").glob("jemalloc-5.3.0-*.tar.gz"))
     playbook("rollback.yml", limit="app3", extra_vars={"rollback_purge": True, "rollback_discard": True}).check()
-    taken = {"jemalloc_version": "5.3.0", "jemalloc_method": "archive", "jemalloc_archive": str(archive.relative_to(controller.directory))}
+    relative = str(archive.relative_to(controller.directory))
+    taken = {"jemalloc_version": "5.3.0", "jemalloc_method": "archive", "jemalloc_archive": relative}
     playbook("enable-profiling.yml", limit="app3", extra_vars={**taken, "offheap_units": ["ticker"]}).check()
     assert any(path.startswith("/opt/offheap/jemalloc/") for path in host("app3").mapped("ticker"))
 
