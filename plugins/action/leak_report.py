@@ -18,10 +18,11 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.spool import SpoolError, check_unit
-from ..plugin_utils import leak_reports
+from ..plugin_utils import hints, leak_reports
 from ..plugin_utils.archive import Archive, ArchiveError, directory_name
 from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.function_names import demangler_missing
+from ..plugin_utils.hints import HintError
 from ..plugin_utils.leak_reports import Report
 from ..plugin_utils.suspects import Answer, Suspect
 from ..plugin_utils.symbols import symbolic_missing
@@ -35,6 +36,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "min_span": {"type": "int", "default": 60},
     "force": {"type": "bool", "default": True},
     "show": {"type": "bool", "default": True},
+    "hints": {"type": "list", "elements": "path", "default": []},
 }
 _KINDS = {"text": "txt", "folded": "folded", "flamegraph": "html"}
 # Of a stack, so many frames are returned; the files have all of them.
@@ -65,13 +67,14 @@ class ActionModule(ActionBase):
                 hosts=arguments["hosts"],
                 top=max(arguments["top"], 0),
                 least_span=max(arguments["min_span"], 0),
+                hints=hints.load([_from_here(path) for path in arguments["hints"]]),
             )
             archive = Archive.open(_from_here(arguments["archive"]))
             with _symcaches(archive, self._task.check_mode) as symcaches:
                 found = list(leak_reports.reports(archive, symcaches, limits, warnings.append))
             dest = _from_here(arguments["dest"])
             files, changed = self._write(found, dest, arguments["force"])
-        except (ArchiveError, SpoolError) as error:
+        except (ArchiveError, HintError, SpoolError) as error:
             raise AnsibleActionFail(str(error)) from error
         except OSError as error:
             raise AnsibleActionFail(f"{error.filename or arguments['dest']}: {error.strerror or error}") from error
@@ -163,8 +166,11 @@ def _returned(report: Report, files: dict[str, str]) -> dict[str, Any]:
                 "growth_error": round(suspect.error),
                 "live_bytes": round(suspect.live),
                 "stacks": suspect.stacks,
+                "hints": [
+                    {"id": hint.id, "title": hint.title, "check": hint.check, "link": hint.link} for hint in known
+                ],
             }
-            for suspect in report.suspects
+            for suspect, known in zip(report.suspects, report.hints, strict=True)
         ],
         "process": verdict.process,
         "captures": report.captures,

@@ -87,6 +87,14 @@ options:
     description: Print the summary while the task runs, whatever the verbosity.
     type: bool
     default: true
+  hints:
+    description:
+      - YAML files with causes of leaks that you know of, in the form that C(plugins/plugin_utils/hints.yml) describes.
+        They come before those that the collection knows.
+      - A relative path begins at the directory that C(ansible-playbook) was started in.
+    type: list
+    elements: path
+    default: []
 seealso:
   - module: offheap.profiler.heap_fetch
 """
@@ -186,6 +194,15 @@ reports:
           description: How many different stacks, compared by function, are taken together here.
           type: int
           sample: 1
+        hints:
+          description: Known causes that this path looks like, each with C(id), C(title), C(check) and C(link).
+          type: list
+          elements: dict
+          sample:
+            - id: java-inflater
+              title: an Inflater, Deflater or a stream above it is not closed
+              check: Find the streams that are opened in the method that calls this, and close them.
+              link: https://bugs.openjdk.org/browse/JDK-5072161
     process:
       description: The process that the verdict is about, empty where there is none.
       type: str

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,7 @@ except ImportError:
     yaml = None  # type: ignore[assignment]
 
 _OWN = Path(__file__).with_name("hints.yml")
+_WIDTH = 90
 _KEYS = {"id", "title", "match", "within", "verdict", "check", "link"}
 
 
@@ -38,6 +40,12 @@ class Hint:
     patterns: tuple[re.Pattern[str], ...] = ()
     within: int = 0
     verdict: str = ""
+
+    @property
+    def text(self) -> str:
+        """Title, check and link, each on its own lines, wrapped for a terminal."""
+        check = textwrap.wrap(self.check, _WIDTH)
+        return "\n".join([f"{self.title}?", *check, *([self.link] if self.link else [])])
 
     def fits(self, path: Sequence[Frame]) -> bool:
         """Whether one of the functions of a path (leaf first) is of this cause."""

@@ -12,13 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from . import heap_v2, packed, profile, reconciliation
+from . import heap_v2, hints, packed, profile, reconciliation
 from .archive import Archive, ArchiveError, Capture
 from .byte_size import as_text
 from .export import flamegraph, folded, text
 from .export.short_path import render as short_path
 from .function_names import printable
+from .hints import Hint
 from .jit_maps import JitMaps
+from .patterns import Change
 from .suspects import Answer, Point, Suspect, Verdict, duration, judge, per_day
 from .symbols import Symbolizer
 from .trend import evenly_spread, window
@@ -46,6 +48,7 @@ class Report:
     captures: int
     suspects: list[Suspect]
     files: dict[str, str] = field(default_factory=dict)
+    hints: list[list[Hint]] = field(default_factory=list)
 
     @property
     def headline(self) -> str:
@@ -66,6 +69,7 @@ class Limits:
     hosts: Sequence[str] = ()
     top: int = 5
     least_span: float = 60.0
+    hints: Sequence[Hint] = ()
 
 
 def reports(archive: Archive, symcaches: Path, limits: Limits, warn: Callable[[str], None]) -> Iterator[Report]:
@@ -120,7 +124,9 @@ def _report(
         return Report(unit, host, verdict, len(captures), [])
     process = verdict.process or max(series, key=lambda key: series[key][-1].time)
     report = Report(unit, host, verdict, len(captures), verdict.suspects[: limits.top])
-    report.files.update(_files(report, series[process], read[process]))
+    report.hints.extend(hints.for_path(limits.hints, suspect.path) for suspect in report.suspects)
+    remarks = hints.for_verdict(limits.hints, verdict.answer)
+    report.files.update(_files(report, series[process], read[process], remarks))
     return report
 
 
@@ -155,7 +161,7 @@ def _process(captures: list[Capture]) -> str:
     return f"{captures[-1].facts['process']['pid']} {printable(exe)}".rstrip()
 
 
-def _files(report: Report, points: list[Point], captures: list[Capture]) -> dict[str, str]:
+def _files(report: Report, points: list[Point], captures: list[Capture], remarks: Sequence[Hint]) -> dict[str, str]:
     process = _process(captures)
     now = points[-1].profile
     first = points[window([point.time for point in points])[0]]
@@ -175,6 +181,10 @@ def _files(report: Report, points: list[Point], captures: list[Capture]) -> dict
     for number, suspect in enumerate(report.suspects, 1):
         frames = "\n".join(frame.label for frame in suspect.path)
         table_facts.append((f"Suspect {number}", f"{rate_text(suspect.growth, suspect.error)}\n{frames}"))
+        table_facts += [("Perhaps", hint.text) for hint in report.hints[number - 1]]
+    table_facts += [("Perhaps", hint.text) for hint in remarks]
+    if report.verdict.changes:
+        table_facts.append(("No leak", "\n".join(_change(change) for change in report.verdict.changes)))
     memory = reconciliation.reconcile(captures[-1].facts, now.total_bytes, now.sample_interval)
     if memory is not None:
         rows = reconciliation.text_rows(memory)
@@ -186,6 +196,10 @@ def _files(report: Report, points: list[Point], captures: list[Capture]) -> dict
         "folded": folded.render(now),
         "html": flamegraph.render(graph, now, first.profile if len(points) > 1 else None),
     }
+
+
+def _change(change: Change) -> str:
+    return f"{change.pattern.value} of {as_text(change.size)}: {short_path(change.path)}"
 
 
 def _facts(report: Report, points: list[Point], process: str) -> list[tuple[str, str]]:
@@ -224,6 +238,8 @@ def summary(found: Sequence[tuple[Report, Path | None]]) -> list[tuple[Answer | 
         rates = [per_day(suspect.growth) for suspect in report.suspects]
         for rate, suspect in zip(rates, report.suspects, strict=True):
             lines.append((None, f"{indent}{rate:>{max(map(len, rates))}}  {short_path(suspect.path)}"))
+        titles = dict.fromkeys(hint.title for of_suspect in report.hints for hint in of_suspect)
+        lines += [(None, f"{indent}perhaps {title}") for title in titles]
         lines.append((None, f"{indent}{verdict.reason}"))
         if page is not None:
             lines.append((None, f"{indent}{page}"))

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Fail when an archive shows a leak that is too much, on the controller."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.spool import SpoolError, check_unit
+from ..plugin_utils import fleet, leak_limits
+from ..plugin_utils.archive import Archive, ArchiveError, library_missing
+from ..plugin_utils.fleet import Leak
+from ..plugin_utils.function_names import demangler_missing
+from ..plugin_utils.leak_limits import BaselineError
+from ..plugin_utils.suspects import Answer
+from ..plugin_utils.symbols import symbolic_missing
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "archive": {"type": "path", "required": True},
+    "units": {"type": "list", "elements": "str", "default": []},
+    "hosts": {"type": "list", "elements": "str", "default": []},
+    "max_growth": {"type": "bytes"},
+    "baseline": {"type": "path"},
+    "record": {"type": "path"},
+    "min_span": {"type": "int", "default": 60},
+    "require_verdict": {"type": "bool", "default": True},
+}
+_MOST_FRAMES = 64
+
+
+class ActionModule(ActionBase):
+    """Reads the archive and connects to no host."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        missing = {library_missing(): True, "symbolic": symbolic_missing(), "pydemumble": demangler_missing()}
+        for library, is_missing in missing.items():
+            if library and is_missing:
+                raise AnsibleActionFail(missing_required_lib(library))
+        warnings: list[str] = []
+        try:
+            units = [check_unit(unit) for unit in arguments["units"]]
+            known = leak_limits.read_baseline(_from_here(arguments["baseline"])) if arguments["baseline"] else None
+            archive = Archive.open(_from_here(arguments["archive"]))
+            with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
+                kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
+                symcaches = archive.symcaches if kept else Path(passing)
+                leaks, watched = fleet.rank(
+                    archive, symcaches, warnings.append, units, arguments["hosts"], max(arguments["min_span"], 0)
+                )
+            result["changed"] = self._record(leaks, arguments["record"])
+        except (ArchiveError, BaselineError, SpoolError, OSError) as error:
+            raise AnsibleActionFail(str(error)) from error
+        limit = arguments["max_growth"]
+        if limit is None and known is None:
+            limit = 0
+        offences = leak_limits.too_much(leaks, limit, known)
+        judged = [process for process in watched if process.verdict.answer is not Answer.CANNOT_TELL]
+        result.update(
+            leaks=[_returned(leak) for leak in leaks],
+            offences=[offence.reason for offence in offences],
+            judged=len(judged),
+        )
+        if offences:
+            more = f" (and {len(offences) - 1} more)" if len(offences) > 1 else ""
+            result.update(failed=True, msg=f"{offences[0].reason}{more}")
+        elif arguments["require_verdict"] and not judged:
+            why = watched[-1].verdict.reason if watched else "the archive has no captures of these units and hosts"
+            result.update(failed=True, msg=f"whether anything leaks cannot be told: {why}")
+        else:
+            result["msg"] = f"{len(judged)} processes judged, {len(leaks)} leaks, none of them too much"
+        if warnings:
+            result["warnings"] = warnings
+        return result
+
+    def _record(self, leaks: list[Leak], target: str | None) -> bool:
+        """Write the baseline where one is asked for. Whether it has changed."""
+        if not target:
+            return False
+        path, text = _from_here(target), leak_limits.baseline(leaks)
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            return False
+        if not self._task.check_mode:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return True
+
+
+def _from_here(path: str) -> Path:
+    return Path.cwd() / Path(path).expanduser()
+
+
+def _returned(leak: Leak) -> dict[str, Any]:
+    return {
+        "unit": leak.unit,
+        "path": [frame.label for frame in leak.path[:_MOST_FRAMES]],
+        "growth_bytes_per_day": round(leak.growth),
+        "growth_error": round(leak.error),
+        "hosts": {host: round(rate) for host, rate in leak.hosts.items()},
+        "watched": leak.watched,
+        "outliers": leak.outliers,
+        "processes": leak.processes,
+        "share": round(leak.share, 3),
+        "first_seen": leak.first_seen,
+        "label": leak.label,
+    }

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import yaml
+from ansible.errors import AnsibleActionFail
+from ansible.playbook.play_context import PlayContext
+from ansible.playbook.task import Task
+
+from ansible_collections.offheap.profiler.plugins.action import archive_prune, leak_assert
+from ansible_collections.offheap.profiler.plugins.modules import archive_prune as prune_documentation
+from ansible_collections.offheap.profiler.plugins.modules import leak_assert as documentation
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+
+MIB_A_DAY = 720  # what app1 leaks
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _run(plugin: Any = leak_assert, check: bool = False, **arguments: Any) -> dict[str, Any]:
+    task = Task()
+    task.action, task.args = (
+        f"offheap.profiler.{plugin.__name__.rpartition('.')[2]}",
+        {"archive": "archive", **arguments},
+    )
+    task.check_mode, task.diff = check, False
+    action = plugin.ActionModule(
+        task=task,
+        connection=MagicMock(),
+        play_context=PlayContext(),
+        loader=MagicMock(),
+        templar=MagicMock(),
+        shared_loader_obj=MagicMock(),
+    )
+    result: dict[str, Any] = action.run(task_vars={})
+    return result
+
+
+@pytest.mark.parametrize(("plugin", "module"), [(leak_assert, documentation), (archive_prune, prune_documentation)])
+def test_the_options_are_the_documented_ones(plugin: Any, module: Any) -> None:
+    documented = yaml.safe_load(module.DOCUMENTATION)["options"]
+    assert set(plugin._ARGUMENTS) == set(documented)
+    for name, option in documented.items():
+        wanted = {key: option[key] for key in ("type", "required", "default", "elements") if key in option}
+        assert plugin._ARGUMENTS[name] == wanted
+
+
+@pytest.mark.usefixtures("here")
+def test_any_leak_fails_where_nothing_is_said() -> None:
+    result = _run()
+    assert result["failed"]
+    assert result["msg"].startswith("frontend.service: inflate ← [jit] grows by 7")
+    (leak,) = result["leaks"]
+    assert abs(leak["growth_bytes_per_day"] - MIB_A_DAY * 2**20) < leak["growth_error"]
+    assert (list(leak["hosts"]), leak["watched"], result["judged"]) == (["app1"], 2, 2)
+    assert not _run(hosts=["app2"]).get("failed")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_limit_is_compared_with_what_is_sure() -> None:
+    assert not _run(max_growth="700M").get("failed"), "it may be as little as that"
+    assert not _run(max_growth="2G").get("failed")
+    result = _run(max_growth="100M")
+    assert "more than 100.0 MiB/day" in result["msg"] and result["failed"]
+
+
+def test_a_baseline_knows_leaks(here: Path) -> None:
+    assert not _run(record="known.json", max_growth="2G", check=True).get("failed")
+    assert not (here / "known.json").exists()
+    assert _run(record="known.json", max_growth="2G")["changed"]
+    assert not _run(record="known.json", max_growth="2G")["changed"]
+    assert not _run(baseline="known.json").get("failed")
+    assert _run(baseline="known.json", max_growth="100M")["failed"], "a known one may still be too fast"
+    (here / "none.json").write_text(json.dumps({"format": 1, "leaks": [{"unit": "a.service", "path": ["inflate"]}]}))
+    result = _run(baseline="none.json", max_growth="2G")
+    assert result["failed"] and result["msg"].endswith("is not in the baseline")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "leaks": []}', '{"format": 1, "leaks": [1]}'])
+def test_what_is_no_baseline(here: Path, text: str) -> None:
+    (here / "known.json").write_text(text)
+    with pytest.raises(AnsibleActionFail, match=r"known\.json is no"):
+        _run(baseline="known.json")
+
+
+@pytest.mark.usefixtures("here")
+def test_nothing_judged_is_no_success() -> None:
+    result = _run(min_span=100000)
+    assert result["failed"] and "cannot be told: the dumps of process" in result["msg"]
+    assert "no captures" in _run(units=["other"])["msg"]
+    assert not _run(units=["other"], require_verdict=False).get("failed")
+
+
+def test_pruning(here: Path) -> None:
+    assert not _run(archive_prune)["changed"]
+    told = _run(archive_prune, check=True, keep_captures=4)
+    assert (told["changed"], len(told["removed"])) == (True, 16)
+    result = _run(archive_prune, keep_captures=4)
+    assert (result["removed"], result["bytes"]) == (told["removed"], told["bytes"])
+    assert len(Archive.open(here / "archive").captures()) == 8
+    assert _run(archive_prune, keep_days=1)["removed"], "they are from 2025"
+    assert Archive.open(here / "archive").captures() == []
+    with pytest.raises(AnsibleActionFail, match="negative"):
+        _run(archive_prune, keep_captures=-1)
