@@ -46,10 +46,9 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        missing = {library_missing(): True, "symbolic": symbolic_missing(), "pydemumble": demangler_missing()}
-        for library, is_missing in missing.items():
-            if library and is_missing:
-                raise AnsibleActionFail(missing_required_lib(library))
+        missing = {"symbolic": symbolic_missing(), "pydemumble": demangler_missing()}
+        if library := library_missing() or next((library for library, gone in missing.items() if gone), ""):
+            raise AnsibleActionFail(missing_required_lib(library))
         warnings: list[str] = []
         try:
             units = [check_unit(unit) for unit in arguments["units"]]

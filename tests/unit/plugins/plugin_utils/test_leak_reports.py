@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import leak_reports
+from ansible_collections.offheap.profiler.plugins.plugin_utils import hints, leak_reports
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leak_reports import Limits, Report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.suspects import Answer
@@ -54,6 +54,17 @@ def test_the_table_says_where_the_resident_memory_is(archive: Archive, tmp_path:
     assert "Resident         RSS                 300.0 MiB 100.0%\n" in text
     assert re.search(r"\n {17}Fragmentation +10.0 MiB   3.3%  pages in use with room left in them\n", text)
     assert re.search(r"\n {17}Unexplained +220.0 MiB  73.3%", text)
+
+
+def test_known_causes_and_what_is_no_leak_are_named(tmp_path: Path) -> None:
+    (tmp_path / "own.yml").write_text("- {id: shop, title: the shop, match: [inflate], check: ask them}")
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+    (leaking, healthy), _warnings = _reports(archive, Limits(hints=hints.load([tmp_path / "own.yml"])))
+    assert [hint.id for hint in leaking.hints[0]] == ["shop", "zlib"]
+    assert re.search(r"Perhaps +the shop\?\n +ask them\n", leaking.files["txt"])
+    assert "MALLOC_ARENA_MAX" in healthy.files["txt"] and "MALLOC_ARENA_MAX" not in leaking.files["txt"]
+    lines = [line for _answer, line in leak_reports.summary([(leaking, None)])]
+    assert "        perhaps the shop" in lines
 
 
 def test_the_summary_is_for_people(archive: Archive) -> None:
