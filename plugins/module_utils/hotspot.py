@@ -77,7 +77,7 @@ def look(pid: int, proc: str = "/proc") -> Jvm:
         raise NotHotspot(f"process {pid} has no libjvm.so: it is not a JVM")
     if any(name.startswith("libj9") for name in libraries):
         raise NotHotspot(f"process {pid} is an OpenJ9 JVM")
-    status = _status(pid, proc)
+    status = procfs.status(pid, proc)
     try:
         caught = int(status["SigCgt"], 16)
         uid, gid = int(status["Uid"].split()[1]), int(status["Gid"].split()[1])
@@ -136,15 +136,6 @@ def perf_map(jvm: Jvm, target: IO[bytes], timeout: float = 60.0, proc: str = "/p
 
 
 # ---- on this side
-
-
-def _status(pid: int, proc: str) -> dict[str, str]:
-    try:
-        with open(os.path.join(proc, str(pid), "status"), encoding="utf-8", errors="replace") as stream:
-            pairs = [line.partition(":") for line in stream]
-    except OSError as exc:
-        raise procfs.ProcessGone(pid) from exc
-    return {key: value.strip() for key, _colon, value in pairs}
 
 
 def _in_its_place(

@@ -128,9 +128,11 @@ def maps(pid: int, proc: str = "/proc") -> list[Mapping]:
 def mapped_files(pid: int, proc: str = "/proc") -> dict[str, list[Mapping]]:
     """The mappings that are backed by a file, by path."""
     found: dict[str, list[Mapping]] = {}
-    for mapping in maps(pid, proc):
-        if mapping.is_file:
-            found.setdefault(mapping.path, []).append(mapping)
+    for line in _read(proc, "maps", pid).split(b"\n"):
+        if b"/" in line:  # what has no path is most of it, in a process with many mappings
+            mapping = parse_mapping(line)
+            if mapping.is_file:
+                found.setdefault(mapping.path, []).append(mapping)
     return found
 
 
@@ -208,6 +210,12 @@ def is_secure(pid: int, proc: str = "/proc") -> bool:
         if key == _AT_NULL:
             break
     return False
+
+
+def status(pid: int, proc: str = "/proc") -> dict[str, str]:
+    """The fields of status, as the kernel writes them: C(VmRSS) is C(1234 kB)."""
+    pairs = [line.partition(":") for line in _read(proc, "status", pid).decode("utf-8", "replace").split("\n")]
+    return {key: value.strip() for key, _colon, value in pairs}
 
 
 def pids(proc: str = "/proc") -> list[int]:

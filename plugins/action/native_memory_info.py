@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The controller's half of native_memory_info: keeps what the module has seen, where that was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..plugin_utils import triage_samples
+from ..plugin_utils.archive import ArchiveError
+from ..plugin_utils.memory_growth import SampleError
+from ..plugin_utils.output_file import OutputError
+
+
+class ActionModule(ActionBase):
+    """Runs the module of the same name on the host."""
+
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        keep = self._task.args.get("keep")
+        answer = self._execute_module(
+            module_name="offheap.profiler.native_memory_info", module_args=self._task.args, task_vars=task_vars
+        )
+        result.update(answer)
+        if keep and not result.get("failed"):
+            host = str(self._task.delegate_to or (task_vars or {})["inventory_hostname"])
+            try:
+                path = triage_samples.keep(Path.cwd() / Path(str(keep)).expanduser(), host, result["samples"])
+            except (SampleError, ArchiveError, OutputError) as error:
+                raise AnsibleActionFail(f"what was seen on {host} cannot be kept: {error}") from error
+            result["kept"] = str(path)
+        return result

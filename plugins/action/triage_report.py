@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Say what kind of growth it is, from the samples of a fleet, on the controller."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ansible import constants
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ..module_utils.systemd import SystemdError, service_name
+from ..plugin_utils import output_file, triage_table
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "samples": {"type": "path", "default": "offheap/triage"},
+    "dest": {"type": "path"},
+    "units": {"type": "list", "elements": "str", "default": []},
+    "hosts": {"type": "list", "elements": "str", "default": []},
+    "show": {"type": "bool", "default": True},
+}
+_COLORS = {"not-growing": "COLOR_OK", "cannot-tell": "COLOR_WARN", "native-leak": "COLOR_ERROR"}
+
+display = Display()
+
+
+class ActionModule(ActionBase):
+    """Reads the samples, writes the verdicts, prints the table. Connects to no host."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        samples = Path.cwd() / Path(arguments["samples"]).expanduser()
+        dest = Path.cwd() / Path(arguments["dest"]).expanduser() if arguments["dest"] else samples / "verdicts.json"
+        warnings: list[str] = []
+        try:
+            units = [service_name(unit) for unit in arguments["units"]]
+            found = triage_table.findings(samples, units, arguments["hosts"], warnings.append)
+            verdicts = [finding.data for finding in found]
+            text = json.dumps(verdicts, indent=2) + "\n"
+            changed = output_file.write(dest, text.encode(), force=True, check_mode=self._task.check_mode)
+        except (SystemdError, output_file.OutputError) as error:
+            raise AnsibleActionFail(str(error)) from error
+        if not found:
+            warnings.append(f"{samples} has no samples of the units and hosts asked for: run triage.yml first")
+        lines = triage_table.table(found)
+        if arguments["show"]:
+            for verdict, line in lines:
+                name = _COLORS.get(verdict, "COLOR_CHANGED") if verdict else None
+                display.display(line, color=constants.config.get_config_value(name) if name else None)
+        result.update(changed=changed, dest=str(dest), verdicts=verdicts, summary=[line for _verdict, line in lines])
+        if warnings:
+            result["warnings"] = warnings
+        return result

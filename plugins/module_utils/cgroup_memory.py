@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What a unit's control group says of its memory: use, limits, pressure, and how often the kernel had to kill.
+
+Formats: the kernel's cgroup-v2 document, "Memory Interface Files", and its PSI document. Of version 1 the use, the
+limit and the kills. A host whose unit has no memory controller gives nothing, which is a fact too.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+_UNIFIED = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+_VERSION_1 = "/sys/fs/cgroup/memory"
+# Version 1 writes a multiple of the page size near 2^63 for "no limit".
+_NO_LIMIT = 1 << 62
+
+
+def read(control_group: str) -> dict[str, Any]:
+    """Sizes in bytes; C(limit) and C(high) are None where there is no limit, others where they cannot be read."""
+    facts: dict[str, Any] = dict.fromkeys(("current", "peak", "limit", "high", "swap", "oom_kills", "pressure"), None)
+    if not control_group.startswith("/") or ".." in control_group.split("/"):
+        return facts
+    for root in _UNIFIED:
+        directory = root + control_group
+        if os.path.exists(os.path.join(directory, "memory.current")):
+            facts.update(
+                current=_number(directory, "memory.current"),
+                peak=_number(directory, "memory.peak"),
+                limit=_number(directory, "memory.max"),
+                high=_number(directory, "memory.high"),
+                swap=_number(directory, "memory.swap.current"),
+                oom_kills=_pairs(directory, "memory.events").get("oom_kill"),
+                pressure=_pressure(directory),
+            )
+            return facts
+    directory = _VERSION_1 + control_group
+    limit = _number(directory, "memory.limit_in_bytes")
+    facts.update(
+        current=_number(directory, "memory.usage_in_bytes"),
+        peak=_number(directory, "memory.max_usage_in_bytes"),
+        limit=None if limit is None or limit >= _NO_LIMIT else limit,
+        oom_kills=_pairs(directory, "memory.oom_control").get("oom_kill"),
+    )
+    return facts
+
+
+def _text(directory: str, name: str) -> str:
+    try:
+        with open(os.path.join(directory, name), encoding="ascii", errors="replace") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return ""  # an older kernel, or another controller
+
+
+def _number(directory: str, name: str) -> int | None:
+    text = _text(directory, name).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _pairs(directory: str, name: str) -> dict[str, int]:
+    words = [line.split() for line in _text(directory, name).splitlines()]
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _pressure(directory: str) -> dict[str, float] | None:
+    """Share of the time, in percent over the last minute, that some or all processes waited for memory."""
+    found = {}
+    for line in _text(directory, "memory.pressure").splitlines():
+        kind, *fields = line.split()
+        values = dict(field.partition("=")[::2] for field in fields)
+        if "avg60" in values:
+            found[kind] = float(values["avg60"])
+    return found or None

@@ -1,0 +1,300 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Where a process's memory is: sizes, classified memory map, allocator, JVM, traces of earlier crashes."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: native_memory_info
+short_description: Where the memory of units and processes is, by class of mapping, and what their JVM says of it
+version_added: 0.1.0
+description:
+  - Reads the memory map of each process and puts every mapping into one class, as an expert does with C(pmap -X).
+    The classes are RV(samples[].processes[].classes). Their resident bytes add up to the resident set.
+  - Counts how much of glibc's malloc heaps is in use, from the headers of its chunks.
+  - Asks a HotSpot JVM over its attach socket, as its own user, for what C(jcmd) calls low impact. One that does not
+    answer in time is left alone, and a process that is no HotSpot JVM never gets a signal.
+  - Changes nothing, stops nothing, and needs no restart.
+  - Without the right to look into a process, what can be read is there, and the rest is named in
+    RV(samples[].processes[].not_readable).
+  - P(offheap.profiler.triage#role) takes two of these and says what kind of growth it is.
+author:
+  - Offheap contributors (@offheap)
+extends_documentation_fragment:
+  - offheap.profiler.attributes
+  - offheap.profiler.attributes.action
+attributes:
+  action:
+    support: full
+    details: Keeps the samples on the controller.
+  async:
+    support: none
+  check_mode:
+    support: full
+    details: Changes nothing on the host in any mode. O(keep) works in check mode too.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: linux
+options:
+  units:
+    description: Service units, all of whose processes are looked at. C(.service) may be left out.
+    type: list
+    elements: str
+    default: []
+  pids:
+    description: Processes to look at besides.
+    type: list
+    elements: int
+    default: []
+  keep:
+    description:
+      - Directory on the controller in which to keep the samples, for M(offheap.profiler.triage_report).
+      - A relative path begins at the directory that C(ansible-playbook) was started in.
+    type: str
+  jvm_timeout:
+    description: How many seconds a JVM may take for an answer.
+    type: int
+    default: 5
+seealso:
+  - module: offheap.profiler.allocator_info
+"""
+
+EXAMPLES = r"""
+- name: Where is the memory of the frontend?
+  offheap.profiler.native_memory_info:
+    units: [frontend]
+  register: memory
+
+- name: Keep that, to see later what has grown
+  offheap.profiler.native_memory_info:
+    units: [frontend, worker]
+    keep: offheap/triage
+"""
+
+RETURN = r"""
+samples:
+  description: One for each unit and pid.
+  type: list
+  elements: dict
+  returned: success
+  contains:
+    name:
+      description: The canonical name of the unit, or C(pid N).
+      type: str
+      sample: frontend.service
+    time:
+      description: When it was taken, in seconds since the epoch.
+      type: float
+    boot_id:
+      description: The random id of the host's boot. With a pid and its start it names one process.
+      type: str
+    problem:
+      description: Why there is nothing to look at; null where there is.
+      type: str
+    cgroup:
+      description:
+        - Of the unit's control group C(current), C(peak), C(limit), C(high) and C(swap) in bytes, C(oom_kills), and
+          C(pressure), the percentage of the last minute that some or all processes waited for memory.
+        - Null is what the host does not tell, and no limit.
+      type: dict
+    crashes:
+      description:
+        - C(error_files) of HotSpot (C(path), C(time), C(reason), C(failed), C(physical), C(physical_free),
+          C(resident)), C(core_dumps) (C(path), C(time), C(size)) and C(oom_kills) of the journal (C(time), C(pid),
+          C(name), C(anon), C(file), C(shmem)). Sizes in bytes.
+      type: dict
+    processes:
+      description: The processes, the largest first.
+      type: list
+      elements: dict
+      contains:
+        pid:
+          description: The process.
+          type: int
+        start:
+          description: When it started, in clock ticks since boot.
+          type: int
+        name:
+          description: Its name, at most 15 characters.
+          type: str
+        age:
+          description: For how many seconds it has been running.
+          type: float
+        threads:
+          description: Number of threads.
+          type: int
+        fds:
+          description: Number of open files.
+          type: int
+        rss:
+          description: Resident bytes, as the memory map adds up where it can be read.
+          type: int
+        rss_peak:
+          description: The most there ever was of it (C(VmHWM)).
+          type: int
+        rss_anon:
+          description: Of it anonymous memory. C(rss_file) and C(rss_shmem) are files and shared memory.
+          type: int
+        pss:
+          description: Resident bytes with shared pages divided among those that share them.
+          type: int
+        swap:
+          description: Bytes that are swapped out.
+          type: int
+        mappings:
+          description: Number of mappings.
+          type: int
+        classes:
+          description:
+            - For each of C(java-heap), C(code-cache), C(metaspace), C(thread-stacks), C(malloc-heap), C(glibc-arenas),
+              C(malloc-mmapped), C(other-malloc), C(mapped-files), C(shared-memory), C(jit) and C(unknown) the bytes
+              C(reserved), C(resident) and C(swap) and the number of C(mappings). Null when the map cannot be read.
+          type: dict
+        largest:
+          description: The ten mappings with the most resident memory.
+          type: list
+          elements: dict
+        arenas:
+          description: Number of heaps of glibc's arenas, each 64 MiB of reserved address space.
+          type: int
+        malloc:
+          description:
+            - For glibc's C(heap) and C(arenas) the bytes C(resident), C(used) and kept C(free), and how many bytes of
+              chunks were C(seen) to tell. Null where that cannot be read.
+          type: dict
+        exe:
+          description: The executable.
+          type: str
+        allocator:
+          description: One of V(jemalloc), V(tcmalloc), V(mimalloc), V(libc), V(unknown).
+          type: str
+        library:
+          description: The allocator's library, when it is one of its own.
+          type: str
+        preloaded:
+          description: Whether it was preloaded.
+          type: bool
+        libc_version:
+          description: Version of the host's C library.
+          type: list
+          elements: int
+        tunables:
+          description: The variables that tune malloc, as the process was started with them.
+          type: dict
+        agents:
+          description: Agents in the JVM, without their options. Each is a suspect.
+          type: list
+          elements: str
+        jvm:
+          description:
+            - C(version), C(flags), C(heap_used), C(heap_committed), C(heap_after_collection), C(collections),
+              C(metaspace), C(code_cache),
+              C(threads), C(classes), C(nmt) (native memory tracking, null where it is off) and C(native_heap) (glibc's
+              own numbers, from JDK 21 on). Null for what is no HotSpot JVM, empty for one that did not answer.
+          type: dict
+        not_readable:
+          description: What could not be read, and why.
+          type: list
+          elements: str
+kept:
+  description: The file with the samples on the controller.
+  type: str
+  returned: with O(keep)
+"""
+
+import time
+from typing import Any, NoReturn
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.offheap.profiler.plugins.module_utils import (
+    cgroup_memory,
+    crash_traces,
+    process_memory,
+    procfs,
+    service,
+    systemd,
+)
+
+
+def of_unit(name: str, jvm_timeout: int, kernel_log: str) -> dict[str, Any]:
+    """One sample of a unit."""
+    unit = service.load(name)
+    problem = None
+    if unit.text["LoadState"] == "not-found":
+        problem = f"there is no unit {unit.name} on this host"
+    elif not unit.pids():
+        problem = f"{unit.name} has no process: it is {unit.text['ActiveState']}"
+    group = unit.text["ControlGroup"]
+    found = sample(unit.name, unit.pids(), group, problem, jvm_timeout)
+    names = {process["name"] for process in found["processes"]}
+    found["crashes"]["oom_kills"] = crash_traces.oom_kills(kernel_log, group, names)
+    return found
+
+
+def of_pid(pid: int, jvm_timeout: int) -> dict[str, Any]:
+    """One sample of a process."""
+    return sample(f"pid {pid}", [pid], "", None, jvm_timeout)
+
+
+def sample(name: str, pids: list[int], control_group: str, problem: str | None, jvm_timeout: int) -> dict[str, Any]:
+    """What is there now. Processes that end meanwhile are left out."""
+    now = time.time()
+    processes = []
+    for pid in pids:
+        try:
+            processes.append(process_memory.look(pid, jvm_timeout))
+        except procfs.ProcessGone as gone:
+            problem = problem or (str(gone) if len(pids) == 1 else None)
+    processes.sort(key=lambda process: process["rss"] or 0, reverse=True)
+    return {
+        "name": name,
+        "time": now,
+        "boot_id": procfs.boot_id(),
+        "problem": problem,
+        "cgroup": cgroup_memory.read(control_group),
+        "crashes": _crashes(processes),
+        "processes": processes,
+    }
+
+
+def _crashes(processes: list[dict[str, Any]]) -> dict[str, Any]:
+    largest = processes[0] if processes else None
+    return {
+        "error_files": crash_traces.error_files(largest["pid"]) if largest else [],
+        "core_dumps": crash_traces.core_dumps(largest["pid"], largest["name"]) if largest else [],
+        "oom_kills": [],
+    }
+
+
+def main() -> NoReturn:
+    """Module entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "units": {"type": "list", "elements": "str", "default": []},
+            "pids": {"type": "list", "elements": "int", "default": []},
+            "keep": {"type": "str"},
+            "jvm_timeout": {"type": "int", "default": 5},
+        },
+        supports_check_mode=True,
+    )
+    wanted = module.params
+    if not wanted["units"] and not wanted["pids"]:
+        module.fail_json(msg="nothing to look at: name units or pids")
+    try:
+        log = crash_traces.kernel_log() if wanted["units"] else ""
+        samples = [of_unit(name, wanted["jvm_timeout"], log) for name in wanted["units"]]
+        samples += [of_pid(pid, wanted["jvm_timeout"]) for pid in wanted["pids"]]
+    except (systemd.SystemdError, procfs.ProcfsError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, samples=samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of triage_report. All of it runs on the controller, in the action plugin of the same name."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: triage_report
+short_description: Say what kind of growth the memory of each unit shows, and whether it is native
+version_added: 0.1.0
+description:
+  - Reads the samples that P(offheap.profiler.triage#role) has kept, says for each unit on each host what grows, how
+    fast, and what to do next, and writes that as JSON.
+  - Runs on the controller and connects to no host. One task for V(localhost) reports on the whole fleet.
+  - The growth is that of one process between two looks. Once a process has been watched while it was older than ten
+    minutes, what it did before does not count.
+  - The rules are a table in C(plugins/plugin_utils/triage_rules.py), which C(docs/triage.md) explains.
+author:
+  - Offheap contributors (@offheap)
+extends_documentation_fragment:
+  - offheap.profiler.attributes
+  - offheap.profiler.attributes.action
+attributes:
+  action:
+    support: full
+  async:
+    support: none
+  check_mode:
+    support: full
+    details: Tells the verdicts, and writes nothing.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+    details: The same samples give the same verdicts.
+  platform:
+    support: full
+    platforms: posix
+options:
+  samples:
+    description:
+      - Directory of the samples on the controller.
+      - A relative path begins at the directory that C(ansible-playbook) was started in.
+    type: path
+    default: offheap/triage
+  dest:
+    description: The file for the verdicts, on the controller. By default C(verdicts.json) in O(samples).
+    type: path
+  units:
+    description: Units to report on. C(.service) may be left out. All that there are, when the list is empty.
+    type: list
+    elements: str
+    default: []
+  hosts:
+    description: Hosts to report on, by their names in the inventory. All that there are, when the list is empty.
+    type: list
+    elements: str
+    default: []
+  show:
+    description: Print the table while the task runs, whatever the verbosity.
+    type: bool
+    default: true
+seealso:
+  - module: offheap.profiler.native_memory_info
+  - module: offheap.profiler.leak_report
+"""
+
+EXAMPLES = r"""
+- name: Say what grows, on all hosts
+  hosts: localhost
+  gather_facts: false
+  tasks:
+    - name: Report
+      offheap.profiler.triage_report:
+      register: triage
+
+    - name: Stop when a frontend leaks native memory
+      ansible.builtin.assert:
+        that: triage.verdicts | selectattr('verdict', 'equalto', 'native-leak') | length == 0
+        fail_msg: "{{ triage.summary | join('\n') }}"
+"""
+
+RETURN = r"""
+dest:
+  description: The file with the verdicts.
+  returned: success
+  type: str
+  sample: /home/ops/fleet/offheap/triage/verdicts.json
+verdicts:
+  description: One for each unit on each host, by unit and host.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    unit:
+      description: The unit.
+      type: str
+      sample: frontend.service
+    host:
+      description: The host's name in the inventory.
+      type: str
+      sample: app1
+    verdict:
+      description:
+        - V(java-heap), V(direct-buffers), V(metaspace), V(threads), V(malloc-arenas), V(fragmentation),
+          V(mapped-files), V(native-leak), V(not-growing), or V(cannot-tell).
+      type: str
+      sample: native-leak
+    reason:
+      description: The numbers that led to it.
+      type: str
+    next_step:
+      description: What to do next, in one sentence.
+      type: str
+    source:
+      description: Where the rule is from.
+      type: str
+    pid:
+      description: The process that was judged. Null where there is none.
+      type: int
+    rss:
+      description: Its resident bytes at the last look.
+      type: int
+    watched:
+      description: Seconds between the two looks.
+      type: float
+    growth_bytes_per_hour:
+      description: How fast the resident set grows.
+      type: int
+      sample: 67108864
+    growth_by_part:
+      description: The same for each part of the resident set.
+      type: dict
+    not_readable:
+      description: What could not be read, and why.
+      type: list
+      elements: str
+summary:
+  description: The table as lines for people.
+  returned: success
+  type: list
+  elements: str
+"""
