@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""One program for each verdict, in JVMs of two releases where it concerns Java, all looked at by one playbook."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost, wait_for
+from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
+
+RunPlaybook = Callable[..., PlaybookResult]
+HostOf = Callable[[str], LabHost]
+
+JDKS = {"app2": 17, "app3": 21}
+JAVA = (
+    "java-heap",
+    "direct-buffers",
+    "metaspace",
+    "threads",
+    "malloc-arenas",
+    "mapped-files",
+    "native-leak",
+    "not-growing",
+)
+OTHERS = ("fragmentation", "native-leak", "cannot-tell")
+VERDICTS = {
+    **{f"grow-java@{way}.service": way for way in JAVA},
+    **{f"grow@{way}.service": way for way in OTHERS},
+}
+CASES = [(name, unit) for name in JDKS for unit in VERDICTS]
+
+
+@dataclass
+class Triage:
+    """What the playbook did, said and kept; and what it said without root."""
+
+    result: PlaybookResult
+    verdicts: dict[tuple[str, str], dict[str, Any]]
+    samples: dict[tuple[str, str], dict[str, Any]]
+    without_root: dict[tuple[str, str], dict[str, Any]]
+    listings: dict[str, tuple[list[str], list[str]]]
+    pids: dict[tuple[str, str], tuple[int, int]]
+
+
+def _verdicts(result: PlaybookResult) -> dict[tuple[str, str], dict[str, Any]]:
+    found: list[dict[str, Any]] = next(task.result["verdicts"] for task in result.tasks if "verdicts" in task.result)
+    return {(verdict["host"], verdict["unit"]): verdict for verdict in found}
+
+
+@pytest.fixture(scope="module")
+def triage(lab: object, playbook: RunPlaybook, host: HostOf, controller: Controller) -> Iterator[Triage]:
+    steady = [unit for unit, verdict in VERDICTS.items() if verdict != "cannot-tell"]
+    for name in JDKS:
+        host(name).run(f"systemctl start --no-block {' '.join(VERDICTS)}")
+    for name in JDKS:
+
+        def old_enough(name: str = name) -> bool:
+            # What a JVM takes for its start is behind it, and the programs that do their work at once have done it.
+            ages = host(name).run(
+                "for u in " + " ".join(steady) + "; do ps -o etimes= -p $(systemctl show -p MainPID --value $u); done"
+            )
+            return len(ages.stdout.split()) == len(steady) and min(map(int, ages.stdout.split())) >= 5
+
+        wait_for(old_enough, f"all units run on {name}")
+    listings = {name: host(name).listing() for name in JDKS}
+    pids = {(name, unit): host(name).main_pid(unit) for name in JDKS for unit in steady}
+    variables = {
+        "offheap_hosts": ",".join(JDKS),
+        "offheap_units": list(VERDICTS),
+        "offheap_triage": str(controller.directory / "triage"),
+        "triage_watch": "10s",
+    }
+    result = playbook("triage.yml", extra_vars=variables).check()
+    after = {(name, unit): host(name).main_pid(unit) for name in JDKS for unit in steady}
+    kept = [
+        json.loads(sorted((controller.directory / "triage" / name).glob("*.json"))[-1].read_text()) for name in JDKS
+    ]
+    few = {
+        **variables,
+        "offheap_hosts": "app3",
+        "offheap_units": ["grow-java@native-leak"],
+        "offheap_triage": str(controller.directory / "triage-without-root"),
+        "triage_watch": "1s",
+        "ansible_become": False,
+    }
+    unprivileged = playbook("triage.yml", extra_vars=few).check()
+    yield Triage(
+        result,
+        _verdicts(result),
+        {(look["host"], sample["name"]): sample for look in kept for sample in look["samples"]},
+        _verdicts(unprivileged),
+        {name: (listings[name], host(name).listing()) for name in JDKS},
+        {key: (pids[key], after[key]) for key in pids},
+    )
+    for name in JDKS:
+        host(name).run(f"systemctl stop {' '.join(VERDICTS)}; rm -f /var/tmp/grow*", check=False)
+
+
+@pytest.mark.parametrize(("name", "unit"), CASES)
+def test_the_verdict_is_right(triage: Triage, name: str, unit: str) -> None:
+    verdict = triage.verdicts[name, unit]
+    assert verdict["verdict"] == VERDICTS[unit], verdict
+    assert verdict["reason"] and verdict["next_step"] and verdict["source"]
+
+
+@pytest.mark.parametrize(("name", "unit"), [case for case in CASES if VERDICTS[case[1]] != "cannot-tell"])
+def test_the_classes_add_up_to_the_resident_set(triage: Triage, name: str, unit: str) -> None:
+    (process,) = triage.samples[name, unit]["processes"]
+    total = sum(sizes["resident"] for sizes in process["classes"].values())
+    # The kernel counts these by itself; the service goes on growing between the two.
+    counted = process["rss_anon"] + process["rss_file"] + process["rss_shmem"]
+    assert total == pytest.approx(counted, rel=0.01)
+
+
+@pytest.mark.parametrize("name", JDKS)
+def test_the_jvm_has_told_its_part(triage: Triage, name: str) -> None:
+    (process,) = triage.samples[name, "grow-java@java-heap.service"]["processes"]
+    jvm = process["jvm"]
+    assert jvm["version"] == JDKS[name]
+    assert jvm["flags"]["UseSerialGC"] == "true"
+    assert jvm["heap_after_collection"] > 0 and jvm["metaspace"] > 0 and jvm["classes"] > 100
+    # Without one of the survivor spaces.
+    assert jvm["nmt"]["categories"]["Java Heap"] == pytest.approx(jvm["heap_committed"], rel=0.1)
+    assert (jvm["native_heap"] is not None) == (JDKS[name] >= 21)
+    assert process["classes"]["java-heap"]["resident"] <= jvm["nmt"]["categories"]["Java Heap"]
+
+
+@pytest.mark.parametrize("name", JDKS)
+def test_nothing_has_changed_or_was_restarted(triage: Triage, name: str) -> None:
+    before, after = triage.listings[name]
+    assert before == after
+    assert {key: pids for key, pids in triage.pids.items() if pids[0] != pids[1]} == {}
+    assert triage.result.stats[name].changed == 0
+
+
+def test_without_root_what_can_be_read_is_and_the_rest_is_named(triage: Triage) -> None:
+    verdict = triage.without_root["app3", "grow-java@native-leak.service"]
+    assert verdict["verdict"] == "cannot-tell"
+    assert "memory map" in verdict["reason"]
+    assert verdict["rss"] > 1 << 20
+    assert any("open files" in item for item in verdict["not_readable"])
+
+
+def test_the_table_names_each_unit_with_its_next_step(triage: Triage) -> None:
+    lines = triage.result.stdout.splitlines()
+    for (name, unit), verdict in triage.verdicts.items():
+        (row,) = [line for line in lines if line.split()[:3] == [unit, name, verdict["verdict"]]]
+        at = lines.index(row)
+        assert verdict["reason"] in lines[at + 1]
+        if verdict["verdict"] != "not-growing":
+            assert lines[at + 2].strip() == f"Next: {verdict['next_step']}"
