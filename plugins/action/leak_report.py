@@ -24,6 +24,7 @@ from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.hints import HintError
 from ..plugin_utils.leak_reports import Report
+from ..plugin_utils.samples import numpy_missing
 from ..plugin_utils.suspects import Answer, Suspect
 from ..plugin_utils.symbols import symbolic_missing
 
@@ -56,7 +57,12 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        libraries = {"symbolic": symbolic_missing(), "pydemumble": demangler_missing(), "jinja2": jinja2_missing()}
+        libraries = {
+            "symbolic": symbolic_missing(),
+            "pydemumble": demangler_missing(),
+            "jinja2": jinja2_missing(),
+            "numpy": numpy_missing(),
+        }
         for library, missing in libraries.items():
             if missing:
                 raise AnsibleActionFail(missing_required_lib(library))

@@ -45,6 +45,7 @@ requirements:
   - symbolic (Python library, on the controller)
   - pydemumble (Python library, on the controller)
   - jinja2 (Python library, on the controller)
+  - numpy (Python library, on the controller)
 options:
   archive:
     description:

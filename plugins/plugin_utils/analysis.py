@@ -5,25 +5,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
-from .export import (
-    callgrind,
-    calls,
-    disassembly,
-    document,
-    firefox,
-    flamegraph,
-    graph,
-    listing,
-    pprof,
-    speedscope,
-    stacks,
-    top,
-)
+from .export import callgrind, calls, disassembly, graph, listing, stacks, top
 from .export.disassembly import DisassemblyError
 from .export.graph import GraphError
 from .profile import Profile
@@ -60,14 +48,20 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What to write, and the table it was made from."""
+    """What to write, and the table it was made from. ``pieces`` can be gone through once."""
 
-    content: bytes
+    pieces: Iterator[bytes]
     table: Table
     title: str
 
+    @cached_property
+    def content(self) -> bytes:
+        return b"".join(self.pieces)
 
-Renderer = Callable[[Request, Table, Source, Images, list[tuple[str, str]]], str | bytes]
+
+# Lines for each stack are many times the size of the dump, and so are made one by one.
+Content = str | bytes | Iterator[bytes]
+Renderer = Callable[[Request, Table, Source, Images, list[tuple[str, str]]], Content]
 
 
 def analyze(request: Request, source: Source, base: Source | None, images: Images) -> Answer:
@@ -102,7 +96,9 @@ def _one(request: Request, samples: Samples, source: Source, base: Source | None
     table = Table(selection.apply(samples), request.granularity, request.measure)
     facts = _facts(source, base, samples, table, request)
     content = RENDERERS[request.kind](request, table, source, images, facts)
-    return Answer(content.encode("utf-8", "replace") if isinstance(content, str) else content, table, source.path.name)
+    if isinstance(content, str):
+        content = content.encode("utf-8", "replace")
+    return Answer(iter([content]) if isinstance(content, bytes) else content, table, source.path.name)
 
 
 def _all_threads(request: Request, samples: Samples, source: Source, images: Images) -> Answer:
@@ -114,7 +110,7 @@ def _all_threads(request: Request, samples: Samples, source: Source, images: Ima
     if not parts:
         raise AnalysisError(f"{source.path}: has no numbers by thread")
     whole = Table(request.selection.apply(samples), request.granularity, request.measure)
-    return Answer(b"\n".join(parts), whole, source.path.name)
+    return Answer(iter([b"\n".join(parts)]), whole, source.path.name)
 
 
 def _facts(
@@ -157,6 +153,8 @@ def as_profile(table: Table) -> Profile:
 def _flamegraph(
     request: Request, table: Table, source: Source, _images: Images, facts: list[tuple[str, str]]
 ) -> str | bytes:
+    from .export import flamegraph
+
     if request.measure.unit == "objects":
         raise AnalysisError("the flame graph shows bytes: ask for inuse_space or alloc_space, or for collapsed stacks")
     page = flamegraph.Page(
@@ -183,8 +181,34 @@ def _picture(
 def _pprof(
     _request: Request, table: Table, source: Source, _images: Images, facts: list[tuple[str, str]]
 ) -> str | bytes:
+    from .export import pprof
+
     about = pprof.About(_time(source), source.executable[0], [f"{name}: {value}" for name, value in facts])
     return pprof.render(table.samples, about)
+
+
+def _speedscope(
+    _request: Request, table: Table, source: Source, _images: Images, _facts: list[tuple[str, str]]
+) -> str | bytes:
+    from .export import speedscope
+
+    return speedscope.render(table.samples, source.path.name)
+
+
+def _firefox(
+    _request: Request, table: Table, source: Source, _images: Images, _facts: list[tuple[str, str]]
+) -> str | bytes:
+    from .export import firefox
+
+    return firefox.render(table.samples, source.path.name, _time(source))
+
+
+def _json(
+    _request: Request, table: Table, source: Source, _images: Images, _facts: list[tuple[str, str]]
+) -> str | bytes:
+    from .export import document
+
+    return document.render(table.samples, source.facts)
 
 
 def _time(source: Source) -> float:
@@ -207,6 +231,7 @@ def _find_source(request: Request) -> Callable[[str], Path | None]:
     return find
 
 
+# Exporters whose own imports take longer than a small dump are imported when they are asked for.
 RENDERERS: dict[str, Renderer] = {
     "text": lambda request, table, _source, _images, facts: top.render(table, request.look, facts),
     "tree": lambda request, table, _source, _images, facts: calls.tree(table, request.look, facts),
@@ -225,11 +250,9 @@ RENDERERS: dict[str, Renderer] = {
     "dot": lambda request, table, source, _images, _facts: _dot(request, table, source),
     "flamegraph": _flamegraph,
     "pprof": _pprof,
-    "speedscope": lambda _request, table, source, _images, _facts: speedscope.render(table.samples, source.path.name),
-    "firefox": lambda _request, table, source, _images, _facts: firefox.render(
-        table.samples, source.path.name, _time(source)
-    ),
-    "json": lambda _request, table, source, _images, _facts: document.render(table.samples, source.facts),
+    "speedscope": _speedscope,
+    "firefox": _firefox,
+    "json": _json,
     **{kind: _picture for kind in graph.PICTURES},
 }
 TEXTUAL = ("text", "tree", "peek", "traces", "collapsed", "callgrind", "list", "disasm", "dot")

@@ -16,13 +16,14 @@ class ByteSizeError(ValueError):
 
 def as_text(size: float) -> str:
     """Write 62914560 as C(60.0 MiB): three significant digits or more, whole bytes below 1 KiB."""
-    scaled = float(size)
-    for unit in _UNITS:
-        # 1023.95 and more would be printed as 1024.0 of this unit.
-        if abs(scaled) < 1023.95 or unit == _UNITS[-1]:
-            break
-        scaled /= 1024
-    return f"{round(scaled)} B" if unit == "B" else f"{scaled:.1f} {unit}"
+    # 1023.95 and more would be printed as 1024.0 of a unit.
+    if -1023.95 < size < 1023.95:
+        return f"{round(size)} B"
+    for unit in _UNITS[1:-1]:
+        size /= 1024
+        if -1023.95 < size < 1023.95:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} {_UNITS[-1]}"
 
 
 def parse(size: int | str) -> int:

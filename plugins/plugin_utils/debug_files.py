@@ -10,12 +10,9 @@ its build-id is the one that was asked for, and kept.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import re
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -66,6 +63,11 @@ class DebugFiles:
         if not url.startswith(("http://", "https://")):
             self._drop(url, "expected an http or https address")
             return False
+        # These take longer to import than most dumps to read, and few are asked for.
+        import http.client
+        import urllib.error
+        import urllib.request
+
         address = f"{url.rstrip('/')}/buildid/{build_id}/debuginfo"
         request = urllib.request.Request(address, headers={"User-Agent": "offheap"})
         temporary = None

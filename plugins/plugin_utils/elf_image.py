@@ -17,12 +17,26 @@ import struct
 from array import array
 from bisect import bisect_right
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Entries = NDArray[numpy.uint64]
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
 
 _PT_LOAD, _PT_NOTE = 1, 4
 _PF_X = 1
 _SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM = 2, 7, 8, 11
-_STT_NOTYPE, _STT_FUNC, _STT_GNU_IFUNC = 0, 2, 10
+# What may be code: STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC.
+_CODE = (0, 2, 10)
+_SYMBOL_64 = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2"), ("value", "u8"), ("size", "u8")]
+_SYMBOL_32 = [("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2")]
 _NT_GNU_BUILD_ID = 3
 _MAX_SEGMENTS = 1024
 _MAX_SECTIONS = 65535
@@ -40,7 +54,6 @@ class SymbolError(Exception):
     """An image cannot be used to name addresses. The message says which file and why."""
 
 
-Entries = list[tuple[int, int, int, int]]
 Section = tuple[int, int, int, int, int, int]
 
 
@@ -56,13 +69,13 @@ class SymbolTable:
 
     @classmethod
     def from_entries(cls, entries: Entries, strings: bytes) -> SymbolTable:
-        """From (start, size, offset of the name in ``strings``, binding) in any order."""
+        """From rows of (start, size, offset of the name in ``strings``, binding) in any order, unsigned 64 bit."""
         table = cls()
-        entries.sort()
-        table._starts.extend([entry[0] for entry in entries])
-        table._ends.extend([min(entry[0] + entry[1], (1 << 64) - 1) for entry in entries])
-        table._names.extend([entry[2] for entry in entries])
-        table._bindings.extend([entry[3] for entry in entries])
+        starts, sizes, names, bindings = entries[np.argsort(entries[:, 0])].T
+        table._starts.frombytes(starts.tobytes())
+        table._ends.frombytes((starts + np.minimum(sizes, ~starts)).tobytes())  # at most 2^64 - 1
+        table._names.frombytes(names.tobytes())
+        table._bindings.frombytes(bindings.astype(np.uint8).tobytes())
         table._strings = strings
         return table
 
@@ -123,7 +136,7 @@ class ElfImage:
         if ident[:4] != b"\x7fELF" or ident[4] not in (1, 2) or ident[5] not in (1, 2):
             raise SymbolError(f"{self.path}: not an ELF file")
         self._wide = ident[4] == 2
-        self._order = "<" if ident[5] == 1 else ">"
+        self._order: Literal["<", ">"] = "<" if ident[5] == 1 else ">"
         header = self._unpack("HHIQQQIHHHHHH" if self._wide else "HHIIIIIHHHHHH", stream, 16)
         program_offset, section_offset = header[4], header[5]
         program_size, programs, section_size, sections, names = header[8:13]
@@ -203,10 +216,10 @@ class ElfImage:
         try:
             with self._open() as stream:
                 entries, strings = self._functions(stream, _SHT_SYMTAB)
-                if not entries:
+                if not len(entries):
                     entries, strings = self._functions(stream, _SHT_DYNSYM)
                     more, names = self._packed_functions(stream)
-                    entries += [(start, size, len(strings) + name, binding) for start, size, name, binding in more]
+                    entries = np.concatenate([entries, more + np.array([0, 0, len(strings), 0], dtype=np.uint64)])
                     strings += names
         except OSError as error:
             raise SymbolError(f"{self.path}: {error.strerror or error}") from error
@@ -215,7 +228,7 @@ class ElfImage:
     def _packed_functions(self, stream: BinaryIO) -> tuple[Entries, bytes]:
         """Those of the small ELF image, packed with xz, that a stripped image may carry."""
         if self._debug_data is None or self._content is not None:
-            return [], b""
+            return np.zeros((0, 4), dtype=np.uint64), b""
         if self._debug_data[3] > _MAX_PACKED:
             raise SymbolError(f"{self.path}: its .gnu_debugdata is too large")
         packed = self._read(stream, self._debug_data[2], self._debug_data[3])
@@ -237,27 +250,23 @@ class ElfImage:
         for section in self._sections:
             if section[1] == wanted:
                 found = self._symbol_table(stream, section)
-                if found[0]:
+                if len(found[0]):
                     return found
-        return [], b""
+        return np.zeros((0, 4), dtype=np.uint64), b""
 
     def _symbol_table(self, stream: BinaryIO, section: Section) -> tuple[Entries, bytes]:
         _name, _kind, offset, size, link, entry_size = section
-        layout = struct.Struct(self._order + ("IBBHQQ" if self._wide else "IIIBBH"))
-        if entry_size != layout.size or link >= len(self._sections):
+        layout = np.dtype(_SYMBOL_64 if self._wide else _SYMBOL_32).newbyteorder(self._order)
+        if entry_size != layout.itemsize or link >= len(self._sections):
             raise SymbolError(f"{self.path}: its symbol table is malformed")
-        data = self._read(stream, offset, size - size % layout.size)
+        data = self._read(stream, offset, size - size % layout.itemsize)
         strings = self._read(stream, self._sections[link][2], self._sections[link][3])
-        code = (_STT_FUNC, _STT_NOTYPE, _STT_GNU_IFUNC)
-        entries = []
-        for fields in layout.iter_unpack(data):
-            if self._wide:
-                name, info, _other, index, value, length = fields
-            else:
-                name, value, length, info, _other, index = fields
-            # A name outside of its own table must not end up in another one.
-            if index and length and info & 15 in code and name < len(strings):
-                entries.append((value, length, name, info >> 4))
+        rows = np.frombuffer(data, layout)
+        wanted = (rows["section"] != 0) & (rows["size"] != 0) & np.isin(rows["info"] & 15, _CODE)
+        # A name outside of its own table must not end up in another one.
+        rows = rows[wanted & (rows["name"] < len(strings))]
+        columns = (rows["value"], rows["size"], rows["name"], rows["info"] >> 4)
+        entries = np.stack([column.astype(np.uint64) for column in columns], axis=1)
         return entries, strings
 
     def _unpack(self, layout: str, stream: BinaryIO, position: int) -> tuple[int, ...]:

@@ -26,6 +26,9 @@ _QUALIFIERS = re.compile(r"(?: const| volatile| ?&&?| noexcept)+$")
 _OPERATOR = re.compile(r"(?<![0-9A-Za-z_])operator(?![0-9A-Za-z_])")
 _PLAIN = re.compile(r"([\w:~]+)\([^()]*\)(?: const)?")
 _PAIRS = {"(": ")", "<": ">", "[": "]", "{": "}"}
+_BRACKET = re.compile(r"[()<>\[\]{}]")
+# What without_parameters need not look at character by character.
+_RUN = re.compile(r"(?:[^(<\[{ o]|o(?!perator))+")
 
 
 def demangler_missing() -> bool:
@@ -38,7 +41,9 @@ def readable(symbol: bytes) -> str:
     """The name to show for a symbol: ``_ZN2os6mallocEm8MEMFLAGS`` -> ``os::malloc``, ``inflate`` -> ``inflate``."""
     name = printable(symbol.decode("utf-8", "replace"))
     if pydemumble is not None and symbol.startswith((b"_Z", b"_R")) and len(symbol) <= _LONGEST_MANGLED:
-        if len(_REFERENCE.findall(symbol)) <= _MOST_REFERENCES and symbol.isascii():
+        # A reference has at least two characters, so that most names need not be searched for them.
+        few = len(symbol) <= 2 * _MOST_REFERENCES or len(_REFERENCE.findall(symbol)) <= _MOST_REFERENCES
+        if few and symbol.isascii():
             demangled = pydemumble.demangle(name)
             if demangled:
                 name = without_parameters(printable(demangled))
@@ -68,6 +73,10 @@ def without_parameters(demangled: str) -> str:
     name_start = 0
     position = 0
     while position < len(text):
+        if (run := _RUN.match(text, position)) is not None:
+            kept.append(run[0])
+            position = run.end()
+            continue
         character = text[position]
         if text.startswith("operator", position) and _OPERATOR.match(text, position):
             end = _operator_end(text, position)
@@ -101,12 +110,12 @@ def _operator_end(text: str, position: int) -> int:
 def _closing(text: str, position: int) -> int:
     """The position after the bracket that closes the one at ``position``; brackets inside count, "->" does not."""
     expected = [_PAIRS[text[position]]]
-    for index in range(position + 1, len(text)):
-        character = text[index]
+    for bracket in _BRACKET.finditer(text, position + 1):
+        character = bracket[0]
         if character in _PAIRS:
             expected.append(_PAIRS[character])
-        elif character == expected[-1] and not (character == ">" and text[index - 1] == "-"):
+        elif character == expected[-1] and not (character == ">" and text[bracket.start() - 1] == "-"):
             expected.pop()
             if not expected:
-                return index + 1
+                return bracket.end()
     return len(text)

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from .heap_v2 import Dump
 
@@ -34,8 +35,7 @@ class Kind(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A place in the code. ``function`` is empty where no symbol covers it; then ``offset`` says where in the module.
 
     ``module`` is the file's base name ("libz.so.1.2.13"), empty for memory that belongs to no file, "[java]" and the

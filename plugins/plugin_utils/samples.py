@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .heap_v2 import Dump
 from .profile import Frame, Profile, Resolver, is_allocator_function, is_allocator_module, unbias
@@ -40,12 +40,11 @@ def numpy_missing() -> bool:
     return np is None
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """A place in an image: ``offset`` is the position in the file of the call's last byte.
 
     Memory of no file has no ``path``; ``offset`` is then the address. ``address`` is where it lay in the process that
-    was seen first, and no part of what makes locations equal.
+    was seen first, and no part of ``key``, which is what makes locations the same.
     """
 
     path: str
@@ -169,17 +168,18 @@ def from_dump(dump: Dump, resolve: Resolver, build_ids: Mapping[str, str]) -> Sa
     frames: dict[Frame, int] = {}
     place_frame: list[int] = []
     place_location: list[int] = []
-    functions = np.zeros(len(dump.addresses), dtype=bool)
-    modules = np.zeros(len(dump.addresses), dtype=bool)
-    places = np.zeros(len(dump.addresses), dtype=np.int64)
     for number, resolved in enumerate(resolve(dump)):
         for frame in resolved:
             place_frame.append(frames.setdefault(frame, len(frames)))
             place_location.append(number)
-        places[number] = len(resolved)
-        functions[number] = any(is_allocator_function(frame) for frame in resolved)
-        modules[number] = not functions[number] and any(is_allocator_module(frame) for frame in resolved)
-    addresses, bounds = _integers(dump.stack_addresses), _bounds_of_ends(dump.stack_ends)
+    frame_at, location_at = np.array(place_frame, dtype=np.int64), np.array(place_location, dtype=np.int64)
+    places = np.bincount(location_at, minlength=len(dump.addresses))
+    functions, modules = (
+        np.bincount(location_at, np.array(list(map(is_allocator, frames)), dtype=bool)[frame_at], len(places)) > 0
+        for is_allocator in (is_allocator_function, is_allocator_module)
+    )
+    addresses: Integers = np.asarray(dump.stack_addresses)  # the dump's own memory: it is not copied, nor written to
+    bounds = _bounds_of_ends(dump.stack_ends)
     addresses, bounds = _without_allocator(addresses, bounds, functions, modules)
     stacks, bounds = _expand(addresses, bounds, places)
     values = _unbiased(dump.counts, dump.sample_interval)
@@ -188,8 +188,8 @@ def from_dump(dump: Dump, resolve: Resolver, build_ids: Mapping[str, str]) -> Sa
         interval=dump.sample_interval,
         frames=list(frames),
         locations=locations(dump, build_ids),
-        place_frame=np.array(place_frame, dtype=np.int64),
-        place_location=np.array(place_location, dtype=np.int64),
+        place_frame=frame_at,
+        place_location=location_at,
         stacks=stacks,
         bounds=bounds,
         values=values,
@@ -263,13 +263,12 @@ def _expand(addresses: Integers, bounds: Integers, places: Integers) -> tuple[In
 def _unbiased(counts: Any, interval: int) -> Numbers:
     """The four columns of counters, unbiased record by record: the same doubles as everywhere (profile.unbias)."""
     values = np.zeros((4, len(counts)))
-    for objects, size in ((OBJECTS, BYTES), (ACCUM_OBJECTS, ACCUM_BYTES)):
-        columns: Sequence[Any] = (
-            (counts.objects, counts.bytes) if size == BYTES else (counts.accum_objects, counts.accum_bytes)
-        )
-        pairs = [unbias(number, total, interval) for number, total in zip(*columns, strict=True)]
+    columns = ((OBJECTS, counts.objects, counts.bytes), (ACCUM_OBJECTS, counts.accum_objects, counts.accum_bytes))
+    for row, objects, size in columns:
+        pairs = list(zip(objects, size, strict=True))
+        unbiased = {pair: unbias(*pair, interval) for pair in set(pairs)}  # many records hold the same
         if pairs:
-            values[objects], values[size] = np.array(pairs).T
+            values[row : row + 2] = np.array([unbiased[pair] for pair in pairs]).T
     return values
 
 

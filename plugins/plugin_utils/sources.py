@@ -11,17 +11,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import heap_v2, packed
-from .archive import DUMP, PERF_MAP, Archive, ArchiveError
 from .byte_size import as_text
-from .capture_facts import check
 from .elf_image import ElfImage, SymbolError
-from .jit_maps import JitMaps
 from .profile import Frame
 from .samples import Samples, from_dump
 from .symbols import Symbolizer
+
+# A bare dump is read without what archives and perf maps need: importing that takes longer than a small dump.
+if TYPE_CHECKING:
+    from .archive import Archive
 
 # A dump that is larger is not read. Busy processes write a few megabytes.
 LARGEST_DUMP = 512 << 20
@@ -123,9 +124,13 @@ class Reader:
         """The dump at ``path``: a file, or a directory of an archive's capture. Raises SourceError."""
         facts: dict[str, Any] = {}
         if path.is_dir():
+            from .archive import DUMP
+
             path = path / DUMP
         known = None
-        if path.name == DUMP and (path.parent / "capture.json").is_file():
+        if _is_of_a_capture(path):
+            from .capture_facts import ArchiveError
+
             try:
                 known = _capture(path)
             except (ArchiveError, ValueError) as error:
@@ -170,7 +175,11 @@ def open_reader(
     ``symcaches``, else in the archive, else in the user's cache; ``passing`` keeps none. Raises ArchiveError.
     """
     found = archive or next((root for path in paths[:1] for root in _parents(path)), None)
-    opened = Archive.open(found) if found is not None else None
+    opened = None
+    if found is not None:
+        from .archive import Archive
+
+        opened = Archive.open(found)
     directories = list(binary_path) or [
         Path(path).expanduser() for path in os.environ.get("PPROF_BINARY_PATH", "").split(":") if path
     ]
@@ -205,18 +214,34 @@ def _parse(path: Path) -> heap_v2.Dump:
     return heap_v2.parse(packed.read(path, LARGEST_DUMP), str(path))
 
 
+def _is_of_a_capture(path: Path) -> bool:
+    if not (path.parent / "capture.json").is_file():
+        return False
+    from .archive import DUMP
+
+    return path.name == DUMP
+
+
 def _capture(path: Path) -> dict[str, Any]:
+    from .capture_facts import check
+
     return check(json.loads((path.parent / "capture.json").read_bytes()))
 
 
-def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> Callable[[int], Frame | None]:
+def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> Callable[[int], Frame | None] | None:
     """What names compiled code: of a capture the perf maps of its process, of a bare dump the map beside it."""
     beside = path.parent / f"{path.name}.map"
     times = {beside: time} if beside.is_file() else {}
-    if path.name == DUMP:
+    if _is_of_a_capture(path):
+        from .archive import PERF_MAP, ArchiveError
+
         for found in path.parent.parent.glob(f"*/{PERF_MAP}"):
             with contextlib.suppress(OSError, ValueError, ArchiveError):  # the map of a capture that is damaged
                 times[found] = float(_capture(found)["dump"]["time"])
+    if not times:
+        return None
+    from .jit_maps import JitMaps
+
     return JitMaps(times, warn).at(time)
 
 

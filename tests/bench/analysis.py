@@ -30,6 +30,8 @@ FORMS = ("text", "collapsed")
 WARM_SPEEDUP, COLD_SPEEDUP, MEMORY_PER_BYTE = 30.0, 4.0, 20.0
 # Ten times the stacks may take ten times as long, and some noise.
 GROWTH_TOLERANCE = 1.25
+# The first of the runs compiles this library's modules, as the first run of an installed collection does.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Runs:
 
     def add(self, command: list[str]) -> None:
         started = time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
             assert process.stderr is not None
             errors = process.stderr.read()
             _pid, status, usage = os.wait4(process.pid, 0)
@@ -81,7 +83,7 @@ class Dump:
         return [os.environ.get("OFFHEAP_JEPROF", "jeprof"), f"--{form}", self.program, str(self.path)]
 
 
-def measure(dump: Dump, rounds: int, directory: Path, with_peer: bool = True) -> dict[str, Runs]:
+def measure(dump: Dump, rounds: int, directory: Path, warm_only: bool = False) -> dict[str, Runs]:
     """Runs by name: text-warm, text-cold, text-jeprof and so on."""
     runs: dict[str, Runs] = {}
     warm = directory / "warm"
@@ -90,13 +92,14 @@ def measure(dump: Dump, rounds: int, directory: Path, with_peer: bool = True) ->
         Runs().add(dump.ours(form, warm))  # fills the symcaches
     for number in range(rounds):
         for form in FORMS:
+            runs.setdefault(f"{form}-warm", Runs()).add(dump.ours(form, warm))
+            if warm_only:
+                continue
+            runs.setdefault(f"{form}-jeprof", Runs()).add(dump.jeprof(form))
             cold = directory / "cold"
             cold.mkdir()
             runs.setdefault(f"{form}-cold", Runs()).add(dump.ours(form, cold))
             shutil.rmtree(cold)
-            runs.setdefault(f"{form}-warm", Runs()).add(dump.ours(form, warm))
-            if with_peer:
-                runs.setdefault(f"{form}-jeprof", Runs()).add(dump.jeprof(form))
         print(f"{dump.stacks} stacks, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     return runs
 
@@ -142,7 +145,7 @@ def growth(dumps: list[Dump], rounds: int, directory: Path) -> tuple[list[dict[s
     broken: list[str] = []
     before: dict[str, tuple[int, float]] = {}
     for dump in dumps:
-        runs = measure(dump, rounds, directory, with_peer=False)
+        runs = measure(dump, rounds, directory, warm_only=True)
         for form in FORMS:
             seconds = runs[f"{form}-warm"].median
             case = f"{form}-{dump.stacks // 1000}k-warm"

@@ -22,7 +22,7 @@ def main() -> None:
     form, dump, image, symcaches = sys.argv[1:]
     with open_reader([Path(dump)], None, [Path(image)], Path(symcaches), False) as reader:
         source = reader.read(Path(dump))
-        sys.stdout.buffer.write(analyze(Request(kind=form), source, None, reader.images).content)
+        sys.stdout.buffer.writelines(analyze(Request(kind=form), source, None, reader.images).pieces)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 
 from ..table import NO_STACK, Table
@@ -16,13 +15,12 @@ except ImportError:
     np = None  # type: ignore[assignment]
 
 
-def collapsed(table: Table) -> bytes:
-    """One line ``root;caller;leaf number`` per stack, frame by frame in alphabetical order, rounded, without zeros.
+def collapsed(table: Table) -> Iterator[bytes]:
+    """Lines ``root;caller;leaf number``, one per stack, frame by frame in alphabetical order, rounded, without zeros.
 
     The format knows no escape: a semicolon in a name is written ``%3B`` and a per cent sign ``%25``.
     """
-    # Names become many times the size of the stacks: each line is made when it is written, and nothing is copied.
-    content = io.BytesIO()
+    # Names become many times the size of the stacks: each line is made when it is asked for.
     escaped = [name.replace("%", "%25").replace(";", "%3B") for name in table.names]
     names = sorted({*escaped, NO_STACK})
     rank = {name: number for number, name in enumerate(names)}
@@ -30,7 +28,7 @@ def collapsed(table: Table) -> bytes:
     encoded = [name.encode("utf-8", "replace") for name in names]
     sums: dict[bytes, float] = {}
     # All stacks from the last one's root to the first one's leaf. Big-endian numbers compare as their bytes do.
-    backwards = ranks.astype(">i4")[table.all_entries[::-1]].tobytes()
+    backwards = ranks.astype(">i4")[table.name_of_place][table.samples.stacks[::-1]].tobytes()
     bounds = (len(backwards) - 4 * table.samples.bounds).tolist()
     for end, start, value in zip(bounds[:-1], bounds[1:], table.values.tolist(), strict=True):
         key = backwards[start:end] or rank[NO_STACK].to_bytes(4, "big")
@@ -39,8 +37,7 @@ def collapsed(table: Table) -> bytes:
         size = round(sums[key])
         if size:
             stack = np.frombuffer(key, dtype=">i4").tolist()
-            content.write(b"%b %d\n" % (b";".join([encoded[name] for name in stack]), size))
-    return content.getvalue()
+            yield b"%b %d\n" % (b";".join([encoded[name] for name in stack]), size)
 
 
 def traces(table: Table, look: top.Look, facts: list[tuple[str, str]]) -> str:

@@ -57,10 +57,10 @@ def _lines(table: Table, look: Look) -> Iterator[str]:
     yield ""
     yield f"{'flat':>10} {'flat%':>6} {'sum%':>6} {'cum':>10} {'cum%':>6} {'±':>10}  {table.granularity.value[:-1]}"
     total, running = table.total, 0.0
-    for row in shown(table, look):
-        running += row.flat
+    text = table.measure.writer(look.exact)
+    for name, flat, cumulative, error in shown(table, look):
+        running += flat
         yield (
-            f"{table.measure.text(row.flat, look.exact):>10} {percent(row.flat, total):>6}"
-            f" {percent(running, total):>6} {table.measure.text(row.cumulative, look.exact):>10}"
-            f" {percent(row.cumulative, total):>6} {table.measure.text(row.error, look.exact):>10}  {row.name}"
+            f"{text(flat):>10} {percent(flat, total):>6} {percent(running, total):>6}"
+            f" {text(cumulative):>10} {percent(cumulative, total):>6} {text(error):>10}  {name}"
         )

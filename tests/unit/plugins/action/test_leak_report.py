@@ -137,7 +137,7 @@ def test_nothing_to_report_on_is_a_warning(here: Path) -> None:
     assert "has no captures of the units and hosts asked for" in result["warnings"][0]
 
 
-@pytest.mark.parametrize("library", ["symbolic", "demangler", "jinja2"])
+@pytest.mark.parametrize("library", ["symbolic", "demangler", "jinja2", "numpy"])
 def test_a_missing_library_is_named(here: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     monkeypatch.setattr(leak_report, f"{library}_missing", lambda: True)
     name = {"demangler": "pydemumble"}.get(library, library)

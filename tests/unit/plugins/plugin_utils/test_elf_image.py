@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import numpy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -131,8 +132,7 @@ def test_a_damaged_image_gives_our_error_or_an_answer(library: Path, tmp_path: P
 def test_aliases_are_settled_by_binding_and_underscores() -> None:
     strings = b"\0__libc_malloc\0malloc\0weak\0"
     offsets = {name: strings.index(name) for name in (b"__libc_malloc", b"malloc", b"weak")}
-    table = SymbolTable.from_entries(
-        [(16, 8, offsets[b"weak"], 2), (16, 8, offsets[b"__libc_malloc"], 1), (16, 8, offsets[b"malloc"], 1)], strings
-    )
+    rows = [(16, 8, offsets[b"weak"], 2), (16, 8, offsets[b"__libc_malloc"], 1), (16, 8, offsets[b"malloc"], 1)]
+    table = SymbolTable.from_entries(numpy.array(rows, dtype=numpy.uint64), strings)
     assert table.lookup(20) == b"malloc"
     assert table.lookup(15) is None

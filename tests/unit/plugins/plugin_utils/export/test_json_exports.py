@@ -79,7 +79,7 @@ def test_firefox_tables_are_whole_and_give_the_stacks_back(data: bytes) -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_every_kind_of_frame_can_be_written(kind: Kind) -> None:
     samples = samples_of(DUMP)
-    samples = dataclasses.replace(samples, frames=[dataclasses.replace(one, kind=kind) for one in samples.frames])
+    samples = dataclasses.replace(samples, frames=[one._replace(kind=kind) for one in samples.frames])
     assert json.loads(firefox.render(samples, "app"))["threads"]
     schema = json.loads((ROOT / "docs" / "profile.schema.json").read_text())
     jsonschema.validate(json.loads(document.render(samples, {"host": "app1", "time": 1.5, "unit": None})), schema)
