@@ -35,7 +35,7 @@ setup:
 lint sanity docs-check package unit integration: setup
 	$(RUN) $@
 
-#: make bench-analysis   time and memory against jeprof, in build/bench/analysis.json (ten minutes)
+#: make bench-analysis   time and memory against jeprof, in build/bench/analysis.json (six minutes)
 .PHONY: bench-analysis
 bench-analysis: setup
 	.venv/bin/python tests/bench/analysis.py

@@ -173,7 +173,7 @@ def main() -> int:
     rows += more[0]
     broken += more[1]
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    options.output.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
     print(f"{'case':22} {'metric':22} {'ours':>9} {'peer':>9} {'ratio':>7}")
     for line in rows:
         peer, ratio = ("-" if line[key] is None else f"{line[key]:g}" for key in ("peer", "ratio"))
