@@ -46,12 +46,14 @@ bench-archive: setup
 	.venv/bin/python tests/bench/archive.py
 
 #: make fuzz         a minute of coverage-guided fuzzing of the dump reader
-#: make soak         a million inputs of it, and the agent under load for SOAK_SECONDS (600)
+#: make soak         a million inputs of it, the truth suite TRUTH_RUNS times (40), the agent under load for
+#:                   SOAK_SECONDS (600)
 .PHONY: fuzz soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz
 soak: setup
 	OFFHEAP_FUZZ_INPUTS=1000000 .venv/bin/python -m pytest -s tests/fuzz
+	OFFHEAP_TRUTH_RUNS=$${TRUTH_RUNS:-40} .venv/bin/python -m pytest -s tests/integration/truth
 	OFFHEAP_SOAK_SECONDS=$${SOAK_SECONDS:-600} .venv/bin/python -m pytest -m soak tests/agent
 
 #: make clean        remove what the above left here (images of the lab stay)

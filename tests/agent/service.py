@@ -57,11 +57,10 @@ class Service:
             self.process = subprocess.Popen(
                 [str(program), *arguments],
                 env=self.environment,
-                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
-                **popen,
+                **{"stdin": subprocess.DEVNULL, **popen},
             )
         self.pid = self.process.pid
 
@@ -69,8 +68,9 @@ class Service:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.kill()
-        if self.process.stdout:
-            self.process.stdout.close()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                stream.close()
         self.process.wait()
         Path(f"/tmp/.java_pid{self.pid}").unlink(missing_ok=True)  # a JVM that is killed leaves it
 

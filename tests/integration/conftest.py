@@ -30,10 +30,10 @@ LOGS = REPOSITORY / "build" / ("integration" if NAME == "itest" else f"integrati
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs the lab."""
+    """Everything here needs the lab, but for the truth suite."""
     here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here):
+        if item.path.is_relative_to(here) and not item.path.is_relative_to(here / "truth"):
             item.add_marker("lab")
 
 
