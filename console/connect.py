@@ -152,7 +152,7 @@ class Connector:
             with contextlib.closing(self._open(target.name, found, target.password, None)) as connection:
                 yield connection
             return
-        gateway = self._gateway(jump)
+        gateway = self._gateway(jump, _configuration(target))
         with gateway.places:
             with gateway.lock:
                 if not gateway.connection.is_connected:
@@ -160,14 +160,13 @@ class Connector:
             with contextlib.closing(self._open(target.name, found, target.password, gateway.connection)) as connection:
                 yield connection
 
-    def _gateway(self, jump: str) -> _Gateway:
+    def _gateway(self, jump: str, configuration: list[str]) -> _Gateway:
         """The one that ends the chain C(a,b,c): each hop is reached through the one before it (ssh_config(5))."""
         with self._lock:
             if jump not in self._gateways:
                 connection = None
                 for hop in jump.split(","):
-                    found = _hop(hop)
-                    connection = self._made(found, None, connection)
+                    connection = self._made(_hop(hop, configuration), None, connection)
                 assert connection is not None
                 self._gateways[jump] = _Gateway(connection)
             return self._gateways[jump]
@@ -201,11 +200,15 @@ class Connector:
         return connection
 
 
-def _hop(hop: str) -> Settings:
+def _configuration(target: Target) -> list[str]:
+    """The one argument that ssh hands on to the ssh for its jump host: another configuration file."""
+    arguments = iter(target.arguments)
+    return [word for argument in arguments if argument == "-F" for word in ("-F", next(arguments, ""))]
+
+
+def _hop(hop: str, configuration: list[str]) -> Settings:
     """Settings of a jump host: [user@]host[:port], or a URI of that."""
-    if not hop.startswith("ssh://"):
-        hop = f"ssh://{hop}"
-    return settings(hop, ())
+    return settings(hop if hop.startswith("ssh://") else f"ssh://{hop}", configuration)
 
 
 def _handshake(connection: Connection, name: str) -> None:

@@ -24,6 +24,8 @@ from ansible_collections.offheap.profiler.tests.integration.playbooks import (
     PlaybookResult,
     build,
 )
+from ansible_collections.offheap.profiler.tests.integration.spools import make_spool, put
+from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils import jemalloc_process
 
 NAME = os.environ.get("OFFHEAP_LAB_NAME", "itest")
 LOGS = REPOSITORY / "build" / ("integration" if NAME == "itest" else f"integration-{NAME}")
@@ -102,3 +104,24 @@ def playbook(lab: Lab, collection: Path, controller: Controller) -> Callable[...
 def host(lab: Lab) -> Callable[[str], LabHost]:
     """Gives a host by its name."""
     return lab.host
+
+
+@pytest.fixture(scope="session")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Three dumps of one process."""
+    directory = tmp_path_factory.mktemp("spool")
+    with jemalloc_process.running(directory):
+        return [path.read_bytes() for path in jemalloc_process.dumps(directory)[:3]]
+
+
+@pytest.fixture
+def hosts(booted_lab: Lab, dumps: list[bytes]) -> Iterator[dict[str, LabHost]]:
+    """The hosts, each with three dumps of a process that is gone."""
+    found = {name: booted_lab.host(name) for name in booted_lab.hosts()}
+    for number, host in enumerate(found.values()):
+        make_spool(host)
+        for sequence, content in enumerate(dumps):
+            put(host, f"jeprof.99999{number}.{sequence}.i{sequence}.heap", content)
+    yield found
+    for host in found.values():
+        host.run("rm -rf /var/lib/offheap /var/lib/private/offheap /home/deploy/.ansible/tmp/*")

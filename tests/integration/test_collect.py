@@ -8,13 +8,12 @@ The dumps of live services are brought in test_hunt.py.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,8 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult, Task
-from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils import jemalloc_process
+from ansible_collections.offheap.profiler.tests.integration.spools import OWNER, SPOOL, UNIT, put
 
-HOSTS = ("app1", "app2", "app3")
-UNIT = "collecttest.service"
-SPOOL = f"/var/lib/offheap/{UNIT}"
-OWNER = "nobody"
 MIB = 1 << 20
 
 # Runs on a host: a large dump that hardly shrinks, so that its transfer takes some seconds.
@@ -42,41 +37,6 @@ with open(sys.argv[2], "wb") as stream:
         stream.write(base64.b64encode(os.urandom(768 << 10)) + b"\\n")
     stream.write(tail)
 """
-
-
-@pytest.fixture(scope="module")
-def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """Three dumps of one process."""
-    directory = tmp_path_factory.mktemp("spool")
-    with jemalloc_process.running(directory):
-        return [path.read_bytes() for path in jemalloc_process.dumps(directory)[:3]]
-
-
-def put(host: LabHost, name: str, content: bytes, spool: str = SPOOL) -> None:
-    """Write a dump into a spool as the service would."""
-    path = f"{spool}/{name}"
-    text = base64.b64encode(content).decode()
-    for start in range(0, len(text), 60000):
-        host.run(f"printf %s {text[start : start + 60000]} | base64 -d >> {path}")
-    host.run(f"chown {OWNER} {path} && chmod 644 {path}")
-
-
-def make_spool(host: LabHost) -> None:
-    host.run(f"rm -rf /var/lib/offheap; mkdir -p {SPOOL}; chmod 755 /var/lib/offheap; chmod 700 {SPOOL}")
-    host.run(f"chown {OWNER} {SPOOL}")
-
-
-@pytest.fixture
-def hosts(booted_lab: Lab, dumps: list[bytes]) -> Iterator[dict[str, LabHost]]:
-    """The hosts, each with three dumps of a process that is gone."""
-    found = {name: booted_lab.host(name) for name in HOSTS}
-    for number, host in enumerate(found.values()):
-        make_spool(host)
-        for sequence, content in enumerate(dumps):
-            put(host, f"jeprof.99999{number}.{sequence}.i{sequence}.heap", content)
-    yield found
-    for host in found.values():
-        host.run("rm -rf /var/lib/offheap /var/lib/private/offheap /home/deploy/.ansible/tmp/*")
 
 
 @pytest.fixture
@@ -124,9 +84,9 @@ def test_bringing_and_bringing_again(
 ) -> None:
     foretold = collect(check=True).check()
     assert not archive.exists()
-    assert {name: len(names(host)) for name, host in hosts.items()} == dict.fromkeys(HOSTS, len(dumps))
+    assert {name: len(names(host)) for name, host in hosts.items()} == dict.fromkeys(hosts, len(dumps))
     brought = collect().check()
-    for name in HOSTS:
+    for name in hosts:
         result, promise = fetched(brought, name).result, fetched(foretold, name).result
         assert result["captures"] == promise["captures"]
         assert set(result["images"]) <= set(promise["images"]), "another host may have brought it first"
@@ -135,12 +95,12 @@ def test_bringing_and_bringing_again(
         assert len(names(hosts[name], f"{SPOOL}/collected")) == len(dumps)
         assert remains(hosts[name]) == ""
     captures = Archive.open(archive).captures()
-    assert [(found.host, found.sequence) for found in captures] == [(h, s) for h in HOSTS for s in range(len(dumps))]
+    assert [(found.host, found.sequence) for found in captures] == [(h, s) for h in hosts for s in range(len(dumps))]
     assert [found.dump.read_bytes() for found in captures] == dumps * 3
     assert len({found.process for found in captures}) == 3, "one process on each host"
     assert is_whole(archive)
     again = collect().check()
-    assert {name: stats.changed for name, stats in again.stats.items()} == dict.fromkeys(HOSTS, 0)
+    assert {name: stats.changed for name, stats in again.stats.items()} == dict.fromkeys(hosts, 0)
     assert fetched(again, "app1").result["summary"] == "app1: no new captures"
 
 
@@ -149,7 +109,7 @@ def test_in_several_transfers_and_deleted_on_the_host(
 ) -> None:
     brought = collect(heap_collect_max_batch=str(len(dumps[0]) + 1), heap_collect_delete_collected=True).check()
     assert "transfer 1 of " in brought.stdout
-    assert {name: names(host) for name, host in hosts.items()} == {name: [] for name in HOSTS}
+    assert {name: names(host) for name, host in hosts.items()} == {name: [] for name in hosts}
     assert len(Archive.open(archive).captures()) == 9
 
 
