@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from statistics import median
 from urllib.parse import unquote
@@ -35,7 +36,8 @@ _LEAST_HOSTS = 4
 
 @dataclass(frozen=True)
 class Watched:
-    """One process of a unit, judged. ``label`` is what the newest capture was labelled with, times are the epoch's."""
+    """One process of a unit, judged. ``label`` is what the newest capture was labelled with, times are the epoch's,
+    ``live`` is bytes in the newest capture."""
 
     unit: str
     host: str
@@ -44,6 +46,7 @@ class Watched:
     start: float
     end: float
     verdict: Verdict
+    live: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class Leak:
     @property
     def path(self) -> tuple[Frame, ...]:
         return self.example.path
+
+    @property
+    def number(self) -> str:
+        """Eight digits that stay the same as long as the path does."""
+        return blake2b("\0".join(self.key).encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
 def rank(
@@ -111,9 +119,11 @@ def _judged(
         for process, members in itertools.groupby(captures, key=lambda capture: capture.process):
             chosen = _chosen(list(members))
             if chosen:
-                verdict = judge_series(process, reader.read(chosen), least_span)
+                series = reader.read(chosen)
+                verdict = judge_series(process, series, least_span)
                 label = str(chosen[-1].facts.get("label") or "")
-                yield Watched(unit, host, process, label, chosen[0].time, chosen[-1].time, verdict)
+                live = float(series.bytes[:, -1].sum()) if series.times else 0.0
+                yield Watched(unit, host, process, label, chosen[0].time, chosen[-1].time, verdict, live)
 
 
 def _hosts(archive: Archive, unit: str) -> list[str]:

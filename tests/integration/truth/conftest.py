@@ -54,6 +54,8 @@ def _made(target: Path, source: str, command: Callable[[Path], list[str | Path]]
     if not target.exists() or target.stat().st_mtime < (PROGRAMS / source).stat().st_mtime:
         part = target.with_name(f"{os.getpid()}-{target.name}")
         subprocess.run(command(part), check=True)
+        if target.is_dir():
+            shutil.rmtree(target)
         part.rename(target)
     return str(target)
 

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Profiles of an archive to Pyroscope, and its growth to Prometheus, from the controller."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.spool import SpoolError, check_unit
+from ..plugin_utils import fleet, output_file, prometheus, pyroscope
+from ..plugin_utils.archive import Archive, ArchiveError, Capture, library_missing
+from ..plugin_utils.export import pprof, profile_proto
+from ..plugin_utils.function_names import demangler_missing
+from ..plugin_utils.output_file import OutputError
+from ..plugin_utils.pyroscope import PushError, Server
+from ..plugin_utils.sources import Reader, SourceError, open_reader
+from ..plugin_utils.symbols import symbolic_missing
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "archive": {"type": "path", "required": True},
+    "units": {"type": "list", "elements": "str", "default": []},
+    "hosts": {"type": "list", "elements": "str", "default": []},
+    "pyroscope_url": {"type": "str"},
+    "pyroscope_tenant": {"type": "str", "default": ""},
+    "pyroscope_headers": {"type": "dict", "default": {}, "no_log": True},
+    "attempts": {"type": "int", "default": 4},
+    "timeout": {"type": "int", "default": 30},
+    "max_profiles": {"type": "int", "default": 100},
+    "textfile": {"type": "path"},
+    "required": {"type": "bool", "default": False},
+}
+
+
+class ActionModule(ActionBase):
+    """Reads the archive and connects to no host."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        missing = {
+            "symbolic": symbolic_missing(),
+            "pydemumble": demangler_missing(),
+            "protobuf": profile_proto.protobuf_missing(),
+        }
+        if library := library_missing() or next((library for library, gone in missing.items() if gone), ""):
+            raise AnsibleActionFail(missing_required_lib(library))
+        problems: list[str] = []
+        result.update(changed=False, pushed=0, left=0)
+        try:
+            units = [check_unit(unit) for unit in arguments["units"]]
+            archive = Archive.open(_from_here(arguments["archive"]))
+            if arguments["pyroscope_url"]:
+                self._push(archive, units, arguments, result, problems)
+            if arguments["textfile"]:
+                self._write(archive, units, arguments, result, problems)
+        except (ArchiveError, OutputError, PushError, SpoolError, OSError) as error:
+            problems.append(str(error))
+            result["failed"] = arguments["required"]
+        if problems:
+            result["warnings"] = problems
+        result["msg"] = f"{result['pushed']} profiles sent, {result['left']} left" if not problems else problems[-1]
+        return result
+
+    def _push(
+        self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
+    ) -> None:
+        """Send what the server does not have, the newest of each process first. Raises PushError."""
+        server = Server(
+            arguments["pyroscope_url"],
+            arguments["pyroscope_tenant"],
+            {str(name): str(value) for name, value in arguments["pyroscope_headers"].items()},
+            max(arguments["attempts"], 1),
+            max(arguments["timeout"], 1),
+        )
+        server.check()
+        hosts = arguments["hosts"]
+        wanted = [
+            capture
+            for capture in archive.captures()
+            if (not units or capture.unit in units)
+            and (not hosts or capture.host in hosts)
+            and not pyroscope.marker(archive, server, capture).exists()
+        ]
+        wanted = list(_newest_first(wanted))
+        result["left"] = len(wanted)
+        if self._task.check_mode or not wanted:
+            result["changed"] = bool(wanted)
+            return
+        passing = not os.access(archive.root, os.W_OK)
+        with open_reader([], archive.root, [], None, passing) as reader:
+            for capture in wanted[: arguments["max_profiles"]]:
+                try:
+                    pyroscope.push(server, capture, _profile(reader, capture))
+                except SourceError as error:
+                    problems.append(str(error))
+                    continue
+                except PushError as error:
+                    if error.hopeless:
+                        raise
+                    problems.append(f"{capture.path}: {error}")
+                    continue
+                marker = pyroscope.marker(archive, server, capture)
+                marker.parent.mkdir(parents=True, exist_ok=True)
+                marker.touch()
+                result.update(changed=True, pushed=result["pushed"] + 1, left=result["left"] - 1)
+            problems += reader.warnings
+
+    def _write(
+        self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
+    ) -> None:
+        with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
+            kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
+            symcaches = archive.symcaches if kept else Path(passing)
+            leaks, watched = fleet.rank(archive, symcaches, problems.append, units, arguments["hosts"])
+        content = prometheus.render(leaks, watched).encode("utf-8", "replace")
+        changed = output_file.write(_from_here(arguments["textfile"]), content, True, self._task.check_mode)
+        result["changed"] = result["changed"] or changed
+
+
+def _newest_first(captures: Iterable[Capture]) -> Iterable[Capture]:
+    """The newest of each process, then the second newest of each, and so on."""
+    ordered = sorted(captures, key=lambda capture: (capture.unit, capture.host, capture.process, -capture.time))
+    groups = [list(group) for _key, group in itertools.groupby(ordered, key=lambda c: (c.unit, c.host, c.process))]
+    return (capture for row in itertools.zip_longest(*groups) for capture in row if capture is not None)
+
+
+def _profile(reader: Reader, capture: Capture) -> bytes:
+    source = reader.read(capture.path)
+    return pprof.render(source.samples, pprof.About(capture.time, source.executable[0]))
+
+
+def _from_here(path: str) -> Path:
+    return Path.cwd() / Path(path).expanduser()
