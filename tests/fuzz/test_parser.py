@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = int(os.environ.get("OFFHEAP_FUZZ_SECONDS", "50"))
+SECONDS = int(os.environ.get("OFFHEAP_FUZZ_SECONDS", "60"))
 INPUTS = int(os.environ.get("OFFHEAP_FUZZ_INPUTS", "0"))
 
 

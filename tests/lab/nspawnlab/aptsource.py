@@ -51,26 +51,9 @@ def fetch_jemalloc(settings: Settings) -> Path:
         return target
     say(f"fetching the source of jemalloc {JEMALLOC_VERSION} from Debian's archive")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # A private configuration: nothing below the machine's /etc/apt or /var/lib/apt changes
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         work = Path(name)
-        work.chmod(0o755)
-        for directory in ("lists/partial", "cache/archives/partial", "download"):
-            (work / directory).mkdir(parents=True)
-        (work / "sources.list").write_text(f"deb-src [signed-by={KEYRING}] {mirror()} {JEMALLOC_SUITE} main\n")
-        options = [
-            "-q",
-            f"-oDir::Etc::SourceList={work}/sources.list",
-            "-oDir::Etc::SourceParts=/dev/null",
-            f"-oDir::State::Lists={work}/lists",
-            f"-oDir::Cache={work}/cache",
-            "-oAPT::Sandbox::User=root",
-            "-oAPT::Update::Post-Invoke-Success::=",
-        ]
-        run(["apt-get", *options, "update"])
-        script = 'cd "$1"; shift; exec apt-get "$@"'
-        arguments = [*options, "--download-only", "source", "jemalloc"]
-        run(["sh", "-c", script, "sh", work / "download", *arguments])
+        _download(work, "deb-src", JEMALLOC_SUITE, ["--download-only", "source", "jemalloc"])
         tarball = work / "download" / f"jemalloc_{JEMALLOC_VERSION}.orig.tar.bz2"
         if not tarball.exists():
             raise LabError(f"Debian's source package of jemalloc in {JEMALLOC_SUITE} has no {tarball.name}")
@@ -79,6 +62,46 @@ def fetch_jemalloc(settings: Settings) -> Path:
             raise LabError(f"{tarball.name} has sha256 {digest}, upstream's release has {JEMALLOC_SHA256}")
         shutil.move(tarball, target)
     return target
+
+
+def unpack_packages(suite: str, packages: list[str], target: Path) -> Path:
+    """What is in packages of a suite, unpacked at ``target`` and not installed; done once."""
+    if target.exists():
+        return target
+    say(f"fetching {', '.join(packages)} of {suite} from Debian's archive")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as name:
+        work = Path(name)
+        _download(work, "deb", suite, ["download", *packages])
+        for package in (work / "download").glob("*.deb"):
+            run(["dpkg-deb", "--extract", package, work / "root"])
+        (work / "root").rename(target)
+    return target
+
+
+def _download(work: Path, kind: str, suite: str, command: list[str]) -> None:
+    """Run an apt-get command in ``work``/download, with lists of ``kind`` (deb, deb-src) of one suite alone.
+
+    The configuration is private: nothing below the machine's /etc/apt or /var/lib/apt changes.
+    """
+    work.chmod(0o755)
+    for directory in ("lists/partial", "cache/archives/partial", "download"):
+        (work / directory).mkdir(parents=True)
+    (work / "sources.list").write_text(f"{kind} [signed-by={KEYRING}] {mirror()} {suite} main\n")
+    options = [
+        "-q",
+        f"-oDir::Etc::SourceList={work}/sources.list",
+        "-oDir::Etc::SourceParts=/dev/null",
+        f"-oDir::State::Lists={work}/lists",
+        # Without it, download would take the version that is installed
+        "-oDir::State::Status=/dev/null",
+        f"-oDir::Cache={work}/cache",
+        "-oAPT::Sandbox::User=root",
+        "-oAPT::Update::Post-Invoke-Success::=",
+    ]
+    run(["apt-get", *options, "update"])
+    script = 'cd "$1"; shift; exec apt-get "$@"'
+    run(["sh", "-c", script, "sh", work / "download", *options, *command])
 
 
 def _debian_mirrors() -> list[str]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.tests.lab.nspawnlab.aptsource import unpack_packages
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.test_jeprof import (
     JAVA_PROGRAM,
     PYTHON_PROGRAM,
     _libjemalloc,
 )
+
+CACHE = Path(__file__).resolve().parents[4] / ".cache"
 
 C_PROGRAM = """\
 #include <stdlib.h>
@@ -90,12 +94,20 @@ NODE_PROGRAM = "const kept = []; for (let i = 0; i < 300; i++) kept.push(Buffer.
 
 @dataclass(frozen=True)
 class Kind:
-    """How to build and start a program: ``command`` gets a directory to build in."""
+    """How to build and start a program: ``command`` gets a directory to build in.
+
+    ``jemalloc`` is a release of RELEASES, by default the one that is installed here.
+    """
 
     name: str
     command: Callable[[Path], list[str]]
     sample: int = 13
     accum: bool = True
+    jemalloc: str = ""
+
+
+# Debian's suites with these releases. What was built for a newer C library than ours runs with its own.
+RELEASES = {"5.2.1": ("bullseye", ["libjemalloc2"]), "5.3.1": ("sid", ["libjemalloc2", "libc6"])}
 
 
 def _c(*options: str, threads: int = 1, strip: bool = False) -> Callable[[Path], list[str]]:
@@ -105,8 +117,8 @@ def _c(*options: str, threads: int = 1, strip: bool = False) -> Callable[[Path],
     return build
 
 
-def _cxx(*options: str) -> Callable[[Path], list[str]]:
-    return lambda directory: [_compile(directory, "program.cc", CXX_PROGRAM, *options)]
+def _cxx(*options: str, strip: bool = False) -> Callable[[Path], list[str]]:
+    return lambda directory: [_compile(directory, "program.cc", CXX_PROGRAM, *options, strip=strip)]
 
 
 def _compile(directory: Path, name: str, source: str, *options: str, strip: bool = False) -> str:
@@ -158,6 +170,9 @@ KINDS = [
     Kind("c-every-allocation", _c("-g"), sample=0),
     Kind("cxx", _cxx("-g")),
     Kind("cxx-optimised", _cxx("-g", "-O2")),
+    Kind("cxx-stripped", _cxx(strip=True)),
+    Kind("c-jemalloc-5.2.1", _c("-g", threads=2), jemalloc="5.2.1"),
+    Kind("cxx-jemalloc-5.3.1", _cxx("-g"), jemalloc="5.3.1"),
     Kind("dlopen-dlclose", _plugins),
     Kind("python", _python),
     Kind("java", _java, sample=16),
@@ -168,10 +183,28 @@ KINDS = [
 def run(kind: Kind, directory: Path) -> tuple[str, Path]:
     """(the program, the dump that it wrote at its end)"""
     command = kind.command(directory)
+    program = command[0]
+    library = _libjemalloc()
+    if kind.jemalloc:
+        library, loader = _release(kind.jemalloc)
+        command = [*loader, *command]
     settings = f"prof:true,lg_prof_sample:{kind.sample},prof_final:true,prof_prefix:{directory}/p"
     settings += ",prof_accum:true" if kind.accum else ""
-    environment = {**os.environ, "LD_PRELOAD": _libjemalloc(), "MALLOC_CONF": settings}
+    environment = {**os.environ, "LD_PRELOAD": library, "MALLOC_CONF": settings}
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
     dumps = sorted(directory.glob("p.*.heap"), key=lambda path: path.stat().st_size)
     assert dumps, "jemalloc wrote no dump"
-    return command[0], dumps[-1]
+    assert os.path.realpath(library).encode() in dumps[-1].read_bytes(), "another library wrote the dump"
+    return program, dumps[-1]
+
+
+def _release(version: str) -> tuple[str, list[str]]:
+    """The library of a release, and what starts a program with the C library that it needs."""
+    suite, packages = RELEASES[version]
+    root = unpack_packages(suite, packages, CACHE / "debian" / f"{suite}-jemalloc")
+    library = next(root.glob("usr/lib/*/libjemalloc.so.2"))
+    # The version stands in the library's text, as what mallctl("version") gives.
+    found = re.search(rb"\0(\d+\.\d+\.\d+)-\d+-g[0-9a-f]+\0", library.read_bytes())
+    assert found and found[1].decode() == version, f"{suite} has another release: {found and found[1]!r}"
+    loader = next(root.glob("usr/lib/*/ld-linux*.so.*"), None)
+    return str(library), [str(loader), "--library-path", str(library.parent)] if loader else []
