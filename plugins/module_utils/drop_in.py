@@ -21,10 +21,10 @@ NAME = "90-offheap.conf"
 ENVIRONMENT_NAME = "90-offheap.env"
 SPOOL_ROOT = "/var/lib/offheap"
 SOCKET_ROOT = "/run/offheap"
-VARIABLES = ("LD_PRELOAD", "MALLOC_CONF", *runtimes.VARIABLES)
+VARIABLES = ("LD_PRELOAD", "MALLOC_CONF", "MALLOC_ARENA_MAX", *runtimes.VARIABLES)
 _RECORD = "# offheap: "
 _HEAD = (
-    "# Written by offheap.profiler: preloads a profiling jemalloc into this unit.",
+    "# Written by offheap.profiler: preloads a profiling jemalloc into this unit, or changes its malloc.",
     "# To undo by hand: remove this file (and 90-offheap.env beside it, if any), run",
     "# 'systemctl daemon-reload' and restart the unit. What was in force before:",
 )
@@ -76,6 +76,12 @@ class Agent(NamedTuple):
 
     library: str
     variables: dict[str, str]
+
+
+class Swap(NamedTuple):
+    """Another malloc instead of a profiler: jemalloc, or glibc's with at most so many arenas where that is not 0."""
+
+    arena_max: int
 
 
 def spool_of(unit: str) -> str:
@@ -161,6 +167,7 @@ def compose(
     directory: str,
     agent: Agent | None = None,
     aids: Mapping[str, Sequence[str]] | None = None,
+    swap: Swap | None = None,
 ) -> Injection:
     """What the drop-in for *unit* has to say.
 
@@ -170,7 +177,7 @@ def compose(
     :raises DropInError: when a setting that systemd reads after ours would undo it.
     """
     effective = read_environment(own, manager, unit)
-    ours = _injected_variables(library, options, effective, unit, agent)
+    ours = _injected_variables(library, options, effective, unit, agent, swap)
     for name, words in (aids or {}).items():
         theirs = effective.variables[name].value if name in effective.variables else ""
         ours[name] = runtimes.merge(theirs, words)
@@ -205,7 +212,10 @@ def _injected_variables(
     effective: Environment,
     unit: str,
     agent: Agent | None,
+    swap: Swap | None,
 ) -> dict[str, str]:
+    if swap and swap.arena_max:
+        return {"MALLOC_ARENA_MAX": str(swap.arena_max), "OFFHEAP_UNIT": unit}
     preload = [library, agent.library] if agent else [library]
     if "LD_PRELOAD" in effective.variables:
         # ld.so(8) splits the list at blanks and colons alike.
@@ -215,6 +225,9 @@ def _injected_variables(
         before = (
             malloc_conf.parse(effective.variables["MALLOC_CONF"].value) if "MALLOC_CONF" in effective.variables else {}
         )
+        if swap:
+            conf = malloc_conf.render({**before, **options})
+            return {"LD_PRELOAD": ":".join(preload), **({"MALLOC_CONF": conf} if conf else {}), "OFFHEAP_UNIT": unit}
         merged: dict[str, malloc_conf.Value] = {"prof": True, **before, **options}
         merged.update(prof=True, prof_prefix=spool_of(unit) + "/jeprof")
         if agent:

@@ -14,30 +14,30 @@ from ansible_collections.offheap.profiler.plugins.module_utils import drop_in, p
 from ansible_collections.offheap.profiler.plugins.module_utils.service import Service
 
 
-def lines(service: Service, library: str, spool: str) -> list[str]:
-    """Settings that let the library and the spool through the unit's sandbox, and nothing more.
+def lines(service: Service, library: str, spool: str | None) -> list[str]:
+    """Settings that let the library, and the spool if any, through the unit's sandbox, and nothing more.
 
     None where none is needed: each of these would give a mount namespace to a unit that has none. The leading dashes
     let the unit start when somebody has removed a directory.
     """
     library_directory = os.path.dirname(library)
     for path in service.lists["InaccessiblePaths"]:
-        if _covers(path, spool) or _covers(path, library_directory):
+        if (spool and _covers(path, spool)) or _covers(path, library_directory):
             raise preflight.Refusal(
                 "hidden-paths",
                 f"{service.name} has InaccessiblePaths={path}, which hides the library or the spool."
                 " Narrow it to what has to be hidden",
             )
     opened = []
-    if service.text["DynamicUser"] == "yes":
+    if spool and service.text["DynamicUser"] == "yes":
         # Only systemd knows the transient user, so it has to make the spool.
         opened += _directory_lines(service, "StateDirectory", "/var/lib", spool)
-    elif service.text["ProtectSystem"] == "strict" or _any_covers(service.lists["ReadOnlyPaths"], spool):
+    elif spool and (service.text["ProtectSystem"] == "strict" or _any_covers(service.lists["ReadOnlyPaths"], spool)):
         opened.append(f"ReadWritePaths=-{spool}")
     hidden = [word.partition(":")[0] for word in service.lists["TemporaryFileSystem"]]
     if _any_covers(hidden, library_directory):
         opened.append(f"BindReadOnlyPaths=-{library_directory}")
-    if _any_covers(hidden, spool):
+    if spool and _any_covers(hidden, spool):
         opened.append(f"BindPaths=-{spool}")
     if _any_covers(service.lists["NoExecPaths"], library_directory):
         opened.append(f"ExecPaths={library_directory}")

@@ -110,7 +110,7 @@ def carries(pid: int, environment: Mapping[str, str]) -> bool:
     """
     actual = procfs.environ(pid)
     if not set(actual) & set(environment):
-        return maps_file(pid, re.split("[: ]", environment["LD_PRELOAD"])[0])
+        return "LD_PRELOAD" in environment and maps_file(pid, re.split("[: ]", environment["LD_PRELOAD"])[0])
     return all(_words(name, value) <= _words(name, actual.get(name, "")) for name, value in environment.items())
 
 
@@ -131,7 +131,8 @@ def pids_under_us(pids: list[int], unit: str, library: str | None = None) -> lis
         ours |= set(pids_mapping(os.path.realpath(library), pids))
     for pid in pids:
         try:
-            if prefix in procfs.environ(pid).get("MALLOC_CONF", ""):
+            environment = procfs.environ(pid)
+            if prefix in environment.get("MALLOC_CONF", "") or environment.get("OFFHEAP_UNIT") == unit:
                 ours.add(pid)
         except procfs.ProcessGone:
             continue

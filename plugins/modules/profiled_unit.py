@@ -43,8 +43,20 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  mode:
+    description:
+      - V(profile) preloads jemalloc with its profiler. V(swap) only changes the malloc, to see whether RSS differs.
+      - With V(swap) there is no agent, no runtime's option and no directory for dumps.
+    type: str
+    choices: [profile, swap]
+    default: profile
+  arena_max:
+    description:
+      - With O(mode=swap), how many arenas glibc's malloc may have (C(MALLOC_ARENA_MAX)). V(0) preloads O(library).
+    type: int
+    default: 0
   library:
-    description: Path of the jemalloc library on the target. Required with O(state=present).
+    description: Path of the jemalloc library on the target. Required with O(state=present), unless O(arena_max) is set.
     type: path
   malloc_conf:
     description:
@@ -218,6 +230,8 @@ AGENT_NUMBERS = ("start_delay", "dump_seconds", "stats_seconds", "keep_files", "
 def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.Wanted:
     """Everything that O(state=present) is going to write, after every reason not to has been ruled out."""
     preflight.check_state(unit)
+    if parameters["mode"] == "swap":
+        return _prepare_swap(parameters, unit, check_mode)
     library = parameters["library"]
     own = systemd.read_assignments(unit.own_files)
     manager = systemd.manager_environment()
@@ -235,6 +249,25 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         unit.name, library, parameters["malloc_conf"], own, manager, opened, directory, agent, aids_of(parameters, unit)
     )
     return drop_in_files.Wanted(directory, injection, spool, owner)
+
+
+def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.Wanted:
+    """Only the malloc: no agent, no spool."""
+    own = systemd.read_assignments(unit.own_files)
+    manager = systemd.manager_environment()
+    arena_max = parameters["arena_max"]
+    library = "" if arena_max else parameters["library"]
+    options = {} if arena_max else parameters["malloc_conf"]
+    preflight.check_container(unit)
+    preflight.check_programs(unit, library)
+    if library:
+        preflight.check_wrappers(unit, library, drop_in.read_environment(own, manager, unit.name))
+        preflight.check_library(library, options, parameters["version"], may_be_missing=check_mode)
+    opened = sandbox.lines(unit, library, None) if library else []
+    directory = drop_in_files.directory(unit.name, parameters["until_reboot"])
+    swap = drop_in.Swap(arena_max)
+    injection = drop_in.compose(unit.name, library, options, own, manager, opened, directory, swap=swap)
+    return drop_in_files.Wanted(directory, injection, drop_in.spool_of(unit.name), None)
 
 
 def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in.Agent | None:
@@ -335,6 +368,8 @@ def main() -> NoReturn:
         argument_spec={
             "unit": {"type": "str", "required": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "mode": {"type": "str", "choices": ["profile", "swap"], "default": "profile"},
+            "arena_max": {"type": "int", "default": 0},
             "library": {"type": "path"},
             "malloc_conf": {"type": "dict", "default": {}},
             "version": {"type": "str"},
@@ -355,10 +390,12 @@ def main() -> NoReturn:
             "purge_spool": {"type": "bool", "default": False},
             "discard_dumps": {"type": "bool", "default": False},
         },
-        required_if=[("state", "present", ["library"])],
         supports_check_mode=True,
     )
     name = module.params["unit"]
+    few_arenas = module.params["mode"] == "swap" and module.params["arena_max"] > 0
+    if module.params["state"] == "present" and not module.params["library"] and not few_arenas:
+        module.fail_json(msg="state is present but the library is not named")
     try:
         unit = service.load(name)
         name = unit.name

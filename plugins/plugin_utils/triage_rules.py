@@ -42,11 +42,10 @@ class Verdict:
     source: str
 
 
-_PROFILE = "find the code path: ansible-playbook enable-profiling.yml -l {host}"
-_ARENAS = (
-    "set MALLOC_ARENA_MAX=2, or run it under jemalloc without profiling (profiled_service_mode: swap), and compare RSS"
-)
-_FRAGMENTATION = "run it under jemalloc without profiling (profiled_service_mode: swap), and compare RSS"
+_ENABLE = 'ansible-playbook enable-profiling.yml -l {host} -e \'{{"offheap_units": ["{unit}"]}}\''
+_PROFILE = f"find the code path: {_ENABLE}"
+_FRAGMENTATION = f"run it under jemalloc without profiling, and compare RSS: {_ENABLE} -e profiled_service_mode=swap"
+_ARENAS = f"{_FRAGMENTATION}, or with MALLOC_ARENA_MAX=2: add -e profiled_service_swap_arena_max=2"
 _GLIBC = "mallopt(3), M_ARENA_MAX and M_TRIM_THRESHOLD; glibc malloc/malloc.c and arena.c"
 
 RULES = (

@@ -139,6 +139,28 @@ def test_nothing_has_changed_or_was_restarted(triage: Triage, name: str) -> None
     assert triage.result.stats[name].changed == 0
 
 
+def test_fewer_arenas_are_tried_and_taken_back(triage: Triage, playbook: RunPlaybook, host: HostOf) -> None:
+    unit = "grow-java@malloc-arenas.service"
+    app2 = host("app2")
+    variables = {
+        "offheap_hosts": "app2",
+        "offheap_units": [unit],
+        "profiled_service_mode": "swap",
+        "profiled_service_swap_arena_max": 2,
+        "profiled_service_healthy_seconds": 3,
+    }
+    before = app2.listing()
+    swapped = playbook("enable-profiling.yml", extra_vars=variables).check()
+    (told,) = [task.message for task in swapped.of("app2") if task.task.startswith("Tell its memory")]
+    assert unit in told and "MiB before" in told
+    environment = app2.run(f"cat /proc/{app2.main_pid(unit)}/environ").stdout.split("\0")
+    assert "MALLOC_ARENA_MAX=2" in environment
+    assert not [word for word in environment if word.startswith(("LD_PRELOAD", "MALLOC_CONF", "JAVA_TOOL_OPTIONS"))]
+    playbook("rollback.yml", extra_vars={"offheap_hosts": "app2"}).check()
+    assert "MALLOC_ARENA_MAX" not in app2.run(f"cat /proc/{app2.main_pid(unit)}/environ").stdout
+    assert app2.listing() == before
+
+
 def test_without_root_what_can_be_read_is_and_the_rest_is_named(triage: Triage) -> None:
     verdict = triage.without_root["app3", "grow-java@native-leak.service"]
     assert verdict["verdict"] == "cannot-tell"
