@@ -18,6 +18,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Ki
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import Symbolizer
 from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
+from ansible_collections.offheap.profiler.tests.unit.strategies.leaky_archives import dump_of
 
 RunPlaybook = Callable[..., PlaybookResult]
 HostOf = Callable[[str], LabHost]
@@ -130,7 +131,7 @@ def test_bytes_under_java_carry_a_java_name(hunt: Hunt, name: str) -> None:
     resolver = Symbolizer(hunt.archive.image, hunt.symcaches).resolver(
         build_ids, JitMaps(maps, warnings.append).at(capture.time)
     )
-    found = profile.from_dump(heap_v2.parse(capture.dump.read_bytes(), name), resolver)
+    found = profile.from_dump(heap_v2.parse(dump_of(capture), name), resolver)
     under = named = 0.0
     for stack, size in zip(found.stacks, found.bytes, strict=True):
         kinds = {found.frames[index].kind for index in stack}
