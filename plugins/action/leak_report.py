@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.hints import HintError
 from ..plugin_utils.leak_reports import Report
+from ..plugin_utils.report import fleet, page, ticket
+from ..plugin_utils.report.fleet import Fleet
 from ..plugin_utils.samples import numpy_missing
 from ..plugin_utils.suspects import Answer, Suspect
 from ..plugin_utils.symbols import symbolic_missing
@@ -39,6 +42,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "show": {"type": "bool", "default": True},
     "hints": {"type": "list", "elements": "path", "default": []},
 }
+_FLEET = {"page": "report.html", "json": "report.json", "text": "report.txt"}
 _KINDS = {"text": "txt", "folded": "folded", "flamegraph": "html"}
 # Of a stack, so many frames are returned; the files have all of them.
 _MOST_FRAMES = 64
@@ -76,10 +80,12 @@ class ActionModule(ActionBase):
                 hints=hints.load([_from_here(path) for path in arguments["hints"]]),
             )
             archive = Archive.open(_from_here(arguments["archive"]))
+            seen = Fleet()
             with _symcaches(archive, self._task.check_mode) as symcaches:
-                found = list(leak_reports.reports(archive, symcaches, limits, warnings.append))
+                found = list(leak_reports.reports(archive, symcaches, limits, warnings.append, seen))
             dest = _from_here(arguments["dest"])
             files, changed = self._write(found, dest, arguments["force"])
+            fleet_files = self._write_fleet(seen.data(), dest, arguments["force"], changed) if found else {}
         except (ArchiveError, HintError, SpoolError) as error:
             raise AnsibleActionFail(str(error)) from error
         except OSError as error:
@@ -88,11 +94,14 @@ class ActionModule(ActionBase):
             warnings.append(f"the archive {archive.root} has no captures of the units and hosts asked for")
         pages = [Path(paths["flamegraph"]) if paths else None for paths in files]
         lines = leak_reports.summary(list(zip(found, pages, strict=True)))
+        if fleet_files:
+            lines.append((None, f"all of it: {fleet_files['page']}"))
         if arguments["show"]:
             _show(lines)
         result.update(
             changed=bool(changed),
             dest=str(dest),
+            files=fleet_files,
             reports=[_returned(report, paths) for report, paths in zip(found, files, strict=True)],
             summary=[line for _answer, line in lines],
         )
@@ -112,15 +121,27 @@ class ActionModule(ActionBase):
                 if suffix not in report.files:
                     continue
                 path = dest / directory_name(report.unit) / f"{directory_name(report.host)}.{suffix}"
-                paths[kind] = str(path)
-                content = report.files[suffix].encode("utf-8", "replace")
-                if path.exists() and (not force or path.read_bytes() == content):
-                    continue
-                changed.append(str(path))
-                if not self._task.check_mode:
-                    _write_atomically(path, content)
+                paths[kind] = self._bring(path, report.files[suffix], force, changed)
             all_paths.append(paths)
         return all_paths, changed
+
+    def _write_fleet(self, data: dict[str, Any], dest: Path, force: bool, changed: list[str]) -> dict[str, str]:
+        """The report on all hosts together: paths by kind."""
+        contents = {
+            "page": page.render(data),
+            "json": json.dumps(fleet.without_stacks(data), separators=(",", ":")) + "\n",
+            "text": ticket.render(data),
+        }
+        return {kind: self._bring(dest / _FLEET[kind], text, force, changed) for kind, text in contents.items()}
+
+    def _bring(self, path: Path, text: str, force: bool, changed: list[str]) -> str:
+        """Write a file where that is to be done, and remember it when its content is new."""
+        content = text.encode("utf-8", "replace")
+        if not path.exists() or (force and path.read_bytes() != content):
+            changed.append(str(path))
+            if not self._task.check_mode:
+                _write_atomically(path, content)
+        return str(path)
 
 
 def _from_here(path: str) -> Path:

@@ -13,6 +13,9 @@ version_added: 0.1.0
 description:
   - Reads the captures that M(offheap.profiler.heap_fetch) has brought, says for each unit on each host whether it
     leaks native memory, how fast, and through which code path, and writes a table, folded stacks and a flame graph.
+  - Writes one page for all of them, C(report.html), which needs no network. It has each host's growth, its suspects,
+    where its resident memory is, and a flame graph that can be moved in time and compared with another time, another
+    host or version. The same stands in C(report.txt), for a ticket, and C(report.json), for other programs.
   - Runs on the controller and connects to no host. One task for V(localhost) reports on the whole archive.
   - jemalloc's samples are unbiased record by record. All numbers are estimates, and every C(±) is the 95 % interval
     that sampling makes.
@@ -56,6 +59,7 @@ options:
   dest:
     description:
       - Directory for the reports, on the controller. It is made when it does not exist.
+      - It gets C(report.html), C(report.json) and C(report.txt).
       - For each unit and host it gets C(UNIT/HOST.txt), C(UNIT/HOST.folded) and C(UNIT/HOST.html).
       - A relative path begins at the directory that C(ansible-playbook) was started in.
     type: path
@@ -134,6 +138,14 @@ dest:
   returned: success
   type: str
   sample: /home/ops/fleet/offheap/report
+files:
+  description: Paths of C(page), C(json) and C(text), the report on all hosts. Empty where there is nothing to report.
+  returned: success
+  type: dict
+  sample:
+    page: /home/ops/fleet/offheap/report/report.html
+    json: /home/ops/fleet/offheap/report/report.json
+    text: /home/ops/fleet/offheap/report/report.txt
 reports:
   description: One report for each unit on each host, by unit and host.
   returned: success
@@ -230,4 +242,5 @@ summary:
     - "        64.0 MiB/day  inflate ← Java_java_util_zip_Inflater_inflateBytesBytes ← [jit]"
     - "        one code path grows steadily over 3 h and 42 dumps"
     - "        /home/ops/fleet/offheap/report/frontend.service/app1.html"
+    - "all of it: /home/ops/fleet/offheap/report/report.html"
 """

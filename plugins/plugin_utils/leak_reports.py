@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
@@ -21,6 +21,8 @@ from .function_names import printable
 from .hints import Hint
 from .jit_maps import JitMaps
 from .patterns import Change
+from .report.fleet import Fleet, Observed, Process
+from .report.threads import by_thread
 from .suspects import Answer, Point, Suspect, Verdict, duration, judge, per_day
 from .symbols import Symbolizer
 from .trend import evenly_spread, window
@@ -72,8 +74,13 @@ class Limits:
     hints: Sequence[Hint] = ()
 
 
-def reports(archive: Archive, symcaches: Path, limits: Limits, warn: Callable[[str], None]) -> Iterator[Report]:
-    """The reports, by unit and host. What cannot be read is told to ``warn`` and left out."""
+def reports(
+    archive: Archive, symcaches: Path, limits: Limits, warn: Callable[[str], None], fleet: Fleet | None = None
+) -> Iterator[Report]:
+    """The reports, by unit and host. What cannot be read is told to ``warn`` and left out.
+
+    ``fleet`` is shown each host as it comes, for the report on all of them.
+    """
     symbolizer = Symbolizer(archive.image, symcaches)
     told = 0
     for unit, host in _units_and_hosts(archive):
@@ -85,7 +92,7 @@ def reports(archive: Archive, symcaches: Path, limits: Limits, warn: Callable[[s
             warn(str(error))
             continue
         if captures:
-            yield _report(unit, host, captures, limits, symbolizer, warn)
+            yield _report(unit, host, captures, limits, symbolizer, warn, fleet)
         for warning in symbolizer.warnings[told:]:
             warn(warning)
         told = len(symbolizer.warnings)
@@ -98,10 +105,17 @@ def _units_and_hosts(archive: Archive) -> list[tuple[str, str]]:
 
 
 def _report(
-    unit: str, host: str, captures: list[Capture], limits: Limits, symbolizer: Symbolizer, warn: Callable[[str], None]
+    unit: str,
+    host: str,
+    captures: list[Capture],
+    limits: Limits,
+    symbolizer: Symbolizer,
+    warn: Callable[[str], None],
+    fleet: Fleet | None,
 ) -> Report:
     series: dict[str, list[Point]] = {}
     read: dict[str, list[Capture]] = {}
+    names: dict[str, JitMaps] = {}
     for process, all_of_it in itertools.groupby(captures, key=lambda capture: capture.process):
         timely = []
         for capture in all_of_it:
@@ -110,6 +124,7 @@ def _report(
             else:
                 warn(f"a capture of {unit} on {host} was left out: {capture.path} claims an impossible time")
         maps = JitMaps({path: capture.time for capture in timely if (path := capture.perf_map) is not None}, warn)
+        names[process] = maps
         for capture in _thinned(timely):
             try:
                 point = _read(capture, symbolizer, maps)
@@ -127,6 +142,13 @@ def _report(
     report.hints.extend(hints.for_path(limits.hints, suspect.path) for suspect in report.suspects)
     remarks = hints.for_verdict(limits.hints, verdict.answer)
     report.files.update(_files(report, series[process], read[process], remarks))
+    if fleet is not None:
+        by_time = sorted(series, key=lambda key: series[key][-1].time)
+        newest = read[by_time[-1]][-1]
+        threads = by_thread(_parse(newest), _resolver(newest, symbolizer, names[by_time[-1]]))
+        processes = [Process(key, read[key], series[key]) for key in by_time]
+        processes[-1] = replace(processes[-1], threads=threads)
+        fleet.add(Observed(unit, host, verdict, report.headline, report.suspects, processes, report.hints))
     return report
 
 
@@ -144,14 +166,22 @@ def _thinned(captures: list[Capture]) -> list[Capture]:
 
 def _read(capture: Capture, symbolizer: Symbolizer, maps: JitMaps) -> Point:
     """Raises OSError, ArchiveError or HeapFormatError."""
+    return Point(capture.time, profile.from_dump(_parse(capture), _resolver(capture, symbolizer, maps)))
+
+
+def _parse(capture: Capture) -> heap_v2.Dump:
+    """Raises OSError, ArchiveError or HeapFormatError."""
     if capture.facts["dump"]["size"] > LARGEST_DUMP:
         raise ArchiveError(f"{capture.dump} is larger than {as_text(LARGEST_DUMP)}")
     data = packed.read(capture.dump, LARGEST_DUMP)
     if hashlib.sha256(data).hexdigest() != capture.facts["dump"]["sha256"]:
         raise ArchiveError(f"{capture.dump} is damaged: its checksum is not the one it had when it was brought")
-    dump = heap_v2.parse(data, f"{capture.dump} ({capture.facts['dump']['name']})")
+    return heap_v2.parse(data, f"{capture.dump} ({capture.facts['dump']['name']})")
+
+
+def _resolver(capture: Capture, symbolizer: Symbolizer, maps: JitMaps) -> profile.Resolver:
     build_ids = {image.path: image.build_id for image in capture.images}
-    return Point(capture.time, profile.from_dump(dump, symbolizer.resolver(build_ids, maps.at(capture.time))))
+    return symbolizer.resolver(build_ids, maps.at(capture.time))
 
 
 def _process(captures: list[Capture]) -> str:

@@ -8,10 +8,7 @@ script and the one style sheet that are in it, by their hashes, and no request a
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.util
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from ..byte_size import as_text
 from ..profile import Frame, Kind, Profile
 from ..suspects import Suspect, per_day
 from . import short_path
+from .embedding import content_hash, json_text
 
 _HERE = Path(__file__).parent
 _MOST_SUSPECTS = 5
@@ -52,7 +50,7 @@ def render(page: Page, profile: Profile, older: Profile | None = None) -> str:
     tree.add(profile, older)
     script, style = _asset("flamegraph.js"), _asset("flamegraph.css")
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        f"default-src 'none'; script-src '{content_hash(script)}'; style-src '{content_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     import jinja2  # takes longer to load than most dumps to read, and no other format needs it
@@ -81,22 +79,12 @@ def render(page: Page, profile: Profile, older: Profile | None = None) -> str:
         policy=policy,
         script=script,
         style=style,
-        profile=_json(columns),
+        profile=json_text(columns),
     )
 
 
 def _asset(name: str) -> str:
     return (_HERE / "assets" / name).read_text(encoding="utf-8")
-
-
-def _hash(content: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode("utf-8")).digest()).decode("ascii")
-
-
-def _json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in, whatever names are in it."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 class _Node:

@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,17 @@ def test_reports_are_written_and_returned(here: Path) -> None:
     assert abs(leaking["growth_bytes_per_day"] - 2.5 * (1 << 20) * 288) < leaking["growth_error"]
     assert leaking["captures"] == 12
     assert (healthy["verdict"], healthy["path"], healthy["suspects"]) == ("no-leak", [], [])
-    expected = {f"frontend.service/{host}.{end}" for host in ("app1", "app2") for end in ("txt", "folded", "html")}
+    whole = {"report.html", "report.json", "report.txt"}
+    expected = whole | {
+        f"frontend.service/{host}.{end}" for host in ("app1", "app2") for end in ("txt", "folded", "html")
+    }
     assert set(_files(here / "report")) == expected
     assert leaking["files"]["flamegraph"] == str(here / "report/frontend.service/app1.html")
     assert "  app1  Leak of 7" in result["summary"][1]
+    assert result["summary"][-1] == f"all of it: {here}/report/report.html"
+    assert result["files"]["page"] == f"{here}/report/report.html"
+    assert json.loads((here / "report/report.json").read_text())["units"][0]["leaking"] == 1
+    assert "frontend.service leaks 7" in (here / "report/report.txt").read_text()
     assert "warnings" not in result
 
 

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The stacks of many profiles of a unit, each path kept once: what a dump holds is then a number for each of them.
+
+Dumps of one process, of its next start and of other hosts meet in this tree by the names of their functions, so any
+two of them can be compared.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..profile import Frame, Kind, Profile
+
+Shown = tuple[str, str, str]
+Path = tuple[int, ...]
+ALL = Frame("all", "")
+REST = Frame("[smaller stacks]", "", Kind.UNKNOWN)
+_NO_STACK = Frame("[no stack]", "", Kind.UNKNOWN)
+
+
+class Frames:
+    """Frames by what is shown of them: name, module, kind."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Shown, int] = {}
+
+    def number(self, frame: Frame) -> int:
+        return self._numbers.setdefault((frame.label, frame.module, frame.kind.value), len(self._numbers))
+
+    def columns(self) -> dict[str, list[str]]:
+        names = ("name", "module", "kind")
+        return {name: [shown[index] for shown in self._numbers] for index, name in enumerate(names)}
+
+
+@dataclass
+class Held:
+    """Live bytes by path, in the tree's numbers of paths."""
+
+    paths: array[int] = field(default_factory=lambda: array("L"))
+    bytes: array[float] = field(default_factory=lambda: array("d"))
+
+    @property
+    def total(self) -> float:
+        return sum(self.bytes)
+
+
+class StackTree:
+    """Paths from the root on, of all profiles that were added."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._paths: dict[Path, int] = {}
+        self._largest: list[float] = []
+        self._examples: list[tuple[Frame, ...]] = []
+        self._nodes: dict[tuple[int, int], int] = {}
+        self._parents: list[int] = []
+        self._frame_of: list[int] = []
+        self._leaf_of: dict[int, int] = {}
+        self._rest = 0
+
+    def add(self, profile: Profile) -> Held:
+        """Learn the paths of a profile and return what it holds on each."""
+        numbers = [self._frames.number(frame) for frame in profile.frames]
+        held: dict[int, float] = {}
+        total = profile.total_bytes or 1.0
+        for position, stack in enumerate(profile.stacks):
+            size = profile.bytes[position]
+            if size <= 0:
+                continue
+            path = tuple([numbers[index] for index in reversed(stack)]) or (self._frames.number(_NO_STACK),)
+            number = self._paths.get(path)
+            if number is None:
+                number = self._paths[path] = len(self._largest)
+                self._largest.append(0.0)
+                self._examples.append(tuple(profile.frames[index] for index in stack) or (_NO_STACK,))
+            held[number] = held.get(number, 0.0) + size
+        for number, size in held.items():
+            self._largest[number] = max(self._largest[number], size / total)
+        return Held(array("L", held), array("d", held.values()))
+
+    def matching(self, covers: Callable[[Sequence[Frame]], bool]) -> set[int]:
+        """The paths whose frames (leaf first) a suspect covers."""
+        return {number for number, frames in enumerate(self._examples) if covers(frames)}
+
+    def grow(self, always: Iterable[int], most_paths: int, most_nodes: int) -> float:
+        """Make the nodes of the ``always`` wanted paths, then of the largest. What is left out goes into one node.
+
+        Returns the largest share of a dump that a path has which is left out.
+        """
+        paths = list(self._paths)
+        wanted = set(always)
+        ranked = sorted(range(len(paths)), key=lambda number: (number not in wanted, -self._largest[number], number))
+        self._node(0, self._frames.number(ALL), root=True)
+        self._rest = self._node(0, self._frames.number(REST))
+        left_out = 0.0
+        for position, number in enumerate(ranked):
+            if number not in wanted and (position >= most_paths or len(self._parents) >= most_nodes):
+                left_out = max(left_out, self._largest[number])
+                continue
+            node = 0
+            for frame in paths[number]:
+                node = self._node(node, frame)
+            self._leaf_of[number] = node
+        return left_out
+
+    def _node(self, parent: int, frame: int, root: bool = False) -> int:
+        key = (-1 if root else parent, frame)
+        node = self._nodes.setdefault(key, len(self._parents))
+        if node == len(self._parents):
+            self._parents.append(-1 if root else parent)
+            self._frame_of.append(frame)
+        return node
+
+    def leaves(self, paths: Iterable[int]) -> list[int]:
+        """The nodes at which these paths end, in ascending order."""
+        return sorted({self._leaf_of[path] for path in paths if path in self._leaf_of})
+
+    def by_node(self, held: Held) -> dict[str, list[int]]:
+        """What a dump holds, by nodes in ascending order, as differences to the one before; whole bytes."""
+        sums: dict[int, float] = {}
+        for path, size in zip(held.paths, held.bytes, strict=True):
+            node = self._leaf_of.get(path, self._rest)
+            sums[node] = sums.get(node, 0.0) + size
+        nodes = sorted(sums)
+        return {"nodes": differences(nodes), "bytes": [round(sums[node]) for node in nodes]}
+
+    def columns(self) -> Mapping[str, Any]:
+        """Each node's distance to its parent, and its frame. Node 0 is the root, a parent comes before its children."""
+        distances = [node - parent for node, parent in enumerate(self._parents)]
+        return {"parent": [0, *distances[1:]], "frame": self._frame_of}
+
+
+def differences(numbers: Sequence[int]) -> list[int]:
+    """Ascending numbers as steps: shorter to write down."""
+    return [number - (numbers[index - 1] if index else 0) for index, number in enumerate(numbers)]

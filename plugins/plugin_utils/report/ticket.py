@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The report on a fleet as a page of plain text, to be pasted into a ticket."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from ..byte_size import as_text
+
+_WIDTH = 100
+_MOST_SUSPECTS = 5
+_MOST_HOSTS = 12
+_MOST_FRAMES = 24
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """The text for a Fleet's data."""
+    return "\n".join(_lines(data)).rstrip() + "\n"
+
+
+def sentence(unit: Mapping[str, Any]) -> str:
+    """What is to be known about a unit first: ``frontend.service leaks 64.0 MiB a day ± 6.0 MiB on 14 of 40 hosts``."""
+    hosts, leaking = len(unit["hosts"]), unit["leaking"]
+    if not leaking:
+        words = {"no-leak": "does not leak", "cannot-tell": "cannot be judged yet"}[unit["answer"]]
+        return f"{unit['unit']} {words} ({_hosts(hosts)})"
+    each = " each" if leaking > 1 else ""
+    text = f"{unit['unit']} leaks {as_text(unit['growth'])} a day ± {as_text(unit['error'])}{each}"
+    text += f" on {leaking} of {_hosts(hosts)}"
+    if unit["since"] is not None:
+        text += f", since {'before ' if unit['since_before'] else 'about '}{moment(unit['since'])}"
+    return text
+
+
+def moment(time: float) -> str:
+    return datetime.fromtimestamp(time, tz=UTC).strftime("%a %Y-%m-%d %H:%M UTC")
+
+
+def _hosts(count: int) -> str:
+    return f"{count} host" if count == 1 else f"{count} hosts"
+
+
+def _lines(data: Mapping[str, Any]) -> Iterator[str]:
+    yield "Native memory report"
+    if data["from"] is not None:
+        yield f"dumps from {moment(data['from'])} to {moment(data['to'])}"
+    for unit in data["units"]:
+        yield ""
+        yield from textwrap.wrap(sentence(unit), _WIDTH)
+        for number, suspect in enumerate(unit["suspects"][:_MOST_SUSPECTS], 1):
+            yield ""
+            on = f"on {_hosts(len(suspect['hosts']))}: {', '.join(suspect['hosts'][:_MOST_HOSTS])}"
+            more = len(suspect["hosts"]) - _MOST_HOSTS
+            yield f"  {number}. {as_text(suspect['growth'])} a day ± {as_text(suspect['error'])} {on}" + (
+                f" and {more} more" if more > 0 else ""
+            )
+            yield from (f"       {frame}" for frame in suspect["path"][:_MOST_FRAMES])
+            if len(suspect["path"]) > _MOST_FRAMES:
+                yield f"       ... {len(suspect['path']) - _MOST_FRAMES} more"
+            for hint in suspect["hints"]:
+                yield from _wrapped(f"Perhaps {hint['title']}: {' '.join(hint['text'].split())}", 5)
+        yield ""
+        width = max(len(host["host"]) for host in unit["hosts"])
+        for host in unit["hosts"][:_MOST_HOSTS]:
+            yield f"  {host['host']:<{width}}  {host['headline']}: {host['reason']}"
+        if len(unit["hosts"]) > _MOST_HOSTS:
+            yield f"  ... {len(unit['hosts']) - _MOST_HOSTS} more hosts"
+        yield from _memory(unit["hosts"][0])
+    yield ""
+    yield "± is the 95 % interval. Rates per host are means over the hosts that leak."
+
+
+def _memory(host: Mapping[str, Any]) -> Iterator[str]:
+    known = [dump["memory"] for dump in host["dumps"] if dump["memory"]]
+    if not known:
+        return
+    yield ""
+    yield f"  Where the resident memory of {host['host']} is ({as_text(known[-1]['rss'])}):"
+    for part in known[-1]["parts"]:
+        yield f"    {part['name']:<20} {as_text(part['bytes']):>10}  {part['meaning']}"
+    for note in known[-1]["notes"]:
+        yield from _wrapped(note, 4)
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent)

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Fleets to report on: a JVM that leaks on some hosts since a new version, a server that does not, and others."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leak_reports import Report
+from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, Observed, Process
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.threads import ThreadProfile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.suspects import Point, judge
+from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
+
+MIB = 1 << 20
+START = 1795016000.0
+STEP = 7200.0
+Stacks = dict[tuple[str, ...], float]
+
+SERVE = ("java:Frontend.serveAsset", "java:Frontend.handleRequest", "java:com.sun.net.httpserver.Filter$Chain.doFilter")
+THREAD = (
+    "java:java.util.concurrent.ThreadPoolExecutor.runWorker",
+    "java:java.lang.Thread.run",
+    "JavaCalls::call_helper",
+)
+ENTRY = ("thread_native_entry", "start_thread")
+INFLATE = (
+    *("inflate", "Java_java_util_zip_Inflater_inflateBytesBytes", "java:java.util.zip.Inflater.inflateBytesBytes"),
+    *("java:java.util.zip.InflaterInputStream.read", "java:java.io.FilterInputStream.read", "java:Frontend.unpack"),
+    *(*SERVE, *THREAD, *ENTRY),
+)
+INIT = (
+    *("inflateInit2_", "Java_java_util_zip_Inflater_init", "java:java.util.zip.Inflater.init"),
+    *("java:java.util.zip.GZIPInputStream.<init>", *SERVE, *THREAD, *ENTRY),
+)
+COMPILER = ("os::malloc", "AllocateHeap", "Chunk::operator new", "Arena::grow")
+COMPILE = ("Compile::Compile", "C2Compiler::compile_method", "CompileBroker::compiler_thread_loop", *ENTRY)
+
+
+def jvm(leaked: float, rng: random.Random, cache: float = 0.0) -> Stacks:
+    """What a JVM holds; ``leaked`` and ``cache`` are MiB."""
+
+    def about(size: float) -> float:
+        return size * MIB * rng.uniform(0.94, 1.06)
+
+    stacks = {
+        INFLATE: leaked * 0.82 * MIB,
+        INIT: leaked * 0.18 * MIB,
+        (*COMPILER, "PhaseIdealLoop::build_and_optimize", *COMPILE): about(9),
+        (*COMPILER, "Parse::do_one_block", *COMPILE): about(7),
+        (*COMPILER, "PhaseChaitin::Register_Allocate", *COMPILE): about(6),
+        (
+            "os::malloc",
+            "Unsafe_AllocateMemory0",
+            "java:java.nio.DirectByteBuffer.<init>",
+            *SERVE,
+            *THREAD,
+            *ENTRY,
+        ): about(24),
+        ("os::malloc", "SymbolTable::allocate_symbol", "ClassFileParser::parse_constant_pool", *THREAD, *ENTRY): about(
+            14
+        ),
+        ("os::malloc", "G1CardSet::add_card", "G1RemSet::refine_card", "G1ConcurrentRefineThread::run", *ENTRY): about(
+            11
+        ),
+        ("SSL_new", "Java_tcnative_SSL_newSSL", "java:io.netty.handler.ssl.Engine.<init>", *THREAD, *ENTRY): about(8),
+        ("readCEN", "ZIP_Put_In_Cache0", "ClassLoader::add_package", "JavaMain", "start_thread"): about(4),
+    }
+    if cache:
+        stacks[("os::malloc", "Unsafe_AllocateMemory0", "java:AssetCache.put", *SERVE, *THREAD, *ENTRY)] = cache * MIB
+    return stacks
+
+
+def facts(live: float, other: float, version: str, java: bool = True, pid: int = 2211) -> dict[str, Any]:
+    """What came with a dump: memory statistics, and for a JVM its heap (``other`` MiB is the heap's use)."""
+    allocated = live * 1.015
+    active = allocated * 1.09
+    resident = active + 9 * MIB + active * 0.12
+    heap = 768 * MIB if java else 0.0
+    mapped = 42 * MIB + heap + (163 * MIB if java else 18 * MIB)
+    memory = {
+        "rss": round(resident + mapped + 37 * MIB),
+        "rss_file": 42 * MIB,
+        "allocated": round(allocated),
+        "active": round(active),
+        "metadata": 9 * MIB,
+        "resident": round(resident),
+    }
+    found: dict[str, Any] = {
+        "agent": {"memory": memory},
+        "process": {"pid": pid, "exe": "/usr/bin/java" if java else "/usr/sbin/edge-proxy", "start_time": START - 900},
+        "images": [],
+        "label": version,
+    }
+    if java:
+        nmt = {"Class": 9, "Metaspace": 61, "Code": 48, "Thread": 22, "GC": 23}
+        found["jvm"] = {
+            "heap_resident": heap,
+            "heap_used": round(other * MIB),
+            "heap_committed": heap,
+            "metaspace": 70 * MIB,
+            "nmt": {name: size * MIB for name, size in nmt.items()},
+        }
+    return found
+
+
+def process(unit: str, host: str, key: str, series: list[tuple[float, Stacks, dict[str, Any]]]) -> Process:
+    """A process from its dumps: time, stacks, facts."""
+    points = [Point(time, profile(stacks)) for time, stacks, _facts in series]
+    captures = [
+        Capture(Path(), host, unit, key, number, time, known) for number, (time, _stacks, known) in enumerate(series)
+    ]
+    return Process(key, captures, points)
+
+
+def observe(
+    fleet: Fleet, unit: str, host: str, processes: list[Process], threads: list[ThreadProfile] | None = None
+) -> None:
+    """Judge what was seen, as the report does, and give it to the fleet."""
+    verdict = judge({process.key: process.points for process in processes})
+    report = Report(unit, host, verdict, 0, verdict.suspects)
+    if threads:
+        last = processes[-1]
+        processes = [*processes[:-1], Process(last.key, last.captures, last.points, threads)]
+    fleet.add(Observed(unit, host, verdict, report.headline, verdict.suspects, processes))
+
+
+def frontend(fleet: Fleet, host: str, rate: float, dumps: int, rng: random.Random) -> None:
+    """A host of the leaking JVM: ``rate`` MiB a day, with a restart into the new version after a third of the time."""
+    unit = "frontend.service"
+
+    def dump(number: int, leaked: float, version: str, pid: int) -> tuple[float, Stacks, dict[str, Any]]:
+        stacks = jvm(leaked, rng, cache=min(30.0, 4.0 * number))
+        live = sum(stacks.values())
+        return START + number * STEP, stacks, facts(live, rng.uniform(280, 640), version, pid=pid)
+
+    first = dumps // 3
+    old = [dump(number, 2.0, "4.1.7", 1904) for number in range(first)]
+    hours = STEP / 86400
+    new = [
+        dump(number, 2.0 + rate * (number - first) * hours * rng.uniform(0.985, 1.015), "4.2.0", 2211)
+        for number in range(first, dumps)
+    ]
+    processes = [process(unit, host, "1904-0badc0de", old), process(unit, host, "2211-1a2b3c4d", new)]
+    observe(fleet, unit, host, processes, _threads(new[-1][1]))
+
+
+def _threads(stacks: Stacks) -> list[ThreadProfile]:
+    def some(part: str, share: float = 1.0) -> Profile:
+        return profile({stack: size * share for stack, size in stacks.items() if any(part in name for name in stack)})
+
+    return [
+        ThreadProfile("http-worker", 16, some("serveAsset", 0.93)),
+        ThreadProfile("C2 CompilerThre", 2, some("C2Compiler")),
+        ThreadProfile("G1 Conc#0", 1, some("G1Conc")),
+        ThreadProfile("http-dispatcher", 1, some("serveAsset", 0.07)),
+        ThreadProfile("main", 1, some("JavaMain")),
+    ]
+
+
+def proxy(fleet: Fleet, host: str, dumps: int, rng: random.Random) -> None:
+    """A host of a server whose memory rises and falls."""
+    unit = "edge-proxy.service"
+    series = []
+    for number in range(dumps):
+        loop = ("event_loop", "main", "__libc_start_main")
+        stacks = {
+            ("http2_session_new", "accept_connection", *loop): 40 * MIB * rng.uniform(0.8, 1.2),
+            ("SSL_new", "tls_accept", "accept_connection", *loop): 22 * MIB * rng.uniform(0.85, 1.15),
+            ("lru_insert", "cache_store", "handle_response", *loop): 64 * MIB * rng.uniform(0.98, 1.02),
+            ("std::string::_M_create", "parse_headers", "handle_request", *loop): 6 * MIB * rng.uniform(0.7, 1.3),
+        }
+        series.append((START + number * STEP, stacks, facts(sum(stacks.values()), 0, "2.9", java=False, pid=871)))
+    observe(fleet, unit, host, [process(unit, host, "871-00c0ffee", series)])
+
+
+def fleet(hosts: int = 40, leaking: int = 14, dumps: int = 36) -> dict[str, Any]:
+    """A leaking JVM on some of its hosts, and beside it a healthy server and a service that was only just watched."""
+    rng = random.Random(5)
+    found = Fleet()
+    for number in range(hosts):
+        rate = rng.uniform(54, 74) if number % 3 == 1 and number // 3 < leaking else 0.0
+        frontend(found, f"app{number + 1:02d}", rate, dumps, rng)
+    for number in range(3):
+        proxy(found, f"edge{number + 1}", dumps, rng)
+    series = [(START + 3e5 + number, {("load", "main"): 3.0 * MIB}, facts(3 * MIB, 0, "1", False)) for number in (0, 1)]
+    observe(found, "mailer.service", "mail1", [process("mailer.service", "mail1", "9-00000001", series)])
+    return found.data()
+
+
+def large(frames: int) -> dict[str, Any]:
+    """A host with a tree of about so many frames, in three dumps."""
+    rng = random.Random(7)
+    base: Stacks = {}
+    while len(base) * 10 < frames:
+        names = [f"level{depth}_{rng.randrange(2 + depth)}" for depth in range(10)]
+        base[(*(f"leaf{len(base)}_{depth}" for depth in range(10)), *reversed(names))] = rng.expovariate(1.0) * MIB
+    found = Fleet()
+    series = [
+        (
+            START + number * STEP,
+            {stack: size * rng.uniform(0.5, 1.5) for stack, size in base.items()},
+            facts(1, 0, "1", False),
+        )
+        for number in range(4)
+    ]
+    observe(found, "large.service", "big1", [process("large.service", "big1", "7-00000007", series)])
+    return found.data()
+
+
+HOSTILE = "</script><script>document.title='pwned'</script><img src=x onerror=alert(1)>"
+
+
+def hostile() -> dict[str, Any]:
+    """A unit, a host, a thread, frames and an executable that try to be markup."""
+    found = Fleet()
+    known = {**facts(50 * MIB, 0, HOSTILE, False), "process": {"pid": 1, "exe": HOSTILE, "start_time": None}}
+    series = [
+        (START + number * STEP, {(HOSTILE, "main"): (5 + 8 * number) * MIB, ("x", "__proto__"): 4.0 * MIB}, known)
+        for number in range(12)
+    ]
+    threads = [ThreadProfile(HOSTILE, 1, profile(series[-1][1])), ThreadProfile("b", 1, profile({("x",): 1.0 * MIB}))]
+    for host in (HOSTILE, "constructor"):
+        observe(found, HOSTILE, host, [process(HOSTILE, host, "1-00000001", series)], threads)
+    return found.data()

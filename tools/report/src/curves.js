@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// Resident and live memory over time, with the dumps as points. A click goes to the nearest dump.
+
+import uPlot from "uplot";
+import { bytes, moment } from "./format.js";
+
+const KIB = [];
+for (let power = 0; power < 50; power++) KIB.push(2 ** power);
+
+export class Curves {
+    constructor(element, readout, choose) {
+        this.element = element;
+        this.readout = readout;
+        this.choose = choose;
+        new ResizeObserver(() => {
+            if (this.plot && element.clientWidth) this.plot.setSize({ width: element.clientWidth, height: this.plot.height });
+        }).observe(element);
+    }
+
+    show(host, marks) {
+        this.marks = marks;
+        if (this.host === host && this.plot) {
+            this.plot.redraw(false);
+            return;
+        }
+        this.host = host;
+        if (this.plot) this.plot.destroy();
+        const data = columns(host.points);
+        this.places = data.places;
+        const style = getComputedStyle(document.documentElement);
+        const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+        const grid = { stroke: colour("line"), width: 1 };
+        const axis = { stroke: colour("muted"), grid, ticks: grid, font: "12px system-ui, sans-serif" };
+        const line = (label, name, points) => ({
+            label, stroke: colour(name), width: 2, spanGaps: false,
+            points: { show: points, size: 6, fill: colour("panel"), width: 2 },
+        });
+        const all = [data.live, data.high, data.low, data.rss, data.heap];
+        const has = (values) => values.some((value) => value !== null);
+        this.names = [["Live, sampled", "live", data.live], ["RSS", "rss", data.rss], ["Java heap", "heap", data.heap]]
+            .filter(([, , values]) => has(values));
+        this.plot = new uPlot(
+            {
+                width: this.element.clientWidth || 300,
+                height: innerWidth < 600 ? 220 : 330,
+                tzDate: (time) => uPlot.tzDate(new Date(time * 1000), "Etc/UTC"),
+                legend: { show: false },
+                cursor: { drag: { x: false, y: false }, points: { size: 8 } },
+                scales: { y: { range: (_plot, _low, high) => [0, (high || 1) * 1.06] } },
+                axes: [
+                    { ...axis, space: 70, values: times },
+                    { ...axis, size: 68, incrs: KIB, space: 36, values: (_plot, splits) => splits.map((value) => short(value)) },
+                ],
+                series: [
+                    {},
+                    line("live", "live", true),
+                    { stroke: "transparent", points: { show: false } },
+                    { stroke: "transparent", points: { show: false } },
+                    line("rss", "rss", false),
+                    line("heap", "heap", has(data.heap) && data.heap.filter((value) => value !== null).length < 3),
+                ],
+                bands: [{ series: [2, 3], fill: colour("live-band") }],
+                hooks: { draw: [(plot) => this.drawMarks(plot, colour)], setCursor: [(plot) => this.tell(plot)] },
+            },
+            [data.time, ...all],
+            this.element,
+        );
+        this.plot.over.addEventListener("click", () => this.click());
+        this.tell(this.plot);
+    }
+
+    click() {
+        const time = this.plot.posToVal(this.plot.cursor.left, "x");
+        let best = null;
+        this.host.dumps.forEach((dump, index) => {
+            if (best === null || Math.abs(dump.time - time) < Math.abs(this.host.dumps[best].time - time)) best = index;
+        });
+        if (best !== null) this.choose(best);
+    }
+
+    drawMarks(plot, colour) {
+        const { ctx } = plot;
+        ctx.save();
+        for (const [time, name, dash] of [[this.marks.base, "muted", [4, 4]], [this.marks.now, "accent", []]]) {
+            if (time === null) continue;
+            const x = Math.round(plot.valToPos(time, "x", true));
+            ctx.strokeStyle = colour(name);
+            ctx.lineWidth = 2 * devicePixelRatio;
+            ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
+            ctx.beginPath();
+            ctx.moveTo(x, plot.bbox.top);
+            ctx.lineTo(x, plot.bbox.top + plot.bbox.height);
+            ctx.stroke();
+        }
+        ctx.restore();
+    }
+
+    tell(plot) {
+        const last = plot.data[0].length - 1;
+        const at = plot.cursor.idx === null || plot.cursor.idx === undefined ? last : plot.cursor.idx;
+        const parts = this.names.map(([name, kind, values]) => [kind, name, values[at] === null ? "–" : bytes(values[at])]);
+        this.readout(moment(plot.data[0][at]), parts);
+    }
+}
+
+// One process after the other, with a gap between them.
+function columns(points) {
+    const data = { time: [], live: [], high: [], low: [], rss: [], heap: [], places: [] };
+    const order = points.time.map((_time, index) => index).sort((a, b) => points.time[a] - points.time[b]);
+    let before = null;
+    for (const index of order) {
+        const process = points.process[index];
+        if (before !== null && before !== process) {
+            data.time.push(points.time[index] - 0.001);
+            for (const name of ["live", "high", "low", "rss", "heap"]) data[name].push(null);
+        }
+        before = process;
+        const live = points.live[index];
+        data.time.push(points.time[index]);
+        data.live.push(live);
+        data.high.push(live + points.error[index]);
+        data.low.push(Math.max(live - points.error[index], 0));
+        data.rss.push(points.rss[index]);
+        data.heap.push(points.heap[index]);
+    }
+    return data;
+}
+
+const short = (value) => (value ? bytes(value).replace(".0 ", " ") : "0");
+
+function times(_plot, splits, _axis, _space, step) {
+    return splits.map((time) => {
+        const text = new Date(time * 1000).toISOString();
+        if (step >= 86400) return text.slice(5, 10);
+        const clock = step < 60 ? text.slice(11, 19) : text.slice(11, 16);
+        return step >= 3600 && text.slice(11, 16) === "00:00" ? text.slice(5, 10) : clock;
+    });
+}

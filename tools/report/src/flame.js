@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// A flame graph on a canvas. Only what is at least a pixel wide is visited, so the number of frames in the tree does
+// not matter while one moves, and a change of time is one pass over the sums.
+
+import { h } from "./format.js";
+
+const ROW = 21;
+const LEAST = 0.8; // pixels
+const MOST_ROWS = 220;
+const MANAGED = ["java", "python", "js"];
+
+export class Flame {
+    // `events`: hover(node, event or null), select(node), open(node)
+    constructor(canvas, frames, events) {
+        this.canvas = canvas;
+        this.frames = frames;
+        this.events = events;
+        this.context = canvas.getContext("2d");
+        this.boxes = [];
+        this.texts = new Map();
+        this.zoom = 0;
+        this.cursor = 0;
+        this.search = "";
+        canvas.addEventListener("mousemove", (event) => events.hover(this.at(event), event));
+        canvas.addEventListener("mouseleave", () => events.hover(null, null));
+        canvas.addEventListener("click", (event) => {
+            const node = this.at(event);
+            if (node !== null) {
+                this.cursor = node;
+                events.select(node);
+            }
+        });
+        canvas.addEventListener("dblclick", (event) => {
+            const node = this.at(event);
+            if (node !== null) events.open(node);
+        });
+        canvas.addEventListener("keydown", (event) => this.key(event));
+        canvas.addEventListener("focus", () => this.draw());
+        canvas.addEventListener("blur", () => this.draw());
+        new ResizeObserver(() => this.draw()).observe(canvas.parentElement);
+    }
+
+    show(tree, values) {
+        if (this.tree !== tree) {
+            this.zoom = 0;
+            this.cursor = 0;
+        }
+        this.tree = tree;
+        this.values = values;
+        this.draw();
+    }
+
+    ancestors(node) {
+        const path = [];
+        for (let at = this.tree.parent[node]; at >= 0; at = this.tree.parent[at]) path.push(at);
+        return path.reverse();
+    }
+
+    layout(width) {
+        const { tree, values } = this;
+        this.boxes = [];
+        let rows = 1;
+        const above = this.ancestors(this.zoom);
+        above.forEach((node, row) => this.boxes.push({ node, x: 0, w: width, row, above: true }));
+        const whole = values.width[this.zoom];
+        if (!(whole > 0)) return above.length + 1;
+        const scale = width / whole;
+        const pending = [[this.zoom, 0, above.length]];
+        while (pending.length) {
+            const [node, x, row] = pending.pop();
+            this.boxes.push({ node, x, w: values.width[node] * scale, row, above: false });
+            rows = Math.max(rows, row + 1);
+            if (row >= MOST_ROWS) continue;
+            let at = x;
+            for (const child of tree.childrenOf(node)) {
+                const w = values.width[child] * scale;
+                if (w >= LEAST) pending.push([child, at, row + 1]);
+                at += w;
+            }
+        }
+        return rows;
+    }
+
+    draw() {
+        if (!this.tree) return;
+        const { canvas, context } = this;
+        const width = canvas.parentElement.clientWidth;
+        if (!width) return;
+        const rows = this.layout(width);
+        const ratio = devicePixelRatio || 1;
+        const height = Math.max(rows, 4) * ROW + 2;
+        canvas.width = Math.round(width * ratio);
+        canvas.height = Math.round(height * ratio);
+        canvas.style.height = `${height}px`;
+        context.setTransform(ratio, 0, 0, ratio, 0, 0);
+        context.clearRect(0, 0, width, height);
+        context.font = '12px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace';
+        context.textBaseline = "middle";
+        const theme = colours();
+        this.found = { frames: 0, bytes: 0 };
+        for (const box of this.boxes) this.box(box, theme);
+        if (document.activeElement === canvas) this.outline(theme);
+        this.count();
+    }
+
+    box({ node, x, w, row, above }, theme) {
+        const { context } = this;
+        const y = row * ROW;
+        const gap = w > 3 ? 1 : 0;
+        context.globalAlpha = above ? 0.55 : 1;
+        context.fillStyle = this.matches(node) ? theme.found : this.colour(node, theme);
+        context.fillRect(x, y, Math.max(w - gap, 0.6), ROW - 1);
+        context.globalAlpha = 1;
+        if (w < 28) return;
+        const name = this.frames.name[this.tree.frame[node]];
+        context.fillStyle = this.matches(node) ? "#1a1a1a" : theme.text;
+        context.fillText(this.fitted(name, w - 9), x + 4, y + ROW / 2);
+    }
+
+    fitted(name, width) {
+        let whole = this.texts.get(name);
+        if (whole === undefined) {
+            whole = this.context.measureText(name).width;
+            this.texts.set(name, whole);
+        }
+        if (whole <= width) return name;
+        const fits = Math.floor((width / whole) * name.length) - 1;
+        return fits < 2 ? "" : name.slice(0, fits) + "…";
+    }
+
+    outline(theme) {
+        const box = this.boxes.find((candidate) => candidate.node === this.cursor) || this.boxes[0];
+        if (!box) return;
+        this.context.strokeStyle = theme.focus;
+        this.context.lineWidth = 2;
+        this.context.strokeRect(box.x + 1, box.row * ROW + 1, Math.max(box.w - 3, 2), ROW - 3);
+    }
+
+    colour(node, theme) {
+        const { values, tree } = this;
+        const now = values.now[node];
+        if (values.before) {
+            const before = values.before[node];
+            const change = now - before;
+            if (before === 0) return theme.fresh;
+            const share = Math.min(Math.abs(change) / Math.max(now, before, 1), 1);
+            const strength = share < 0.01 ? 0 : Math.sqrt(share);
+            return change >= 0 ? theme.grown(strength) : theme.shrunk(strength);
+        }
+        const share = now > 0 ? Math.min(values.suspect[node] / now, 1) : 0;
+        if (share > 0.005) return theme.suspect(Math.sqrt(share));
+        const frame = tree.frame[node];
+        return theme.calm(MANAGED.includes(this.frames.kind[frame]) ? 150 : hue(this.frames.module[frame]));
+    }
+
+    matches(node) {
+        if (!this.search || node === 0) return false;
+        const frame = this.tree.frame[node];
+        return `${this.frames.name[frame]} ${this.frames.module[frame]}`.toLowerCase().includes(this.search);
+    }
+
+    // All frames of the tree that match, whether they are wide enough to be seen or not; nested ones count once.
+    count() {
+        this.found = { frames: 0, bytes: 0 };
+        if (!this.search) return;
+        const inside = new Uint8Array(this.tree.size);
+        for (let node = 1; node < this.tree.size; node++) {
+            const nested = inside[this.tree.parent[node]];
+            const hit = this.values.width[node] > 0 && this.matches(node);
+            if (hit) this.found.frames++;
+            if (hit && !nested) this.found.bytes += this.values.width[node];
+            inside[node] = nested || hit ? 1 : 0;
+        }
+    }
+
+    at(event) {
+        const place = this.canvas.getBoundingClientRect();
+        const x = event.clientX - place.left;
+        const row = Math.floor((event.clientY - place.top) / ROW);
+        const box = this.boxes.find((one) => one.row === row && x >= one.x && x < one.x + Math.max(one.w, 1));
+        return box ? box.node : null;
+    }
+
+    key(event) {
+        const shown = new Set(this.boxes.map((box) => box.node));
+        const siblings = () => {
+            const parent = this.tree.parent[this.cursor];
+            return parent < 0 ? [this.cursor] : [...this.tree.childrenOf(parent)].filter((node) => shown.has(node));
+        };
+        const step = (by) => {
+            const all = siblings();
+            return all[all.indexOf(this.cursor) + by];
+        };
+        const moves = {
+            ArrowUp: () => this.tree.parent[this.cursor],
+            ArrowDown: () => [...this.tree.childrenOf(this.cursor)].find((node) => shown.has(node)),
+            ArrowLeft: () => step(-1),
+            ArrowRight: () => step(1),
+        };
+        if (event.key in moves) {
+            event.preventDefault();
+            const next = moves[event.key]();
+            if (next === undefined || next < 0) return;
+            this.cursor = next;
+            this.draw();
+            this.events.hover(next, null);
+        } else if (event.key === "Enter" || event.key === " ") {
+            event.preventDefault();
+            this.events.select(this.cursor);
+        } else if (event.key === "s") {
+            this.events.open(this.cursor);
+        }
+    }
+}
+
+function hue(text) {
+    let hash = 7;
+    for (let i = 0; i < text.length; i++) hash = (hash * 31 + text.charCodeAt(i)) >>> 0;
+    return 195 + (hash % 75); // blues to violets: red is for what grows
+}
+
+export const darkness = matchMedia("(prefers-color-scheme: dark)");
+
+function colours() {
+    const mix = (hueOf, low, high) => (s) => `hsl(${hueOf} ${low[0] + (high[0] - low[0]) * s}% ${low[1] + (high[1] - low[1]) * s}%)`;
+    if (darkness.matches) {
+        return {
+            text: "#f0f1f2", found: "#f5d547", focus: "#ffffff", fresh: "hsl(213 62% 45%)",
+            grown: mix(6, [6, 28], [58, 42]), shrunk: mix(140, [6, 28], [45, 32]), suspect: mix(14, [40, 33], [62, 43]),
+            calm: (tint) => `hsl(${tint} 20% 32%)`,
+        };
+    }
+    return {
+        text: "#16181b", found: "#ffe14d", focus: "#111111", fresh: "hsl(213 90% 79%)",
+        grown: mix(8, [10, 91], [88, 70]), shrunk: mix(140, [10, 91], [46, 66]), suspect: mix(20, [75, 84], [90, 68]),
+        calm: (tint) => `hsl(${tint} 40% 87%)`,
+    };
+}
+
+export function legend(comparing) {
+    const entry = (kind, text) => h("span", {}, h("i", { class: `swatch ${kind}` }), text);
+    return comparing
+        ? [entry("grown", "grown"), entry("shrunk", "shrunk"), entry("fresh", "new")]
+        : [entry("suspect", "on a suspected path"), entry("calm", "other code, by library")];
+}
+

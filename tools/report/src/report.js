@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The page: reads its data, builds what is on it, and keeps all parts at the same unit, host and time.
+
+import "uplot/dist/uPlot.min.css";
+import "./report.css";
+import * as address from "./address.js";
+import { Curves } from "./curves.js";
+import { Flame, darkness, legend } from "./flame.js";
+import { bytes, count, h, moment, percent, showSeconds, signed } from "./format.js";
+import { waterfall } from "./memory.js";
+import { Stacks, measure } from "./stacks.js";
+import { card, whisker, widest } from "./summary.js";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const report = document.getElementById("report");
+const frames = data.frames;
+const stacksOf = new Map();
+const ANSWERS = { leak: "Leak", "no-leak": "No leak", "cannot-tell": "Cannot tell" };
+
+let state = address.read();
+let unit, host, dump, base, thread, stacks, tree, values;
+
+// ---- the parts of the page that stay
+
+const el = {};
+function make(name, tag, properties = {}, ...children) {
+    el[name] = h(tag, { id: name, ...properties }, ...children);
+    return el[name];
+}
+const panel = (name, title, ...children) => make(name, "section", { class: "panel" }, h("h2", {}, title), ...children);
+const button = (name, text, onclick, more = {}) => make(name, "button", { type: "button", onclick, ...more }, text);
+const choice = (group, value, text) =>
+    h("label", {}, h("input", { type: "radio", name: group, value, onchange: () => go({ [group]: value, zoom: "" }) }), h("span", {}, text));
+
+function build() {
+    report.append(
+        h("header", {}, h("h1", {}, "Native memory"), h("p", { class: "scope" }, scope())),
+        make("cards", "nav", { "aria-label": "Units" }),
+        make("hosts", "section", { class: "panel", "aria-label": "Hosts" }),
+        h(
+            "div",
+            { class: "pair" },
+            panel("growth", "Growth", make("readout", "p", { class: "readout" }), make("plot", "div"), h("p", { class: "hint" }, "Each point is a dump. Click one to see its stacks below.")),
+            panel("memory", "Where the resident memory is", make("reconciled", "div")),
+        ),
+        panel("suspected", "Suspects", make("suspects", "ol")),
+        panel("stacks", "Stacks", controls(), make("detail", "p", { class: "detail", "aria-live": "polite" }), graphs()),
+        panel("threads", "Threads", make("threadlist", "div")),
+        h("footer", {}, make("fineprint", "p"), h("p", {}, keys())),
+        make("tip", "div", { role: "tooltip", hidden: true }),
+    );
+}
+
+function scope() {
+    if (data.from === null) return "There are no dumps.";
+    const hosts = new Set(data.units.flatMap((each) => each.hosts.map((one) => one.host))).size;
+    const dumps = data.units.reduce((sum, each) => sum + each.hosts.reduce((all, one) => all + one.points.time.length, 0), 0);
+    const until = moment(data.to);
+    return `${count(data.units.length, "unit")} on ${count(hosts, "host")}, ${count(dumps, "dump")}, ${moment(data.from).replace(" UTC", "")} to ${until}`;
+}
+
+function controls() {
+    return h(
+        "div",
+        { class: "controls" },
+        h(
+            "div",
+            { class: "time" },
+            button("earlier", "◀", () => step(-1), { "aria-label": "Earlier dump", title: "Earlier dump ( , )" }),
+            make("slider", "input", { type: "range", min: 0, step: 1, "aria-label": "Time", oninput: () => go({ dump: String(Number(el.slider.value) + 1) }) }),
+            button("later", "▶", () => step(1), { "aria-label": "Later dump", title: "Later dump ( . )" }),
+            make("when", "output"),
+        ),
+        h("label", { class: "versus" }, "compared with ", make("base", "select", { onchange: () => go({ base: el.base.value, zoom: "" }) })),
+        h("fieldset", { class: "views", "aria-label": "Width" }, choice("what", "live", "Live"), choice("what", "grown", "Grown"), choice("what", "shrunk", "Shrunk")),
+        h("fieldset", { class: "views", "aria-label": "Direction" }, choice("from", "root", "From main"), choice("from", "leaf", "From malloc")),
+        make("search", "input", { type: "search", placeholder: "Search functions, libraries  ( / )", "aria-label": "Search functions and libraries", autocomplete: "off", spellcheck: "false", oninput: () => go({ find: el.search.value.trim() }) }),
+        make("found", "output"),
+        button("reset", "Reset", () => go({ zoom: "", around: "", thread: "" }), { title: "Whole graph ( Esc )" }),
+        button("copy", "Copy link", copy),
+    );
+}
+
+function graphs() {
+    const events = (which) => ({
+        hover: (node, event) => hover(which, node, event),
+        select: (node) => select(which, node),
+        open: (node) => go({ around: String(which().tree.frame[node] + 1), zoom: "" }, true),
+    });
+    const place = (name, about) => h("div", { class: "graph" }, make(name, "canvas", { tabindex: 0, role: "application", "aria-label": about }));
+    const parts = [
+        make("legend", "p", { class: "legend" }),
+        make("above", "h3", {}),
+        place("callers", "Callers of the function; arrow keys move"),
+        make("below", "h3", {}),
+        place("graph", "Flame graph; arrow keys move, Enter zooms, s shows callers and callees"),
+        make("empty", "p", { class: "note" }, "Nothing of this kind here."),
+    ];
+    el.main = new Flame(el.graph, frames, events(() => el.main));
+    el.up = new Flame(el.callers, frames, events(() => el.up));
+    return h("div", {}, ...parts);
+}
+
+const keys = () =>
+    "Keys: / search · , and . earlier and later dump · i turn the graph over · g live or grown · in the graph: arrows move, Enter zooms, s shows callers and callees · Esc back.";
+
+// ---- what is chosen
+
+function go(change, remember = false) {
+    state = { ...state, ...change };
+    address.write(state, remember);
+    show();
+}
+
+function step(by) {
+    const next = Math.min(Math.max(host.dumps.indexOf(dump) + by, 0), host.dumps.length - 1);
+    go({ dump: String(next + 1) });
+}
+
+function choose() {
+    unit = data.units.find((each) => each.unit === state.unit) || data.units[0];
+    host = unit.hosts.find((each) => each.host === state.host) || unit.hosts[0];
+    if (!stacksOf.has(unit)) {
+        stacksOf.clear();
+        if (!unit.stacks) unit.stacks = new Stacks(unit, frames);
+        stacksOf.set(unit, unit.stacks);
+    }
+    stacks = stacksOf.get(unit);
+    dump = host.dumps[Number(state.dump) - 1] || host.dumps[host.dumps.length - 1];
+    thread = dump === host.dumps[host.dumps.length - 1] ? host.threads[Number(state.thread) - 1] : undefined;
+    base = thread ? null : baseline();
+}
+
+// "HOST.DUMP" by number, "none", or by default the first dump of the same process.
+function baseline() {
+    if (state.base === "none") return null;
+    const [hostNumber, dumpNumber] = state.base.split(".").map(Number);
+    const named = unit.hosts[hostNumber - 1]?.dumps[dumpNumber - 1];
+    if (named) return named === dump ? null : named;
+    const first = host.dumps.find((one) => one.process === dump.process);
+    return first === dump ? null : first;
+}
+
+const nameOf = (one) => {
+    const owner = unit.hosts.find((each) => each.dumps.includes(one));
+    return owner === host ? moment(one.time) : `${owner.host}, ${moment(one.time)}`;
+};
+
+// ---- showing it
+
+function show() {
+    if (!data.units.length) return;
+    choose();
+    showSummary();
+    showHost();
+    showStacks();
+    showThreads();
+}
+
+function showSummary() {
+    el.cards.replaceChildren(
+        ...data.units.map((each) =>
+            card(each, each === unit, () => go({ unit: each.unit, host: "", dump: "", base: "", zoom: "", around: "", thread: "" }, true)),
+        ),
+    );
+    el.hosts.hidden = unit.hosts.length < 2;
+    const rates = widest(unit.hosts);
+    const pick = (one) => () => go({ unit: unit.unit, host: one.host, dump: "", base: "", zoom: "", thread: "" }, true);
+    const list = unit.hosts.map((one) =>
+        h(
+            "button",
+            { type: "button", class: one.answer, "aria-pressed": String(one === host), onclick: pick(one), title: one.reason },
+            h("span", { class: "name" }, one.host),
+            one.answer === "leak" ? h("span", { class: "rate" }, `${bytes(one.growth)}/day`) : h("span", { class: "rate" }, ANSWERS[one.answer]),
+            one.answer === "leak" ? whisker(one, rates) : null,
+        ),
+    );
+    el.hosts.replaceChildren(h("h2", {}, "Hosts"), h("div", { class: "hostlist" }, ...list));
+}
+
+let curves;
+function showHost() {
+    const process = host.processes[dump.process];
+    document.title = `${unit.unit} on ${host.host}: native memory`;
+    const about = [process.exe, `process ${process.pid}`, process.version && `version ${process.version}`].filter(Boolean).join(" · ");
+    el.growth.querySelector("h2").replaceChildren("Growth on ", h("span", { class: "name" }, host.host), h("span", { class: "about" }, about));
+    curves ||= new Curves(el.plot, showReadout, (index) => go({ dump: String(index + 1) }));
+    curves.show(host, { now: dump.time, base: base && host.dumps.includes(base) ? base.time : null });
+    el.memory.querySelector("h2").replaceChildren("Where the resident memory is", h("span", { class: "about" }, moment(dump.time)));
+    el.reconciled.replaceChildren(...waterfall(dump.memory));
+    const most = widest(host.suspects);
+    const items = host.suspects.map((suspect) => {
+        const since = suspect.since === null ? "" : ` · since ${suspect.since_before ? "before " : "about "}${moment(suspect.since)}`;
+        const share = ` · ${Math.round(100 * suspect.share)} % of the growth`;
+        return h(
+            "li",
+            {},
+            h(
+                "button",
+                { type: "button", title: "Show in the graph", onclick: () => find(suspect) },
+                h("span", { class: "rate" }, `${bytes(suspect.growth)}/day`, h("span", { class: "error" }, ` ± ${bytes(suspect.error)}`)),
+                whisker(suspect, most),
+                h("span", { class: "path" }, suspect.short),
+                h("span", { class: "more" }, `${bytes(suspect.live)} live${share}${since}`),
+                ...suspect.hints.map((hint) => h("span", { class: "more" }, h("b", {}, `Perhaps ${hint.title}: `), hint.text)),
+            ),
+        );
+    });
+    const nothing = h("li", { class: "note" }, `${host.headline}: ${host.reason}.`);
+    el.suspects.replaceChildren(...(items.length ? items : [nothing]));
+}
+
+function showReadout(when, parts) {
+    const shown = parts.map(([kind, name, value]) => h("span", { class: "key" }, h("i", { class: `swatch ${kind}` }), `${name} `, h("b", {}, value)));
+    el.readout.replaceChildren(...shown, h("span", { class: "when" }, when));
+}
+
+function showControls() {
+    const index = host.dumps.indexOf(dump);
+    el.slider.max = host.dumps.length - 1;
+    el.slider.value = index;
+    el.slider.setAttribute("aria-valuetext", moment(dump.time));
+    el.when.textContent = moment(dump.time);
+    el.earlier.disabled = index === 0;
+    el.later.disabled = index === host.dumps.length - 1;
+    const value = (one) => `${unit.hosts.findIndex((each) => each.dumps.includes(one)) + 1}.${unit.hosts.find((each) => each.dumps.includes(one)).dumps.indexOf(one) + 1}`;
+    const option = (one, text) => h("option", { value: value(one), selected: one === base }, text);
+    const own = host.dumps.filter((one) => one !== dump).map((one) => option(one, `${moment(one.time)} (${signed(one.total)})`.replace("(+", "(")));
+    const others = unit.hosts.filter((each) => each !== host).slice(0, 200).map((each) => option(each.dumps.at(-1), `${each.host} (${ANSWERS[each.answer].toLowerCase()})`));
+    const versions = new Map();
+    for (const each of unit.hosts) {
+        for (const one of each.dumps) {
+            const version = each.processes[one.process].version;
+            if (version && version !== host.processes[dump.process].version) versions.set(version, one);
+        }
+    }
+    const labels = [...versions].map(([version, one]) => option(one, `version ${version} (${nameOf(one)})`));
+    const group = (text, options) => (options.length ? h("optgroup", { label: text }, ...options) : null);
+    el.base.replaceChildren(
+        ...[h("option", { value: "none" }, "nothing"), group("Another time", own), group("Another host, newest dump", others), group("Another version", labels)].filter(Boolean),
+    );
+    el.base.value = base ? value(base) : "none";
+    el.base.disabled = Boolean(thread);
+    const what = base && ["grown", "shrunk"].includes(state.what) ? state.what : "live";
+    for (const input of document.querySelectorAll("input[name=what]")) {
+        input.checked = input.value === what;
+        input.disabled = !base && input.value !== "live";
+    }
+    for (const input of document.querySelectorAll("input[name=from]")) {
+        input.checked = input.value === (state.from === "leaf" ? "leaf" : "root");
+        input.disabled = Boolean(state.around);
+    }
+    if (document.activeElement !== el.search) el.search.value = state.find;
+    el.reset.disabled = !(state.zoom || state.around || thread);
+    return what;
+}
+
+function showStacks() {
+    const what = showControls();
+    const around = Number(state.around) - 1;
+    const sandwich = around >= 0 && around < frames.name.length;
+    tree = stacks.tree(sandwich ? "callees" : state.from === "leaf" ? "up" : "down", sandwich ? around : -1);
+    const shown = thread || dump;
+    const suspects = new Set(host.suspects.flatMap((suspect) => suspect.nodes));
+    const prepare = (which) => {
+        which.arrange(stacks.dumps);
+        return measure(which, shown, base, what, suspects);
+    };
+    values = prepare(tree);
+    const needle = state.find.toLowerCase();
+    el.main.search = el.up.search = needle;
+    el.main.show(tree, values);
+    const zoom = Number(state.zoom) || 0;
+    el.main.zoom = zoom > 0 && zoom < tree.size ? zoom : 0;
+    el.main.draw();
+    el.callers.parentElement.hidden = el.above.hidden = el.below.hidden = !sandwich;
+    if (sandwich) {
+        const callers = stacks.tree("callers", around);
+        el.up.show(callers, prepare(callers));
+        const name = frames.name[around];
+        el.above.replaceChildren("Callers of ", h("span", { class: "name" }, name));
+        el.below.replaceChildren("What ", h("span", { class: "name" }, name), " calls");
+    }
+    el.empty.hidden = values.width[0] > 0;
+    const { found } = el.main;
+    el.found.textContent = !needle ? "" : found.frames ? `${count(found.frames, "frame")}, ${bytes(found.bytes)}, ${percent(found.bytes, values.width[0])}` : "nothing found";
+    el.legend.replaceChildren(...legend(Boolean(base)));
+    const title = [`Stacks on ${host.host}`];
+    if (thread) title.push(`, thread ${thread.name}`);
+    el.stacks.querySelector("h2").replaceChildren(...title);
+    describe(el.main, el.main.zoom);
+    const rest = unit.left_out > 0 ? ` Of each dump the largest stacks are here; none that is left out, and shown as [smaller stacks], makes up more than ${percent(unit.left_out, 1)} of a dump.` : "";
+    el.fineprint.textContent = `Sizes are estimates from samples, one in ${bytes(unit.interval)}; ± is the 95 % interval.${rest}`;
+}
+
+function showThreads() {
+    el.threads.hidden = host.threads.length < 2;
+    const whole = host.threads.reduce((sum, one) => sum + one.live, 0);
+    const rows = host.threads.map((one, index) => {
+        const bar = h("span", { class: "bar" });
+        bar.style.width = `${(100 * one.live) / Math.max(host.threads[0].live, 1)}%`;
+        return h(
+            "button",
+            { type: "button", "aria-pressed": String(one === thread), onclick: () => go({ thread: one === thread ? "" : String(index + 1), dump: "", zoom: "" }, true) },
+            h("span", { class: "name" }, one.name, one.count > 1 ? h("span", { class: "about" }, ` × ${one.count}`) : null),
+            h("span", { class: "whisker" }, bar),
+            h("span", { class: "number" }, bytes(one.live)),
+            h("span", { class: "number share" }, percent(one.live, whole)),
+        );
+    });
+    el.threadlist.replaceChildren(h("p", { class: "hint" }, "By the thread that allocated, in the newest dump. Choose one to see its stacks alone."), ...rows);
+}
+
+// ---- frames
+
+const KINDS = { jit: "code made at run time", inlined: "inlined", unknown: "in no mapping" };
+
+function lines(flame, node) {
+    const { tree: of, values: at } = flame;
+    const frame = of.frame[node];
+    const now = at.now[node];
+    const error = data.confidence * Math.sqrt(Math.max(unit.interval > 1 ? unit.interval : 0, 0) * now);
+    const where = [frames.module[frame], KINDS[frames.kind[frame]]].filter(Boolean).join(" · ");
+    const found = [["name", frames.name[frame]]];
+    if (where) found.push(["where", where]);
+    found.push(["", `${bytes(now)} ± ${bytes(error)} live, ${percent(now, at.now[0])}`]);
+    if (at.before) {
+        const before = at.before[node];
+        const words = before === 0 ? "new" : now === 0 ? "gone" : `${signed(now - before)}`;
+        found.push([now > before ? "grown" : "", `${words} since ${nameOf(base)} (${bytes(before)} then)`]);
+    }
+    if (at.suspect[node] > 0) found.push(["hot", `${percent(at.suspect[node], now)} of it on a suspected path`]);
+    return found;
+}
+
+function hover(which, node, event) {
+    const flame = which();
+    el.tip.hidden = node === null || event === null;
+    if (node === null) return;
+    if (event === null) {
+        describe(flame, node);
+        return;
+    }
+    el.tip.replaceChildren(...lines(flame, node).map(([kind, text]) => h("div", { class: kind || null }, text)));
+    const box = el.tip.getBoundingClientRect();
+    el.tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - box.width - 8))}px`;
+    el.tip.style.top = `${event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 12 : event.clientY + 18}px`;
+}
+
+function describe(flame, node) {
+    if (!flame.tree) return;
+    const text = lines(flame, node).map(([, line]) => line).join(" · ");
+    const frame = flame.tree.frame[node];
+    const open = h("button", { type: "button", onclick: () => go({ around: String(frame + 1), zoom: "" }, true) }, "Callers and callees");
+    el.detail.replaceChildren(h("span", {}, text), node === 0 ? "" : open);
+}
+
+function select(which, node) {
+    const flame = which();
+    if (flame === el.up) {
+        el.up.zoom = node;
+        el.up.draw();
+        describe(el.up, node);
+        return;
+    }
+    go({ zoom: node ? String(node) : "" }, true);
+}
+
+// Zoom to where the suspect's stacks part: the deepest frame that all of them share.
+function find(suspect) {
+    let common = null;
+    for (const leaf of suspect.nodes) {
+        const path = stacks.pathOf(leaf).reverse();
+        common = common === null ? path : common.filter((node, index) => path[index] === node);
+    }
+    const deepest = common && common.length ? common[Math.max(common.length - 1 - Math.min(suspect.path.length, 6), 0)] : 0;
+    go({ zoom: String(deepest), around: "", from: "root", thread: "", dump: "" }, true);
+    el.stacks.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+}
+
+async function copy() {
+    let text = "Copied";
+    try {
+        await navigator.clipboard.writeText(location.href);
+    } catch {
+        text = "It is in the address bar";
+    }
+    el.copy.textContent = text;
+    setTimeout(() => (el.copy.textContent = "Copy link"), 2000);
+}
+
+document.addEventListener("keydown", (event) => {
+    const typing = ["INPUT", "SELECT"].includes(document.activeElement.tagName) && document.activeElement.type !== "radio";
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Escape") {
+        el.tip.hidden = true;
+        if (state.find) {
+            el.search.value = "";
+            go({ find: "" });
+        } else if (state.zoom || state.around || state.thread) go({ zoom: "", around: "", thread: "" });
+        return;
+    }
+    if (typing) return;
+    const actions = {
+        "/": () => el.search.focus(),
+        ",": () => step(-1),
+        ".": () => step(1),
+        i: () => go({ from: state.from === "leaf" ? "" : "leaf", zoom: "" }),
+        g: () => base && go({ what: state.what === "grown" ? "" : "grown", zoom: "" }),
+    };
+    if (event.key in actions) {
+        event.preventDefault();
+        actions[event.key]();
+    }
+});
+addEventListener("popstate", () => {
+    state = address.read();
+    show();
+});
+addEventListener("hashchange", () => {
+    state = address.read();
+    show();
+});
+darkness.addEventListener("change", () => {
+    if (curves) curves.host = null;
+    show();
+});
+
+showSeconds(data.to - data.from < 7200);
+build();
+show();

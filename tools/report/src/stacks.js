@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The tree of all stacks of a unit, other trees made from it (from the leaves up, around one frame), and what each
+// dump holds in them. A tree is parent and frame by node, parents first, so sums are one loop from the end.
+
+export class Stacks {
+    constructor(unit, frames) {
+        this.frames = frames;
+        const { parent, frame } = unit.tree;
+        this.frame = Int32Array.from(frame);
+        this.parent = Int32Array.from(parent, (distance, node) => (node ? node - distance : -1));
+        this.size = frame.length;
+        this.self = new Map();
+        this.dumps = unit.hosts.flatMap((host) => [...host.dumps, ...host.threads]);
+        for (const dump of this.dumps) unpack(dump);
+        for (const suspect of unit.hosts.flatMap((host) => host.suspects)) {
+            let node = 0;
+            suspect.nodes = suspect.nodes.map((step) => (node += step));
+        }
+        const leaves = new Set();
+        for (const dump of this.dumps) for (const node of dump.nodes) leaves.add(node);
+        this.leaves = [...leaves].sort((a, b) => a - b);
+        this.down = new Tree("down", this.frame, this.parent, this.leaves, this.leaves);
+        this.made = new Map();
+    }
+
+    pathOf(leaf) {
+        const path = [];
+        for (let node = leaf; node > 0; node = this.parent[node]) path.push(node);
+        return path;
+    }
+
+    // Kinds: "down", "up" (from the function that allocates), "callers" and "callees" of a frame.
+    tree(kind, frame = -1) {
+        if (kind === "down") return this.down;
+        const key = `${kind} ${frame}`;
+        let tree = this.made.get(key);
+        if (!tree) {
+            if (this.made.size > 8) this.made.clear();
+            tree = this.derive(kind, frame);
+            this.made.set(key, tree);
+        }
+        return tree;
+    }
+
+    derive(kind, wanted) {
+        const frames = [wanted < 0 ? this.frame[0] : wanted];
+        const parents = [-1];
+        const nodes = new Map();
+        const ends = [];
+        const leaves = [];
+        for (const leaf of this.leaves) {
+            let path = this.pathOf(leaf); // leaf first
+            if (wanted >= 0) {
+                let at = path.length - 1;
+                while (at >= 0 && this.frame[path[at]] !== wanted) at--;
+                if (at < 0) continue;
+                path = kind === "callers" ? path.slice(at + 1) : path.slice(0, at).reverse();
+            }
+            let node = 0;
+            for (const original of path) {
+                const frame = this.frame[original];
+                const key = node * this.frames.name.length + frame;
+                let next = nodes.get(key);
+                if (next === undefined) {
+                    next = frames.length;
+                    nodes.set(key, next);
+                    frames.push(frame);
+                    parents.push(node);
+                }
+                node = next;
+            }
+            leaves.push(leaf);
+            ends.push(node);
+        }
+        return new Tree(kind, Int32Array.from(frames), Int32Array.from(parents), leaves, ends);
+    }
+}
+
+// Nodes come as differences to the one before.
+function unpack(dump) {
+    let node = 0;
+    dump.nodes = dump.nodes.map((step) => (node += step));
+    dump.total = dump.bytes.reduce((sum, size) => sum + size, 0);
+}
+
+// `ends[i]` is the node at which the bytes of the unit's leaf `leaves[i]` count.
+export class Tree {
+    constructor(kind, frame, parent, leaves, ends) {
+        this.kind = kind;
+        this.frame = frame;
+        this.parent = parent;
+        this.size = frame.length;
+        this.leaves = leaves;
+        this.ends = ends;
+        this.depth = new Uint16Array(this.size);
+        for (let node = 1; node < this.size; node++) this.depth[node] = this.depth[parent[node]] + 1;
+        this.children = null;
+    }
+
+    // Live bytes of a dump by node, and by leaf for what is made of two dumps.
+    atLeaves(dump) {
+        const held = new Map();
+        if (dump) for (let i = 0; i < dump.nodes.length; i++) held.set(dump.nodes[i], dump.bytes[i]);
+        return Float64Array.from(this.leaves, (leaf) => held.get(leaf) || 0);
+    }
+
+    sum(atLeaves) {
+        const sums = new Float64Array(this.size);
+        for (let i = 0; i < this.ends.length; i++) sums[this.ends[i]] += atLeaves[i];
+        for (let node = this.size - 1; node > 0; node--) sums[this.parent[node]] += sums[node];
+        return sums;
+    }
+
+    // In which order siblings stand: by what they hold at most. It does not change while one moves in time.
+    arrange(dumps) {
+        if (this.children) return;
+        const most = new Float64Array(this.size);
+        const step = Math.max(1, Math.floor(dumps.length / 12));
+        for (let i = 0; i < dumps.length; i += step) {
+            const sums = this.sum(this.atLeaves(dumps[i]));
+            for (let node = 0; node < this.size; node++) if (sums[node] > most[node]) most[node] = sums[node];
+        }
+        const order = Array.from({ length: this.size - 1 }, (_, i) => i + 1);
+        order.sort((a, b) => this.parent[a] - this.parent[b] || most[b] - most[a] || a - b);
+        this.children = Int32Array.from(order);
+        this.first = new Int32Array(this.size + 1);
+        for (const node of order) this.first[this.parent[node] + 1]++;
+        for (let node = 0; node < this.size; node++) this.first[node + 1] += this.first[node];
+    }
+
+    childrenOf(node) {
+        return this.children.subarray(this.first[node], this.first[node + 1]);
+    }
+}
+
+// What the graph shows: widths by node, now and before for the numbers and colours.
+export function measure(tree, now, before, what, suspects) {
+    const nowLeaves = tree.atLeaves(now);
+    const beforeLeaves = tree.atLeaves(before);
+    const grown = nowLeaves.map((size, i) => Math.max(size - beforeLeaves[i], 0));
+    const shrunk = nowLeaves.map((size, i) => Math.max(beforeLeaves[i] - size, 0));
+    const suspected = nowLeaves.map((size, i) => (suspects.has(tree.leaves[i]) ? size : 0));
+    const nowSums = tree.sum(nowLeaves);
+    return {
+        now: nowSums,
+        before: before ? tree.sum(beforeLeaves) : null,
+        width: what === "grown" && before ? tree.sum(grown) : what === "shrunk" && before ? tree.sum(shrunk) : nowSums,
+        suspect: tree.sum(suspected),
+    };
+}
