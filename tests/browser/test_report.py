@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The fleet's page as a person uses it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report import page as report_page
+from ansible_collections.offheap.profiler.tests.browser import fleets
+from ansible_collections.offheap.profiler.tests.browser.conftest import Open
+
+ROOT = Path(report_page.__file__).resolve().parents[3]
+ROW = 21
+Pages = Callable[[str, Callable[[], dict[str, Any]]], Path]
+
+
+def _picture(page: Page, canvas: str = "#graph") -> str:
+    return str(page.evaluate(f"document.querySelector('{canvas}').toDataURL()"))
+
+
+def _frame(page: Page, row: int, canvas: str = "#graph", x: float = 12) -> None:
+    page.locator(canvas).click(position={"x": x, "y": row * ROW + ROW / 2})
+
+
+def test_the_summary_says_what_leaks_where_since_when(opened: Open) -> None:
+    page = opened()
+    first = page.locator(".card").first
+    expect(first).to_contain_text(
+        re.compile(
+            r"frontend\.service leaks \d+\.\d MiB a day ± \d+\.\d MiB each on 3 of 9 hosts, since about \w{3} 2026"
+        )
+    )
+    expect(first).to_contain_text("inflate ← java.util.zip.Inflater.inflateBytesBytes ← ")
+    expect(page.locator(".card.no-leak")).to_contain_text("edge-proxy.service does not leak (3 hosts)")
+    expect(page.locator("#suspects li").first).to_contain_text("% of the growth")
+
+
+def test_units_and_hosts_are_chosen_and_the_way_back_works(opened: Open) -> None:
+    page = opened()
+    page.locator(".card.no-leak").click()
+    expect(page.locator("#growth h2")).to_contain_text("Growth on edge")
+    first = page.inner_text("#growth h2")
+    page.locator("#hosts button").last.click()
+    expect(page.locator("#growth h2")).not_to_have_text(first)
+    page.go_back()
+    expect(page.locator("#growth h2")).to_contain_text("/usr/sbin/edge-proxy")
+    assert page.inner_text("#growth h2") == first
+    page.go_back()
+    expect(page.locator("#growth h2")).to_contain_text("Growth on app")
+
+
+def test_moving_in_time_changes_the_graph_and_the_waterfall(opened: Open) -> None:
+    page = opened(at="base=none")
+    before, when, live = _picture(page), page.inner_text("#when"), page.inner_text("#memory tr:nth-child(2)")
+    page.locator("#slider").focus()
+    for _key in range(6):
+        page.keyboard.press("ArrowLeft")
+    assert page.inner_text("#when") != when
+    assert _picture(page) != before
+    assert page.inner_text("#memory tr:nth-child(2)") != live
+    page.locator("#plot .u-over").click(position={"x": 3, "y": 40})
+    expect(page.locator("#earlier")).to_be_disabled()
+
+
+def test_comparing_with_a_time_a_host_and_a_version(opened: Open) -> None:
+    page = opened()
+    expect(page.locator("#legend")).to_contain_text("grown")
+    expect(page.locator("#detail")).to_contain_text(re.compile(r"\+\d+\.\d MiB since"))
+    groups = page.locator("#base optgroup").evaluate_all("all => all.map(one => one.label)")
+    assert groups == ["Another time", "Another host, newest dump", "Another version"]
+    seen = {_picture(page)}
+    for group in groups:
+        value = page.locator(f"#base optgroup[label='{group}'] option").last.get_attribute("value")
+        page.locator("#base").select_option(value)
+        seen.add(_picture(page))
+    assert len(seen) >= 3
+    page.locator("#base").select_option("none")
+    expect(page.locator("#legend")).to_contain_text("suspected")
+    expect(page.locator("input[value=grown]")).to_be_disabled()
+
+
+def test_what_has_grown_alone(opened: Open) -> None:
+    page = opened()
+    page.locator("label", has_text="Grown").click()
+    grown = page.inner_text("#detail")
+    _frame(page, 3)
+    expect(page).to_have_url(re.compile("what=grown.*zoom=|zoom=.*what=grown"))
+    assert page.inner_text("#detail") != grown
+
+
+def test_search_finds_and_counts_nested_frames_once(opened: Open) -> None:
+    page = opened(at="base=none")
+    before = _picture(page)
+    page.keyboard.press("/")
+    page.keyboard.type("Inflater")
+    expect(page.locator("#found")).to_contain_text(re.compile(r"^\d+ frames, \d+\.\d MiB, (\d|[1-9]\d)\.\d %$"))
+    assert _picture(page) != before
+    page.keyboard.press("Escape")
+    expect(page.locator("#found")).to_be_empty()
+    assert _picture(page) == before
+    page.locator("#search").fill("nothing like it")
+    expect(page.locator("#found")).to_have_text("nothing found")
+
+
+def test_turned_over_and_from_a_frame_both_ways(opened: Open) -> None:
+    page = opened(at="base=none")
+    root = _picture(page)
+    page.keyboard.press("i")
+    assert _picture(page) != root
+    page.locator("#graph").focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#detail")).to_contain_text("os::malloc")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#detail")).to_contain_text("inflate")
+    page.locator("#detail button").click()
+    expect(page.locator("#above")).to_have_text("Callers of inflate")
+    expect(page.locator("#below")).to_have_text("What inflate calls")
+    page.locator("#callers").hover(position={"x": 12, "y": ROW * 1.5})
+    expect(page.locator("#tip")).to_contain_text("Java_java_util_zip_Inflater_inflateBytesBytes")
+    page.keyboard.press("Escape")
+    expect(page.locator("#callers")).to_be_hidden()
+
+
+def test_a_view_is_a_link(opened: Open) -> None:
+    first = opened()
+    first.locator("#hosts button", has_text="No leak").first.click()
+    first.locator("#earlier").click()
+    first.keyboard.press("i")
+    first.locator("#search").fill("compile")
+    _frame(first, 1)
+    address = first.url.partition("#")[2]
+    second = opened(at=address)
+    for part in ("#when", "#detail", "#found", "#growth h2"):
+        assert second.inner_text(part) == first.inner_text(part)
+    first.mouse.move(0, 0)
+    first.locator("#copy").focus()
+    second.locator("#copy").focus()
+    assert _picture(second) == _picture(first)
+
+
+def test_the_keyboard_is_enough(opened: Open) -> None:
+    page = opened()
+    page.locator("#graph").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    expect(page.locator("#detail")).to_contain_text("JavaCalls::call_helper")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#detail")).not_to_contain_text("JavaCalls::call_helper")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("zoom="))
+    page.keyboard.press("Escape")
+    expect(page).not_to_have_url(re.compile("zoom="))
+    page.keyboard.press("s")
+    expect(page.locator("#above")).to_contain_text("Callers of")
+    when = page.inner_text("#when")
+    page.keyboard.press(",")
+    assert page.inner_text("#when") != when
+    page.keyboard.press(".")
+    assert page.inner_text("#when") == when
+
+
+def test_a_suspect_leads_to_its_stacks(opened: Open) -> None:
+    page = opened()
+    page.locator("#suspects button").first.click()
+    expect(page).to_have_url(re.compile("zoom="))
+    expect(page.locator("#detail")).to_contain_text("on a suspected path")
+
+
+def test_a_thread_alone(opened: Open) -> None:
+    page = opened(at="base=none")
+    before = _picture(page)
+    page.locator("#threads button", has_text="C2 CompilerThre").click()
+    expect(page.locator("#stacks h2")).to_contain_text("thread C2 CompilerThre")
+    assert _picture(page) != before
+    page.locator("#reset").click()
+    page.mouse.move(0, 0)
+    assert _picture(page) == before
+
+
+def test_the_waterfall_ends_at_rss(opened: Open) -> None:
+    page = opened()
+    rows = page.locator("#memory tr th").all_inner_texts()
+    assert rows[:2] == ["RSS", "Live, sampled"]
+    assert {"Fragmentation", "Java heap", "Thread stacks", "Unexplained"} <= set(rows)
+    ends = page.locator("#memory .fall").evaluate_all("all => all.map(one => one.getBoundingClientRect().right)")
+    assert abs(ends[0] - ends[-1]) < 2
+
+
+@pytest.mark.parametrize("width", [360, 900, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_wider_than_the_screen(opened: Open, width: int, scheme: str) -> None:
+    page = opened(width=width, scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(19, 21, 23)"
+    assert dark == (scheme == "dark")
+
+
+def test_names_are_text(opened: Open, pages: Pages) -> None:
+    path = pages("hostile", fleets.hostile)
+    page = opened(path)
+    assert page.locator("script").count() == 2
+    assert page.locator("img").count() == 0
+    assert fleets.HOSTILE in page.inner_text(".card")
+    assert page.title() != "pwned"
+    page.locator("#graph").hover(position={"x": 12, "y": ROW * 2.5})
+    expect(page.locator("#tip")).to_contain_text("<img src=x")
+    page.locator("#hosts button").last.click()
+    page.locator("#threads button").first.click()
+    assert page.locator("img").count() == 0
+
+
+def test_the_policy_stops_what_would_get_in(pages: Pages, tmp_path: Path, browser: Any) -> None:
+    html = pages("hostile", fleets.hostile).read_text()
+    foreign = "<script>document.title = 'pwned'</script><img src='https://example.invalid/x'>"
+    (tmp_path / "changed.html").write_text(html.replace('<main id="report">', foreign + '<main id="report">'))
+    page = browser.new_page()
+    refused: list[tuple[str, str | None]] = []
+    page.on("requestfailed", lambda request: refused.append((request.url, request.failure)))
+    page.goto((tmp_path / "changed.html").as_uri())
+    page.wait_for_selector(".card")
+    assert page.title() != "pwned"
+    assert refused == [("https://example.invalid/x", "csp")]
+    page.close()
+
+
+def test_a_hundred_thousand_frames(opened: Open, pages: Pages) -> None:
+    page = opened(pages("large", lambda: fleets.large(100_000)))
+    assert page.evaluate("JSON.parse(document.getElementById('data').textContent).units[0].tree.frame.length") > 95_000
+    before = _picture(page)
+    page.keyboard.press(",")
+    assert _picture(page) != before
+
+
+def test_without_scripts_the_text_is_there(browser: Any, pages: Pages) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(pages("hostile", fleets.hostile).as_uri())
+    assert "Native memory report" in page.inner_text("noscript")
+    context.close()
+
+
+def test_the_committed_assets_are_what_the_build_gives(tmp_path: Path) -> None:
+    tools = ROOT / "tools" / "report"
+    if shutil.which("node") is None or not (tools / "node_modules").is_dir():
+        pytest.skip("no Node with the libraries (npm ci in tools/report)")
+    subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=tools, check=True)
+    for name in ("report.js", "report.css"):
+        committed = Path(report_page.__file__).parent / "assets" / name
+        assert (tmp_path / name).read_bytes() == committed.read_bytes(), f"run npm run build in {tools}"
