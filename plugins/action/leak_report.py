@@ -25,8 +25,8 @@ from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.hints import HintError
 from ..plugin_utils.leak_reports import Report
-from ..plugin_utils.report import fleet, page, ticket
-from ..plugin_utils.report.fleet import Fleet
+from ..plugin_utils.report import page, ticket
+from ..plugin_utils.report.fleet_data import Fleet, without_stacks
 from ..plugin_utils.samples import numpy_missing
 from ..plugin_utils.suspects import Answer, Suspect
 from ..plugin_utils.symbols import symbolic_missing
@@ -129,7 +129,7 @@ class ActionModule(ActionBase):
         """The report on all hosts together: paths by kind."""
         contents = {
             "page": page.render(data),
-            "json": json.dumps(fleet.without_stacks(data), separators=(",", ":")) + "\n",
+            "json": json.dumps(without_stacks(data), separators=(",", ":")) + "\n",
             "text": ticket.render(data),
         }
         return {kind: self._bring(dest / _FLEET[kind], text, force, changed) for kind, text in contents.items()}

@@ -21,7 +21,7 @@ from .function_names import printable
 from .hints import Hint
 from .jit_maps import JitMaps
 from .patterns import Change
-from .report.fleet import Fleet, Observed, Process
+from .report.fleet_data import Fleet, Observed, Process
 from .report.threads import by_thread
 from .suspects import Answer, Point, Suspect, Verdict, duration, judge, per_day
 from .symbols import Symbolizer

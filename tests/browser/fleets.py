@@ -8,16 +8,18 @@ import random
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils import hints
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leak_reports import Report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Profile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, Observed, Process
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet_data import Fleet, Observed, Process
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.threads import ThreadProfile
 from ansible_collections.offheap.profiler.plugins.plugin_utils.suspects import Point, judge
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 
 MIB = 1 << 20
-START = 1795016000.0
+KNOWN = hints.load([])
+START = 1794900000.0
 STEP = 7200.0
 Stacks = dict[tuple[str, ...], float]
 
@@ -126,7 +128,8 @@ def observe(
     if threads:
         last = processes[-1]
         processes = [*processes[:-1], Process(last.key, last.captures, last.points, threads)]
-    fleet.add(Observed(unit, host, verdict, report.headline, verdict.suspects, processes))
+    known = [hints.for_path(KNOWN, suspect.path) for suspect in verdict.suspects]
+    fleet.add(Observed(unit, host, verdict, report.headline, verdict.suspects, processes, known))
 
 
 def frontend(fleet: Fleet, host: str, rate: float, dumps: int, rng: random.Random) -> None:

@@ -58,11 +58,13 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {number}. {as_text(suspect['growth'])} a day ± {as_text(suspect['error'])} {on}" + (
                 f" and {more} more" if more > 0 else ""
             )
+            if suspect["label"]:
+                yield f"     appeared with version {suspect['label']}"
             yield from (f"       {frame}" for frame in suspect["path"][:_MOST_FRAMES])
             if len(suspect["path"]) > _MOST_FRAMES:
                 yield f"       ... {len(suspect['path']) - _MOST_FRAMES} more"
             for hint in suspect["hints"]:
-                yield from _wrapped(f"Perhaps {hint['title']}: {' '.join(hint['text'].split())}", 5)
+                yield from _wrapped(f"Perhaps {hint['title']}: {hint['check']} {hint['link']}", 5)
         yield ""
         width = max(len(host["host"]) for host in unit["hosts"])
         for host in unit["hosts"][:_MOST_HOSTS]:

@@ -191,6 +191,12 @@ function showHost() {
     el.memory.querySelector("h2").replaceChildren("Where the resident memory is", h("span", { class: "about" }, moment(dump.time)));
     el.reconciled.replaceChildren(...waterfall(dump.memory));
     const most = widest(host.suspects);
+    const told = new Set();
+    const hint = (known) => {
+        const more = told.has(known.title) ? "" : `: ${known.check} ${known.link}`;
+        told.add(known.title);
+        return h("span", { class: "more" }, "Perhaps ", h("b", {}, known.title), more);
+    };
     const items = host.suspects.map((suspect) => {
         const since = suspect.since === null ? "" : ` · since ${suspect.since_before ? "before " : "about "}${moment(suspect.since)}`;
         const share = ` · ${Math.round(100 * suspect.share)} % of the growth`;
@@ -204,7 +210,7 @@ function showHost() {
                 whisker(suspect, most),
                 h("span", { class: "path" }, suspect.short),
                 h("span", { class: "more" }, `${bytes(suspect.live)} live${share}${since}`),
-                ...suspect.hints.map((hint) => h("span", { class: "more" }, h("b", {}, `Perhaps ${hint.title}: `), hint.text)),
+                ...suspect.hints.map(hint),
             ),
         );
     });

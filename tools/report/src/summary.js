@@ -25,7 +25,12 @@ export function headline(unit) {
 }
 
 export function card(unit, chosen, choose) {
-    const paths = unit.suspects.slice(0, 2).map((suspect) => h("span", { class: "path" }, suspect.short));
+    const several = unit.hosts.length > 1;
+    const paths = unit.suspects.slice(0, 2).map((suspect) => {
+        const rate = `${bytes(suspect.growth)}/day${several ? ` on ${count(suspect.hosts.length, "host")}` : ""}`;
+        const label = suspect.label ? `, appeared with version ${suspect.label}` : "";
+        return h("span", {}, h("span", { class: "path" }, suspect.short), h("span", { class: "about" }, rate + label));
+    });
     const reason = unit.answer === "leak" ? paths : [h("span", { class: "reason" }, unit.hosts[0].reason)];
     return h(
         "button",

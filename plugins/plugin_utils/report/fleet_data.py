@@ -16,11 +16,12 @@ from typing import Any
 
 from ..archive import Capture
 from ..export.short_path import render as short_path
+from ..fleet import Watched, together
 from ..function_names import printable
 from ..hints import Hint
 from ..profile import CONFIDENCE
 from ..reconciliation import reconcile
-from ..suspects import DAY, Answer, Point, Suspect, Verdict
+from ..suspects import DAY, Answer, Point, Suspect, Verdict, judge_process
 from ..trend import evenly_spread
 from .stack_tree import Frames, Held, StackTree, differences
 from .threads import ThreadProfile
@@ -33,6 +34,7 @@ _MOST_NODES = 100_000
 _FEWEST_PATHS = 50
 _ORDER = {Answer.LEAK: 0, Answer.CANNOT_TELL: 1, Answer.NO_LEAK: 2}
 _MOST_FRAMES = 64
+_MOST_SUSPECTS = 10
 # With so much of its memory in the first dump, a suspect has begun before.
 _HELD_BEFORE = 0.2
 
@@ -80,6 +82,7 @@ class Fleet:
         self._trees: dict[str, StackTree] = {}
         self._hosts: dict[str, list[_Kept]] = {}
         self._interval: dict[str, int] = {}
+        self._watched: dict[str, list[Watched]] = {}
 
     def add(self, seen: Observed) -> None:
         """Take what was seen of a unit on a host."""
@@ -90,6 +93,7 @@ class Fleet:
         }
         judged: list[tuple[float, Held]] = []
         for number, process in enumerate(seen.processes):
+            self._watched.setdefault(seen.unit, []).append(_watched(seen, process))
             times = [point.time for point in process.points]
             shown = set(evenly_spread(times, _MOST_DUMPS))
             for position, (capture, point) in enumerate(zip(process.captures, process.points, strict=True)):
@@ -160,12 +164,19 @@ class Fleet:
             "error": error,
             "since": since,
             "since_before": before,
-            "suspects": _over_hosts(leaking),
+            "suspects": _over_hosts(self._watched[unit], leaking),
             "interval": self._interval.get(unit, 0),
             "left_out": left_out,
             "hosts": [host.data for host in hosts],
             "tree": tree.columns(),
         }
+
+
+def _watched(seen: Observed, process: Process) -> Watched:
+    decided = process.key == seen.verdict.process
+    verdict = seen.verdict if decided else judge_process(process.key, process.points)
+    times = (process.points[0].time, process.points[-1].time)
+    return Watched(seen.unit, seen.host, process.key, _version(process), *times, verdict)
 
 
 def _verdict(seen: Observed) -> dict[str, Any]:
@@ -220,9 +231,6 @@ def _memory(capture: Capture, point: Point) -> dict[str, Any] | None:
 def _process(process: Process) -> dict[str, Any]:
     facts = process.captures[-1].facts
     exe = next((exe for capture in process.captures if (exe := capture.facts["process"]["exe"])), None)
-    images = {image.path: image.build_id for image in process.captures[-1].images}
-    label = facts.get("label")
-    version = label if isinstance(label, str) else images.get(exe or next(iter(images), ""), "")[:12]
     return {
         "key": process.key,
         "pid": facts["process"]["pid"],
@@ -230,8 +238,17 @@ def _process(process: Process) -> dict[str, Any]:
         "start": next(
             (start for capture in process.captures if (start := capture.facts["process"]["start_time"])), None
         ),
-        "version": printable(version),
+        "version": printable(_version(process)),
     }
+
+
+def _version(process: Process) -> str:
+    """The label that the captures were given, else the beginning of the executable's build-id, else nothing."""
+    facts = process.captures[-1].facts
+    if facts.get("label"):
+        return str(facts["label"])
+    images = {image.path: image.build_id for image in process.captures[-1].images}
+    return images.get(facts["process"]["exe"] or next(iter(images), ""), "")[:12]
 
 
 def _suspect(
@@ -257,22 +274,26 @@ def _suspect(
         "share": round(suspect.share, 3),
         "since": since,
         "since_before": before,
-        "hints": [{"title": hint.title, "text": hint.text} for hint in known],
+        "hints": [{"title": hint.title, "check": hint.check, "link": hint.link} for hint in known],
     }
 
 
-def _over_hosts(leaking: Sequence[_Kept]) -> list[dict[str, Any]]:
-    """The suspects of all hosts, the same path once: on how many hosts, and how fast on the average of them."""
-    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for host in leaking:
-        for suspect, _paths in host.suspects:
-            found.setdefault(suspect["short"], []).append((host.data["host"], suspect))
-    merged = []
-    for short, seen in found.items():
-        growth, error = _mean([(suspect["growth"], suspect["error"]) for _host, suspect in seen])
-        hosts = sorted({host for host, _suspect in seen})
-        merged.append({"short": short, "path": seen[0][1]["path"], "hints": seen[0][1]["hints"], "hosts": hosts, "growth": growth, "error": error})
-    return sorted(merged, key=lambda suspect: -suspect["growth"] * len(suspect["hosts"]))
+def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[dict[str, Any]]:
+    """The suspects of all hosts, the same path once: where it is, how fast on the average, since which version."""
+    hints = {suspect["short"]: suspect["hints"] for host in leaking for suspect, _paths in host.suspects}
+    return [
+        {
+            "short": (short := short_path(leak.path)),
+            "path": [printable(frame.label) for frame in leak.path[:_MOST_FRAMES]],
+            "hosts": list(leak.hosts),
+            "outliers": leak.outliers,
+            "growth": round(leak.growth / len(leak.hosts)),
+            "error": round(leak.error / len(leak.hosts)),
+            "label": printable(leak.label),
+            "hints": hints.get(short, []),
+        }
+        for leak in together(watched)[:_MOST_SUSPECTS]
+    ]
 
 
 def _mean(rates: Sequence[tuple[float, float]]) -> tuple[int, int]:
