@@ -22,6 +22,7 @@ KNOWN = hints.load([])
 START = 1794900000.0
 STEP = 7200.0
 Stacks = dict[tuple[str, ...], float]
+Series = list[tuple[float, Stacks, dict[str, Any]]]
 
 SERVE = ("java:Frontend.serveAsset", "java:Frontend.handleRequest", "java:com.sun.net.httpserver.Filter$Chain.doFilter")
 THREAD = (
@@ -110,7 +111,7 @@ def facts(live: float, other: float, version: str, java: bool = True, pid: int =
     return found
 
 
-def process(unit: str, host: str, key: str, series: list[tuple[float, Stacks, dict[str, Any]]]) -> Process:
+def process(unit: str, host: str, key: str, series: Series) -> Process:
     """A process from its dumps: time, stacks, facts."""
     points = [Point(time, profile(stacks)) for time, stacks, _facts in series]
     captures = [
@@ -190,7 +191,9 @@ def fleet(hosts: int = 40, leaking: int = 14, dumps: int = 36) -> dict[str, Any]
         frontend(found, f"app{number + 1:02d}", rate, dumps, rng)
     for number in range(3):
         proxy(found, f"edge{number + 1}", dumps, rng)
-    series = [(START + 3e5 + number, {("load", "main"): 3.0 * MIB}, facts(3 * MIB, 0, "1", False)) for number in (0, 1)]
+    series: Series = [
+        (START + 3e5 + number, {("load", "main"): 3.0 * MIB}, facts(3 * MIB, 0, "1", False)) for number in (0, 1)
+    ]
     observe(found, "mailer.service", "mail1", [process("mailer.service", "mail1", "9-00000001", series)])
     return found.data()
 
@@ -222,7 +225,7 @@ def hostile() -> dict[str, Any]:
     """A unit, a host, a thread, frames and an executable that try to be markup."""
     found = Fleet()
     known = {**facts(50 * MIB, 0, HOSTILE, False), "process": {"pid": 1, "exe": HOSTILE, "start_time": None}}
-    series = [
+    series: Series = [
         (START + number * STEP, {(HOSTILE, "main"): (5 + 8 * number) * MIB, ("x", "__proto__"): 4.0 * MIB}, known)
         for number in range(12)
     ]
