@@ -25,11 +25,18 @@ from ansible_collections.offheap.profiler.tests.integration.truth.observed impor
 RUNS = int(os.environ.get("OFFHEAP_TRUTH_RUNS", "0"))
 LEAKS = ["c", "threads", "c++", "python", "inflater", "direct", "jni"] if RUNS else ["c", "inflater"]
 OTHERS = ["cache", "sawtooth", "arena", "classes"] if RUNS else ["sawtooth", "classes"]
+# By program, the rates (bytes per day) whose intervals did not have the truth, with half of the interval.
+Outside = dict[str, list[tuple[float, float]]]
 Observe = Callable[[Program, int], tuple[Archive, list[bytes]]]
-# Of so many runs, one in twenty may err: 95 % is what an interval promises. A single run has twice the interval, which
-# one in ten thousand misses.
-ALLOWED = RUNS // 20
+# Of all runs, one in twenty may err: 95 % is what an interval promises. Of one program's it may be more by chance. A
+# single run has twice the interval, which one in ten thousand misses.
+ALLOWED, ALLOWED_OF_ONE = 0.05, 0.2
 WIDTH = 1 if RUNS else 2
+
+
+@pytest.fixture(scope="module")
+def outside() -> Outside:
+    return {}
 
 
 @pytest.fixture
@@ -66,12 +73,12 @@ def _ranked(archive: Archive) -> tuple[list[Leak], Answer]:
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_leak_is_suspect_number_one_at_its_true_rate(
-    programs: dict[str, Program], observe: Observe, name: str
+    programs: dict[str, Program], observe: Observe, outside: Outside, name: str
 ) -> None:
     program = programs[name]
     truth = observed.true_rate(*observe(program, 0), program.culprit)
     assert truth > 100 << 20, "it leaks"
-    missed = []
+    missed = outside.setdefault(name, [])
     for _run in range(max(RUNS, 1)):
         leaks, answer = _ranked(observe(program, 14)[0])
         assert answer is Answer.LEAK
@@ -81,7 +88,13 @@ def test_a_leak_is_suspect_number_one_at_its_true_rate(
         if abs(growth - truth) > WIDTH * error:
             missed.append((growth, error))
     print(f"{name}: {truth:.0f} bytes a day, outside of the interval in {len(missed)} of {max(RUNS, 1)} runs")
-    assert len(missed) <= ALLOWED, (truth, missed)
+    assert len(missed) <= ALLOWED_OF_ONE * RUNS, (truth, missed)
+
+
+@pytest.mark.skipif(not RUNS, reason="says something of many runs only")
+def test_intervals_hold_what_they_promise(outside: Outside) -> None:
+    """Over the runs of the tests before."""
+    assert sum(map(len, outside.values())) <= ALLOWED * RUNS * len(outside), outside
 
 
 @pytest.mark.parametrize("name", OTHERS)
