@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils import leak_reports
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import page as report_page
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet_data import Fleet
 from ansible_collections.offheap.profiler.tests.browser import fleets
 from ansible_collections.offheap.profiler.tests.browser.conftest import Open
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 ROOT = Path(report_page.__file__).resolve().parents[3]
 ROW = 21
@@ -239,6 +242,20 @@ def test_a_hundred_thousand_frames(opened: Open, pages: Pages) -> None:
     before = _picture(page)
     page.keyboard.press(",")
     assert _picture(page) != before
+
+
+def test_captures_of_an_archive(opened: Open, tmp_path: Path) -> None:
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+    seen = Fleet()
+    list(leak_reports.reports(archive, archive.symcaches, leak_reports.Limits(), pytest.fail, seen))
+    (tmp_path / "report.html").write_text(report_page.render(seen.data()))
+    page = opened(tmp_path / "report.html")
+    expect(page.locator(".card")).to_contain_text(re.compile(r"frontend\.service leaks .* on 1 of 2 hosts"))
+    expect(page.locator("#memory")).to_contain_text("No memory statistics came with this dump")
+    page.locator("#search").fill("inflate")
+    expect(page.locator("#found")).to_contain_text("1 frame, ")
+    page.locator("#hosts button", has_text="app2").click()
+    expect(page.locator("#suspects")).to_contain_text("No leak: no code path grows")
 
 
 def test_without_scripts_the_text_is_there(browser: Any, pages: Pages) -> None:

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2
+from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report import threads
+
+# Two workers of one name and one nameless thread, on two stacks; every allocation was recorded (interval 1).
+DUMP = b"""heap_v2/1
+  t*: 6: 600 [0: 0]
+  t0: 3: 300 [0: 0] worker
+  t1: 2: 200 [0: 0] worker
+  t7: 1: 100 [0: 0]
+@ 0x10 0x20
+  t*: 5: 500 [0: 0]
+  t0: 3: 300 [0: 0]
+  t1: 2: 200 [0: 0]
+@ 0x30 0x20
+  t*: 1: 100 [0: 0]
+  t7: 1: 100 [0: 0]
+
+MAPPED_LIBRARIES:
+"""
+
+
+def _resolve(dump: heap_v2.Dump) -> Sequence[Sequence[Frame]]:
+    return [[Frame(f"f{address:x}", "app")] for address in dump.addresses]
+
+
+def test_threads_of_one_name_are_together_and_hold_their_own() -> None:
+    workers, nameless = threads.by_thread(heap_v2.parse(DUMP, "dump"), _resolve)
+    assert (workers.name, workers.count, workers.profile.total_bytes) == ("worker", 2, 500)
+    assert (nameless.name, nameless.count, nameless.profile.total_bytes) == ("thread 7", 1, 100)
+    held = {
+        tuple(nameless.profile.labels(stack)): size
+        for stack, size in zip(nameless.profile.stacks, nameless.profile.bytes, strict=True)
+    }
+    assert held == {("f10", "f20"): 0, ("f30", "f20"): 100}
+
+
+def test_many_names_are_told_together() -> None:
+    head = "".join(f"  t{n}: 1: {n + 1} [0: 0] name{n}\n" for n in range(20))
+    lines = "".join(f"  t{n}: 1: {n + 1} [0: 0]\n" for n in range(20))
+    text = f"heap_v2/1\n  t*: 20: 210 [0: 0]\n{head}@ 0x10\n  t*: 20: 210 [0: 0]\n{lines}\nMAPPED_LIBRARIES:\n"
+    found = threads.by_thread(heap_v2.parse(text.encode(), "dump"), _resolve)
+    assert (found[0].name, found[-1].name, found[-1].count) == ("name19", "8 other names", 8)
+    assert sum(one.profile.total_bytes for one in found) == 210
+
+
+def test_a_dump_without_thread_lines_has_none() -> None:
+    text = b"heap_v2/1\n  t*: 1: 5 [0: 0]\n@ 0x10\n  t*: 1: 5 [0: 0]\n\nMAPPED_LIBRARIES:\n"
+    assert threads.by_thread(heap_v2.parse(text, "dump"), _resolve) == []
