@@ -7,7 +7,8 @@ not matter, and only as far as machine code that was there from the beginning go
 frames once it is compiled, inlined, compiled better, and a leak would seem to stop in one stack and begin in another.
 
 A leak may be spread over stacks that differ far from the allocation: what shows no growth stack by stack is looked at
-again by the eight, four, two functions nearest to the allocation, and by that function alone.
+again by the eight, four, two functions nearest to the allocation, and by that function alone. Where that shows nothing
+either, though all of live memory grows, it is looked at by any function that stands in the stacks.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _DEPTHS = (8, 4, 2, 1)
 # Callers in compiled code are told apart where so few of them make up so much of a leak, each growing by itself.
 _MOST_CALLERS = 4
 _SHARE_OF_CALLERS = 0.85
+# What a function below which a leak is spread has to have of it.
+_SHARE_OF_FUNCTION = 0.85
 
 
 class Answer(Enum):
@@ -58,6 +61,8 @@ class Suspect:
     ``growth`` and ``error`` (half of the 95 % interval) are bytes per day, ``live`` is bytes in the newest profile.
     ``share`` is its part of the growth of all live memory (0 to 1), ``first_seen`` when a dump first had any of it
     (seconds since the epoch), ``monotonic`` the share of the steps from dump to dump that do not fall.
+    ``below`` is the function that all its stacks have in common, where that is neither a whole stack nor its beginning;
+    ``path`` then starts there.
     """
 
     path: tuple[Frame, ...]
@@ -71,9 +76,12 @@ class Suspect:
     share: float = 0.0
     first_seen: float = 0.0
     monotonic: float = 0.0
+    below: str = ""
 
     def covers(self, frames: Sequence[Frame]) -> bool:
         """Whether a stack (leaf first) is one of this suspect's."""
+        if self.below:
+            return any(frame.group == self.below for frame in frames)
         if self.caller:
             return without_repeats([frame.group for frame in frames]) == self.caller
         key = stack_key(frames)
@@ -148,7 +156,7 @@ def judge_series(key: str, watched: Series, least_span: float = LEAST_SPAN) -> V
     total = table.total()
     suspects, settling = table.suspects()
     if total.shape is Shape.GROWS and not suspects:
-        suspects = settling
+        suspects = settling or table.below_a_function(total)
     verdict = _weigh(watched, total, suspects, table)
     return replace(verdict, process=key, points=count, span=span, changes=changes(watched, table.leaking))
 
@@ -223,6 +231,31 @@ class _Table:
         for found in (growing, settling):
             found.sort(key=lambda suspect: suspect.growth, reverse=True)
         return growing, settling
+
+    def below_a_function(self, total: Trend) -> list[Suspect]:
+        """The function nearest to the allocations below which nearly all of the growth of live memory is, if any."""
+        members = self._series.members
+        rows_of: dict[str, list[int]] = {}
+        for row, member in enumerate(members):
+            for name in set(member):
+                rows_of.setdefault(name, []).append(row)
+        # One that is in all stacks says nothing.
+        named = {name: rows for name, rows in rows_of.items() if 1 < len(rows) < len(members) and name != "[jit]"}
+        found = []
+        for (name, rows), is_candidate in zip(named.items(), self._candidates(list(named.values())), strict=True):
+            trend = self._trend(rows) if is_candidate else None
+            if trend and trend.shape is Shape.GROWS and trend.slope >= _SHARE_OF_FUNCTION * total.slope:
+                found.append((len(rows), sum(members[row].index(name) for row in rows) / len(rows), name, trend))
+        if not found:
+            return []
+        _count, _depth, name, trend = min(found, key=lambda one: one[:3])
+        rows = rows_of[name]
+        self.leaking.update(rows)
+        suspect = self._suspect((name,), rows, trend)
+        best = max(rows, key=self._gain.__getitem__)
+        frames = self._series.frames[best]
+        start = next(number for number, frame in enumerate(frames) if frame.group == name)
+        return [replace(suspect, path=frames[start:], whole=False, below=name)]
 
     def _by_caller(self, group: Key, rows: list[int], together: Trend) -> list[Suspect]:
         """The suspects of a group whose stacks differ in compiled code, where a few of these make it up."""

@@ -123,6 +123,23 @@ def test_a_leak_spread_over_many_callers_is_found_by_what_they_share() -> None:
     assert not suspect.covers(_frames("malloc_usable_size", "remember"))
 
 
+def test_a_leak_spread_over_what_a_function_calls_is_found_by_that_function() -> None:
+    def live(time: float) -> Stacks:
+        leaked = {
+            (f"copy_{kind}", f"parse_{kind}", "handle_request", "serve", "main"): 1 + time / 900 for kind in range(40)
+        }
+        return {**leaked, ("table", "load", "main"): 30.0, ("index", "load", "main"): 20.0, ("pool", "start"): 9.0}
+
+    verdict = judge({"7-aa": _series(live)})
+    assert verdict.answer is Answer.LEAK
+    (suspect,) = verdict.suspects
+    assert [frame.label for frame in suspect.path] == ["handle_request", "serve", "main"]
+    assert (suspect.below, suspect.stacks, suspect.whole) == ("handle_request", 40, False)
+    assert abs(suspect.growth - 160 * 24 * MIB) < suspect.error
+    assert suspect.covers(_frames("anything", "handle_request", "main"))
+    assert not suspect.covers(_frames("table", "load", "main"))
+
+
 def _java(time: float) -> Stacks:
     """A leak of 100 MiB/h whose Java frames change when they are compiled (at 20 minutes) and inlined (at 35)."""
     native, leaked = ("libz.so.1+0x10", "inflate", "Java_java_util_zip_Inflater_inflateBytesBytes"), time / 36
