@@ -20,7 +20,7 @@ BLOCK = 1 << 18
 
 #: gives so many bytes, fewer only at the end of the stream
 Read = Callable[[int], bytes]
-Write = Callable[[bytes], None]
+Write = Callable[[bytes], Any]
 
 
 class FrameError(Exception):

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Series, their growth, and how they are drawn."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ansible_collections.offheap.profiler.console.watch import MOST, Series, View, curve, per_hour
+
+MIB = 1 << 20
+
+
+def sample(time: float, rss: float, **more: Any) -> dict[str, Any]:
+    return {"time": time, "rss": rss, "restarts": 0, "active": "active", **more}
+
+
+def test_growth_is_of_live_bytes_where_they_are_known() -> None:
+    series = Series("app1")
+    for number in range(10):
+        series.add(sample(100.0 + number, 50 * MIB, allocated=number * MIB))
+    assert series.growth() == pytest.approx(3600 * MIB)
+    without = Series("app2")
+    for number in range(10):
+        without.add(sample(100.0 + number, number * 2 * MIB))
+    assert without.growth() == pytest.approx(7200 * MIB)
+
+
+def test_a_restart_begins_anew() -> None:
+    series = Series("app1")
+    for number in range(5):
+        series.add(sample(number, number))
+    series.add({**sample(5, 1), "restarts": 1})
+    assert list(series.times) == [5] and series.growth() is None
+
+
+def test_no_more_is_kept_than_can_be_used() -> None:
+    series = Series("app1")
+    for number in range(MOST + 10):
+        series.add(sample(number, number))
+    assert len(series.rss) == MOST
+
+
+def test_curves() -> None:
+    assert curve([], 8) == ""
+    assert curve([5, 5, 5], 8) == "▁▁▁"
+    assert curve([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert len(curve(range(100), 8)) == 8
+
+
+def test_signs() -> None:
+    assert (per_hour(None), per_hour(MIB), per_hour(-MIB)) == ("…", "+1.0 MiB/h", "-1.0 MiB/h")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_view_fits_its_terminal(width: int) -> None:
+    series = Series("a-host-of-some-length")
+    for number in range(100):
+        series.add(sample(number, 3 * MIB + number * 100000, allocated=number * 100000))
+    output = io.StringIO()
+    Console(file=output, width=width, force_terminal=False).print(View("frontend", [series, Series("silent")]))
+    lines = output.getvalue().splitlines()
+    assert max(map(len, lines)) <= width and "connecting" in output.getvalue()
+    assert "12.4 MiB" in lines[2] and "+343.3 MiB/h" in lines[2] and "█" in lines[2]
