@@ -40,6 +40,11 @@ lint sanity docs-check package unit integration: setup
 bench-analysis: setup
 	.venv/bin/python tests/bench/analysis.py
 
+#: make bench-overhead   what jemalloc and the agent cost, in build/bench/overhead.json (five minutes, quiet machine)
+.PHONY: bench-overhead
+bench-overhead: setup
+	.venv/bin/python tests/bench/overhead.py
+
 #: make bench-archive    10,000 captures brought in and ranked, in build/bench/archive.json (ten minutes)
 .PHONY: bench-archive
 bench-archive: setup

@@ -8,9 +8,10 @@ This module is private to the collection.
 from __future__ import annotations
 
 import os
+import stat
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.module_utils import agent, drop_in, hotspot, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils import agent, drop_in, dump, hotspot, procfs
 
 _SETTINGS = {
     "schedule": {
@@ -38,11 +39,11 @@ def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str
     for one in agents:
         try:
             with agent.Connection(one, parameters["timeout"]) as connection:
-                answer, dump, did_change = _one(connection, parameters, unit, check_mode)
+                answer, written, did_change = _one(connection, parameters, unit, check_mode)
         except agent.AgentGone:
             continue  # a socket that a killed process has left
         processes.append({"pid": connection.peer, "answer": answer})
-        dumps += [dump] if dump else []
+        dumps += [written] if written else []
         changed = changed or did_change
     if not processes:
         raise ControlError(
@@ -80,12 +81,12 @@ def _one(
 
 
 def _dump(connection: agent.Connection, spool: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    dump = connection.dump(spool)
-    facts: dict[str, Any] = {**dump._asdict(), "pid": connection.peer, "perf_map": None, "note": None}
+    written = connection.dump(spool)
+    facts: dict[str, Any] = {**written._asdict(), "pid": connection.peer, "perf_map": None, "note": None}
     if parameters["perf_map"]:
         try:
             jvm = hotspot.look(connection.peer)
-            facts["perf_map"] = _save_perf_map(jvm, dump.path, parameters["timeout"])
+            facts["perf_map"] = _save_perf_map(jvm, written.path, parameters["timeout"])
         except hotspot.NotHotspot:
             pass  # other runtimes write their maps by themselves
         except (hotspot.HotspotError, procfs.ProcfsError, OSError) as error:
@@ -93,17 +94,18 @@ def _dump(connection: agent.Connection, spool: str, parameters: dict[str, Any]) 
     return facts
 
 
-def _save_perf_map(jvm: hotspot.Jvm, dump: str, timeout: int) -> str:
+def _save_perf_map(jvm: hotspot.Jvm, path: str, timeout: int) -> str:
     """Put the map beside the dump, as the spool's owner has it; the spool is not ours, so no link is followed."""
-    directory, name = os.path.split(dump + ".map")
+    directory, name = os.path.split(path + ".map")
     spool = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        addresses = _addresses(spool, os.path.basename(path))
         owner = os.fstat(spool)
         partial = f".{name}.part"
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=spool)
         try:
             with os.fdopen(descriptor, "wb") as target:
-                hotspot.perf_map(jvm, target, timeout)
+                hotspot.perf_map(jvm, target, timeout, addresses=addresses)
                 os.fchown(target.fileno(), owner.st_uid, owner.st_gid)
             os.rename(partial, name, src_dir_fd=spool, dst_dir_fd=spool)
         except BaseException:
@@ -111,4 +113,13 @@ def _save_perf_map(jvm: hotspot.Jvm, dump: str, timeout: int) -> str:
             raise
     finally:
         os.close(spool)
-    return dump + ".map"
+    return path + ".map"
+
+
+def _addresses(spool: int, name: str) -> set[int]:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=spool)
+    try:
+        status = os.fstat(descriptor)
+        return dump.addresses(descriptor, status.st_size) if stat.S_ISREG(status.st_mode) else set()
+    finally:
+        os.close(descriptor)

@@ -23,6 +23,7 @@ _NAME = re.compile(r"jeprof\.(?:[0-9]{1,20}\.)?([0-9]{1,10})\.([0-9]{1,9})\.(?:[
 _HEADER = re.compile(rb"heap_v2/[0-9]{1,20}\n")
 _LONGEST_HEADER = 64
 _MARKER = b"\nMAPPED_LIBRARIES:\n"
+_STACK = re.compile(rb"^@((?: 0x[0-9a-f]{1,16}){1,1000})$", re.MULTILINE)
 _BLOCK = 1 << 20
 #: the kernel allows 65,530 mappings unless told otherwise; at 250 bytes a line
 _MAX_LISTING = 16 << 20
@@ -113,6 +114,17 @@ def read(fd: int, size: int) -> Content:
     if fingerprint(mappings) is None:
         raise DumpError("its list of mappings ends before [stack] and [vdso]", finished=False)
     return Content(digest.hexdigest(), mappings)
+
+
+def addresses(fd: int, size: int) -> set[int]:
+    """All addresses in the stacks of an open dump, as far as they are numbers of 64 bits."""
+    with open(os.dup(fd), "rb") as stream:
+        stream.seek(0)
+        text = stream.read(size)
+    words: set[bytes] = set()
+    for match in _STACK.finditer(text, 0, text.find(_MARKER) + 1 or len(text)):
+        words.update(match[1].split())
+    return {int(word, 16) for word in words}
 
 
 def _check_header(head: bytes) -> None:

@@ -18,6 +18,7 @@ from typing import IO, Any, Callable
 
 from ansible_collections.offheap.profiler.plugins.module_utils import (
     capture,
+    dump,
     elf,
     jit_map,
     jvm_memory,
@@ -56,7 +57,7 @@ def pack(request: dict[str, Any], directory: str) -> dict[str, Any]:
     with spool.Root() as root:
 
         def live_map(wanted: dict[str, Any]) -> int:
-            fd = _open_live_map(wanted, directory)
+            fd = _open_live_map(root, request["dumps"], wanted, directory)
             try:
                 staging.check_free(directory, needed + os.fstat(fd).st_size)
             except staging.StagingError as exc:
@@ -70,11 +71,12 @@ def pack(request: dict[str, Any], directory: str) -> dict[str, Any]:
 def stream(request: dict[str, Any], target: staging.Target) -> dict[str, Any]:
     """The same, written to C(target) as it is read; nothing of it is written to a disk. Raises SpoolError."""
     with spool.Root() as root:
-        return staging.stream(target, _items(root, request, functools.partial(_open_live_map, directory=None)))
+        live_map = functools.partial(_open_live_map, root, request["dumps"], directory=None)
+        return staging.stream(target, _items(root, request, live_map))
 
 
 def _items(root: spool.Root, request: dict[str, Any], live_map: Callable[[dict[str, Any]], int]) -> list[staging.Item]:
-    items = [staging.Item(dump["member"], functools.partial(_open_dump, root, dump)) for dump in request["dumps"]]
+    items = [staging.Item(wanted["member"], functools.partial(_open_dump, root, wanted)) for wanted in request["dumps"]]
     items += [staging.Item(image["member"], functools.partial(_open_image, image)) for image in request["images"]]
     for wanted in request["maps"]:
         opener = functools.partial(live_map, wanted)
@@ -137,11 +139,30 @@ def _open_map_beside(root: spool.Root, wanted: dict[str, Any]) -> int:
     return fd
 
 
-def _open_live_map(wanted: dict[str, Any], directory: str | None) -> int:
+def _addresses(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any]) -> set[int]:
+    """The addresses in those of the dumps that are of the same process."""
+    found: set[int] = set()
+    own = dump.parse_name(wanted["name"])
+    for other in dumps:
+        name = dump.parse_name(other["name"])
+        if own is None or name is None or (other["unit"], name.pid) != (wanted["unit"], own.pid):
+            continue
+        try:
+            fd = _open_dump(root, other)
+        except staging.Skip:
+            continue  # it is told where the dump itself is packed
+        try:
+            found |= dump.addresses(fd, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+    return found
+
+
+def _open_live_map(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any], directory: str | None) -> int:
     """Where the code of a process lies now, in a file without a name: in the directory, or in memory."""
     with _nameless(directory) as file:
         try:
-            size = jit_map.write(wanted["pid"], wanted["key"], file)
+            size = jit_map.write(wanted["pid"], wanted["key"], file, addresses=_addresses(root, dumps, wanted))
         except jit_map.NoMap as exc:
             raise staging.Skip(str(exc)) from exc
         file.flush()

@@ -27,9 +27,9 @@ import socket
 import stat
 import struct
 import time
-from typing import IO, Any, Callable, Iterator, NamedTuple, NoReturn
+from typing import IO, Any, Callable, Collection, Iterator, NamedTuple, NoReturn
 
-from ansible_collections.offheap.profiler.plugins.module_utils import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils import java_methods, procfs, vm_structs
 
 _CLONE_NEWNS = 0x00020000
 _NO_ATTACH = "+DisableAttachMechanism"
@@ -112,11 +112,15 @@ def version(jvm: Jvm, timeout: float = 20.0, proc: str = "/proc") -> int:
     return int(match.group(1))
 
 
-def perf_map(jvm: Jvm, target: IO[bytes], timeout: float = 60.0, proc: str = "/proc") -> int:
+def perf_map(
+    jvm: Jvm, target: IO[bytes], timeout: float = 60.0, proc: str = "/proc", addresses: Collection[int] = ()
+) -> int:
     """Have the JVM write down where its compiled code is now, and copy that to C(target); returns the bytes.
 
     Lines: C(0x<start> 0x<size> <name>), the name with spaces. JDK 17 and up; HotspotError from an older one.
     The JVM's own file, C(/tmp/perf-<pid>.map), is removed unless there was one before.
+    For C(addresses), those of a dump, lines with the methods follow that the JVM does not tell (java_methods.py), or
+    one that begins with C(#) and says why they cannot be had.
     """
     release = version(jvm, timeout, proc)
     if release < 17:
@@ -128,14 +132,36 @@ def perf_map(jvm: Jvm, target: IO[bytes], timeout: float = 60.0, proc: str = "/p
         target.write(part)
         size += len(part)
 
-    def work(wake: _Wake, write: _Write) -> None:
-        _perf_map(jvm, timeout, wake, write)
+    with contextlib.ExitStack() as stack:
+        memory = _open_memory(jvm, proc, stack) if addresses else None
 
-    _in_its_place(jvm, work, save, MAX_PERF_MAP, timeout, proc)
+        def work(wake: _Wake, write: _Write) -> None:
+            _perf_map(jvm, timeout, wake, write)
+            if memory is not None:
+                _add_methods(*memory, release, addresses, write)
+
+        _in_its_place(jvm, work, save, MAX_PERF_MAP, timeout, proc)
     return size
 
 
 # ---- on this side
+
+
+def _open_memory(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> tuple[int, int] | None:
+    """A descriptor of the JVM's memory, -1 where the kernel does not let it be read, and where libjvm begins."""
+    starts = [
+        mapping.start
+        for mapping in procfs.maps(jvm.pid, proc)
+        if not mapping.offset and os.path.basename(mapping.path) == "libjvm.so"
+    ]
+    if not starts:
+        return None
+    try:
+        fd = os.open(os.path.join(proc, str(jvm.pid), "mem"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1, starts[0]
+    stack.callback(os.close, fd)
+    return fd, starts[0]
 
 
 def _in_its_place(
@@ -328,6 +354,16 @@ def _perf_map(jvm: Jvm, timeout: float, wake: _Wake, write: _Write) -> None:
         if not existed:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+
+
+def _add_methods(memory: int, base: int, release: int, addresses: Collection[int], write: _Write) -> None:
+    try:
+        if memory < 0:
+            raise vm_structs.VmError("its memory cannot be read")
+        for line in java_methods.lines(memory, base, release, addresses):
+            write(line)
+    except vm_structs.VmError as exc:
+        write(f"# interpreted and inlined methods have no names: {exc}\n".encode("utf-8", "replace"))
 
 
 def _receive(connection: socket.socket, deadline: float) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import IO
+from typing import IO, Collection
 
 from ansible_collections.offheap.profiler.plugins.module_utils import dump, hotspot, procfs
 
@@ -36,17 +36,17 @@ def has_jit(mappings: list[procfs.Mapping]) -> bool:
     return any(mapping.executable and (not mapping.path or mapping.path.startswith(_ANONYMOUS)) for mapping in mappings)
 
 
-def write(pid: int, key: str, target: IO[bytes], proc: str = "/proc") -> int:
+def write(pid: int, key: str, target: IO[bytes], proc: str = "/proc", addresses: Collection[int] = ()) -> int:
     """Copy the map of a process to C(target); returns the bytes. C(key) is the process's, as in capture.json.
 
-    Raises NoMap.
+    C(addresses) are those of its dumps, for methods that only HotSpot's memory tells. Raises NoMap.
     """
     try:
         mappings = procfs.maps(pid, proc)
         if f"{pid}-{dump.fingerprint(mappings)}" != key:
             raise NoMap(ENDED)
         if any(os.path.basename(mapping.path) == "libjvm.so" for mapping in mappings):
-            return hotspot.perf_map(hotspot.look(pid, proc), target, _SECONDS, proc)
+            return hotspot.perf_map(hotspot.look(pid, proc), target, _SECONDS, proc, addresses)
         return _copy_written(pid, target, proc)
     except procfs.ProcessGone as exc:
         raise NoMap(ENDED) from exc

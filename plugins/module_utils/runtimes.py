@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from typing import Mapping, NamedTuple, Sequence
@@ -25,9 +26,11 @@ class Aid(NamedTuple):
     name: str
     variable: str
     word: str
+    # The program does not start where it does not know the word.
+    strict: bool = False
 
 
-# Sources: java(1); Python's "perf profiling" howto (3.12); node(1), --perf-basic-prof; .NET's "DOTNET_PerfMapEnabled".
+# Sources: java(1); Python's "perf profiling" howto (3.12); node(1), NODE_OPTIONS; .NET's "DOTNET_PerfMapEnabled".
 AIDS: Mapping[str, Sequence[Aid]] = {
     "jvm": (
         # Without it the walk ends at the first compiled Java frame.
@@ -35,7 +38,11 @@ AIDS: Mapping[str, Sequence[Aid]] = {
         Aid("memory-tracking", "JAVA_TOOL_OPTIONS", "-XX:NativeMemoryTracking=summary"),
     ),
     "python": (Aid("perf-map", "PYTHONPERFSUPPORT", "1"),),
-    "node": (Aid("perf-map", "NODE_OPTIONS", "--perf-basic-prof"),),
+    "node": (
+        # Not --perf-basic-prof, which also writes isolate-<...>-v8.log into the working directory.
+        Aid("perf-map", "NODE_OPTIONS", "--perf-basic-prof-only-functions", strict=True),
+        Aid("interpreted-frames", "NODE_OPTIONS", "--interpreted-frames-native-stack", strict=True),
+    ),
     "dotnet": (Aid("perf-map", "DOTNET_PerfMapEnabled", "1"),),
     "native": (),
 }
@@ -55,13 +62,23 @@ def detect(executable: str, mapped: Sequence[str] = ()) -> str:
     return "native"
 
 
-def additions(runtime: str, without: Sequence[str]) -> dict[str, list[str]]:
-    """Words to add, by variable, without the aids that the user has switched off."""
+def additions(runtime: str, without: Sequence[str], executable: str, mapped: Sequence[str]) -> dict[str, list[str]]:
+    """Words to add, by variable, without the aids that the user has switched off, and those that the program may not
+    know: it does where the executable, or a library of its name that is mapped, holds the word."""
     words: dict[str, list[str]] = {}
+    files = [executable, *(path for path in mapped if os.path.basename(path).startswith(f"lib{runtime}.so"))]
     for aid in AIDS[runtime]:
-        if aid.name not in without:
+        if aid.name not in without and (not aid.strict or any(_holds(path, aid.word) for path in files)):
             words.setdefault(aid.variable, []).append(aid.word)
     return words
+
+
+def _holds(path: str, word: str) -> bool:
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(word.encode("ascii") + b"\0") >= 0
+    except (OSError, ValueError):  # gone, or empty
+        return False
 
 
 def merge(theirs: str, words: Sequence[str]) -> str:

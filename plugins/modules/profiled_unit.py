@@ -127,7 +127,7 @@ options:
     description: Which of a runtime's options to leave out.
     type: list
     elements: str
-    choices: [frame-pointers, memory-tracking, perf-map]
+    choices: [frame-pointers, interpreted-frames, memory-tracking, perf-map]
     default: []
   until_reboot:
     description: Write the drop-in below C(/run), so that a reboot ends the profiling, instead of below C(/etc).
@@ -297,11 +297,11 @@ def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool
 
 def aids_of(parameters: dict[str, Any], unit: service.Service) -> dict[str, list[str]]:
     """What makes the frames of the unit's language runtime visible."""
-    runtime = parameters["runtime"]
+    runtime, executable = parameters["runtime"], preflight.executable(unit)
+    mapped = list(procfs.mapped_files(unit.main_pid)) if unit.main_pid and runtime != "native" else []
     if runtime == "auto":
-        mapped = list(procfs.mapped_files(unit.main_pid)) if unit.main_pid else []
-        runtime = runtimes.detect(preflight.executable(unit), mapped)
-    return runtimes.additions(runtime, parameters["runtime_without"])
+        runtime = runtimes.detect(executable, mapped)
+    return runtimes.additions(runtime, parameters["runtime_without"], executable, mapped)
 
 
 def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:

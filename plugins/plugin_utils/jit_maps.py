@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .perf_map import PerfMap, PerfMapError, read
 from .profile import Frame
+from .symbols import JitNames
 from .trend import evenly_spread
 
 #: maps of one process that are read; they say almost the same
@@ -30,17 +31,17 @@ class JitMaps:
         self._read: dict[Path, PerfMap | None] = {}
         self._warn = warn
 
-    def at(self, time: float) -> Callable[[int], Frame | None]:
+    def at(self, time: float) -> JitNames:
         """What names the code of a dump that was written at this time, by address."""
         nearest = [path for _distance, path in sorted((abs(when - time), path) for when, path in self._maps)]
 
-        def name(address: int) -> Frame | None:
+        def name(address: int, executable: bool = True) -> tuple[Frame, ...]:
             for path in nearest:
                 known = self._map(path)
-                frame = known.frame(address) if known is not None else None
-                if frame is not None:
-                    return frame
-            return None
+                frames = known.frames(address, executable) if known is not None else ()
+                if frames:
+                    return frames
+            return ()
 
         return name
 

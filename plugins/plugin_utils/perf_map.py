@@ -4,8 +4,10 @@
 
 One line per piece of code, ``<start> <size> <name>``, numbers in hexadecimal (HotSpot writes ``0x`` before them,
 Node and CPython do not), the name with spaces (tools/perf/Documentation/jit-interface.txt). Code is freed and its
-memory used again, so pieces may overlap: the later line is right. A map comes from a host that is not trusted; a line
-that is none is passed over, and so is a last one without an end, since runtimes append to the file while they run.
+memory used again, so pieces may overlap: the later line is right. HotSpot's end with lines of ours, one byte long: the
+address of an interpreted method, or of one call with all methods that it stands for (module_utils/java_methods.py).
+A map comes from a host that is not trusted; a line that is none is passed over, and so is a last one without an end,
+since runtimes append to the file while they run.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..module_utils.java_methods import INLINED
 from .jit_names import frame_of
 from .profile import Frame
 
@@ -55,10 +58,21 @@ class PerfMap:
             return None
         return self._names[position].decode("utf-8", "replace")
 
-    def frame(self, address: int) -> Frame | None:
-        """The frame of the code at an address, None where the map has none."""
+    def _is_alone(self, address: int) -> bool:
+        position = bisect_right(self._starts, address) - 1
+        return self._ends[position] - self._starts[position] == 1
+
+    def frames(self, address: int, executable: bool = True) -> tuple[Frame, ...]:
+        """The frames at an address, the innermost (inlined) first; empty where the map has none.
+
+        What is not executable can only be the address of a method, which has a line to itself.
+        """
         name = self.name(address)
-        return None if name is None else frame_of(name)
+        if name is None or not (executable or self._is_alone(address)):
+            return ()
+        if name.startswith(INLINED):
+            return tuple(frame_of(part) for part in name[len(INLINED) :].split(";") if part)
+        return (frame_of(name),)
 
 
 def parse(text: bytes) -> PerfMap:

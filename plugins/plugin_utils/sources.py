@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from . import heap_v2, packed
 from .byte_size import as_text
 from .elf_image import ElfImage, SymbolError
-from .profile import Frame
 from .samples import Samples, from_dump
-from .symbols import Symbolizer
+from .symbols import JitNames, Symbolizer
 
 # A bare dump is read without what archives and perf maps need: importing that takes longer than a small dump.
 if TYPE_CHECKING:
@@ -228,7 +227,7 @@ def _capture(path: Path) -> dict[str, Any]:
     return check(json.loads((path.parent / "capture.json").read_bytes()))
 
 
-def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> Callable[[int], Frame | None] | None:
+def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> JitNames | None:
     """What names compiled code: of a capture the perf maps of its process, of a bare dump the map beside it."""
     beside = path.parent / f"{path.name}.map"
     times = {beside: time} if beside.is_file() else {}

@@ -29,8 +29,8 @@ else:
 
 __all__ = ["SymbolError", "Symbolizer", "symbolic_missing"]
 
-# The frame of the code at an address, or None.
-JitNames = Callable[[int], Frame | None]
+# The frames of an address in memory that is executable (or is not), the innermost first, or none.
+JitNames = Callable[[int, bool], tuple[Frame, ...]]
 _JIT_NAMES = ("//anon", "/memfd:", "/dev/zero", "/dev/shm/", "/SYSV", "/anon_hugepage", "/[aio]")
 
 
@@ -59,7 +59,8 @@ class Symbolizer:
     def resolver(self, build_ids: Mapping[str, str], jit: JitNames | None = None) -> Resolver:
         """The resolver for dumps whose mapped paths had these build-ids (path -> build-id, hexadecimal).
 
-        ``jit`` names code in executable memory of no file, by its address in the process.
+        ``jit`` names code in executable memory of no file, and what an interpreter's frame stands for (the address of
+        a method, which is data), by its address in the process.
         """
 
         def resolve(dump: heap_v2.Dump) -> Sequence[Sequence[Frame]]:
@@ -76,15 +77,11 @@ class Symbolizer:
         mapping = space.find(address)
         if mapping is None:
             return _UNMAPPED
-        if (
-            not mapping.path
-            or mapping.path.startswith(("[anon", "[heap", "[stack"))
-            or mapping.path.startswith(_JIT_NAMES)
-        ):
-            if not mapping.executable:
-                return _UNMAPPED
-            named = jit(address) if jit is not None else None
-            return _JIT if named is None else (named,)
+        in_file = mapping.path and not mapping.path.startswith(("[anon", "[heap", "[stack", *_JIT_NAMES))
+        if not in_file or not mapping.executable:
+            named = jit(address, mapping.executable) if jit is not None else ()
+            if named or not in_file:
+                return named or (_JIT if mapping.executable else _UNMAPPED)
         build_id = build_ids.get(mapping.path + (" (deleted)" if mapping.deleted else ""), "")
         module = self._modules.get((mapping.path, build_id))
         if module is None:

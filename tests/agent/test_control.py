@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import socket
 import stat
 import time
@@ -161,44 +160,3 @@ def test_clients_that_hang_or_flood(start: Start, workload: Path) -> None:
     assert time.monotonic() - began < 5
     for connection in (*hanging, half, flooding):
         connection.close()
-
-
-@pytest.mark.soak
-def test_garbage_for_long(start: Start, workload: Path, soak_seconds: float) -> None:
-    service = start(workload, "leak", str(soak_seconds + 60))
-    dice = random.Random(1)
-    words = [
-        b"status",
-        b"dump",
-        b"stats",
-        b" ",
-        b"\n",
-        b"=",
-        b"schedule dump=",
-        b"\0",
-        b"offheap/1 ",
-        b"\r\n",
-        b"reset",
-    ]
-    deadline = time.monotonic() + soak_seconds
-    connections: list[socket.socket] = []
-    while time.monotonic() < deadline:
-        if len(connections) < 12 and dice.random() < 0.3:
-            with contextlib.suppress(BlockingIOError):  # the agent is behind
-                connections.append(connect(service))
-                connections[-1].setblocking(False)
-        if connections:
-            connection = dice.choice(connections)
-            with contextlib.suppress(OSError):
-                connection.send(b"".join(dice.choice(words) for _number in range(dice.randrange(1, 30))))
-            if dice.random() < 0.5:
-                with contextlib.suppress(OSError):
-                    connection.recv(65536)
-            if dice.random() < 0.2:
-                connections.remove(connection)
-                connection.close()
-    for connection in connections:
-        connection.close()
-    assert service.ask("status")["ok"]
-    assert service.process.poll() is None
-    assert len(service.dumps()) <= 64

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import bisect
 import io
 import os
 import shutil
@@ -15,30 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import hotspot
-from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2
+from ansible_collections.offheap.profiler.plugins.module_utils import dump, hotspot
+from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, perf_map
 from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, SOURCES, compiled, driver_sources
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
 
 Start = Callable[..., Service]
 Stack = tuple[tuple[str, ...], int]
 
-
-class PerfMap:
-    def __init__(self, text: bytes) -> None:
-        rows = [line.decode(errors="replace").split(" ", 2) for line in text.splitlines() if line.count(b" ") >= 2]
-        self.code = sorted((int(start, 16), int(size, 16), name) for start, size, name in rows)
-
-    def name(self, address: int) -> str | None:
-        index = bisect.bisect(self.code, (address, 1 << 62, "")) - 1
-        if index >= 0:
-            start, size, name = self.code[index]
-            if start <= address < start + size:
-                return name
-        return None
+DEFAULT_JAVA = Path(shutil.which("java") or "java").resolve()
+# whatever else is installed here
+JAVAS = sorted({DEFAULT_JAVA, *(path.resolve() for path in Path("/usr/lib/jvm").glob("*/bin/java"))})
 
 
-def read_stacks(path: Path, perf_map: PerfMap | None = None) -> list[Stack]:
+def read_stacks(path: Path, code: perf_map.PerfMap | None = None) -> list[Stack]:
     """Stacks of a dump, by bytes; a frame is the name of its mapping's file, of JIT code the perf map's name."""
     lines = path.read_text().splitlines()
     border = lines.index("MAPPED_LIBRARIES:")
@@ -49,17 +38,21 @@ def read_stacks(path: Path, perf_map: PerfMap | None = None) -> list[Stack]:
         if "x" in fields[1]:
             mappings.append((start, end, os.path.basename(fields[5]) if len(fields) > 5 else ""))
 
-    def name(address: int) -> str:
+    def names(address: int) -> list[str]:
         for start, end, file in mappings:
             if start <= address < end:
-                return file or (perf_map and perf_map.name(address)) or "[jit]"
-        return "[nowhere]"
+                return [file] if file else jit(address, True) or ["[jit]"]
+        return jit(address, False) or ["[nowhere]"]
+
+    def jit(address: int, executable: bool) -> list[str]:
+        frames = code.frames(address - 1, executable) if code else ()
+        return [frame.signature for frame in frames]
 
     found: list[Stack] = []
     frames: tuple[str, ...] = ()
     for line in lines[:border]:
         if line.startswith("@"):
-            frames = tuple(name(int(word, 16)) for word in line.split()[1:])
+            frames = tuple(name for word in line.split()[1:] for name in names(int(word, 16)))
         elif line.startswith("  t*:") and frames:
             found.append((frames, int(line.split()[2])))
     return sorted(found, key=lambda stack: -stack[1])
@@ -72,8 +65,7 @@ def share(stacks: list[Stack], wanted: Callable[[tuple[str, ...]], bool]) -> flo
 
 @pytest.fixture
 def jvm(start: Start, java_classes: Path) -> Callable[..., Service]:
-    def run(*options: str, **settings: object) -> Service:
-        java = Path(shutil.which("java") or "java").resolve()
+    def run(*options: str, java: Path = DEFAULT_JAVA, **settings: object) -> Service:
         arguments = ("-Xmx128m", *options, "-cp", str(java_classes), "LeakingInflater", "20")
         return start(java, *arguments, **{"conf": "lg_prof_sample:16", "start_delay": 1, **settings})
 
@@ -88,21 +80,36 @@ def dump_with_names(service: Service) -> list[Stack]:
     wait_for("samples", lambda: service.ask("status")["unwinder"]["walks"] > before + 1500, 40)
     text = io.BytesIO()
     path = Path(service.ask("dump")["path"])
-    hotspot.perf_map(hotspot.look(service.pid), text)
-    return read_stacks(path, PerfMap(text.getvalue()))
+    with path.open("rb") as stream:
+        addresses = dump.addresses(stream.fileno(), path.stat().st_size)
+    hotspot.perf_map(hotspot.look(service.pid), text, addresses=addresses)
+    return read_stacks(path, perf_map.parse(text.getvalue()))
 
 
-def test_java_frames(jvm: Callable[..., Service]) -> None:
-    service = jvm("-XX:+PreserveFramePointer")
+# Leaf first, and all of them: what the compiler has put into its caller, and what is interpreted still
+JAVA_CALLS = (
+    "int java.util.zip.InflaterInputStream.read(byte[], int, int)",
+    "int java.util.zip.GZIPInputStream.read(byte[], int, int)",
+    "int java.io.FilterInputStream.read(byte[])",
+    "void LeakingInflater.serveAsset(byte[])",
+    "void LeakingInflater.handleRequest(byte[])",
+    "void LeakingInflater.main(java.lang.String[])",
+)
+
+
+@pytest.mark.parametrize("options", [(), ("-Xint",)], ids=["compiled", "interpreted"])
+@pytest.mark.parametrize("java", JAVAS, ids=lambda java: java.parts[-3])
+def test_java_frames(jvm: Callable[..., Service], java: Path, options: tuple[str, ...]) -> None:
+    service = jvm("-XX:+PreserveFramePointer", *options, java=java)
     stacks = dump_with_names(service)
-    top = stacks[0][0]
-    assert "libz.so.1" in " ".join(top)
-    wanted = ["java.util.zip.Inflater.", "LeakingInflater.serveAsset"]
-    places = [next(i for i, frame in enumerate(top) if name in frame) for name in wanted]
-    assert places == sorted(places)
-    assert any(frame == "libjvm.so" for frame in top[places[-1] :])
+    top = next(frames for frames, _size in stacks if JAVA_CALLS[0] in frames)
+    assert "libz" in " ".join(top)
+    start = top.index(JAVA_CALLS[0])
+    assert top[start : start + len(JAVA_CALLS)] == JAVA_CALLS
+    assert "Interpreter" not in top
+    assert "libjvm.so" in top[start:]
     assert top[-1] in ("libc.so.6", "libpthread.so.0")  # start_thread
-    assert share(stacks, lambda frames: any("LeakingInflater." in frame for frame in frames)) > 0.95
+    assert share(stacks, lambda frames: JAVA_CALLS[-1] in frames) > 0.95
     assert share(stacks, lambda frames: "[nowhere]" in frames) == 0
     status = service.ask("status")["unwinder"]
     assert status["continued"] > 0.8 * status["walks"] and status["unmapped"] < 0.01 * status["walks"]
@@ -138,18 +145,24 @@ def newest_python() -> str:
     pytest.skip("no CPython 3.12 or later")
 
 
+def has_whole_stacks(service: Service) -> bool:
+    """Forgets all samples, waits for some, and tells whether none of them ended in code that is not known yet."""
+    service.ask("reset")
+    before = service.ask("status")["unwinder"]
+    wait_for("samples", lambda: service.ask("status")["unwinder"]["walks"] > before["walks"] + 300, 40)
+    return bool(service.ask("status")["unwinder"]["unmapped"] == before["unmapped"])
+
+
 def dump_with_perf_file(service: Service, function: str) -> list[Stack]:
-    perf_map = Path(f"/tmp/perf-{service.pid}.map")
+    written = Path(f"/tmp/perf-{service.pid}.map")
     try:
         service.wait_until_active()
-        wait_for(function, lambda: perf_map.exists() and function in perf_map.read_text(errors="replace"))
-        service.ask("reset")
-        before = service.ask("status")["unwinder"]["walks"]
-        wait_for("samples", lambda: service.ask("status")["unwinder"]["walks"] > before + 300, 40)
+        wait_for(function, lambda: written.exists() and function in written.read_text(errors="replace"))
+        wait_for("samples after the agent has found the code", lambda: has_whole_stacks(service), 40)
         path = Path(service.ask("dump")["path"])
-        return read_stacks(path, PerfMap(perf_map.read_bytes()))
+        return read_stacks(path, perf_map.parse(written.read_bytes()))
     finally:
-        perf_map.unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
 
 
 def test_python_frames(start: Start) -> None:
@@ -162,13 +175,13 @@ def test_python_frames(start: Start) -> None:
     assert share(stacks, lambda frames: "[nowhere]" in frames) == 0
 
 
-def test_node_frames(start: Start, tmp_path: Path) -> None:
+def test_node_frames(start: Start) -> None:
     node = shutil.which("node")
     if not node:
         pytest.skip("no node")
-    options = ("--perf-basic-prof", "--interpreted-frames-native-stack", "--no-logfile-per-isolate")
+    environment = {"NODE_OPTIONS": "--perf-basic-prof-only-functions --interpreted-frames-native-stack"}
     program = str(PROGRAMS / "leaking_inflater.js")
-    service = start(os.path.realpath(node), *options, program, start_delay=1, popen={"cwd": tmp_path})
+    service = start(os.path.realpath(node), program, start_delay=1, environment=environment)
     stacks = dump_with_perf_file(service, "serveAsset")
     named = [frames for frames, _size in stacks if any("serveAsset" in frame for frame in frames)]
     assert any("processTimers" in frame for frame in named[0])
@@ -196,8 +209,7 @@ def test_the_agents_own_thread_is_not_in_the_profile(start: Start, workload: Pat
     for _number in range(5):
         service.ask("status")
         path = Path(service.ask("dump")["path"])
-    dump = heap_v2.parse(path.read_bytes(), path.name)
-    assert dump
+    assert heap_v2.parse(path.read_bytes(), path.name)
     for frames, _size in read_stacks(path):
         # The hook leaves its own frame out; whatever else of the agent is there would be an allocation of its own.
         assert "liboffheap.so" not in frames

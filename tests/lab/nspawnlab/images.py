@@ -31,7 +31,7 @@ _BASE = (
 _EXTRA = {
     "bullseye": "gcc make libc6-dev bzip2 openjdk-17-jdk-headless".split(),
     "bookworm": ["openjdk-17-jre-headless"],
-    "trixie": ["openjdk-21-jre-headless"],
+    "trixie": ["openjdk-21-jre-headless", "nodejs"],
 }
 SUITES = tuple(_EXTRA)
 BUILDER = "bullseye"

@@ -94,6 +94,12 @@ bool ranges_executable(uintptr_t address);   // from any thread, without a lock
 bool ranges_refresh(void);                   // reads the process's maps; true when something is new
 bool ranges_wanted(void);                    // whether an address was not found since the last refresh
 
+// ---- hotspot.c: frames of HotSpot's interpreter
+
+#define HOTSPOT_METHOD 3                       // words below the frame pointer: what the frame interprets
+bool hotspot_interprets(uintptr_t address);    // from any thread, without a lock
+void hotspot_find(void);                       // looks where the interpreter lies; libjvm is loaded
+
 // ---- maps.c: /proc/self/maps without malloc
 
 struct mapping {

@@ -13,6 +13,7 @@
 #include "offheap.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #define RANGES 4096
 
@@ -82,6 +83,11 @@ static bool equal(size_t size) {
     return true;
 }
 
+static bool is_libjvm(const char *path) {
+    const char *name = strrchr(path, '/');
+    return name && !strcmp(name, "/libjvm.so");
+}
+
 bool ranges_refresh(void) {
     unsigned current = atomic_load_explicit(&generation, memory_order_relaxed);
     unsigned next = (current + 1) & 1;
@@ -96,6 +102,8 @@ bool ranges_refresh(void) {
     while (maps_next(&reader, &mapping)) {
         bool jit = mapping.anonymous && mapping.executable, spare = mapping.anonymous && mapping.none;
         bool kept = true;
+        if (mapping.executable && is_libjvm(mapping.path))
+            hotspot_find();
         if (jit && reserved && reserved_end == mapping.start)
             kept = add(tables[next], &size, reserved, reserved_end);
         if (kept && (mapping.executable || (spare && code_end == mapping.start)))

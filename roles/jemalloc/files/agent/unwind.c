@@ -14,6 +14,7 @@
 //   up to it is probed once per thread. Another stack (sigaltstack, fibers) has a hole below that bound. Should one
 //   have none, nothing faults all the same: a page is probed again before a walk reads it.
 // - A return address must lie in memory that is executable (ranges.c).
+// - A frame of HotSpot's interpreter becomes the address of what it interprets (hotspot.c).
 #include "offheap.h"
 
 #include <dlfcn.h>
@@ -115,13 +116,19 @@ static UNCHECKED void follow(struct walk *walk) {
     uintptr_t readable = low & -page_size;   // its page and those below, as far as this walk has come
     while (walk->length < walk->limit && at >= low && at % sizeof at == 0 && at <= top - 2 * sizeof at) {
         const uintptr_t *frame = (const uintptr_t *)at;
-        for (uintptr_t word = at; word < at + 2 * sizeof at; word += sizeof at) {
+        bool interpreted = walk->length && at - low >= HOTSPOT_METHOD * sizeof at &&
+                           hotspot_interprets((uintptr_t)walk->frames[walk->length - 1]);
+        for (uintptr_t word = at - (interpreted ? HOTSPOT_METHOD * sizeof at : 0); word < at + 2 * sizeof at;
+             word += sizeof at) {
             if ((word & -page_size) > readable) {
                 if (!is_readable(word))
                     goto done;
                 readable = word & -page_size;
             }
         }
+        // As a return address stands behind its call, so this behind the method; methods are aligned.
+        if (interpreted && frame[-HOTSPOT_METHOD] && frame[-HOTSPOT_METHOD] % sizeof at == 0)
+            walk->frames[walk->length - 1] = (void *)(frame[-HOTSPOT_METHOD] + 1);
         uintptr_t address = code_address(frame[1]);
         if (!ranges_executable(address)) {
             if (address)

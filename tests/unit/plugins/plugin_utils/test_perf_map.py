@@ -61,7 +61,7 @@ def test_the_later_line_is_right(entries: list[tuple[int, int, str]], prefixed: 
 def test_any_bytes(text: bytes, address: int) -> None:
     found = perf_map.parse(text + b"\n" + HOTSPOT)
     assert found.name(0x7F0F5F340B80) is not None
-    frame = found.frame(address)
+    frame = next(iter(found.frames(address)), None)
     assert frame is None or (frame.label.isprintable() and len(frame.label) <= 1100)
 
 
@@ -129,10 +129,18 @@ def test_the_nearest_map_is_asked_first(tmp_path: Path) -> None:
     maps = jit_maps.JitMaps({early: 100.0, broken: 150.0, late: 200.0}, warnings.append)
 
     def names(time: float) -> list[str | None]:
-        found = [maps.at(time)(address) for address in (0x1005, 0x2005, 0x3005)]
-        return [frame.label if frame else None for frame in found]
+        found = [maps.at(time)(address, True) for address in (0x1005, 0x2005, 0x3005)]
+        return [frames[0].label if frames else None for frames in found]
 
     assert names(110.0) == ["first", "gone", None]
     assert names(190.0) == ["second", "gone", None]
     assert len(warnings) == 1 and "broken" in warnings[0]
-    assert jit_maps.JitMaps({}, warnings.append).at(1.0)(0x1005) is None
+    assert jit_maps.JitMaps({}, warnings.append).at(1.0)(0x1005, True) == ()
+
+
+def test_one_call_that_stands_for_several_methods() -> None:
+    text = b"1000 100 void Shop.run()\n1050 1 [inlined] int Tin.open(byte[], int);void Shop.serve();void Shop.run()\n"
+    found = perf_map.parse(text)
+    assert [frame.label for frame in found.frames(0x1050)] == ["Tin.open", "Shop.serve", "Shop.run"]
+    assert found.frames(0x1050)[2] == found.frames(0x104F)[0] == found.frames(0x1051)[0]
+    assert perf_map.parse(b"1050 1 [inlined] ;;\n").frames(0x1050) == ()

@@ -265,7 +265,7 @@ def test_compiled_code_is_named_by_the_map_and_nothing_else_is(tmp_path: Path) -
     ]
     text = b"0x0 0x10000 int j.Inflater.inflate(byte[])\n0x1800 0x100 void Shop.serve(int)\n0x1900 0x800 Interpreter\n"
     addresses = [0x1801, 0x1800, 0x1900, 0x1901, 0x2200, 0x3100, 0x4100, 0x20000]
-    resolve = _symbolizer(tmp_path).resolver({}, perf_map.parse(text).frame)
+    resolve = _symbolizer(tmp_path).resolver({}, perf_map.parse(text).frames)
     frames = [group[0] for group in resolve(_dump(addresses, mappings))]
     assert [frame.label for frame in frames] == [
         "Shop.serve",
@@ -279,5 +279,16 @@ def test_compiled_code_is_named_by_the_map_and_nothing_else_is(tmp_path: Path) -
     ], "return addresses belong to the call before"
     assert frames[0].signature == "void Shop.serve(int)"
     assert [frame.kind for frame in frames[:4]] == [Kind.JAVA, Kind.JAVA, Kind.JAVA, Kind.JIT]
-    nothing = _symbolizer(tmp_path).resolver({}, perf_map.parse(b"").frame)(_dump([0x1100], mappings))
+    nothing = _symbolizer(tmp_path).resolver({}, perf_map.parse(b"").frames)(_dump([0x1100], mappings))
     assert nothing[0][0].label == "[jit]"
+
+
+def test_what_an_interpreter_runs_is_named_where_the_map_has_just_that_address(tmp_path: Path) -> None:
+    mappings = [
+        DescribedMapping(0x3000, 0x1000, "rw-p", 0, "", False),
+        DescribedMapping(0x4000, 0x1000, "rw-p", 0, "/jdk/lib/server/classes.jsa", False),
+    ]
+    text = b"3000 100 void Code.cannotBeHere()\n3100 1 void Thread.run()\n4100 1 void Main.main()\n"
+    resolve = _symbolizer(tmp_path).resolver({}, perf_map.parse(text).frames)
+    frames = [group[0].label for group in resolve(_dump([0x3011, 0x3101, 0x4101, 0x4111], mappings))]
+    assert frames == ["[unmapped]", "Thread.run", "Main.main", "classes.jsa+0x110"]

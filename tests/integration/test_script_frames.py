@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A leak below CPython 3.13, with a /tmp of its own: the function that allocates has its name."""
+"""Leaks below CPython 3.13 and Node 20, each with a /tmp of its own: the functions that allocate have their names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
 
 HOST = "app3"
+UNITS = ("pyleak", "nodeleak")
 DUMPS = 18
 
 
@@ -20,10 +21,11 @@ DUMPS = 18
 def reported(
     lab: object, playbook: Callable[..., PlaybookResult], host: Callable[[str], LabHost], controller: Controller
 ) -> Iterator[PlaybookResult]:
-    """The service enabled, its dumps collected and reported."""
-    directory = controller.directory / "python"
+    """The services enabled, their dumps collected and reported."""
+    directory = controller.directory / "scripts"
     variables: dict[str, Any] = {
-        "offheap_units": ["pyleak"],
+        # The host that builds what is not in the cache yet is an old one, without Node.
+        "offheap_units": f"{{{{ {list(UNITS)} if inventory_hostname == '{HOST}' else ['pyleak'] }}}}",
         "offheap_archive": str(directory / "archive"),
         "offheap_report": str(directory / "report"),
         "offheap_cache": str(controller.directory / "cache"),
@@ -36,26 +38,32 @@ def reported(
         "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
         "jemalloc_build_host": "app1",
     }
-    host(HOST).run("systemctl start pyleak")
-    # All hosts, since the one with a compiler builds what is not in the cache yet.
+    host(HOST).run(f"systemctl start {' '.join(UNITS)}")
     host("app1").run("systemctl start pyleak")
     playbook("enable-profiling.yml", extra_vars=variables, limit=f"app1,{HOST}").check()
 
-    def dumps() -> bool:
-        return int(host(HOST).run("ls /var/lib/offheap/pyleak.service/*.heap | wc -l").stdout) >= DUMPS
+    for unit in UNITS:
 
-    wait_for(dumps, f"{DUMPS} dumps", timeout=240, interval=2)
+        def dumps(unit: str = unit) -> bool:
+            return int(host(HOST).run(f"ls /var/lib/offheap/{unit}.service/*.heap | wc -l").stdout) >= DUMPS
+
+        wait_for(dumps, f"{DUMPS} dumps of {unit}", timeout=240, interval=2)
     playbook("collect-profiles.yml", extra_vars=variables, limit=HOST).check()
     yield playbook("report-leaks.yml", extra_vars=variables).check()
     playbook("rollback.yml", limit=f"app1,{HOST}")
     for name in ("app1", HOST):
-        host(name).run("systemctl stop pyleak; rm -rf /var/lib/offheap/pyleak.service")
+        host(name).run(f"systemctl stop {' '.join(UNITS)} || true; rm -rf /var/lib/offheap/{{pyleak,nodeleak}}.service")
 
 
-def test_the_function_that_leaks_has_a_name(reported: PlaybookResult) -> None:
+def _report(reported: PlaybookResult, unit: str) -> dict[str, Any]:
     reports = next(task.result["reports"] for task in reported.tasks if "reports" in task.result)
-    report = next(report for report in reports if report["unit"] == "pyleak.service" and report["host"] == HOST)
+    report: dict[str, Any] = next(one for one in reports if one["unit"] == f"{unit}.service" and one["host"] == HOST)
     assert report["verdict"] == "leak", report["reason"]
+    return report
+
+
+def test_python(reported: PlaybookResult) -> None:
+    report = _report(reported, "pyleak")
     paths = [suspect["path"] for suspect in report["suspects"]]
     assert all("_PyEval_EvalFrameDefault" in path for path in paths)
     window = next(path for path in paths if "inflate" in path)
@@ -64,3 +72,13 @@ def test_the_function_that_leaks_has_a_name(reported: PlaybookResult) -> None:
     assert window.index("inflate") < window.index("_PyEval_EvalFrameDefault") < window.index("unpack (pyleak)")
     assert any("serve_asset (pyleak)" in path for path in paths)
     assert "inflate ← unpack (pyleak)" in reported.stdout
+
+
+def test_node(reported: PlaybookResult, host: Callable[[str], LabHost]) -> None:
+    path = _report(reported, "nodeleak")["path"]
+    functions = [label.partition(":")[0] for label in path if "(nodeleak:" in label]
+    assert functions == ["receive (nodeleak", "keepUpload (nodeleak", "handleRequest (nodeleak", "run (nodeleak"], path
+    # between Node's own code in C++ on both sides
+    first, last = (next(label for label in order if "(nodeleak:" in label) for order in (path, path[::-1]))
+    assert any("node::" in label for label in path[: path.index(first)])
+    assert any("node::" in label for label in path[path.index(last) :])
