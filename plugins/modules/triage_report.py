@@ -133,6 +133,10 @@ verdicts:
     growth_by_part:
       description: The same for each part of the resident set.
       type: dict
+    notes:
+      description: Agents in the JVM, and how the service has died before.
+      type: list
+      elements: str
     not_readable:
       description: What could not be read, and why.
       type: list

@@ -8,9 +8,11 @@ Samples come from a host and are checked here: what does not have the expected t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from .byte_size import as_text
 
 # A younger process still loads classes, compiles and fills its caches.
 _WARM = 600.0
@@ -52,7 +54,7 @@ class Process:
     malloc_known: bool
     jvm: bool
     direct: int | None
-    arenas_limited: bool
+    agents: tuple[str, ...]
     not_readable: tuple[str, ...]
 
 
@@ -64,6 +66,7 @@ class Sample:
     time: float
     problem: str | None
     processes: dict[str, Process]
+    deaths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Growth:
     threads: int = 0
     arenas: int = 0
     direct: int | None = None
+    deaths: tuple[str, ...] = ()
 
     @property
     def floor(self) -> float:
@@ -119,7 +123,36 @@ def parse(data: Any) -> Sample:
     boot = _value(data, "boot_id", str)
     processes = [_process(item, boot) for item in _value(data, "processes", list)]
     time = float(_value(data, "time", (int, float)))
-    return Sample(name, time, None if problem is None else str(problem)[:300], {p.key: p for p in processes})
+    return Sample(
+        name,
+        time,
+        None if problem is None else str(problem)[:300],
+        {process.key: process for process in processes},
+        tuple(_deaths(data.get("crashes"))),
+    )
+
+
+def _deaths(crashes: Any) -> Iterator[str]:
+    """How it died before, each in some words."""
+    for file in _entries(crashes, "error_files"):
+        failed = file.get("failed")
+        what = f" for {as_text(failed)}" if isinstance(failed, int) else ""
+        yield f"{str(file.get('reason'))[:20]}{what} in {str(file.get('path'))[:200]}"
+    for dump in _entries(crashes, "core_dumps"):
+        yield f"core dump {str(dump.get('path'))[:200]}"
+    for kill in _entries(crashes, "oom_kills"):
+        anon = kill.get("anon")
+        size = f" at {as_text(anon)}" if isinstance(anon, int) else ""
+        yield f"OOM kill of {str(kill.get('name'))[:20]}{size}"
+
+
+def _entries(crashes: Any, kind: str) -> list[dict[str, Any]]:
+    found = crashes.get(kind) if isinstance(crashes, dict) else None
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(str(item)[:300] for item in value) if isinstance(value, list) else ()
 
 
 def _value(data: Any, key: str, kind: Any) -> Any:
@@ -135,7 +168,6 @@ def _process(data: Any, boot: str) -> Process:
     nmt = jvm.get("nmt") if isinstance(jvm, dict) else None
     malloc = data.get("malloc")
     known = isinstance(malloc, dict) and None not in (malloc.get("heap"), malloc.get("arenas"))
-    tunables = data.get("tunables")
     return Process(
         key=f"{boot} {pid} {start}",
         pid=pid,
@@ -147,8 +179,8 @@ def _process(data: Any, boot: str) -> Process:
         malloc_known=known,
         jvm=data.get("jvm") is not None,
         direct=_value(_value(nmt, "categories", dict), "Other", int) if _has_other(nmt) else 0 if nmt else None,
-        arenas_limited=isinstance(tunables, dict) and "MALLOC_ARENA_MAX" in tunables,
-        not_readable=tuple(str(item)[:300] for item in data.get("not_readable") or ()),
+        agents=_texts(data.get("agents")),
+        not_readable=_texts(data.get("not_readable")),
     )
 
 
@@ -184,7 +216,8 @@ def growth(samples: Iterable[Sample]) -> Growth:
     judged = [growth for growth in found if not growth.problem] or found
     if not judged:
         return Growth(last.name, f"{last.name} has no process")
-    return max(judged, key=lambda growth: (growth.grows, growth.growth if growth.grows else 0, _rss(growth)))
+    chosen = max(judged, key=lambda growth: (growth.grows, growth.growth if growth.grows else 0, _rss(growth)))
+    return replace(chosen, deaths=last.deaths)
 
 
 def _rss(growth: Growth) -> int:

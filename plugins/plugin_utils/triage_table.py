@@ -27,6 +27,14 @@ class Finding:
     verdict: Verdict
 
     @property
+    def notes(self) -> list[str]:
+        """What besides the growth is worth a look."""
+        agents = self.growth.process.agents if self.growth.process else ()
+        return [f"an agent in the JVM is a suspect: {agent}" for agent in agents] + [
+            f"earlier: {death}" for death in self.growth.deaths
+        ]
+
+    @property
     def data(self) -> dict[str, Any]:
         """For JSON. Rates are bytes per hour."""
         process = self.growth.process
@@ -42,6 +50,7 @@ class Finding:
             "watched": round(self.growth.seconds, 1),
             "growth_bytes_per_hour": round(self.growth.per_hour(self.growth.growth)),
             "growth_by_part": {part: round(self.growth.per_hour(size)) for part, size in self.growth.parts.items()},
+            "notes": self.notes,
             "not_readable": list(process.not_readable) if process else [],
         }
 
@@ -78,6 +87,7 @@ def table(found: Sequence[Finding]) -> list[tuple[str | None, str]]:
         lines.append((None, f"    {printable(finding.verdict.reason)}"))
         if finding.verdict.verdict != "not-growing":
             lines.append((None, f"    Next: {printable(finding.verdict.next_step)}"))
+        lines += [(None, f"    Note: {printable(note)}") for note in finding.notes]
     return lines
 
 

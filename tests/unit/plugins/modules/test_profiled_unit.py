@@ -111,6 +111,30 @@ def test_enabling_a_stopped_unit(host: Path, systemctl: Systemctl, run: Run, pro
     assert systemctl.calls == ["--no-pager daemon-reload"], "nothing to read again"
 
 
+@pytest.mark.parametrize("arena_max", [0, 2])
+def test_another_malloc_without_a_profiler(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str, arena_max: int
+) -> None:
+    (host / "web.service").write_text("[Service]\nEnvironment=MALLOC_CONF=narenas:1\nEnvironment=LD_PRELOAD=/a.so\n")
+    more = {"FragmentPath": str(host / "web.service"), "DynamicUser": "yes", "ProtectSystem": "strict"}
+    systemctl.states(stopped(program, **more))
+    swap = {"mode": "swap", "arena_max": arena_max, **({} if arena_max else {"library": jemalloc})}
+    done = run(**swap)
+    ours = {"MALLOC_ARENA_MAX": "2"} if arena_max else {"LD_PRELOAD": f"{jemalloc}:/a.so", "MALLOC_CONF": "narenas:1"}
+    assert done["environment"] == {**ours, "OFFHEAP_UNIT": "web.service"}
+    lines = (host / "etc" / OURS).read_text().splitlines()
+    assert not [line for line in lines if line.startswith(("StateDirectory", "RuntimeDirectory", "ReadWritePaths"))]
+    assert [path for path in listing(host) if path.startswith("lib")] == []
+    with programs.running(program, env=done["environment"]) as pid:
+        systemctl.states(running(program, pid, **more))
+        systemctl.processes("/web", pid)
+        assert not run(**swap)["restart_needed"]
+        assert run(**{**swap, "mode": "swap", "arena_max": 3})["restart_needed"]
+        assert run(state="absent")["restart_needed"]
+    assert "the library is not named" in run(mode="swap")["msg"]
+    assert [path for path in listing(host) if "90-offheap" in path] == []
+
+
 def test_until_reboot(host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str) -> None:
     systemctl.states(stopped(program))
     run(library=jemalloc)

@@ -130,6 +130,24 @@ def test_the_process_that_grows_most_is_judged() -> None:
     assert triage_rules.judge(growth, "app1").verdict == "metaspace"
 
 
+def test_agents_and_earlier_deaths_are_noted() -> None:
+    crashes = {
+        "error_files": [{"reason": "out-of-memory", "failed": 4096, "path": "/srv/hs_err_pid7.log"}],
+        "core_dumps": [{"path": "/srv/core"}],
+        "oom_kills": [{"name": "java", "anon": 2 * MIB}],
+    }
+    looks = [{**sample(time, agents=["agentlib:jdwp"]), "crashes": crashes} for time in (100, 700)]
+    growth = memory_growth.growth(map(memory_growth.parse, looks))
+    finding = triage_table.Finding("app1", growth, triage_rules.judge(growth, "app1"))
+    assert finding.data["notes"] == [
+        "an agent in the JVM is a suspect: agentlib:jdwp",
+        "earlier: out-of-memory for 4.0 KiB in /srv/hs_err_pid7.log",
+        "earlier: core dump /srv/core",
+        "earlier: OOM kill of java at 2.0 MiB",
+    ]
+    assert [line for _verdict, line in triage_table.table([finding])][-1] == f"    Note: {finding.notes[-1]}"
+
+
 def test_rates_are_per_hour() -> None:
     growth = memory_growth.growth(map(memory_growth.parse, (sample(0), sample(1800, java_heap=60))))
     assert triage_rules.per_hour(growth, growth.growth) == "+100.0 MiB/h"
@@ -155,7 +173,10 @@ def test_a_host_may_send_anything(data: st.DataObject) -> None:
     """One place of a good sample holds junk: it is taken, or refused with a SampleError."""
     whole = sample(100, jvm=nmt(5))
     process = whole["processes"][0]
-    at = data.draw(st.sampled_from([whole, process, process["classes"], process["malloc"], process["jvm"]]))
+    whole["crashes"] = {"error_files": [{"failed": 1}], "oom_kills": [{}]}
+    at = data.draw(
+        st.sampled_from([whole, whole["crashes"], process, process["classes"], process["malloc"], process["jvm"]])
+    )
     at[data.draw(st.sampled_from(sorted(at)))] = data.draw(JUNK)
     with contextlib.suppress(SampleError):
         judged(whole, sample(700))

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What a look at a large process costs its host: 2,000 threads and 60,000 mappings.
+
+    triage.py [--rounds N] [--output build/bench/triage.json]
+
+The module runs as Ansible runs it, in a process of its own, whose CPU time (with its children) and peak resident set
+are measured. Ends with status 1 if a promise is not kept: 3 s of CPU, 64 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+COLLECTIONS = ROOT / ".cache" / "collections"
+MODULE = "ansible_collections.offheap.profiler.plugins.modules.native_memory_info"
+THREADS, MAPPINGS = 2000, 60000
+MOST_SECONDS, MOST_BYTES = 3.0, 64 << 20
+
+# Every other page is read-only, so that no two mappings become one.
+CROWD = """
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static void *stay(void *unused) { free(malloc(100)); for (;;) pause(); return unused; }
+int main(int argc, char **argv) {
+    int threads = atoi(argv[1]), mappings = atoi(argv[2]);
+    pthread_attr_t small;
+    pthread_t thread;
+    (void)argc;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 65536);
+    for (int i = 0; i < threads; i++)
+        if (pthread_create(&thread, &small, stay, NULL)) return 1;
+    /* each thread has its stack and the guard of it */
+    for (int i = 2 * threads; i < mappings; i++) {
+        char *page = mmap(NULL, 4096, i % 2 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED) return 1;
+        if (i % 2 == 0) *page = 1;
+    }
+    puts("ready");
+    fflush(stdout);
+    for (;;) pause();
+    return 0;
+}
+"""
+# Prints the module's result to a file of its own and then what it took.
+RUN = """
+import io, json, resource, sys
+sys.path.insert(0, {collections!r})
+from ansible.module_utils import basic
+basic._ANSIBLE_ARGS = json.dumps({{"ANSIBLE_MODULE_ARGS": {{"pids": [{pid}]}}}}).encode()
+basic._ANSIBLE_PROFILE = "legacy"
+from {module} import main
+out, sys.stdout = sys.stdout, io.StringIO()
+try:
+    main()
+except SystemExit:
+    pass
+text, sys.stdout = sys.stdout.getvalue(), out
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+process = json.loads(text)["samples"][0]["processes"][0]
+print(json.dumps({{
+    "cpu": sum(u.ru_utime + u.ru_stime for u in used),
+    "peak": max(u.ru_maxrss for u in used) * 1024,
+    "threads": process["threads"],
+    "mappings": process["mappings"],
+}}))
+"""
+
+
+class Cost(NamedTuple):
+    cpu: float
+    peak: int
+
+
+def look(pid: int) -> Cost:
+    """One run of the module. Raises SystemExit when the process is not as crowded as it should be."""
+    code = RUN.format(collections=str(COLLECTIONS), pid=pid, module=MODULE)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    told = json.loads(done.stdout)
+    if told["threads"] <= THREADS or told["mappings"] < MAPPINGS:
+        raise SystemExit(f"the crowded process has {told['threads']} threads and {told['mappings']} mappings only")
+    return Cost(told["cpu"], told["peak"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "triage.json")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        source, program = Path(directory) / "crowd.c", Path(directory) / "crowd"
+        source.write_text(CROWD)
+        subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-o", program, source, "-lpthread"], check=True)
+        with subprocess.Popen([program, str(THREADS), str(MAPPINGS)], stdout=subprocess.PIPE) as crowd:
+            try:
+                if not crowd.stdout or crowd.stdout.readline() != b"ready\n":
+                    raise SystemExit("this machine does not allow a process so many threads and mappings")
+                costs = [look(crowd.pid) for _round in range(arguments.rounds)]
+            finally:
+                crowd.kill()
+    cpu, peak = statistics.median(cost.cpu for cost in costs), max(cost.peak for cost in costs)
+    case = f"{THREADS} threads, {MAPPINGS} mappings"
+    rows = [
+        {"case": case, "metric": "cpu", "unit": "s", "ours": cpu, "peer": MOST_SECONDS},
+        {"case": case, "metric": "peak-rss", "unit": "bytes", "ours": peak, "peer": MOST_BYTES},
+    ]
+    for row in rows:
+        row.update(peer_name="promise", ratio=float(str(row["ours"])) / float(str(row["peer"])))
+        print(f"{row['case']}: {row['metric']} {row['ours']} {row['unit']}, promised {row['peer']}")
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    return int(cpu >= MOST_SECONDS or peak >= MOST_BYTES)
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.exit(main())

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The module on real processes, as root and as somebody else, and what its action keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from ansible.playbook.play_context import PlayContext
+from ansible.playbook.task import Task
+
+from ansible_collections.offheap.profiler.plugins.action import native_memory_info as action
+from ansible_collections.offheap.profiler.plugins.action import triage_report
+from ansible_collections.offheap.profiler.plugins.module_utils import process_memory
+from ansible_collections.offheap.profiler.plugins.modules import native_memory_info
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
+from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
+from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(**arguments: Any) -> dict[str, Any]:
+        return run_module(native_memory_info.main, monkeypatch, capsys, **arguments)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def pid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    program = programs.compiled(tmp_path_factory.mktemp("triage"), "web")
+    with programs.running(program, env={"MALLOC_ARENA_MAX": "2", "SECRET": "x"}) as pid:
+        yield pid
+
+
+def test_a_unit(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
+    systemctl = Systemctl(tmp_path, monkeypatch)
+    systemctl.states(shown("/web", Id="web.service", ActiveState="active", ControlGroup="/web"))
+    systemctl.processes("/web", pid)
+    result = run(units=["web"])
+    (sample,) = result["samples"]
+    assert not result["changed"]
+    assert (sample["name"], sample["problem"]) == ("web.service", None)
+    (process,) = sample["processes"]
+    assert (process["pid"], process["threads"], process["jvm"], process["allocator"]) == (pid, 1, None, "libc")
+    assert process["tunables"] == {"MALLOC_ARENA_MAX": "2"}
+    assert process["not_readable"] == []
+    assert sum(sizes["resident"] for sizes in process["classes"].values()) == process["rss"] >= process["pss"] > 0
+
+
+def test_what_is_not_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    systemctl = Systemctl(tmp_path, monkeypatch)
+    systemctl.states(shown("/web", Id="web.service", LoadState="not-found"))
+    assert run(units=["web"])["samples"][0]["problem"] == "there is no unit web.service on this host"
+    systemctl.states(shown("/web", Id="web.service"))
+    assert "has no process: it is inactive" in run(units=["web"])["samples"][0]["problem"]
+    (sample,) = run(pids=[4194304])["samples"]
+    assert "does not exist" in sample["problem"] and sample["processes"] == []
+    assert "name units or pids" in run()["msg"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes somebody else")
+def test_without_the_right_to_look(pid: int) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        try:
+            os.write(writing, json.dumps(process_memory.look(pid, 1.0)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        process = json.loads(stream.read())
+    os.waitpid(child, 0)
+    assert process["rss"] > 0 and process["threads"] == 1 and process["name"] == "web"
+    assert process["classes"] is None and process["fds"] is None
+    named = " ".join(process["not_readable"])
+    assert all(word in named for word in ("open files", "environment", "memory map"))
+
+
+def _run(module: Any, check: bool = False, **arguments: Any) -> dict[str, Any]:
+    task = Task()
+    task.action, task.args = "offheap.profiler.x", arguments
+    task.check_mode, task.delegate_to = check, None
+    plugin = module.ActionModule(
+        task=task,
+        connection=MagicMock(),
+        play_context=PlayContext(),
+        loader=MagicMock(),
+        templar=MagicMock(),
+        shared_loader_obj=MagicMock(),
+    )
+    if module is action:
+        samples = [native_memory_info.of_pid(pid, 1) for pid in arguments["pids"]]
+        plugin._execute_module = lambda **_more: {"changed": False, "samples": samples}
+    result: dict[str, Any] = plugin.run(task_vars={"inventory_hostname": "app1"})
+    return result
+
+
+def test_looks_are_kept_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "kept" not in _run(action, pids=[pid])
+    for _look in range(2):
+        assert Path(_run(action, pids=[pid], keep="t")["kept"]).parent == tmp_path / "t" / "app1"
+    checked = _run(triage_report, check=True, samples="t", show=False)
+    assert checked["changed"] and not (tmp_path / "t" / "verdicts.json").exists()
+    reported = _run(triage_report, samples="t", show=False)
+    (verdict,) = reported["verdicts"]
+    assert (verdict["unit"], verdict["host"], verdict["verdict"]) == (f"pid {pid}", "app1", "not-growing")
+    assert json.loads((tmp_path / "t" / "verdicts.json").read_text()) == reported["verdicts"]
+    assert not _run(triage_report, samples="t", show=False)["changed"]
+    assert "run triage.yml first" in _run(triage_report, samples="nothing", show=False)["warnings"][0]
