@@ -50,6 +50,11 @@ bench-overhead: setup
 bench-archive: setup
 	.venv/bin/python tests/bench/archive.py
 
+#: make bench-triage     a look at 2,000 threads and 60,000 mappings, in build/bench/triage.json (ten seconds)
+.PHONY: bench-triage
+bench-triage: setup
+	.venv/bin/python tests/bench/triage.py
+
 #: make fuzz         a minute of coverage-guided fuzzing of the dump reader
 #: make soak         a million inputs of it, the truth suite TRUTH_RUNS times (40), the agent under load for
 #:                   SOAK_SECONDS (600)
