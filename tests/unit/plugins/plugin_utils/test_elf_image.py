@@ -136,3 +136,13 @@ def test_aliases_are_settled_by_binding_and_underscores() -> None:
     table = SymbolTable.from_entries(numpy.array(rows, dtype=numpy.uint64), strings)
     assert table.lookup(20) == b"malloc"
     assert table.lookup(15) is None
+
+
+def test_symbols_of_32_bits_have_their_fields_in_another_order(tmp_path: Path) -> None:
+    (tmp_path / "a.s").write_text(ASSEMBLY)
+    subprocess.run(["as", "--32", "-o", "a.o", "a.s"], check=True, cwd=tmp_path)
+    subprocess.run(["ld", "-m", "elf_i386", "-shared", "-o", "liba.so", "a.o"], check=True, cwd=tmp_path)
+    symbols = ElfImage(tmp_path / "liba.so").symbols()
+    start, end = symbols.ranges()[0]
+    assert (end - start, symbols.lookup(start), symbols.lookup(start + 15)) == (100, b"outer", b"inner")
+    assert symbols.lookup(start + 105) is None
