@@ -125,7 +125,7 @@ def test_a_leak_spread_over_many_callers_is_found_by_what_they_share() -> None:
 
 def test_a_leak_spread_over_what_a_function_calls_is_found_by_that_function() -> None:
     def live(time: float) -> Stacks:
-        leaked = {
+        leaked: Stacks = {
             (f"copy_{kind}", f"parse_{kind}", "handle_request", "serve", "main"): 1 + time / 900 for kind in range(40)
         }
         return {**leaked, ("table", "load", "main"): 30.0, ("index", "load", "main"): 20.0, ("pool", "start"): 9.0}

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Copy an archive to or from any address that fsspec knows, on the controller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
+
+from ..plugin_utils.archive import Archive, ArchiveError, library_missing
+from ..plugin_utils.remote_archive import Remote, fsspec_missing
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "archive": {"type": "path", "required": True},
+    "url": {"type": "str", "required": True},
+    "direction": {"type": "str", "choices": ["push", "pull"], "required": True},
+    "storage_options": {"type": "dict", "default": {}, "no_log": True},
+}
+
+
+class ActionModule(ActionBase):
+    """Connects to no host but where the other archive is."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        if library := library_missing() or ("fsspec" if fsspec_missing() else ""):
+            raise AnsibleActionFail(missing_required_lib(library))
+        root, check = Path.cwd() / Path(arguments["archive"]).expanduser(), self._task.check_mode
+        warnings: list[str] = []
+        try:
+            remote = Remote(arguments["url"], arguments["storage_options"])
+            if arguments["direction"] == "push":
+                copied = remote.push(Archive.open(root), check)
+            else:
+                copied = remote.pull(Archive.open(root) if check else Archive.create(root), warnings.append, check)
+        except (ArchiveError, OSError) as error:
+            raise AnsibleActionFail(str(error)) from error
+        changed = bool(copied.captures or copied.images)
+        result.update(changed=changed, captures=copied.captures, images=copied.images)
+        if warnings:
+            result["warnings"] = warnings
+        return result

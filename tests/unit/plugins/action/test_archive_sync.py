@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import duckdb
+import fsspec
+import pytest
+import yaml
+import zstandard
+from ansible.errors import AnsibleActionFail
+from ansible.playbook.play_context import PlayContext
+from ansible.playbook.task import Task
+
+from ansible_collections.offheap.profiler.plugins.action import archive_sync
+from ansible_collections.offheap.profiler.plugins.modules import archive_sync as documentation
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import capture_samples
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    found = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=3)
+    (tmp_path / "scratch" / "dump").write_bytes(b"dump")
+    (tmp_path / "scratch" / "map").write_bytes(b"7f00 10 java.lang.Object.hashCode\n")
+    found.add_capture(capture_samples.facts(), tmp_path / "scratch" / "dump", tmp_path / "scratch" / "map")
+    return found
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"memory://{uuid.uuid4()}/offheap" if request.param == "memory" else f"file://{tmp_path}/far/offheap"
+
+
+def _run(root: Path, url: str, direction: str, check: bool = False) -> dict[str, Any]:
+    task = Task()
+    task.action = "offheap.profiler.archive_sync"
+    task.args = {"archive": str(root), "url": url, "direction": direction}
+    task.check_mode, task.diff = check, False
+    action = archive_sync.ActionModule(
+        task=task,
+        connection=MagicMock(),
+        play_context=PlayContext(),
+        loader=MagicMock(),
+        templar=MagicMock(),
+        shared_loader_obj=MagicMock(),
+    )
+    result: dict[str, Any] = action.run(task_vars={})
+    return result
+
+
+def _content(root: Path) -> dict[str, bytes]:
+    paths = [path for path in root.rglob("*") if path.is_file() and "symcaches" not in path.parts]
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_the_options_are_the_documented_ones() -> None:
+    documented = yaml.safe_load(documentation.DOCUMENTATION)["options"]
+    assert set(archive_sync._ARGUMENTS) == set(documented)
+    for name, option in documented.items():
+        wanted = {key: option[key] for key in ("type", "required", "default", "choices") if key in option}
+        assert {key: value for key, value in archive_sync._ARGUMENTS[name].items() if key != "no_log"} == wanted
+
+
+def test_there_and_back_again(archive: Archive, url: str, tmp_path: Path) -> None:
+    assert _run(archive.root, url, "push", check=True)["captures"] == 7
+    pushed = _run(archive.root, url, "push")
+    assert (pushed["changed"], pushed["captures"], pushed["images"]) == (True, 7, 1)
+    assert not _run(archive.root, url, "push")["changed"]
+    pulled = _run(tmp_path / "other", url, "pull")
+    assert (pulled["captures"], pulled["images"], pulled.get("warnings")) == (7, 1, None)
+    assert not _run(tmp_path / "other", url, "pull")["changed"]
+    assert _content(tmp_path / "other") == _content(archive.root), "to the byte"
+
+
+def test_two_controllers_share_one(archive: Archive, url: str, tmp_path: Path) -> None:
+    second = Archive.create(tmp_path / "second")
+    content = leaky_archives.dump_text(9, 9)
+    leaky_archives.add(second, tmp_path / "scratch", content, host="app9", sequence=0, time=leaky_archives.START)
+    removed = archive.captures()[0]
+    for root, direction in ((archive.root, "push"), (second.root, "push")):
+        _run(root, url, direction)
+    archive.remove_capture(removed)
+    assert _run(archive.root, url, "pull")["captures"] == 1, "what was removed does not come back"
+    assert _run(second.root, url, "pull")["captures"] == 7
+    assert {capture.host for capture in archive.captures()} == {"app1", "app2", "app9"}
+
+
+def test_what_is_pushed_is_read_in_place(archive: Archive, tmp_path: Path) -> None:
+    _run(archive.root, f"file://{tmp_path}/far", "push")
+    with duckdb.connect() as connection:
+        query = f"SELECT count(DISTINCT (host, sequence)) FROM '{tmp_path}/far/captures/*/*/*/*/samples.parquet'"
+        assert connection.sql(query).fetchall() == [(6,)]
+
+
+@pytest.mark.parametrize("part", ["capture.json", "dump.heap.zst", "perf.map.gz", "image"])
+def test_what_is_not_sound_is_left(archive: Archive, url: str, tmp_path: Path, part: str) -> None:
+    _run(archive.root, url, "push")
+    files, root = fsspec.core.url_to_fs(url)
+    wanted = "images/" if part == "image" else part
+    path = next(path for path in sorted(files.find(root)) if wanted in path)
+    content = files.cat_file(path)
+    if part == "capture.json":
+        content = json.dumps({**json.loads(content), "host": "../../etc"}).encode()
+    elif part == "dump.heap.zst":
+        content = zstandard.compress(b"x" + zstandard.decompress(content)[1:])
+    elif part == "perf.map.gz":
+        content = content[:-9]
+    else:
+        content = Path("/bin/true").read_bytes()
+    files.pipe_file(path, content)
+    pulled = _run(tmp_path / "other", url, "pull")
+    assert (pulled["captures"], pulled["images"]) == ((7, 0) if part == "image" else (6, 1))
+    (warning,) = pulled["warnings"]
+    assert "was left" in warning
+    assert len(Archive.open(tmp_path / "other").captures()) == pulled["captures"]
+    assert list((tmp_path / "other" / ".incoming").iterdir()) == []
+
+
+def test_other_places_are_refused(archive: Archive, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").write_text("")
+    with pytest.raises(AnsibleActionFail, match="no archive and not empty"):
+        _run(archive.root, f"file://{tmp_path}/home", "push")
+    (tmp_path / "home" / "archive.json").write_text('{"format": 1}')
+    with pytest.raises(AnsibleActionFail, match="not an archive of format 2"):
+        _run(archive.root, f"file://{tmp_path}/home", "pull")
+    with pytest.raises(AnsibleActionFail, match="cannot be read"):
+        _run(archive.root, "nosuch://place", "push")
