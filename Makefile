@@ -45,6 +45,11 @@ bench-analysis: setup
 bench-overhead: setup
 	.venv/bin/python tests/bench/overhead.py
 
+#: make bench-collect    dumps brought home from eight hosts in five ways, in build/bench/collect.json (ten minutes)
+.PHONY: bench-collect
+bench-collect: setup
+	.venv/bin/python tests/bench/collect.py
+
 #: make bench-archive    10,000 captures brought in and ranked, in build/bench/archive.json (ten minutes)
 .PHONY: bench-archive
 bench-archive: setup
