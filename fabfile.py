@@ -401,6 +401,7 @@ def _paths(text: str) -> list[Path]:
 @contextmanager
 def _failing() -> Iterator[None]:
     """Turn what the library raises into a message and an exit status."""
+    from ansible_collections.offheap.profiler.plugins.module_utils.spool import SpoolError
     from ansible_collections.offheap.profiler.plugins.plugin_utils.analysis import AnalysisError
     from ansible_collections.offheap.profiler.plugins.plugin_utils.output_file import OutputError
     from ansible_collections.offheap.profiler.plugins.plugin_utils.selection import SelectionError
@@ -408,7 +409,7 @@ def _failing() -> Iterator[None]:
 
     try:
         yield
-    except (AnalysisError, ArchiveError, OutputError, SelectionError, SourceError) as error:
+    except (AnalysisError, ArchiveError, OutputError, SelectionError, SourceError, SpoolError) as error:
         raise Exit(str(error), 2) from error
 
 
@@ -498,6 +499,34 @@ def peek(_context: Context, dump: str, focus: str, binary_path: str = "") -> Non
     """
     content = _analyzed(Path(dump), binary_path, screen.Screen(), kind="peek", function=focus)
     sys.stdout.write(content.decode("utf-8", "replace"))
+
+
+@task(
+    help={
+        "archive": f"directory of the archive ({_ARCHIVE})",
+        "dest": "directory for the reports (offheap/report)",
+        "unit": "only this service",
+        "json": "print JSON",
+    }
+)
+def report(
+    _context: Context, archive: str = _ARCHIVE, dest: str = "offheap/report", unit: str = "", json: bool = False
+) -> None:
+    """
+    Say what leaks, from the archive, and write the report as HTML.
+
+        fab report
+    """
+    from ansible_collections.offheap.profiler.console import files
+
+    show = screen.Screen(json)
+    with _failing():
+        made = files.reported(Path(archive), Path(dest), unit, lambda text: show.say(text, "yellow"))
+    if json:
+        show.json({"files": made.fleet, "summary": [line for _answer, line in made.lines()]})
+        return
+    for answer, line in made.lines():
+        show.verdict(answer, line)
 
 
 @task(help={"directory": "what to serve (offheap/report)", "port": "port on 127.0.0.1 (8800)"})

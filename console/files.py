@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Dumps that lie on this machine, looked at: what the modules heap_analyze and heap_compare do, in one call."""
+"""Dumps that lie on this machine, looked at: what heap_analyze, heap_compare and leak_report do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..plugins.module_utils.spool import check_unit
+from ..plugins.plugin_utils import hints, report_files
 from ..plugins.plugin_utils.analysis import Request, analyze
+from ..plugins.plugin_utils.archive import Archive
 from ..plugins.plugin_utils.compare import By, Side, compare
 from ..plugins.plugin_utils.export import comparison
+from ..plugins.plugin_utils.leak_reports import Limits
 from ..plugins.plugin_utils.selection import Selection
 from ..plugins.plugin_utils.sources import Source, open_reader
 from ..plugins.plugin_utils.table import Measure
@@ -41,6 +45,13 @@ def compared(
     if as_json:
         return comparison.as_json(found, first, second)
     return comparison.text(found, first, second, limit)
+
+
+def reported(archive: Path, dest: Path, unit: str, warn: Warn) -> report_files.Files:
+    """The reports on an archive, written. Raises ArchiveError, OutputError, SpoolError."""
+    limits = Limits(units=[check_unit(unit)] if unit else [], hints=hints.load([]))
+    here = Path.cwd()
+    return report_files.make(Archive.open(here / archive), limits, here / dest, True, False, warn)
 
 
 def _side(source: Source, selection: Selection) -> Side:

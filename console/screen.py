@@ -21,8 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..plugins.plugin_utils.byte_size import as_text
+from ..plugins.plugin_utils.suspects import Answer
 from .fleet import Outcome
 from .target import Target
+
+_COLOURS = {Answer.LEAK: "red", Answer.NO_LEAK: "green", Answer.CANNOT_TELL: "yellow", None: ""}
 
 
 class Screen:
@@ -55,6 +58,10 @@ class Screen:
     def say(self, text: str, style: str = "") -> None:
         """A line for people."""
         self.err.print(Text(text, style))
+
+    def verdict(self, answer: Answer | None, line: str) -> None:
+        """A line of a report."""
+        self.out.print(Text(line, _COLOURS.get(answer, "")))
 
     def password(self, target: Target) -> str | None:
         """The host's own password for sudo, else one that is asked for, hidden, once for all hosts."""
