@@ -64,6 +64,8 @@ def look(pid: int, jvm_timeout: float, proc: str = "/proc") -> dict[str, Any]:
     except procfs.ProcfsError:
         pass  # then the memory map cannot be read either, and that is told below
     facts.update(_memory(pid, proc, facts["allocator"] == "libc", ranges, not_readable))
+    if facts["jvm"] and facts["jvm"]["nmt"]:
+        facts["jvm"]["nmt"]["rss_beyond"] = facts["rss"] - facts["jvm"]["nmt"]["committed"]
     facts["not_readable"] = not_readable
     return facts
 

@@ -194,9 +194,11 @@ samples:
         jvm:
           description:
             - C(version), C(flags), C(heap_used), C(heap_committed), C(heap_after_collection), C(collections),
-              C(metaspace), C(code_cache),
-              C(threads), C(classes), C(nmt) (native memory tracking, null where it is off) and C(native_heap) (glibc's
-              own numbers, from JDK 21 on). Null for what is no HotSpot JVM, empty for one that did not answer.
+              C(metaspace), C(code_cache), C(threads), C(classes), C(nmt) and C(native_heap), sizes in bytes. Null for
+              what is no HotSpot JVM, empty for one that did not answer.
+            - C(nmt) is native memory tracking, with the bytes C(committed) in all and by C(categories), and by how much
+              RSS is beyond. Null where it was not switched on with C(-XX:NativeMemoryTracking=summary) at the start.
+            - C(native_heap) are glibc's own numbers, from JDK 21 on.
           type: dict
         not_readable:
           description: What could not be read, and why.

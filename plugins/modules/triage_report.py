@@ -134,11 +134,7 @@ verdicts:
       description: The same for each part of the resident set.
       type: dict
     notes:
-      description: Agents in the JVM, and how the service has died before.
-      type: list
-      elements: str
-    not_readable:
-      description: What could not be read, and why.
+      description: Agents in the JVM, how the service has died before, and what could not be read.
       type: list
       elements: str
 summary:

@@ -29,9 +29,11 @@ class Finding:
     @property
     def notes(self) -> list[str]:
         """What besides the growth is worth a look."""
-        agents = self.growth.process.agents if self.growth.process else ()
-        return [f"an agent in the JVM is a suspect: {agent}" for agent in agents] + [
-            f"earlier: {death}" for death in self.growth.deaths
+        process = self.growth.process
+        return [
+            *(f"an agent in the JVM is a suspect: {agent}" for agent in (process.agents if process else ())),
+            *(f"earlier: {death}" for death in self.growth.deaths),
+            *(f"not readable: {what}" for what in (process.not_readable if process else ())),
         ]
 
     @property
@@ -51,7 +53,6 @@ class Finding:
             "growth_bytes_per_hour": round(self.growth.per_hour(self.growth.growth)),
             "growth_by_part": {part: round(self.growth.per_hour(size)) for part, size in self.growth.parts.items()},
             "notes": self.notes,
-            "not_readable": list(process.not_readable) if process else [],
         }
 
 

@@ -166,7 +166,7 @@ def test_without_root_what_can_be_read_is_and_the_rest_is_named(triage: Triage) 
     assert verdict["verdict"] == "cannot-tell"
     assert "memory map" in verdict["reason"]
     assert verdict["rss"] > 1 << 20
-    assert any("open files" in item for item in verdict["not_readable"])
+    assert any("open files" in note for note in verdict["notes"])
 
 
 def test_the_table_names_each_unit_with_its_next_step(triage: Triage) -> None:
