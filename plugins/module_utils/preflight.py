@@ -309,6 +309,16 @@ def owner(service: Service) -> Owner:
         ) from None
 
 
+def check_path(library: str) -> None:
+    """The loader must be able to read the path in LD_PRELOAD."""
+    if not re.fullmatch(r"/[^\s:%]+", library):
+        raise Refusal(
+            "bad-library-path",
+            f"'{library}' cannot stand in LD_PRELOAD: the path must be absolute, without blanks, colons and percent"
+            " signs (ld.so(8)). Install the library in another directory",
+        )
+
+
 def check_library(
     library: str, options: Mapping[str, malloc_conf.Value], version: str | None, may_be_missing: bool
 ) -> None:
@@ -317,12 +327,7 @@ def check_library(
     *may_be_missing* is for check mode, where the library may not have been installed: then the names of the
     options are all that can be checked, against *version*.
     """
-    if not re.fullmatch(r"/[^\s:%]+", library):
-        raise Refusal(
-            "bad-library-path",
-            f"'{library}' cannot stand in LD_PRELOAD: the path must be absolute, without blanks, colons and percent"
-            " signs (ld.so(8)). Install the library in another directory",
-        )
+    check_path(library)
     try:
         malloc_conf.render(options)
     except malloc_conf.MallocConfError as error:

@@ -18,9 +18,12 @@ ROOT = "/opt/offheap"
 # Properties with one value, and those that systemd prints as a list of words.
 _SINGLE = """
     ActiveState ControlGroup DynamicUser FragmentPath Group Id InvocationID LoadState MainPID NRestarts NeedDaemonReload
-    NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState Type User
+    NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState SystemCallErrorNumber Type User
 """
-_LISTS = "DropInPaths InaccessiblePaths NoExecPaths ReadOnlyPaths RuntimeDirectory StateDirectory TemporaryFileSystem"
+_LISTS = """
+    DropInPaths InaccessiblePaths NoExecPaths ReadOnlyPaths RuntimeDirectory StateDirectory SystemCallFilter
+    TemporaryFileSystem
+"""
 
 
 # As systemd prints ExecStart: argv[] unquoted, so that only the whole text can be searched.

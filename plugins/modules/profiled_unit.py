@@ -220,6 +220,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils import (
     sandbox,
     service,
     spool_directory,
+    system_calls,
     systemd,
 )
 
@@ -275,6 +276,8 @@ def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool
     library = parameters["agent"]
     if not library:
         return None
+    preflight.check_path(library)
+    system_calls.check(unit)
     if not (check_mode or os.path.exists(library)):
         raise preflight.Refusal(
             "no-agent", f"there is no {library} here; the role offheap.profiler.jemalloc installs it"

@@ -52,7 +52,8 @@ def reported(
     yield playbook("report-leaks.yml", extra_vars=variables).check()
     playbook("rollback.yml", limit=f"app1,{HOST}")
     for name in ("app1", HOST):
-        host(name).run(f"systemctl stop {' '.join(UNITS)} || true; rm -rf /var/lib/offheap/{{pyleak,nodeleak}}.service")
+        spools = " ".join(f"/var/lib/offheap/{unit}.service" for unit in UNITS)
+        host(name).run(f"systemctl stop {' '.join(UNITS)}; rm -rf {spools}")
 
 
 def _report(reported: PlaybookResult, unit: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ _SINGLE = {
     "RootDirectory": "",
     "RootImage": "",
     "SubState": "dead",
+    "SystemCallErrorNumber": "2147483646",
     "Type": "simple",
     "User": "",
 }
