@@ -80,7 +80,7 @@ class ActionModule(ActionBase):
             why = watched[-1].verdict.reason if watched else "the archive has no captures of these units and hosts"
             result.update(failed=True, msg=f"whether anything leaks cannot be told: {why}")
         else:
-            result["msg"] = f"{len(judged)} processes judged, {len(leaks)} leaks, none of them too much"
+            result["msg"] = f"processes judged: {len(judged)}, leaks: {len(leaks)}, too much: 0"
         if warnings:
             result["warnings"] = warnings
         return result

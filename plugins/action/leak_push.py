@@ -63,13 +63,17 @@ class ActionModule(ActionBase):
         try:
             units = [check_unit(unit) for unit in arguments["units"]]
             archive = Archive.open(_from_here(arguments["archive"]))
-            if arguments["pyroscope_url"]:
-                self._push(archive, units, arguments, result, problems)
-            if arguments["textfile"]:
-                self._write(archive, units, arguments, result, problems)
-        except (ArchiveError, OutputError, PushError, SpoolError, OSError) as error:
-            problems.append(str(error))
-            result["failed"] = arguments["required"]
+        except (ArchiveError, SpoolError) as error:
+            raise AnsibleActionFail(str(error)) from error
+        # Each does its part whatever becomes of the other.
+        parts = [(arguments["pyroscope_url"], self._push), (arguments["textfile"], self._write)]
+        for wanted, part in parts:
+            try:
+                if wanted:
+                    part(archive, units, arguments, result, problems)
+            except (ArchiveError, OutputError, PushError, OSError) as error:
+                problems.append(str(error))
+                result["failed"] = arguments["required"]
         if problems:
             result["warnings"] = problems
         result["msg"] = f"{result['pushed']} profiles sent, {result['left']} left" if not problems else problems[-1]

@@ -172,7 +172,8 @@ def test_a_profile_that_is_refused_does_not_stop_the_others(archive: Archive, se
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "file:///etc/passwd", "pyroscope.example.org", "http://"])
 def test_no_server_is_a_warning_or_a_failure(archive: Archive, waited: list[float], url: str) -> None:
-    assert not _run(pyroscope_url=url).get("failed")
+    assert not _run(pyroscope_url=url, textfile="offheap.prom").get("failed")
+    assert Path("offheap.prom").exists(), "the other part is done"
     assert _run(pyroscope_url=url, required=True)["failed"]
 
 
