@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -49,15 +49,10 @@ def opened(browser: Browser, pages: Callable[[str, Callable[[], dict[str, Any]]]
     complaints: list[str] = []
     contexts = []
 
-    def open_page(
-        path: Path | None = None, at: str = "", width: int = 1440, scheme: str = "light", touch: bool = False
-    ) -> Page:
+    def open_page(path: Path | None = None, at: str = "", width: int = 1440, scheme: str = "light") -> Page:
         path = path or pages("fleet", lambda: fleets.fleet(hosts=9, leaking=3, dumps=24))
-        context = browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme="dark" if scheme == "dark" else "light",
-            has_touch=touch,
-        )
+        colours: Literal["light", "dark"] = "dark" if scheme == "dark" else "light"
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=colours)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(f"console: {message.text}"))

@@ -76,7 +76,7 @@ function controls() {
         h("label", { class: "versus" }, "compared with ", make("base", "select", { onchange: () => go({ base: el.base.value, zoom: "" }) })),
         h("fieldset", { class: "views", "aria-label": "Width" }, choice("what", "live", "Live"), choice("what", "grown", "Grown"), choice("what", "shrunk", "Shrunk")),
         h("fieldset", { class: "views", "aria-label": "Direction" }, choice("from", "root", "From main"), choice("from", "leaf", "From malloc")),
-        make("search", "input", { type: "search", placeholder: "Search functions, libraries  ( / )", "aria-label": "Search functions and libraries", autocomplete: "off", spellcheck: "false", oninput: () => go({ find: el.search.value.trim() }) }),
+        make("search", "input", { type: "search", placeholder: "Search  ( / )", "aria-label": "Search functions and libraries", autocomplete: "off", spellcheck: "false", oninput: () => go({ find: el.search.value.trim() }) }),
         make("found", "output"),
         button("reset", "Reset", () => go({ zoom: "", around: "", thread: "" }), { title: "Whole graph ( Esc )" }),
         button("copy", "Copy link", copy),
