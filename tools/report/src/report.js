@@ -11,13 +11,13 @@ import { Flame, darkness, legend } from "./flame.js";
 import { bytes, count, h, moment, percent, showSeconds, signed } from "./format.js";
 import { waterfall } from "./memory.js";
 import { Stacks, measure } from "./stacks.js";
-import { card, whisker, widest } from "./summary.js";
+import { ANSWERS, hostButtons, suspectItems, threadButtons } from "./lists.js";
+import { card } from "./summary.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const report = document.getElementById("report");
 const frames = data.frames;
 const stacksOf = new Map();
-const ANSWERS = { leak: "Leak", "no-leak": "No leak", "cannot-tell": "Cannot tell" };
 
 let state = address.read();
 let unit, host, dump, base, thread, stacks, tree, values;
@@ -166,17 +166,8 @@ function showSummary() {
         ),
     );
     el.hosts.hidden = unit.hosts.length < 2;
-    const rates = widest(unit.hosts);
-    const pick = (one) => () => go({ unit: unit.unit, host: one.host, dump: "", base: "", zoom: "", thread: "" }, true);
-    const list = unit.hosts.map((one) =>
-        h(
-            "button",
-            { type: "button", class: one.answer, "aria-pressed": String(one === host), onclick: pick(one), title: one.reason },
-            h("span", { class: "name" }, one.host),
-            one.answer === "leak" ? h("span", { class: "rate" }, `${bytes(one.growth)}/day`) : h("span", { class: "rate" }, ANSWERS[one.answer]),
-            one.answer === "leak" ? whisker(one, rates) : null,
-        ),
-    );
+    const pick = (one) => go({ unit: unit.unit, host: one.host, dump: "", base: "", zoom: "", thread: "" }, true);
+    const list = hostButtons(unit.hosts, host, pick);
     el.hosts.replaceChildren(h("h2", {}, "Hosts"), h("div", { class: "hostlist" }, ...list));
 }
 
@@ -190,30 +181,7 @@ function showHost() {
     curves.show(host, { now: dump.time, base: base && host.dumps.includes(base) ? base.time : null });
     el.memory.querySelector("h2").replaceChildren("Where the resident memory is", h("span", { class: "about" }, moment(dump.time)));
     el.reconciled.replaceChildren(...waterfall(dump.memory));
-    const most = widest(host.suspects);
-    const told = new Set();
-    const hint = (known) => {
-        const more = told.has(known.title) ? "" : `: ${known.check} ${known.link}`;
-        told.add(known.title);
-        return h("span", { class: "more" }, "Perhaps ", h("b", {}, known.title), more);
-    };
-    const items = host.suspects.map((suspect) => {
-        const since = suspect.since === null ? "" : ` · since ${suspect.since_before ? "before " : "about "}${moment(suspect.since)}`;
-        const share = ` · ${Math.round(100 * suspect.share)} % of the growth`;
-        return h(
-            "li",
-            {},
-            h(
-                "button",
-                { type: "button", title: "Show in the graph", onclick: () => find(suspect) },
-                h("span", { class: "rate" }, `${bytes(suspect.growth)}/day`, h("span", { class: "error" }, ` ± ${bytes(suspect.error)}`)),
-                whisker(suspect, most),
-                h("span", { class: "path" }, suspect.short),
-                h("span", { class: "more" }, `${bytes(suspect.live)} live${share}${since}`),
-                ...suspect.hints.map(hint),
-            ),
-        );
-    });
+    const items = suspectItems(host.suspects, find);
     const nothing = h("li", { class: "note" }, `${host.headline}: ${host.reason}.`);
     el.suspects.replaceChildren(...(items.length ? items : [nothing]));
 }
@@ -303,20 +271,8 @@ function showStacks() {
 
 function showThreads() {
     el.threads.hidden = host.threads.length < 2;
-    const whole = host.threads.reduce((sum, one) => sum + one.live, 0);
-    const rows = host.threads.map((one, index) => {
-        const bar = h("span", { class: "bar" });
-        bar.style.width = `${(100 * one.live) / Math.max(host.threads[0].live, 1)}%`;
-        return h(
-            "button",
-            { type: "button", "aria-pressed": String(one === thread), onclick: () => go({ thread: one === thread ? "" : String(index + 1), dump: "", zoom: "" }, true) },
-            h("span", { class: "name" }, one.name, one.count > 1 ? h("span", { class: "about" }, ` × ${one.count}`) : null),
-            h("span", { class: "whisker" }, bar),
-            h("span", { class: "number" }, bytes(one.live)),
-            h("span", { class: "number share" }, percent(one.live, whole)),
-        );
-    });
-    el.threadlist.replaceChildren(h("p", { class: "hint" }, "By the thread that allocated, in the newest dump. Choose one to see its stacks alone."), ...rows);
+    const pick = (one) => go({ thread: one === thread ? "" : String(host.threads.indexOf(one) + 1), dump: "", zoom: "" }, true);
+    el.threadlist.replaceChildren(h("p", { class: "hint" }, "By the thread that allocated, in the newest dump. Choose one to see its stacks alone."), ...threadButtons(host.threads, thread, pick));
 }
 
 // ---- frames

@@ -39,16 +39,3 @@ export function card(unit, chosen, choose) {
         ...reason,
     );
 }
-
-// A rate with its 95 % interval on a common scale.
-export function whisker(suspect, most) {
-    const at = (value) => Math.max(0, Math.min(100, (100 * value) / most));
-    const bar = h("span", { class: "bar" });
-    const interval = h("span", { class: "interval" });
-    bar.style.width = `${at(suspect.growth)}%`;
-    interval.style.left = `${at(suspect.growth - suspect.error)}%`;
-    interval.style.width = `${at(suspect.growth + suspect.error) - at(suspect.growth - suspect.error)}%`;
-    return h("span", { class: "whisker", "aria-hidden": "true" }, bar, interval);
-}
-
-export const widest = (suspects) => Math.max(1, ...suspects.map((suspect) => suspect.growth + suspect.error)) * 1.02;

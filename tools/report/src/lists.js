@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// What can be chosen from: hosts with their rates, suspects with what is known of them, threads.
+
+import { bytes, h, moment, percent } from "./format.js";
+
+export const ANSWERS = { leak: "Leak", "no-leak": "No leak", "cannot-tell": "Cannot tell" };
+
+export function hostButtons(hosts, chosen, choose) {
+    const most = widest(hosts);
+    return hosts.map((host) => {
+        const leaks = host.answer === "leak";
+        return h(
+            "button",
+            { type: "button", class: host.answer, "aria-pressed": String(host === chosen), onclick: () => choose(host), title: host.reason },
+            h("span", { class: "name" }, host.host),
+            h("span", { class: "rate" }, leaks ? `${bytes(host.growth)}/day` : ANSWERS[host.answer]),
+            leaks ? whisker(host, most) : null,
+        );
+    });
+}
+
+// What to check is said once, however many suspects it fits.
+export function suspectItems(suspects, find) {
+    const most = widest(suspects);
+    const told = new Set();
+    const hint = (known) => {
+        const more = told.has(known.title) ? "" : `: ${known.check} ${known.link}`;
+        told.add(known.title);
+        return h("span", { class: "more" }, "Perhaps ", h("b", {}, known.title), more);
+    };
+    return suspects.map((suspect) => {
+        const since = suspect.since === null ? "" : ` · since ${suspect.since_before ? "before " : "about "}${moment(suspect.since)}`;
+        const about = `${bytes(suspect.live)} live · ${Math.round(100 * suspect.share)} % of the growth${since}`;
+        return h(
+            "li",
+            {},
+            h(
+                "button",
+                { type: "button", title: "Show in the graph", onclick: () => find(suspect) },
+                h("span", { class: "rate" }, `${bytes(suspect.growth)}/day`, h("span", { class: "error" }, ` ± ${bytes(suspect.error)}`)),
+                whisker(suspect, most),
+                h("span", { class: "path" }, suspect.short),
+                h("span", { class: "more" }, about),
+                ...suspect.hints.map(hint),
+            ),
+        );
+    });
+}
+
+export function threadButtons(threads, chosen, choose) {
+    const whole = threads.reduce((sum, thread) => sum + thread.live, 0);
+    const most = Math.max(...threads.map((thread) => thread.live), 1);
+    return threads.map((thread) => {
+        const bar = h("span", { class: "bar" });
+        bar.style.width = `${(100 * thread.live) / most}%`;
+        return h(
+            "button",
+            { type: "button", "aria-pressed": String(thread === chosen), onclick: () => choose(thread) },
+            h("span", { class: "name" }, thread.name, thread.count > 1 ? h("span", { class: "about" }, ` × ${thread.count}`) : null),
+            h("span", { class: "whisker" }, bar),
+            h("span", { class: "number" }, bytes(thread.live)),
+            h("span", { class: "number share" }, percent(thread.live, whole)),
+        );
+    });
+}
+
+// A rate with its 95 % interval on a common scale.
+function whisker(suspect, most) {
+    const at = (value) => Math.max(0, Math.min(100, (100 * value) / most));
+    const bar = h("span", { class: "bar" });
+    const interval = h("span", { class: "interval" });
+    bar.style.width = `${at(suspect.growth)}%`;
+    interval.style.left = `${at(suspect.growth - suspect.error)}%`;
+    interval.style.width = `${at(suspect.growth + suspect.error) - at(suspect.growth - suspect.error)}%`;
+    return h("span", { class: "whisker", "aria-hidden": "true" }, bar, interval);
+}
+
+const widest = (suspects) => Math.max(1, ...suspects.map((suspect) => suspect.growth + suspect.error)) * 1.02;
