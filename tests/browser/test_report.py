@@ -251,7 +251,7 @@ def test_captures_of_an_archive(opened: Open, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text(report_page.render(seen.data()))
     page = opened(tmp_path / "report.html")
     expect(page.locator(".card")).to_contain_text(re.compile(r"frontend\.service leaks .* on 1 of 2 hosts"))
-    expect(page.locator("#memory")).to_contain_text("No memory statistics came with this dump")
+    expect(page.locator("#memory")).to_contain_text("No memory statistics came with the dumps")
     page.locator("#search").fill("inflate")
     expect(page.locator("#found")).to_contain_text("1 frame, ")
     page.locator("#hosts button", has_text="app2").click()

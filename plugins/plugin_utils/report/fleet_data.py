@@ -16,7 +16,7 @@ from typing import Any
 
 from ..archive import Capture
 from ..export.short_path import render as short_path
-from ..fleet import Watched, together
+from ..fleet import Leak, Watched, together
 from ..function_names import printable
 from ..hints import Hint
 from ..profile import CONFIDENCE
@@ -176,7 +176,8 @@ def _watched(seen: Observed, process: Process) -> Watched:
     decided = process.key == seen.verdict.process
     verdict = seen.verdict if decided else judge_process(process.key, process.points)
     times = (process.points[0].time, process.points[-1].time)
-    return Watched(seen.unit, seen.host, process.key, _version(process), *times, verdict)
+    label = str(process.captures[-1].facts.get("label") or "")
+    return Watched(seen.unit, seen.host, process.key, label, *times, verdict)
 
 
 def _verdict(seen: Observed) -> dict[str, Any]:
@@ -281,19 +282,25 @@ def _suspect(
 def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[dict[str, Any]]:
     """The suspects of all hosts, the same path once: where it is, how fast on the average, since which version."""
     hints = {suspect["short"]: suspect["hints"] for host in leaking for suspect, _paths in host.suspects}
-    return [
-        {
-            "short": (short := short_path(leak.path)),
-            "path": [printable(frame.label) for frame in leak.path[:_MOST_FRAMES]],
-            "hosts": list(leak.hosts),
-            "outliers": leak.outliers,
-            "growth": round(leak.growth / len(leak.hosts)),
-            "error": round(leak.error / len(leak.hosts)),
-            "label": printable(leak.label),
-            "hints": hints.get(short, []),
-        }
-        for leak in together(watched)[:_MOST_SUSPECTS]
-    ]
+    found: dict[str, list[Leak]] = {}
+    for leak in together(watched):  # builds of a library differ in frames that a short path does not show
+        found.setdefault(short_path(leak.path), []).append(leak)
+    merged = []
+    for short, leaks in list(found.items())[:_MOST_SUSPECTS]:
+        hosts = list(dict.fromkeys(host for leak in leaks for host in leak.hosts))
+        merged.append(
+            {
+                "short": short,
+                "path": [printable(frame.label) for frame in leaks[0].path[:_MOST_FRAMES]],
+                "hosts": hosts,
+                "outliers": [host for leak in leaks for host in leak.outliers],
+                "growth": round(math.fsum(leak.growth for leak in leaks) / len(hosts)),
+                "error": round(math.hypot(*(leak.error for leak in leaks)) / len(hosts)),
+                "label": printable(leaks[0].label),
+                "hints": hints.get(short, []),
+            }
+        )
+    return merged
 
 
 def _mean(rates: Sequence[tuple[float, float]]) -> tuple[int, int]:

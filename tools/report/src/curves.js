@@ -100,7 +100,11 @@ export class Curves {
     tell(plot) {
         const last = plot.data[0].length - 1;
         const at = plot.cursor.idx === null || plot.cursor.idx === undefined ? last : plot.cursor.idx;
-        const parts = this.names.map(([name, kind, values]) => [kind, name, values[at] === null ? "–" : bytes(values[at])]);
+        const parts = this.names.map(([name, kind, values]) => {
+            let known = at; // what was asked for with some dumps only stands until it is asked for again
+            while (known > 0 && values[known] === null) known--;
+            return [kind, name, values[known] === null ? "–" : bytes(values[known])];
+        });
         this.readout(moment(plot.data[0][at]), parts);
     }
 }

@@ -7,7 +7,7 @@ import { bytes, h, percent } from "./format.js";
 
 export function waterfall(memory) {
     if (!memory) {
-        return [h("p", { class: "note" }, "No memory statistics came with this dump: the agent writes them beside each of its own.")];
+        return [h("p", { class: "note" }, "No memory statistics came with the dumps of this process: the agent writes them beside each of its own.")];
     }
     let sum = 0;
     const spans = memory.parts.map((part) => {

@@ -15,6 +15,10 @@ import { ANSWERS, hostButtons, suspectItems, threadButtons } from "./lists.js";
 import { card } from "./summary.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
+// Of a process's time, so much at its start is not compared with: trend.py does the same.
+const SETTLED = 0.2;
+// Frames of a suspect that are shown above the one that allocates.
+const MOST_ABOVE = 12;
 const report = document.getElementById("report");
 const frames = data.frames;
 const stacksOf = new Map();
@@ -133,13 +137,15 @@ function choose() {
     base = thread ? null : baseline();
 }
 
-// "HOST.DUMP" by number, "none", or by default the first dump of the same process.
+// "HOST.DUMP" by number, "none", or by default the first dump of the same process after its start has settled.
 function baseline() {
     if (state.base === "none") return null;
     const [hostNumber, dumpNumber] = state.base.split(".").map(Number);
     const named = unit.hosts[hostNumber - 1]?.dumps[dumpNumber - 1];
     if (named) return named === dump ? null : named;
-    const first = host.dumps.find((one) => one.process === dump.process);
+    const own = host.dumps.filter((one) => one.process === dump.process);
+    const settled = own[0].time + SETTLED * (own[own.length - 1].time - own[0].time);
+    const first = own.find((one) => one.time >= settled);
     return first === dump ? null : first;
 }
 
@@ -179,8 +185,10 @@ function showHost() {
     el.growth.querySelector("h2").replaceChildren("Growth on ", h("span", { class: "name" }, host.host), h("span", { class: "about" }, about));
     curves ||= new Curves(el.plot, showReadout, (index) => go({ dump: String(index + 1) }));
     curves.show(host, { now: dump.time, base: base && host.dumps.includes(base) ? base.time : null });
-    el.memory.querySelector("h2").replaceChildren("Where the resident memory is", h("span", { class: "about" }, moment(dump.time)));
-    el.reconciled.replaceChildren(...waterfall(dump.memory));
+    const distance = (one) => Math.abs(one.time - dump.time);
+    const known = host.dumps.filter((one) => one.memory && one.process === dump.process).sort((a, b) => distance(a) - distance(b))[0];
+    el.memory.querySelector("h2").replaceChildren("Where the resident memory is", h("span", { class: "about" }, known ? moment(known.time) : ""));
+    el.reconciled.replaceChildren(...waterfall(known && known.memory));
     const items = suspectItems(host.suspects, find);
     const nothing = h("li", { class: "note" }, `${host.headline}: ${host.reason}.`);
     el.suspects.replaceChildren(...(items.length ? items : [nothing]));
@@ -330,15 +338,14 @@ function select(which, node) {
     go({ zoom: node ? String(node) : "" }, true);
 }
 
-// Zoom to where the suspect's stacks part: the deepest frame that all of them share.
+// Zoom to where the suspect's path begins, in the largest of its stacks.
 function find(suspect) {
-    let common = null;
-    for (const leaf of suspect.nodes) {
-        const path = stacks.pathOf(leaf).reverse();
-        common = common === null ? path : common.filter((node, index) => path[index] === node);
-    }
-    const deepest = common && common.length ? common[Math.max(common.length - 1 - Math.min(suspect.path.length, 6), 0)] : 0;
-    go({ zoom: String(deepest), around: "", from: "root", thread: "", dump: "" }, true);
+    const newest = host.dumps[host.dumps.length - 1];
+    const held = new Map(newest.nodes.map((node, index) => [node, newest.bytes[index]]));
+    const leaf = suspect.nodes.reduce((best, node) => ((held.get(node) || 0) > (held.get(best) || 0) ? node : best), suspect.nodes[0]);
+    const path = stacks.pathOf(leaf);
+    const top = path[Math.min(path.length, Math.max(suspect.path.length, 1), MOST_ABOVE) - 1] || 0;
+    go({ zoom: String(top), around: "", from: "root", thread: "", dump: "" }, true);
     el.stacks.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
 }
 
