@@ -170,6 +170,11 @@ def test_the_keyboard_is_enough(opened: Open) -> None:
     assert page.inner_text("#when") != when
     page.keyboard.press(".")
     assert page.inner_text("#when") == when
+    page.locator("#hosts button").first.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#hosts button").nth(1)).to_be_focused()
+    expect(page.locator("#hosts button").nth(1)).to_have_attribute("aria-pressed", "true")
 
 
 def test_a_suspect_leads_to_its_stacks(opened: Open) -> None:

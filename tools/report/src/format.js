@@ -34,6 +34,13 @@ export function moment(time) {
     return `${DAYS[date.getUTCDay()]} ${text.slice(0, 10)} ${text.slice(11, seconds ? 19 : 16)} UTC`;
 }
 
+// Puts children into a parent anew. Who stood on a button with the keyboard, stands on its successor.
+export function replace(parent, ...children) {
+    const at = [...parent.querySelectorAll("button")].indexOf(document.activeElement);
+    parent.replaceChildren(...children);
+    if (at >= 0) parent.querySelectorAll("button")[at]?.focus({ preventScroll: true });
+}
+
 // h("button", {class: "x", onclick: f, "aria-label": "…"}, "text", child, …)
 export function h(tag, properties = {}, ...children) {
     const element = document.createElement(tag);

@@ -8,7 +8,7 @@ import "./report.css";
 import * as address from "./address.js";
 import { Curves } from "./curves.js";
 import { Flame, darkness, legend } from "./flame.js";
-import { bytes, count, h, moment, percent, showSeconds, signed } from "./format.js";
+import { bytes, count, h, moment, percent, replace, showSeconds, signed } from "./format.js";
 import { waterfall } from "./memory.js";
 import { Stacks, measure } from "./stacks.js";
 import { ANSWERS, hostButtons, suspectItems, threadButtons } from "./lists.js";
@@ -42,7 +42,7 @@ function build() {
     report.append(
         h("header", {}, h("h1", {}, "Native memory"), h("p", { class: "scope" }, scope())),
         make("cards", "nav", { "aria-label": "Units" }),
-        make("hosts", "section", { class: "panel", "aria-label": "Hosts" }),
+        panel("hosts", "Hosts", make("hostlist", "div", { class: "hostlist" })),
         h(
             "div",
             { class: "pair" },
@@ -166,7 +166,8 @@ function show() {
 }
 
 function showSummary() {
-    el.cards.replaceChildren(
+    replace(
+        el.cards,
         ...data.units.map((each) =>
             card(each, each === unit, () => go({ unit: each.unit, host: "", dump: "", base: "", zoom: "", around: "", thread: "" }, true)),
         ),
@@ -174,7 +175,7 @@ function showSummary() {
     el.hosts.hidden = unit.hosts.length < 2;
     const pick = (one) => go({ unit: unit.unit, host: one.host, dump: "", base: "", zoom: "", thread: "" }, true);
     const list = hostButtons(unit.hosts, host, pick);
-    el.hosts.replaceChildren(h("h2", {}, "Hosts"), h("div", { class: "hostlist" }, ...list));
+    replace(el.hostlist, ...list);
 }
 
 let curves;
@@ -191,7 +192,7 @@ function showHost() {
     el.reconciled.replaceChildren(...waterfall(known && known.memory));
     const items = suspectItems(host.suspects, find);
     const nothing = h("li", { class: "note" }, `${host.headline}: ${host.reason}.`);
-    el.suspects.replaceChildren(...(items.length ? items : [nothing]));
+    replace(el.suspects, ...(items.length ? items : [nothing]));
 }
 
 function showReadout(when, parts) {
@@ -280,7 +281,7 @@ function showStacks() {
 function showThreads() {
     el.threads.hidden = host.threads.length < 2;
     const pick = (one) => go({ thread: one === thread ? "" : String(host.threads.indexOf(one) + 1), dump: "", zoom: "" }, true);
-    el.threadlist.replaceChildren(h("p", { class: "hint" }, "By the thread that allocated, in the newest dump. Choose one to see its stacks alone."), ...threadButtons(host.threads, thread, pick));
+    replace(el.threadlist, h("p", { class: "hint" }, "By the thread that allocated, in the newest dump. Choose one to see its stacks alone."), ...threadButtons(host.threads, thread, pick));
 }
 
 // ---- frames
