@@ -50,6 +50,11 @@ bench-overhead: setup
 bench-collect: setup
 	.venv/bin/python tests/bench/collect.py
 
+#: make bench-many-hosts  the console's collection from up to a thousand hosts, in build/bench/many-hosts.json
+.PHONY: bench-many-hosts
+bench-many-hosts: setup
+	.venv/bin/python tests/bench/many_hosts.py
+
 #: make bench-archive    10,000 captures brought in and ranked, in build/bench/archive.json (ten minutes)
 .PHONY: bench-archive
 bench-archive: setup

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ _MAX_DUMP = _MAX_IMAGE = 1 << 30
 _MAX_CAPTURES = 5000
 #: seconds of silence, while a host reads its dumps or a JVM writes where its code lies
 _PATIENCE = 300.0
+
+# Packing and parsing need memory and the processor; in more threads than these they gain nothing.
+_STORING = threading.BoundedSemaphore(2)
 
 #: told how many further bytes have come
 Progress = Callable[[int], None]
@@ -83,7 +87,8 @@ def _bring(session: Session, archive: Archive, batch: fetch_plan.Batch, brought:
 
             answer = session.ask("stream", _PATIENCE, take, request=batch.request())
         packed = ingest.read_packed(answer, batch)
-        done = ingest.ingest(archive, batch, packed, file, aside)
+        with _STORING:
+            done = ingest.ingest(archive, batch, packed, file, aside)
     brought.problems += done.problems
     brought.captures += [capture for capture, added in done.captures if added]
     brought.images += done.images

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import random
+import re
 import socket
 import threading
 import time
@@ -56,12 +57,12 @@ class KnownHosts(paramiko.MissingHostKeyPolicy):
         client.set_missing_host_key_policy(self)
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        if self._alias:
-            known = self._keys.lookup(self._alias)
-            if known is not None and known.get(key.get_name()) == key:
-                return
-            if known is not None:
-                raise paramiko.BadHostKeyException(self._alias, key, next(iter(known.values())))
+        known = [self._keys.lookup(name) for name in self._names(hostname)]
+        if any(found is not None and found.get(key.get_name()) == key for found in known):
+            return
+        other = next((found[kind] for found in known if found for kind in found if kind == key.get_name()), None)
+        if other is not None:
+            raise paramiko.BadHostKeyException(hostname, key, other)
         if not self._accept_new:
             raise ConnectError(
                 f"its host key is not known ({key.get_name()} {key.fingerprint}). Compare it with the host's, then"
@@ -72,6 +73,21 @@ class KnownHosts(paramiko.MissingHostKeyPolicy):
                 self.files[0].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with self.files[0].open("a", encoding="ascii") as stream:
                     stream.write(f"{self._alias or hostname} {key.get_name()} {key.get_base64()}\n")
+
+    def _names(self, hostname: str) -> list[str]:
+        """Under what else known_hosts may have it: its alias, or patterns (sshd(8)), of which paramiko knows nothing.
+
+        Where a negated pattern matches, none is taken to.
+        """
+        if self._alias:
+            return [self._alias]
+        found = [name for name in self._keys if _matches(name.lstrip("!"), hostname)]
+        return [] if any(name.startswith("!") for name in found) else found
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """OpenSSH's patterns have * and ? only (ssh_config(5), "PATTERNS")."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), name) is not None
 
 
 @dataclass

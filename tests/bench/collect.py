@@ -60,6 +60,8 @@ for sequence in range(count):
         length += len(lines[-1])
     head = "heap_v2/524288\\n  t*: %d: %d [0: 0]\\n" % (len(lines), total)
     maps = "\\nMAPPED_LIBRARIES:\\n00400000-00600000 r-xp 00000000 00:00 1 /nowhere/program\\n"
+    maps += "7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0 [stack]\\n"
+    maps += "7ffd00100000-7ffd00102000 r-xp 00000000 00:00 0 [vdso]\\n"
     with open("%s/jeprof.99999.%d.m%d.heap" % (spool, sequence, sequence), "w") as stream:
         stream.write(head + "".join(lines) + maps)
 """

@@ -7,6 +7,7 @@ The tests stand in the order of the hunt and each needs those before it.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tarfile
@@ -21,7 +22,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, p
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Frame
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
-from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
+from ansible_collections.offheap.profiler.tests.integration.playbooks import PROGRAMS, Controller, PlaybookResult
 from ansible_collections.offheap.profiler.tests.unit.strategies.leaky_archives import dump_of
 
 HOSTS = ("app1", "app2", "app3")
@@ -207,6 +208,26 @@ def test_collecting_again_brings_only_what_is_new(hunt: Hunt, playbook: RunPlayb
     for name in HOSTS:
         host(name).run("systemctl start frontend ticker vault legacy wrapped")
     assert {name: stats.changed for name, stats in again.stats.items()} == dict.fromkeys(HOSTS, 0)
+
+
+def test_the_console_sees_the_units_and_has_them_dump(hunt: Hunt, controller: Controller, lab: Lab) -> None:
+    def fab(*arguments: str) -> Any:
+        command = [f"{PROGRAMS}/fab", "-r", str(controller.installed), *arguments, "-i", str(lab.inventory), "--json"]
+        done = subprocess.run(
+            command, cwd=controller.directory, env=controller.environment, text=True, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    seen = {(unit["host"], unit["unit"]): unit for unit in fab("status")}
+    assert set(seen) == {(name, f"{unit}.service") for name in HOSTS for unit in UNITS}
+    assert {unit["allocator"] for unit in seen.values()} == {"jemalloc"}
+    dumped = fab("dump", "--unit", "frontend", "--archive", hunt.variables["offheap_archive"])
+    assert [(capture["host"], capture["unit"]) for capture in dumped] == [(name, "frontend.service") for name in HOSTS]
+    for command, sampling in (("off", False), ("on", True)):
+        assert all(host["changed"] for host in fab(command, "--unit", "ticker"))
+        found = {(unit["host"], unit["unit"]): unit["sampling"] for unit in fab("status")}
+        assert {found[name, "ticker.service"] for name in HOSTS} == {sampling}
 
 
 def test_rollback_needs_no_variables_and_leaves_nothing(

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Host keys that paramiko alone would not find in known_hosts; real servers are in tests/integration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from ansible_collections.offheap.profiler.console.connect import ConnectError, KnownHosts
+from ansible_collections.offheap.profiler.console.target import Settings
+
+OURS, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
+
+
+def line(names: str, key: paramiko.PKey) -> str:
+    return f"{names} {key.get_name()} {key.get_base64()}\n"
+
+
+def shown(
+    directory: Path, known: str, name: str = "app1", accept_new: bool = False, **more: str
+) -> tuple[KnownHosts, Path]:
+    """What happens when a host that paramiko does not know shows OURS."""
+    path = directory / "known_hosts"
+    path.write_text(known)
+    values = {keyword: [value] for keyword, value in more.items()}
+    policy = KnownHosts(Settings({"userknownhostsfile": [str(path)], **values}), accept_new)
+    client = paramiko.SSHClient()
+    policy.install(client)
+    policy.missing_host_key(client, name, OURS)
+    return policy, path
+
+
+@pytest.mark.parametrize("names", ["*", "app?", "web*,app*", "*.example,app1*"])
+def test_patterns(tmp_path: Path, names: str) -> None:
+    shown(tmp_path, line(names, OURS))
+
+
+@pytest.mark.parametrize("names", ["app", "app1?", "*,!app1", "[a]pp1", "APP1"])
+def test_what_does_not_match(tmp_path: Path, names: str) -> None:
+    with pytest.raises(ConnectError, match=r"not known.*--accept-new"):
+        shown(tmp_path, line(names, OURS))
+
+
+def test_another_key_than_the_pattern_has(tmp_path: Path) -> None:
+    with pytest.raises(paramiko.BadHostKeyException):
+        shown(tmp_path, line("app*", OTHER), accept_new=True)
+
+
+def test_an_alias_is_what_counts(tmp_path: Path) -> None:
+    shown(tmp_path, line("fleet", OURS), hostkeyalias="fleet")
+    with pytest.raises(paramiko.BadHostKeyException):
+        shown(tmp_path, line("fleet", OTHER) + line("app*", OURS), hostkeyalias="fleet")
+
+
+@pytest.mark.parametrize(("option", "setting"), [(True, "ask"), (False, "accept-new"), (False, "no")])
+def test_a_new_key_that_is_accepted_is_remembered(tmp_path: Path, option: bool, setting: str) -> None:
+    _policy, path = shown(tmp_path, "", accept_new=option, stricthostkeychecking=setting)
+    assert path.read_text() == line("app1", OURS)
