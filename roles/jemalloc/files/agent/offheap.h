@@ -90,7 +90,12 @@ void unwind_read_counts(struct unwind_counts *counts);
 
 // ---- ranges.c: where code lies
 
-bool ranges_executable(uintptr_t address);   // from any thread, without a lock
+struct code {
+    uintptr_t start, end;
+};
+
+// From any thread, without a lock. *last is where the walk's last address was: the next one is mostly there too.
+bool ranges_executable(uintptr_t address, struct code *last);
 bool ranges_refresh(void);                   // reads the process's maps; true when something is new
 bool ranges_wanted(void);                    // whether an address was not found since the last refresh
 

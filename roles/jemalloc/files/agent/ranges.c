@@ -27,13 +27,15 @@ static atomic_uint generation;   // of the table in use: tables[generation & 1]
 static atomic_bool missed;
 static struct maps_reader reader;
 
-static bool search(const struct range *table, size_t size, uintptr_t address) {
+static bool search(const struct range *table, size_t size, uintptr_t address, struct code *found) {
     size_t low = 0, high = size < RANGES ? size : RANGES;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (address < atomic_load_explicit(&table[middle].start, memory_order_relaxed))
+        found->start = atomic_load_explicit(&table[middle].start, memory_order_relaxed);
+        found->end = atomic_load_explicit(&table[middle].end, memory_order_relaxed);
+        if (address < found->start)
             high = middle;
-        else if (address >= atomic_load_explicit(&table[middle].end, memory_order_relaxed))
+        else if (address >= found->end)
             low = middle + 1;
         else
             return true;
@@ -41,15 +43,20 @@ static bool search(const struct range *table, size_t size, uintptr_t address) {
     return false;
 }
 
-bool ranges_executable(uintptr_t address) {
+bool ranges_executable(uintptr_t address, struct code *last) {
+    if (address >= last->start && address < last->end)
+        return true;
+    struct code at;
     for (int attempt = 0; attempt < 3; attempt++) {
         unsigned before = atomic_load_explicit(&generation, memory_order_acquire);
         size_t size = atomic_load_explicit(&sizes[before & 1], memory_order_relaxed);
-        bool found = search(tables[before & 1], size, address);
+        bool found = search(tables[before & 1], size, address, &at);
         atomic_thread_fence(memory_order_acquire);
         if (atomic_load_explicit(&generation, memory_order_relaxed) != before)
             continue;
-        if (!found)
+        if (found)
+            *last = at;
+        else
             atomic_store_explicit(&missed, true, memory_order_relaxed);
         return found;
     }

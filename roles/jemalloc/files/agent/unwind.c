@@ -59,6 +59,7 @@ struct walk {
     void **frames;
     unsigned length, limit, skip;
     bool ended;              // by the unwinder, at the start of the thread
+    struct code code;
     uintptr_t pointer, cfa;  // of the last frame
 };
 
@@ -130,7 +131,7 @@ static UNCHECKED void follow(struct walk *walk) {
         if (interpreted && frame[-HOTSPOT_METHOD] && frame[-HOTSPOT_METHOD] % sizeof at == 0)
             walk->frames[walk->length - 1] = (void *)(frame[-HOTSPOT_METHOD] + 1);
         uintptr_t address = code_address(frame[1]);
-        if (!ranges_executable(address)) {
+        if (!ranges_executable(address, &walk->code)) {
             if (address)
                 atomic_fetch_add_explicit(&unmapped, 1, memory_order_relaxed);
             break;
@@ -171,7 +172,8 @@ __attribute__((noinline)) void unwind_hook(void **frames, unsigned *length, unsi
         libgcc.backtrace(step, &walk);
     else
         walk.pointer = walk.cfa = (uintptr_t)__builtin_frame_address(0);
-    if (walk.length && !walk.ended && walk.length < limit && !ranges_executable((uintptr_t)frames[walk.length - 1])) {
+    if (walk.length && !walk.ended && walk.length < limit &&
+        !ranges_executable((uintptr_t)frames[walk.length - 1], &walk.code)) {
         atomic_fetch_add_explicit(&unmapped, 1, memory_order_relaxed);
         walk.length--;
     } else if (!walk.ended && walk.length < limit) {
