@@ -41,8 +41,11 @@ class SampleError(ValueError):
 
 @dataclass(frozen=True)
 class Process:
-    """One process in one sample, sizes in bytes. ``parts`` is None where its memory map was not readable;
-    ``direct`` is what native memory tracking counts as direct buffers, None where that is off."""
+    """One process in one sample, sizes in bytes.
+
+    ``parts`` is None where its memory map was not readable; ``direct`` is what native memory tracking counts as direct
+    buffers, None where that is off; ``collected`` is what the Java heap held after its last collection.
+    """
 
     key: str
     pid: int
@@ -54,6 +57,7 @@ class Process:
     malloc_known: bool
     jvm: bool
     direct: int | None
+    collected: int | None
     agents: tuple[str, ...]
     not_readable: tuple[str, ...]
 
@@ -135,14 +139,14 @@ def parse(data: Any) -> Sample:
 def _deaths(crashes: Any) -> Iterator[str]:
     """How it died before, each in some words."""
     for file in _entries(crashes, "error_files"):
-        failed = file.get("failed")
-        what = f" for {as_text(failed)}" if isinstance(failed, int) else ""
+        failed = _optional(file, "failed")
+        what = "" if failed is None else f" for {as_text(failed)}"
         yield f"{str(file.get('reason'))[:20]}{what} in {str(file.get('path'))[:200]}"
     for dump in _entries(crashes, "core_dumps"):
         yield f"core dump {str(dump.get('path'))[:200]}"
     for kill in _entries(crashes, "oom_kills"):
-        anon = kill.get("anon")
-        size = f" at {as_text(anon)}" if isinstance(anon, int) else ""
+        anon = _optional(kill, "anon")
+        size = "" if anon is None else f" at {as_text(anon)}"
         yield f"OOM kill of {str(kill.get('name'))[:20]}{size}"
 
 
@@ -174,14 +178,20 @@ def _process(data: Any, boot: str) -> Process:
         rss=_value(data, "rss", int),
         age=float(_value(data, "age", (int, float))),
         threads=_value(data, "threads", int),
-        arenas=data.get("arenas") if isinstance(data.get("arenas"), int) else 0,
+        arenas=_optional(data, "arenas") or 0,
         parts=_parts(data["classes"], malloc if known else None) if data.get("classes") else None,
         malloc_known=known,
         jvm=data.get("jvm") is not None,
         direct=_value(_value(nmt, "categories", dict), "Other", int) if _has_other(nmt) else 0 if nmt else None,
+        collected=_optional(jvm, "heap_after_collection"),
         agents=_texts(data.get("agents")),
         not_readable=_texts(data.get("not_readable")),
     )
+
+
+def _optional(data: Any, key: str) -> int | None:
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _has_other(nmt: Any) -> bool:

@@ -172,6 +172,8 @@ def _reason(verdict: str, growth: Growth) -> str:
     most = sorted(growth.parts.items(), key=lambda item: -abs(item[1]))[:3]
     words += [f"{_NAMES[part]} {per_hour(growth, size)}" for part, size in most if abs(size) >= growth.floor / 4]
     process = growth.process
+    if verdict == "java-heap" and process is not None and process.collected is not None:
+        words.append(f"{as_text(process.collected)} of the heap in use after the last collection")
     if verdict == "threads":
         words.append(f"{growth.threads:+} threads")
     if verdict == "direct-buffers" and growth.direct is not None:

@@ -74,7 +74,7 @@ def triage(lab: object, playbook: RunPlaybook, host: HostOf, controller: Control
         "offheap_hosts": ",".join(JDKS),
         "offheap_units": list(VERDICTS),
         "offheap_triage": str(controller.directory / "triage"),
-        "triage_watch": "10s",
+        "triage_watch": "6s",
     }
     result = playbook("triage.yml", extra_vars=variables).check()
     after = {(name, unit): host(name).main_pid(unit) for name in JDKS for unit in steady}

@@ -100,6 +100,11 @@ def test_direct_buffers_are_not_ruled_out_without_memory_tracking() -> None:
     assert "direct" not in judged(sample(100), sample(700, glibc_arenas=90)).reason
 
 
+def test_a_java_heap_is_told_with_what_the_last_collection_left() -> None:
+    found = judged(sample(100), sample(700, java_heap=90, jvm={"heap_after_collection": 20 * MIB}))
+    assert found.reason.endswith("20.0 MiB of the heap in use after the last collection")
+
+
 def test_one_look_and_another_process_tell_nothing() -> None:
     assert "one look" in judged(sample(100)).reason
     other = sample(700, java_heap=90, start=8)
