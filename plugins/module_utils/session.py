@@ -46,8 +46,7 @@ def _stream(request: dict[str, Any], write: frames.Write) -> dict[str, Any]:
     return fetch_steps.stream(request["request"], functools.partial(frames.write_data, write))
 
 
-_Answer = Callable[[dict[str, Any], frames.Write], dict[str, Any]]
-_ANSWERS: dict[str, _Answer] = {
+_ANSWERS: dict[str, Callable[[dict[str, Any], frames.Write], dict[str, Any]]] = {
     "units": lambda _request, _write: {"units": running_units.look()},
     "sample": lambda request, _write: running_units.sample(request["unit"]),
     "control": _control,
