@@ -24,6 +24,7 @@ _HEADER = re.compile(rb"heap_v2/[0-9]{1,20}\n")
 _LONGEST_HEADER = 64
 _MARKER = b"\nMAPPED_LIBRARIES:\n"
 _STACK = re.compile(rb"^@((?: 0x[0-9a-f]{1,16}){1,1000})$", re.MULTILINE)
+_MOST_TEXT = 64 << 20
 _BLOCK = 1 << 20
 #: the kernel allows 65,530 mappings unless told otherwise; at 250 bytes a line
 _MAX_LISTING = 16 << 20
@@ -117,10 +118,8 @@ def read(fd: int, size: int) -> Content:
 
 
 def addresses(fd: int, size: int) -> set[int]:
-    """All addresses in the stacks of an open dump, as far as they are numbers of 64 bits."""
-    with open(os.dup(fd), "rb") as stream:
-        stream.seek(0)
-        text = stream.read(size)
+    """The addresses in the stacks of an open dump, of a very large one those of its beginning."""
+    text = os.pread(fd, min(size, _MOST_TEXT), 0)
     words: set[bytes] = set()
     for match in _STACK.finditer(text, 0, text.find(_MARKER) + 1 or len(text)):
         words.update(match[1].split())

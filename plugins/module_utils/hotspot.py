@@ -138,7 +138,7 @@ def perf_map(
         def work(wake: _Wake, write: _Write) -> None:
             _perf_map(jvm, timeout, wake, write)
             if memory is not None:
-                _add_methods(*memory, release, addresses, write)
+                _add_methods(*memory, release, addresses, write, timeout / 2)
 
         _in_its_place(jvm, work, save, MAX_PERF_MAP, timeout, proc)
     return size
@@ -356,14 +356,16 @@ def _perf_map(jvm: Jvm, timeout: float, wake: _Wake, write: _Write) -> None:
                 os.unlink(path)
 
 
-def _add_methods(memory: int, base: int, release: int, addresses: Collection[int], write: _Write) -> None:
+def _add_methods(
+    memory: int, base: int, release: int, addresses: Collection[int], write: _Write, seconds: float
+) -> None:
     try:
         if memory < 0:
             raise vm_structs.VmError("its memory cannot be read")
-        for line in java_methods.lines(memory, base, release, addresses):
+        for line in java_methods.lines(memory, base, release, addresses, seconds):
             write(line)
     except vm_structs.VmError as exc:
-        write(f"# interpreted and inlined methods have no names: {exc}\n".encode("utf-8", "replace"))
+        write(f"# not all interpreted and inlined methods have names: {exc}\n".encode("utf-8", "replace"))
 
 
 def _receive(connection: socket.socket, deadline: float) -> bytes:

@@ -16,7 +16,8 @@ This module is private to the collection.
 from __future__ import annotations
 
 import struct
-from typing import Iterable, Iterator
+import time
+from typing import Iterable, Iterator, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.vm_structs import Memory, VmError, VmStructs
 
@@ -100,6 +101,16 @@ def _types(descriptor: str) -> tuple[str, list[str]]:
     return found[-1], found[:-1]
 
 
+class _Described(NamedTuple):
+    """A piece of compiled code: its method, where it and its description lie, and the scope of each return address."""
+
+    method: int
+    code: int
+    scopes: int
+    metadata: int
+    scopes_of: dict[int, int]
+
+
 class _CompiledCode:
     """The code cache: which calls a return address stands for."""
 
@@ -107,6 +118,7 @@ class _CompiledCode:
         self._vm, self._methods = vm, methods
         # UNSIGNED5 (compressedStream.hpp, unsigned5.hpp): JDK 20 has taken the zero byte out of it.
         self._excluded = 1 if release >= 20 else 0
+        self._described: dict[int, _Described] = {}
         self.low, self.high = (
             vm.memory.number(vm.static("CodeCache", field)) for field in ("_low_bound", "_high_bound")
         )
@@ -120,16 +132,24 @@ class _CompiledCode:
         blob = self._blob(address)
         if blob is None or not self._vm.memory.text(self._vm.get(blob, "CodeBlob", "_name")).endswith("nmethod"):
             return []
+        if blob not in self._described:
+            self._described[blob] = self._describe(blob)
+        known = self._described[blob]
+        scope = known.scopes_of.get(address - known.code)
+        return [] if scope is None else self._chain(known, scope)
+
+    def _describe(self, blob: int) -> _Described:
         method, code, descriptors, end, scopes, metadata = self._sections(blob)
         if not 0 <= end - descriptors <= _MOST_DESCRIPTORS:
             raise VmError("compiled code has too many descriptors")
         size = self._vm.size("PcDesc")
         text = self._vm.memory.read(descriptors, (end - descriptors) // size * size)
         place, scope = self._vm.offset("PcDesc", "_pc_offset"), self._vm.offset("PcDesc", "_scope_decode_offset")
-        for start in range(0, len(text), size):
-            if struct.unpack_from("<i", text, start + place)[0] == address - code:
-                return self._chain(scopes, struct.unpack_from("<i", text, start + scope)[0], metadata, method)
-        return []
+        found = {
+            struct.unpack_from("<i", text, start + place)[0]: struct.unpack_from("<i", text, start + scope)[0]
+            for start in range(0, len(text), size)
+        }
+        return _Described(method, code, scopes, metadata, found)
 
     def _blob(self, address: int) -> int | None:
         """The CodeBlob that holds an address, by the map of segments of its heap (heap.cpp)."""
@@ -176,18 +196,18 @@ class _CompiledCode:
             code + vm.get(code, "nmethod", "_metadata_offset", 4),
         )
 
-    def _chain(self, scopes: int, offset: int, metadata: int, outermost: int) -> list[str]:
+    def _chain(self, code: _Described, offset: int) -> list[str]:
         names: list[str] = []
         method = 0
         while offset > 0 and len(names) < _MOST_CALLS:
-            sender, index = self._numbers(scopes + offset)
-            method = self._vm.memory.number(metadata + 8 * (index - 1)) if index else 0
+            sender, index = self._numbers(code.scopes + offset)
+            method = self._vm.memory.number(code.metadata + 8 * (index - 1)) if index else 0
             name = self._methods.name(method)
             if name is None:
                 return []
             names.append(name)
             offset = sender
-        return names if method == outermost and offset == 0 else []
+        return names if method == code.method and offset == 0 else []
 
     def _numbers(self, address: int) -> list[int]:
         """The first two numbers of a scope: the offset of its caller's, and which method it is."""
@@ -205,15 +225,19 @@ class _CompiledCode:
         return found
 
 
-def lines(fd: int, base: int, release: int, addresses: Iterable[int]) -> Iterator[bytes]:
-    """Lines of a perf map for addresses of a dump, as far as they are of Java methods. Raises VmError.
+def lines(fd: int, base: int, release: int, addresses: Iterable[int], seconds: float = 60.0) -> Iterator[bytes]:
+    """Lines of a perf map for addresses of a dump, as far as they are of Java methods.
 
-    ``fd`` is the process's memory, ``base`` where libjvm is mapped, ``release`` the JVM's feature release.
+    ``fd`` is the process's memory, ``base`` where libjvm is mapped, ``release`` the JVM's feature release. Raises
+    VmError, also after so many ``seconds``.
     """
+    deadline = time.monotonic() + seconds
     vm = VmStructs(Memory(fd), base)
     methods = _Methods(vm)
     compiled = _CompiledCode(vm, methods, release)
     for address in sorted(addresses):
+        if time.monotonic() > deadline:
+            raise VmError(f"it takes longer than {seconds:.0f} seconds")
         if compiled.low <= address < compiled.high:
             try:
                 names = compiled.calls(address)

@@ -169,3 +169,13 @@ def test_an_endless_list_of_mappings(tmp_path: Path) -> None:
     line = b"7f0000000000-7f0000001000 r--p 00000000 00:00 0 " + b"x" * 400 + b"\n"
     with pytest.raises(dump.DumpError, match="longer than"):
         read(tmp_path, b"heap_v2/4096\n\nMAPPED_LIBRARIES:\n" + line * 50000)
+
+
+def test_the_addresses_of_all_stacks_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "dump"
+    path.write_bytes(
+        b"heap_v2/1\n  t*: 1: 8 [0: 0]\n@ 0x10 0xffffffffffffffff\n  t*: 1: 8 [0: 0]\n@ 0x10 0x20\n"
+        b"@ 0x11111111111111111\n@ junk\n\nMAPPED_LIBRARIES:\n@ 0x30\n"
+    )
+    with path.open("rb") as stream:
+        assert dump.addresses(stream.fileno(), path.stat().st_size) == {0x10, 0x20, (1 << 64) - 1}
