@@ -30,11 +30,11 @@ from .profile import CONFIDENCE, sampling_error
 _TRACKED = {
     "Class": "Metaspace",
     "Metaspace": "Metaspace",
-    "Shared class space": "Metaspace",
     "Code": "Compiled code",
     "Thread": "Thread stacks",
 }
-_JAVA_HEAP = "Java Heap"
+# Counted elsewhere: the heap by what of it is resident, the archive of shared classes among the mapped files.
+_ELSEWHERE = ("Java Heap", "Shared class space")
 
 
 class Origin(Enum):
@@ -156,7 +156,7 @@ def _runtime(jvm: Mapping[str, Any], notes: list[str]) -> list[Part]:
         return parts
     sums: dict[str, float] = {}
     for category, size in tracked.items():
-        if category != _JAVA_HEAP:
+        if category not in _ELSEWHERE:
             name = _TRACKED.get(category, "JVM, other")
             sums[name] = sums.get(name, 0.0) + size
     meanings = {

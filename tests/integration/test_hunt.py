@@ -170,6 +170,9 @@ def test_the_report_names_the_leaking_path(hunt: Hunt, playbook: RunPlaybook, ho
         assert "inflate" in path
         assert "Inflater" in path
         assert frontends[name]["growth_bytes_per_day"] > frontends[name]["growth_error"] > 0
+    fleet = next(task.result["files"] for task in reported.tasks if "reports" in task.result)
+    assert "frontend.service leaks " in Path(fleet["text"]).read_text()
+    assert Path(fleet["page"]).read_text().startswith("<!DOCTYPE html>")
     for report in reports:
         page = Path(report["files"]["flamegraph"])
         assert page.is_file()

@@ -38,7 +38,8 @@ def by_thread(dump: Dump, resolve: Resolver) -> list[ThreadProfile]:
     if others := ranked[_MOST:]:
         groups.append((f"{len(others)} other names", set().union(*(uids[name] for name in others))))
     frames = resolve(dump) if groups else []
-    return [ThreadProfile(name, len(of), from_dump(_only(dump, of), lambda _dump: frames)) for name, of in groups]
+    found = [ThreadProfile(name, len(of), from_dump(_only(dump, of), lambda _dump: frames)) for name, of in groups]
+    return sorted(found, key=lambda thread: -thread.profile.total_bytes)
 
 
 def _only(dump: Dump, uids: set[int]) -> Dump:

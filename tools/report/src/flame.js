@@ -8,6 +8,7 @@ import { h } from "./format.js";
 
 const ROW = 21;
 const LEAST = 0.8; // pixels
+const WIDE = 14; // pixels: what is narrower does not make the graph deeper
 const MOST_ROWS = 220;
 const MANAGED = ["java", "python", "js"];
 
@@ -71,7 +72,7 @@ export class Flame {
         while (pending.length) {
             const [node, x, row] = pending.pop();
             this.boxes.push({ node, x, w: values.width[node] * scale, row, above: false });
-            rows = Math.max(rows, row + 1);
+            if (values.width[node] * scale >= WIDE) rows = Math.max(rows, row + 1);
             if (row >= MOST_ROWS) continue;
             let at = x;
             for (const child of tree.childrenOf(node)) {

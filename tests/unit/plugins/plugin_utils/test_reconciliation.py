@@ -36,6 +36,7 @@ JVM = {
         "Thread": 20 * MIB,
         "GC": 25 * MIB,
         "Internal": MIB,
+        "Shared class space": 12 * MIB,
     },
 }
 
