@@ -180,10 +180,10 @@ class Connector:
         """The one that ends the chain C(a,b,c): each hop is reached through the one before it (ssh_config(5))."""
         with self._lock:
             if jump not in self._gateways:
-                connection = None
-                for hop in jump.split(","):
-                    connection = self._made(_hop(hop, configuration), None, connection)
-                assert connection is not None
+                first, *others = (_hop(hop, configuration) for hop in jump.split(","))
+                connection = self._made(first, None, None)
+                for found in others:
+                    connection = self._made(found, None, connection)
                 self._gateways[jump] = _Gateway(connection)
             return self._gateways[jump]
 

@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import select
+import socket
 import subprocess
 
 import paramiko
@@ -39,35 +38,22 @@ class ProcessStream:
     """A command on this machine."""
 
     def __init__(self, command: str, timeout: float) -> None:
-        self._timeout = timeout
-        self._process = subprocess.Popen(
-            ["/bin/sh", "-c", command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-        )
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(timeout)
+        with theirs:
+            self._process = subprocess.Popen(["/bin/sh", "-c", command], stdin=theirs, stdout=theirs, stderr=theirs)
 
     def send(self, block: bytes) -> None:
-        assert self._process.stdin is not None
-        view = memoryview(block)
-        while view:
-            view = view[self._process.stdin.write(view) :]
+        self._socket.sendall(block)
 
     def receive(self, most: int) -> bytes:
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], self._timeout)[0]:
-            raise TimeoutError
-        return self._process.stdout.read(most)
+        return self._socket.recv(most)
 
     def set_timeout(self, seconds: float) -> None:
-        self._timeout = seconds
+        self._socket.settimeout(seconds)
 
     def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        self._socket.close()
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:

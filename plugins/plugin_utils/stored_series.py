@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import heap_v2, stored_samples
@@ -44,20 +45,21 @@ class Reader:
 
     def read(self, captures: Sequence[Capture]) -> Series:
         """The series of one process's captures, which are in the order of their times."""
-        found: list[tuple[Capture, _Rows]] = []
+        found: list[tuple[float, Path, _Rows]] = []
         for capture in captures:
-            if capture.samples is None:
+            samples = capture.samples
+            if samples is None:
                 self._warn(f"{capture.path} was left out: it has no samples")
                 continue
             try:
-                found.append((capture, stored_samples.read_values(capture.samples)))
+                found.append((capture.time, samples, stored_samples.read_values(samples)))
             except SamplesError as error:
                 self._warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
-        lengths = [len(rows[0]) for _capture, rows in found]
-        every = np.concatenate([rows[0] for _capture, rows in found]) if found else np.zeros(0, dtype=np.int64)
+        lengths = [len(rows[0]) for _time, _samples, rows in found]
+        every = np.concatenate([rows[0] for _time, _samples, rows in found]) if found else np.zeros(0, dtype=np.int64)
         stacks, row = np.unique(every, return_inverse=True)
         # The newest first: most of what was ever there is still there.
-        interval = max((self._learn(capture, rows[0]) for capture, rows in reversed(found)), default=0)
+        interval = max((self._learn(samples, rows[0]) for _time, samples, rows in reversed(found)), default=0)
         count = len(found)
         members: dict[Key, int] = {}
         keys: list[Key] = []
@@ -73,17 +75,18 @@ class Reader:
         moment = np.repeat(np.arange(count), lengths)
         for column, at in zip(columns, (1, 2), strict=True):
             if found:
-                np.add.at(column, (member_of[row], moment), np.concatenate([rows[at] for _capture, rows in found]))
-        times = [capture.time for capture, _rows in found]
+                np.add.at(
+                    column, (member_of[row], moment), np.concatenate([rows[at] for _time, _samples, rows in found])
+                )
+        times = [time for time, _samples, _rows in found]
         return Series(times, interval, list(members), keys, frames, columns[0], columns[1])
 
-    def _learn(self, capture: Capture, stacks: Integers) -> int:
-        """Make sure that all these stacks of the capture have names. Returns its sample interval in bytes."""
-        assert capture.samples is not None
+    def _learn(self, samples: Path, stacks: Integers) -> int:
+        """Make sure that all these stacks of the samples have names. Returns their sample interval in bytes."""
         try:
-            interval = stored_samples.read_interval(capture.samples)
+            interval = stored_samples.read_interval(samples)
             if any(stack not in self._names for stack in stacks.tolist()):
-                self._add(*stored_samples.read_stacks(capture.samples))
+                self._add(*stored_samples.read_stacks(samples))
         except SamplesError as error:
             self._warn(str(error))
             return 0
