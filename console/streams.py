@@ -41,7 +41,8 @@ class ProcessStream:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(timeout)
         with theirs:
-            self._process = subprocess.Popen(["/bin/sh", "-c", command], stdin=theirs, stdout=theirs, stderr=theirs)
+            fd = theirs.fileno()
+            self._process = subprocess.Popen(["/bin/sh", "-c", command], stdin=fd, stdout=fd, stderr=fd)
 
     def send(self, block: bytes) -> None:
         self._socket.sendall(block)
