@@ -233,6 +233,24 @@ def test_the_console_sees_the_units_and_has_them_dump(hunt: Hunt, controller: Co
         assert {found[name, "ticker.service"] for name in HOSTS} == {sampling}
 
 
+def test_java_stacks_that_stand_in_a_native_method(playbook: RunPlaybook, controller: Controller) -> None:
+    """The frontend's timers wait for their next turn most of the time."""
+    play = {
+        "hosts": "all",
+        "become": True,
+        "gather_facts": False,
+        "tasks": [{"offheap.profiler.java_stacks": {"unit": "frontend", "method": ".*[.]park", "dumps": 3}}],
+    }
+    path = controller.directory / "stacks.yml"
+    path.write_text(json.dumps([play]))
+    asked = playbook(path).check()
+    for name in HOSTS:
+        result = asked.of(name)[-1].result
+        assert (result["taken"], result["problems"], result["changed"]) == (3, [], False)
+        assert {stack["frames"][0].rpartition(".")[2] for stack in result["stacks"]} == {"park"}
+        assert any(stack["frames"][-1] == "java.lang.Thread.run" for stack in result["stacks"])
+
+
 def test_rollback_needs_no_variables_and_leaves_nothing(
     hunt: Hunt, playbook: RunPlaybook, host: HostOf, controller: Controller
 ) -> None:

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Threads of a JVM as C(Thread.print) writes them, and which of their stacks stand in a native method.
+
+A thread's name is whatever the service gave it, line breaks among it; so a line counts by its own form only.
+Format: jstack(1), and HotSpot's JavaThread::print_stack_on.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator, NamedTuple, Pattern
+
+_FRAME = re.compile(r"\tat ([^\s()]{1,1000})\(([^()]{0,1000})\)\Z")
+#: of a stack, so many frames are kept; recursion may have thousands
+_MOST_FRAMES = 64
+_NATIVE = "Native Method"
+
+
+class Stack(NamedTuple):
+    """A Java stack, leaf first: C(class.method) of each frame. C(native) tells that the leaf is a native method."""
+
+    frames: tuple[str, ...]
+    native: bool
+
+
+def stacks(text: str) -> Iterator[Stack]:
+    """The Java stacks of the threads that have any."""
+    frames: list[str] = []
+    native = False
+    for line in text.split("\n"):
+        match = _FRAME.match(line)
+        if match:
+            if not frames:
+                native = match.group(2).rpartition("/")[2] == _NATIVE
+            if len(frames) < _MOST_FRAMES:
+                frames.append(match.group(1).rpartition("/")[2])
+        elif frames and not line.startswith("\t"):
+            yield Stack(tuple(frames), native)
+            frames = []
+    if frames:
+        yield Stack(tuple(frames), native)
+
+
+def standing_in(text: str, method: Pattern[str]) -> list[tuple[str, ...]]:
+    """Stacks whose leaf is a native method of that name (the whole C(class.method) has to fit)."""
+    return [stack.frames for stack in stacks(text) if stack.native and method.fullmatch(stack.frames[0])]

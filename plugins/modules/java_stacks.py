@@ -1,0 +1,180 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Count the Java stacks that stand in a native method."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: java_stacks
+short_description: Count which Java stacks stand in a native method
+version_added: 0.1.0
+description:
+  - Takes some thread dumps of a unit's JVMs over their attach sockets, and counts the stacks whose innermost frame is a
+    native method, such as the one that a suspect's path goes through.
+  - A dump of the heap's samples says who has allocated what still lives. This says who is there now, without a restart
+    and without any profiler, and so does not see a call that is rare or short.
+  - Reads only. A process that is no HotSpot JVM gets no signal, and a JVM that does not answer in time is left alone.
+    Each thread dump stops the JVM's threads for some milliseconds (more with thousands of threads).
+author:
+  - Offheap contributors (@offheap)
+extends_documentation_fragment:
+  - offheap.profiler.attributes
+attributes:
+  check_mode:
+    support: full
+    details: Nothing is changed in any mode.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+    details: Nothing is changed.
+  platform:
+    support: full
+    platforms: linux
+options:
+  unit:
+    description: The service. C(.service) may be left out.
+    type: str
+    required: true
+  method:
+    description:
+      - A regular expression that the native method's whole name has to fit, as C(class.method).
+    type: str
+    default: '.*'
+  dumps:
+    description: How many thread dumps are taken of each JVM.
+    type: int
+    default: 10
+  interval:
+    description: Seconds between two thread dumps.
+    type: float
+    default: 0.5
+  timeout:
+    description: Seconds that a JVM may take for an answer.
+    type: int
+    default: 10
+notes:
+  - Needs root, or the user that the service runs as.
+seealso:
+  - module: offheap.profiler.leak_report
+"""
+
+EXAMPLES = r"""
+- name: See which Java code stands in zlib's inflate
+  offheap.profiler.java_stacks:
+    unit: frontend
+    method: 'java\.util\.zip\.Inflater\.inflate.*'
+  become: true
+"""
+
+RETURN = r"""
+unit:
+  description: The unit's full name.
+  returned: always
+  type: str
+  sample: frontend.service
+taken:
+  description: Number of thread dumps that were taken, of all the unit's JVMs together.
+  returned: success
+  type: int
+  sample: 10
+stacks:
+  description: The different stacks, the most frequent first.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    count:
+      description: How often a thread stood there, over all thread dumps.
+      type: int
+      sample: 7
+    frames:
+      description: Its Java methods, innermost first.
+      type: list
+      elements: str
+problems:
+  description: Why JVMs of the unit were not asked to the end.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import re
+import time
+from collections import Counter
+from typing import Any, NoReturn
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.offheap.profiler.plugins.module_utils import hotspot, procfs, service, systemd, thread_dump
+
+
+class StacksError(Exception):
+    """There is no JVM to ask, or the pattern makes no sense."""
+
+
+def count(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Stacks of all the unit's JVMs. Raises StacksError, and SystemdError from below."""
+    try:
+        method = re.compile(parameters["method"])
+    except re.error as error:
+        raise StacksError(f"method is no regular expression: {error}") from error
+    unit = service.load(systemd.service_name(parameters["unit"]))
+    jvms, problems = _jvms(unit.pids())
+    if not jvms:
+        reason = f": {problems[0]}" if problems else ", and has none at all" if not unit.pids() else ""
+        raise StacksError(f"{unit.name} has no JVM that can be asked{reason}")
+    found: Counter[tuple[str, ...]] = Counter()
+    taken = 0
+    for number in range(max(parameters["dumps"], 1)):
+        if number:
+            time.sleep(max(parameters["interval"], 0.0))
+        for jvm in list(jvms):
+            try:
+                text = hotspot.command(jvm, "Thread.print", parameters["timeout"])
+            except (hotspot.HotspotError, procfs.ProcfsError) as error:
+                jvms.remove(jvm)
+                problems.append(str(error))
+                continue
+            taken += 1
+            found.update(thread_dump.standing_in(text, method))
+    stacks = [{"count": times, "frames": list(frames)} for frames, times in found.most_common()]
+    return {"unit": unit.name, "taken": taken, "stacks": stacks, "problems": problems}
+
+
+def _jvms(pids: list[int]) -> tuple[list[hotspot.Jvm], list[str]]:
+    """Those that can be asked, and why other JVMs cannot."""
+    jvms, problems = [], []
+    for pid in pids:
+        try:
+            jvms.append(hotspot.look(pid))
+        except hotspot.NotHotspot as error:
+            problems.append(str(error))
+        except procfs.ProcessGone:
+            continue
+    return jvms, problems if not jvms else []
+
+
+def main() -> NoReturn:
+    """Module entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "unit": {"type": "str", "required": True},
+            "method": {"type": "str", "default": ".*"},
+            "dumps": {"type": "int", "default": 10},
+            "interval": {"type": "float", "default": 0.5},
+            "timeout": {"type": "int", "default": 10},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = count(module.params)
+    except (StacksError, hotspot.HotspotError, systemd.SystemdError, procfs.ProcfsError) as error:
+        module.fail_json(msg=str(error), unit=module.params["unit"])
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()
