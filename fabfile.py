@@ -115,9 +115,10 @@ def on_hosts(body: Callable[..., int]) -> Any:
         noted.append(options)
 
     note.__signature__ = _with_fleet_options(body)  # type: ignore[attr-defined]
-    described = {name: text for name, text in (getattr(body, "help", {})).items()}
     # Without positional arguments: --help would be taken for one.
-    return task(post=[task(work)], positional=[], iterable=["inventory"], help={**_FLEET_HELP, **described})(note)
+    return task(
+        post=[task(work)], positional=[], iterable=["inventory"], help={**_FLEET_HELP, **getattr(body, "help", {})}
+    )(note)
 
 
 def _with_fleet_options(body: Callable[..., int]) -> inspect.Signature:

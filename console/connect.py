@@ -134,47 +134,43 @@ class Connector:
 
         Raises ConnectError, TargetError, session.SessionError.
         """
-        with self._stream(target) as (stream, ready, prompt):
+        with contextlib.ExitStack() as stack:
+            stream, ready, prompt = self._stream(target, stack)
             with self._lock:
                 self._streams.add(stream)
-            try:
-                yield Session(stream, ready, prompt, lambda: self._password(target))
-            finally:
-                with self._lock:
-                    self._streams.discard(stream)
+            stack.callback(self._forget, stream)
+            yield Session(stream, ready, prompt, lambda: self._password(target))
 
-    @contextlib.contextmanager
-    def _stream(self, target: Target) -> Iterator[tuple[Stream, str, str]]:
+    def _forget(self, stream: Stream) -> None:
+        with self._lock:
+            self._streams.discard(stream)
+
+    def _stream(self, target: Target, stack: contextlib.ExitStack) -> tuple[Stream, str, str]:
+        """Our command on the host, with its ready word and sudo's prompt; C(stack) ends it and the connection."""
         if target.local:
             line, ready, prompt = command(target.python, target.become and os.geteuid() != 0, target.become_user)
-            with contextlib.closing(streams.ProcessStream(line, _PHASE)) as local:
-                yield local, ready, prompt
-            return
+            local = stack.enter_context(contextlib.closing(streams.ProcessStream(line, _PHASE)))
+            return local, ready, prompt
         found = settings(target.address, target.arguments)
         as_root = found.user == "root" and target.become_user == "root"
         line, ready, prompt = command(target.python, target.become and not as_root, target.become_user)
-        with self._connection(target, found) as connection:
-            try:
-                stream = streams.ChannelStream(connection.transport, line, _PHASE)
-            except (paramiko.SSHException, OSError) as error:
-                raise ConnectError(f"no command can be run there: {error}") from error
-            with contextlib.closing(stream):
-                yield stream, ready, prompt
+        connection = self._connection(target, found, stack)
+        try:
+            stream = streams.ChannelStream(connection.transport, line, _PHASE)
+        except (paramiko.SSHException, OSError) as error:
+            raise ConnectError(f"no command can be run there: {error}") from error
+        return stack.enter_context(contextlib.closing(stream)), ready, prompt
 
-    @contextlib.contextmanager
-    def _connection(self, target: Target, found: Settings) -> Iterator[Connection]:
+    def _connection(self, target: Target, found: Settings, stack: contextlib.ExitStack) -> Connection:
         jump = found.one("proxyjump")
-        if jump is None:
-            with contextlib.closing(self._open(target.name, found, target.password, None)) as connection:
-                yield connection
-            return
-        gateway = self._gateway(jump, _configuration(target))
-        with gateway.places:
+        gateway = None if jump is None else self._gateway(jump, _configuration(target))
+        if gateway is not None:
+            stack.enter_context(gateway.places)
             with gateway.lock:
                 if not gateway.connection.is_connected:
                     _handshake(gateway.connection, f"the jump host {jump}")
-            with contextlib.closing(self._open(target.name, found, target.password, gateway.connection)) as connection:
-                yield connection
+        connection = self._open(target.name, found, target.password, gateway.connection if gateway else None)
+        return stack.enter_context(contextlib.closing(connection))
 
     def _gateway(self, jump: str, configuration: list[str]) -> _Gateway:
         """The one that ends the chain C(a,b,c): each hop is reached through the one before it (ssh_config(5))."""

@@ -96,7 +96,7 @@ def push(server: Server, capture: Capture, pprof: bytes, sleep: Callable[[float]
     )
     for attempt in range(server.attempts):
         try:
-            with urllib.request.urlopen(request, timeout=server.timeout) as answer:
+            with urllib.request.build_opener().open(request, timeout=server.timeout) as answer:
                 answer.read(_SHOWN)
             return
         except urllib.error.HTTPError as error:

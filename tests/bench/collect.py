@@ -137,7 +137,8 @@ class Bench:
         """A shell command as root on all hosts at once."""
         line = f"sudo sh -c {shlex.quote(command)}"
         running = [subprocess.Popen([str(LAB), "ssh", name, line], env=self.environment) for name in self.names]
-        if any([process.wait() for process in running]):
+        statuses = [process.wait() for process in running]
+        if any(statuses):
             raise SystemExit(f"failed on a host: {command}")
 
     def fill(self, count: int, size: int) -> None:
