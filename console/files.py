@@ -51,7 +51,8 @@ def reported(archive: Path, dest: Path, unit: str, warn: Warn) -> report_files.F
     """The reports on an archive, written. Raises ArchiveError, OutputError, SpoolError."""
     limits = Limits(units=[check_unit(unit)] if unit else [], hints=hints.load([]))
     here = Path.cwd()
-    return report_files.make(Archive.open(here / archive), limits, here / dest, True, False, warn)
+    triage = here / "offheap" / "triage"
+    return report_files.make(Archive.open(here / archive), limits, here / dest, True, False, warn, triage)
 
 
 def _side(source: Source, selection: Selection) -> Side:

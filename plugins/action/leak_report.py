@@ -35,6 +35,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "force": {"type": "bool", "default": True},
     "show": {"type": "bool", "default": True},
     "hints": {"type": "list", "elements": "path", "default": []},
+    "triage": {"type": "path", "default": "offheap/triage"},
 }
 # Of a stack, so many frames are returned; the files have all of them.
 _MOST_FRAMES = 64
@@ -73,7 +74,15 @@ class ActionModule(ActionBase):
             )
             archive = Archive.open(_from_here(arguments["archive"]))
             dest = _from_here(arguments["dest"])
-            files = report_files.make(archive, limits, dest, arguments["force"], self._task.check_mode, warnings.append)
+            files = report_files.make(
+                archive,
+                limits,
+                dest,
+                arguments["force"],
+                self._task.check_mode,
+                warnings.append,
+                _from_here(arguments["triage"]),
+            )
         except (ArchiveError, HintError, OutputError, SpoolError) as error:
             raise AnsibleActionFail(str(error)) from error
         if not files.reports:

@@ -100,6 +100,13 @@ options:
     type: list
     elements: path
     default: []
+  triage:
+    description:
+      - Directory of the looks that the role P(offheap.profiler.triage#role) has taken. Where it is there, the fleet's
+        page shows their verdicts too.
+      - A relative path begins at the directory that C(ansible-playbook) was started in.
+    type: path
+    default: offheap/triage
 seealso:
   - module: offheap.profiler.heap_fetch
 """

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import leak_reports
+from . import leak_reports, triage_table
 from .archive import Archive, directory_name
 from .leak_reports import Limits, Report
 from .output_file import write
@@ -41,10 +41,17 @@ class Files:
 
 
 def make(
-    archive: Archive, limits: Limits, dest: Path, force: bool, check_mode: bool, warn: Callable[[str], None]
+    archive: Archive,
+    limits: Limits,
+    dest: Path,
+    force: bool,
+    check_mode: bool,
+    warn: Callable[[str], None],
+    triage: Path | None = None,
 ) -> Files:
     """Read the archive and write the reports below ``dest``. Without ``force`` a file that is there is left alone.
 
+    ``triage`` is a directory of samples (triage_samples.py), whose verdicts are shown where it is there.
     In check mode nothing is written, and ``changed`` has what would be. Raises ArchiveError, OutputError.
     """
     seen = Fleet()
@@ -66,7 +73,9 @@ def make(
         }
         files.reports.append((report, paths))
     if found:
-        files.fleet = {kind: bring(dest / _FLEET[kind], text) for kind, text in _of_fleet(seen.data()).items()}
+        looked = triage_table.findings(triage, limits.units, limits.hosts, warn) if triage and triage.is_dir() else []
+        data = {**seen.data(), "triage": [finding.data for finding in looked]}
+        files.fleet = {kind: bring(dest / _FLEET[kind], text) for kind, text in _of_fleet(data).items()}
     return files
 
 

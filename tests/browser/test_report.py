@@ -213,6 +213,27 @@ def test_nothing_is_wider_than_the_screen(opened: Open, width: int, scheme: str)
     assert dark == (scheme == "dark")
 
 
+def test_verdicts_of_the_triage(opened: Open, pages: Pages) -> None:
+    found = {
+        "unit": "cache.service",
+        "host": "<b>web1</b>",
+        "verdict": "malloc-arenas",
+        "reason": "14 of 20 MiB are kept free in 12 arenas",
+        "next_step": "try MALLOC_ARENA_MAX=2",
+        "rss": 50 << 20,
+        "watched": 600.0,
+        "growth_bytes_per_hour": 3 << 20,
+        "notes": ["an agent in the JVM is a suspect: jdwp"],
+    }
+    path = pages("triage", lambda: {**fleets.fleet(hosts=3, leaking=1, dumps=6), "triage": [found]})
+    page = opened(path)
+    row = page.locator("#triage tbody tr")
+    assert row.count() == 1
+    for text in ("<b>web1</b>", "malloc-arenas", "50.0 MiB", "+3.0 MiB/h", "Next: try MALLOC_ARENA_MAX=2", "jdwp"):
+        assert text in row.inner_text()
+    assert opened().locator("#triage").count() == 0
+
+
 def test_names_are_text(opened: Open, pages: Pages) -> None:
     path = pages("hostile", fleets.hostile)
     page = opened(path)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -72,8 +72,20 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
         if len(unit["hosts"]) > _MOST_HOSTS:
             yield f"  ... {len(unit['hosts']) - _MOST_HOSTS} more hosts"
         yield from _memory(unit["hosts"][0])
+    yield from _triage(data.get("triage", []))
     yield ""
     yield "± is the 95 % interval. Rates per host are means over the hosts that leak."
+
+
+def _triage(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not findings:
+        return
+    yield ""
+    yield "Triage, growth by kind of memory:"
+    for one in findings:
+        yield from _wrapped(f"{one['unit']} on {one['host']}: {one['verdict']}. {one['reason']}", 2)
+        if one["verdict"] != "not-growing":
+            yield from _wrapped(f"Next: {one['next_step']}", 4)
 
 
 def _memory(host: Mapping[str, Any]) -> Iterator[str]:

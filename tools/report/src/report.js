@@ -13,6 +13,7 @@ import { waterfall } from "./memory.js";
 import { Stacks, measure } from "./stacks.js";
 import { ANSWERS, hostButtons, suspectItems, threadButtons } from "./lists.js";
 import { card } from "./summary.js";
+import { triage } from "./triage.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 // Of a process's time, so much at its start is not compared with: trend.py does the same.
@@ -52,6 +53,7 @@ function build() {
         panel("suspected", "Suspects", make("suspects", "ol")),
         panel("stacks", "Stacks", controls(), make("detail", "p", { class: "detail", "aria-live": "polite" }), graphs()),
         panel("threads", "Threads", make("threadlist", "div")),
+        ...(data.triage?.length ? [panel("triage", "Triage: growth by kind of memory", triage(data.triage))] : []),
         h("footer", {}, make("fineprint", "p"), h("p", {}, keys())),
         make("tip", "div", { role: "tooltip", hidden: true }),
     );

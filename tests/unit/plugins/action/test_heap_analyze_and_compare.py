@@ -85,7 +85,10 @@ def test_two_processes_are_compared(dumps: list[Path], tmp_path: Path) -> None:
     result = ansible("heap_compare", tmp_path, before=str(dumps[0]), after=str(dumps[1]), dest="c.json", format="json")
     assert result["comparable"]
     assert result["before"]["build_id"] == result["after"]["build_id"]
-    assert result["counts"]["not_significant"] >= 4
+    counts = result["counts"]
+    # One in twenty that are the same may be flagged: how many that is, test_compare.py counts over a hundred runs.
+    assert counts["new"] == counts["gone"] == 0, "stacks are compared by name, wherever their code lies"
+    assert counts["not_significant"] > 0 and counts["not_significant"] + counts["grown"] + counts["shrunk"] >= 4
     document = json.loads((tmp_path / "c.json").read_text())
     assert document["total"] == result["total"]
     assert len(document["differences"]) == sum(result["counts"].values())
