@@ -111,6 +111,7 @@ class Connector:
         self._password = password
         self._gateways: dict[str, _Gateway] = {}
         self._streams: set[Stream] = set()
+        self._is_over = False
         self._lock = threading.Lock()
 
     def __enter__(self) -> Connector:
@@ -122,8 +123,9 @@ class Connector:
             gateway.connection.close()
 
     def hang_up(self) -> None:
-        """End the sessions that other threads still have."""
+        """End the sessions that other threads still have, and those that they are about to begin."""
         with self._lock:
+            self._is_over = True
             streams_now = list(self._streams)
         for stream in streams_now:
             stream.close()
@@ -137,6 +139,8 @@ class Connector:
         with contextlib.ExitStack() as stack:
             stream, ready, prompt = self._stream(target, stack)
             with self._lock:
+                if self._is_over:
+                    raise ConnectError("it was interrupted")
                 self._streams.add(stream)
             stack.callback(self._forget, stream)
             yield Session(stream, ready, prompt, lambda: self._password(target))

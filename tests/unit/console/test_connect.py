@@ -9,8 +9,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from ansible_collections.offheap.profiler.console.connect import ConnectError, KnownHosts
-from ansible_collections.offheap.profiler.console.target import Settings
+from ansible_collections.offheap.profiler.console.connect import ConnectError, Connector, KnownHosts
+from ansible_collections.offheap.profiler.console.target import Settings, from_word
 
 OURS, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
 
@@ -59,3 +59,11 @@ def test_an_alias_is_what_counts(tmp_path: Path) -> None:
 def test_a_new_key_that_is_accepted_is_remembered(tmp_path: Path, option: bool, setting: str) -> None:
     _policy, path = shown(tmp_path, "", accept_new=option, stricthostkeychecking=setting)
     assert path.read_text() == line("app1", OURS)
+
+
+def test_nothing_begins_after_hanging_up() -> None:
+    """A thread that was still connecting then would otherwise go to work, and be waited for."""
+    with Connector(False, 5, lambda _target: None) as connector:
+        connector.hang_up()
+        with pytest.raises(ConnectError, match="interrupted"), connector.session(from_word("localhost")):
+            pytest.fail("a session has begun")
