@@ -183,7 +183,19 @@ def test_an_interrupt_leaves_nothing(
 ) -> None:
     """On slow, whose Python takes three seconds to begin."""
     process = subprocess.Popen(
-        [f"{PROGRAMS}/fab", "-r", str(collection), "-i", str(inventory), "collect", "--limit", "slow"],
+        # What was started in the background of a script inherits that interrupts are ignored.
+        [
+            "env",
+            "--default-signal=INT",
+            f"{PROGRAMS}/fab",
+            "-r",
+            str(collection),
+            "-i",
+            str(inventory),
+            "collect",
+            "--limit",
+            "slow",
+        ],
         cwd=tmp_path,
         env=environment(controller, inventory),
         stdin=subprocess.DEVNULL,
