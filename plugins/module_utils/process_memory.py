@@ -46,7 +46,7 @@ def look(pid: int, jvm_timeout: float, proc: str = "/proc") -> dict[str, Any]:
         "age": max(0.0, time.time() - procfs.start_time(pid, proc)),
         "threads": int(status.get("Threads", "0")),
         "fds": _count_fds(pid, proc, not_readable),
-        **{key: _kib(status.get(field, "")) for key, field in _SIZES.items()},
+        **_sizes(status),
     }
     facts.update(_allocator(pid, proc, not_readable))
     ranges = []
@@ -68,6 +68,10 @@ def look(pid: int, jvm_timeout: float, proc: str = "/proc") -> dict[str, Any]:
         facts["jvm"]["nmt"]["rss_beyond"] = facts["rss"] - facts["jvm"]["nmt"]["committed"]
     facts["not_readable"] = not_readable
     return facts
+
+
+def _sizes(status: dict[str, str]) -> dict[str, int | None]:
+    return {key: _kib(status.get(field, "")) for key, field in _SIZES.items()}
 
 
 def _kib(text: str) -> int | None:
@@ -125,6 +129,8 @@ def _memory(
         pointers = memory_map.stack_pointers(pid, proc)
         try:
             found = memory_map.read(pid, memory_map.Knowledge(ranges, pointers, glibc, peek), proc)
+            # The kernel's numbers of this moment: a JVM may have taken its time to answer, and have grown meanwhile.
+            facts.update(_sizes(procfs.status(pid, proc)))
         except procfs.ProcessGone:
             raise
         except procfs.ProcfsError as exc:
