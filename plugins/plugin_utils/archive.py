@@ -124,7 +124,10 @@ class Archive:
         try:
             found = json.loads(index.read_text(encoding="utf-8"))
         except FileNotFoundError as exc:
-            raise ArchiveError(f"there is no archive in {root}: {index.name} is missing") from exc
+            raise ArchiveError(
+                f"there is no archive in {root}: collect_profiles (the module heap_fetch, or fab collect) makes it; if"
+                " it lies elsewhere, say so with offheap_archive"
+            ) from exc
         except (OSError, ValueError) as exc:
             raise ArchiveError(f"cannot read {index}: {exc}") from exc
         if not isinstance(found, dict) or found.get("format") != FORMAT:
