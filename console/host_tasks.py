@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Fabric tasks that work on all their hosts at once: which hosts those are, and how to get there."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fabric import main as fabric_main
+from fabric import task
+from invoke.context import Context
+from invoke.exceptions import Exit
+
+from ..plugins.plugin_utils.archive import ArchiveError
+from . import fleet, inventory, screen, target
+from .connect import Connector
+from .session import Session
+
+_FLEET_HELP = {
+    "inventory": "Ansible inventory; may be given several times (also as fab -i INVENTORY TASK)",
+    "limit": "pattern of hosts, as ansible-playbook --limit has it",
+    "json": "print JSON",
+    "accept_new": "take the keys of hosts that were never seen before, and remember them in known_hosts; a key that has"
+    " changed is refused all the same",
+    "at_once": "hosts at once (32)",
+    "timeout": "seconds to wait for a connection (10)",
+}
+
+
+class Hosts:
+    """The hosts of a command and the way to them."""
+
+    def __init__(self, targets: list[target.Target], show: screen.Screen, options: dict[str, Any]) -> None:
+        self.targets = targets
+        self.show = show
+        self._options = options
+
+    def ask(
+        self, what: str, work: Callable[[target.Target, Session, screen.Steps], fleet.Result]
+    ) -> tuple[list[fleet.Outcome[fleet.Result]], int]:
+        """Do the work on all of them. Returns what came of each, by name, and how many failed, which has been said."""
+        outcomes = []
+        options = self._options
+        with (
+            Connector(options["accept_new"], float(options["timeout"]), self.show.password) as connector,
+            self.show.progress(what, len(self.targets)) as steps,
+        ):
+            bound = functools.partial(_bound, work, steps)
+            for outcome in fleet.run(self.targets, connector, bound, int(options["at_once"])):
+                outcomes.append(outcome)
+                steps.done()
+        outcomes.sort(key=lambda outcome: outcome.target.name)
+        return outcomes, self.show.failures(outcomes)
+
+
+def _bound(
+    work: Callable[..., fleet.Result], steps: screen.Steps, host: target.Target, session: Session
+) -> fleet.Result:
+    return work(host, session, steps)
+
+
+def on_hosts(body: Callable[..., int]) -> Any:
+    """A task for all hosts at once.
+
+    Fabric runs a task once for each host of -H, one after the other, and its post tasks once: so the task only takes
+    its arguments down, and its post task does the work. C(body) returns how many hosts failed.
+    """
+    noted: list[dict[str, Any]] = []
+
+    def work(context: Context) -> None:
+        options = noted[0]
+        noted.clear()
+        show = screen.Screen(options.pop("json"))
+        ways = {name: options.pop(name) for name in ("inventory", "limit", "accept_new", "at_once", "timeout")}
+        try:
+            if options.get("unit") == "" and body.__name__ != "collect":
+                raise target.TargetError("name the service with --unit, such as --unit frontend")
+            hosts = Hosts(_targets(ways["inventory"], ways["limit"]), show, ways)
+            failed = body(hosts, **options)
+        except (target.TargetError, ArchiveError) as error:
+            raise Exit(f"{error}", 2) from error
+        if failed:
+            raise Exit(code=1)
+
+    @functools.wraps(body)
+    def note(context: Context, **options: Any) -> None:
+        noted.append(options)
+
+    note.__signature__ = _with_fleet_options(body)  # type: ignore[attr-defined]
+    # Without positional arguments: --help would be taken for one.
+    return task(
+        post=[task(work)], positional=[], iterable=["inventory"], help={**_FLEET_HELP, **getattr(body, "help", {})}
+    )(note)
+
+
+def _with_fleet_options(body: Callable[..., int]) -> inspect.Signature:
+    own = list(inspect.signature(body).parameters.values())
+    options = {"inventory": None, "limit": "", "json": False, "accept_new": False, "at_once": 32, "timeout": 10}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature(
+        [own[0], *(inspect.Parameter(name, kind, default=value) for name, value in options.items()), *own[1:]]
+    )
+
+
+def helped(**texts: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """What --help says of a task's own options."""
+
+    def mark(body: Callable[..., int]) -> Callable[..., int]:
+        body.help = texts  # type: ignore[attr-defined]
+        return body
+
+    return mark
+
+
+def _targets(inventories: list[str], limit: str) -> list[target.Target]:
+    """The hosts of -H, or of the inventories.
+
+    Fabric takes what follows its own -i for a private key: what is none is an inventory here.
+    """
+    core = fabric_main.program.core[0].args
+    given = list(core.identity.value or [])
+    keys = [path for path in given if _is_private_key(path)]
+    inventories = [*inventories, *(path for path in given if path not in keys)]
+    if core.hosts.value:
+        if inventories or limit:
+            raise target.TargetError("name hosts with -H, or an inventory with -i and --limit, not both")
+        return [target.from_word(word.strip(), keys) for word in core.hosts.value.split(",") if word.strip()]
+    return inventory.targets(inventories, limit)
+
+
+def _is_private_key(path: str) -> bool:
+    try:
+        with Path(path).expanduser().open("rb") as stream:
+            return b"PRIVATE KEY-----" in stream.readline(200)
+    except OSError:
+        return False
