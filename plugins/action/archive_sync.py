@@ -13,6 +13,7 @@ from ansible.plugins.action import ActionBase
 
 from ..plugin_utils.archive import Archive, ArchiveError, library_missing
 from ..plugin_utils.remote_archive import Remote, fsspec_missing
+from ..plugin_utils.stored_samples import pyarrow_missing
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -33,7 +34,8 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        if library := library_missing() or ("fsspec" if fsspec_missing() else ""):
+        missing = {"fsspec": fsspec_missing(), "pyarrow": pyarrow_missing()}
+        if library := library_missing() or next((library for library, gone in missing.items() if gone), ""):
             raise AnsibleActionFail(missing_required_lib(library))
         root, check = Path.cwd() / Path(arguments["archive"]).expanduser(), self._task.check_mode
         warnings: list[str] = []

@@ -5,20 +5,21 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
 from ..module_utils.spool import SpoolError, check_unit
-from ..plugin_utils import fleet, leak_limits
+from ..plugin_utils import fleet, leak_limits, sample_files
 from ..plugin_utils.archive import Archive, ArchiveError, library_missing
 from ..plugin_utils.fleet import Leak
 from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.leak_limits import BaselineError
+from ..plugin_utils.stored_samples import pyarrow_missing
 from ..plugin_utils.suspects import Answer
 from ..plugin_utils.symbols import symbolic_missing
 
@@ -34,6 +35,8 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 _MOST_FRAMES = 64
 
+display = Display()
+
 
 class ActionModule(ActionBase):
     """Reads the archive and connects to no host."""
@@ -46,7 +49,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        missing = {"symbolic": symbolic_missing(), "pydemumble": demangler_missing()}
+        missing = {"symbolic": symbolic_missing(), "pydemumble": demangler_missing(), "pyarrow": pyarrow_missing()}
         if library := library_missing() or next((library for library, gone in missing.items() if gone), ""):
             raise AnsibleActionFail(missing_required_lib(library))
         warnings: list[str] = []
@@ -54,12 +57,12 @@ class ActionModule(ActionBase):
             units = [check_unit(unit) for unit in arguments["units"]]
             known = leak_limits.read_baseline(_from_here(arguments["baseline"])) if arguments["baseline"] else None
             archive = Archive.open(_from_here(arguments["archive"]))
-            with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
-                kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
-                symcaches = archive.symcaches if kept else Path(passing)
-                leaks, watched = fleet.rank(
-                    archive, symcaches, warnings.append, units, arguments["hosts"], max(arguments["min_span"], 0)
-                )
+            kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
+            if notice := sample_files.notice(archive, units, arguments["hosts"]):
+                display.display(notice, stderr=True)
+            leaks, watched = fleet.rank(
+                archive, warnings.append, units, arguments["hosts"], max(arguments["min_span"], 0), kept
+            )
             result["changed"] = self._record(leaks, arguments["record"])
         except (ArchiveError, BaselineError, SpoolError, OSError) as error:
             raise AnsibleActionFail(str(error)) from error

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,17 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
 from ..module_utils.spool import SpoolError, check_unit
-from ..plugin_utils import fleet, output_file, prometheus, pyroscope
+from ..plugin_utils import fleet, output_file, prometheus, pyroscope, sample_files
 from ..plugin_utils.archive import Archive, ArchiveError, Capture, library_missing
 from ..plugin_utils.export import pprof, profile_proto
 from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.output_file import OutputError
 from ..plugin_utils.pyroscope import PushError, Server
 from ..plugin_utils.sources import Reader, SourceError, open_reader
+from ..plugin_utils.stored_samples import pyarrow_missing
 from ..plugin_utils.symbols import symbolic_missing
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -38,6 +39,8 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "textfile": {"type": "path"},
     "required": {"type": "bool", "default": False},
 }
+
+display = Display()
 
 
 class ActionModule(ActionBase):
@@ -55,6 +58,7 @@ class ActionModule(ActionBase):
             "symbolic": symbolic_missing(),
             "pydemumble": demangler_missing(),
             "protobuf": profile_proto.protobuf_missing(),
+            "pyarrow": pyarrow_missing(),
         }
         if library := library_missing() or next((library for library, gone in missing.items() if gone), ""):
             raise AnsibleActionFail(missing_required_lib(library))
@@ -126,10 +130,10 @@ class ActionModule(ActionBase):
     def _write(
         self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
     ) -> None:
-        with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
-            kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
-            symcaches = archive.symcaches if kept else Path(passing)
-            leaks, watched = fleet.rank(archive, symcaches, problems.append, units, arguments["hosts"])
+        kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
+        if notice := sample_files.notice(archive, units, arguments["hosts"]):
+            display.display(notice, stderr=True)
+        leaks, watched = fleet.rank(archive, problems.append, units, arguments["hosts"], kept=kept)
         content = prometheus.render(leaks, watched).encode("utf-8", "replace")
         changed = output_file.write(_from_here(arguments["textfile"]), content, True, self._task.check_mode)
         result["changed"] = result["changed"] or changed

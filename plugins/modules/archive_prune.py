@@ -40,7 +40,6 @@ attributes:
     platforms: posix
 requirements:
   - zstandard (Python library, on the controller)
-  - pyarrow (Python library, on the controller)
 options:
   archive:
     description:

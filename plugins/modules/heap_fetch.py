@@ -103,7 +103,6 @@ notes:
     for other connections.
 requirements:
   - zstandard (Python library, on the controller)
-  - pyarrow (Python library, on the controller)
 seealso:
   - module: offheap.profiler.profiled_unit
   - module: offheap.profiler.archive_prune

@@ -4,7 +4,8 @@
 
     <archive>/archive.json                                                       {"format": 2}
     <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/
-        capture.json, dump.heap.zst, samples.parquet, perf.map.gz (where there is one); "removed" alone where it was
+        capture.json, dump.heap.zst, perf.map.gz (where there is one); "removed" alone where it was
+        samples.parquet, once somebody has needed it (sample_files.py)
     <archive>/images/<build-id>/<file name>
     <archive>/symcaches/<build-id>.symcache
     <archive>/.incoming/<random>/                                                 what is being written
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ..module_utils import dump
-from . import capture_facts, heap_v2, stored_samples
+from . import capture_facts
 from .capture_facts import ArchiveError
 from .durable_files import compress, lock, make_directory, rename_directory, sync, write
 
@@ -38,18 +39,18 @@ except ImportError:
 else:
     zstandard = _zstandard
 
-__all__ = ["Archive", "ArchiveError", "Capture", "Image", "directory_name"]
+__all__ = ["Archive", "ArchiveError", "Arrived", "Capture", "Image", "directory_name"]
 
 FORMAT = 2
 DUMP = "dump.heap.zst"
 #: all that is left of a capture that was removed, so that it is not brought again
 REMOVED = "removed"
-# The samples of a larger dump are not stored: that takes twenty times its size in memory.
-_LARGEST_WITH_SAMPLES = 64 << 20
 #: a perf map in a capture's directory, compressed with gzip
 PERF_MAP = "perf.map.gz"
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _MAX_NAME = 240
+# Level 3 takes half as long again and packs real dumps no better.
+_LEVEL = 2
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,6 @@ class Capture:
         return self.path / DUMP
 
     @property
-    def samples(self) -> Path | None:
-        """The dump's samples (stored_samples.py); None of a dump that could not be parsed or was too large."""
-        path = self.path / stored_samples.NAME
-        return path if path.is_file() else None
-
-    @property
     def perf_map(self) -> Path | None:
         """Where the process's compiled code lay (perf_map.py), if that was brought with this dump."""
         path = self.path / PERF_MAP
@@ -98,6 +93,15 @@ class Capture:
             for image in self.facts["images"]
             if image["build_id"] is not None
         ]
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A file whose content is what the facts of the dump say (who brings it has checked it), and a perf map with it."""
+
+    facts: dict[str, Any]
+    dump: Path
+    perf_map: Path | None = None
 
 
 def directory_name(text: str) -> str:
@@ -237,30 +241,49 @@ class Archive:
 
     def has(self, facts: dict[str, Any]) -> bool:
         """Whether the archive has this very dump, or had it."""
-        return self.place(facts).is_dir()
+        place = self.place(facts)
+        if not place.is_dir():
+            return False
+        # Its host will be told that it is safe. Whoever brought it may have been killed before the disk had it.
+        with _failing(f"cannot read {place.parent}"):
+            sync(place.parent)
+        return True
 
     def add_capture(self, facts: dict[str, Any], dump_file: Path, perf_map: Path | None = None) -> tuple[Capture, bool]:
-        """Bring a dump in, and a perf map with it. Returns the capture, and False where it was there already.
+        """As C(add_captures), of a single one."""
+        with self.incoming() as aside:
+            (added,) = self.add_captures([Arrived(facts, dump_file, perf_map)], aside)
+        return added
 
-        The content of C(dump_file) must be what the facts say (the caller has checked it). Dump and map are
-        compressed, and the dump's samples are stored beside it. What was removed from the archive comes back.
+    def add_captures(self, arrived: Iterable[Arrived], aside: Path) -> list[tuple[Capture, bool]]:
+        """Bring dumps in. Returns the captures, each with False where it was there already. C(aside) is of C(incoming).
+
+        Each is there when it is whole, and when all are returned no power failure takes them back. What was removed
+        from the archive comes back.
         """
-        place = self.place(facts)
-        added = False
-        if not place.is_dir() or _is_removed(place):
-            with self.incoming() as aside, _failing(f"cannot write the capture {place}"):
-                capture = aside / "capture"
-                capture.mkdir()
-                _write_dump(facts, dump_file, capture)
-                if perf_map is not None:
-                    compress(perf_map, capture / PERF_MAP)
-                write(capture / "capture.json", json.dumps(facts, indent=1, sort_keys=True).encode() + b"\n")
-                sync(capture)
-                make_directory(place.parent)
-                if _is_removed(place):
-                    os.rename(place, aside / REMOVED)
-                added = rename_directory(capture, place)
-        return self._read_capture(place), added
+        found = [self._add(one, self.place(one.facts), aside) for one in arrived]
+        for parent in {capture.path.parent for capture, _added in found}:
+            with _failing(f"cannot write {parent}"):
+                sync(parent)
+        return found
+
+    def _add(self, arrived: Arrived, place: Path, aside: Path) -> tuple[Capture, bool]:
+        if place.is_dir() and not _is_removed(place):
+            return self._read_capture(place), False
+        with _failing(f"cannot write the capture {place}"), tempfile.TemporaryDirectory(dir=aside) as own:
+            capture = Path(own) / "capture"
+            capture.mkdir()
+            _pack(arrived.dump, capture / DUMP)
+            if arrived.perf_map is not None:
+                compress(arrived.perf_map, capture / PERF_MAP)
+            write(capture / "capture.json", json.dumps(arrived.facts, sort_keys=True).encode() + b"\n")
+            sync(capture)
+            make_directory(place.parent)
+            if _is_removed(place):
+                os.rename(place, Path(own) / REMOVED)
+            if rename_directory(capture, place):
+                return _capture(place, arrived.facts), True
+        return self._read_capture(place), False
 
     def remove_capture(self, capture: Capture) -> None:
         """Take a capture out. Its place remains, empty, so that it is not brought again from its host."""
@@ -270,6 +293,7 @@ class Archive:
             with contextlib.suppress(FileNotFoundError):  # another process was first
                 os.rename(capture.path, aside / "capture")
                 rename_directory(aside / "place", capture.path)
+                sync(capture.path.parent)
 
     def add_image(self, build_id: str, basename: str, source: Path) -> Path:
         """Bring an image in, unless the archive has one of this build. The caller has checked that it is this build."""
@@ -308,26 +332,16 @@ class Archive:
         sync(target)
 
 
-def _write_dump(facts: dict[str, Any], dump_file: Path, directory: Path) -> None:
-    """The dump, compressed, and its samples where it can be parsed."""
-    with dump_file.open("rb") as stream, (directory / DUMP).open("xb") as packed:
-        compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
-        compressor.copy_stream(stream, packed, size=dump_file.stat().st_size)
-    sync(directory / DUMP)
-    if dump_file.stat().st_size <= _LARGEST_WITH_SAMPLES:
-        # What cannot be parsed is kept all the same: a later version may read it.
-        with contextlib.suppress(heap_v2.HeapFormatError):
-            parsed = heap_v2.parse(dump_file.read_bytes(), facts["dump"]["name"])
-            name = dump.parse_name(facts["dump"]["name"])
-            stored_samples.write(directory / stored_samples.NAME, parsed, facts, name.sequence if name else 0)
-            sync(directory / stored_samples.NAME)
+def _pack(source: Path, target: Path) -> None:
+    with source.open("rb") as stream, target.open("xb") as packed:
+        compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+        compressor.copy_stream(stream, packed, size=source.stat().st_size)
+    sync(target)
 
 
 def library_missing() -> str:
     """The name of a library that writing needs and that is not there, or an empty text."""
-    if zstandard is None:
-        return "zstandard"
-    return "pyarrow" if stored_samples.pyarrow_missing() else ""
+    return "zstandard" if zstandard is None else ""
 
 
 def _is_removed(path: Path) -> bool:

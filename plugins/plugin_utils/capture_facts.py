@@ -24,6 +24,7 @@ _MAX_IMAGES = 65536
 _KEY = re.compile(r"([0-9]{1,10})-[0-9a-f]{8}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _BUILD_ID = re.compile(r"(?:[0-9a-f]{2}){4,64}\Z")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 
 
@@ -39,7 +40,7 @@ def is_build_id(value: object) -> bool:
 def _is_text(value: object) -> bool:
     if not isinstance(value, str) or not 0 < len(value) <= _MAX_TEXT:
         return False
-    return not any("\ud800" <= character <= "\udfff" for character in value)
+    return not _SURROGATE.search(value)
 
 
 def _is_count(value: object) -> bool:

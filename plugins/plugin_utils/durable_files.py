@@ -32,14 +32,13 @@ def make_directory(path: Path) -> None:
 
 
 def rename_directory(source: Path, target: Path) -> bool:
-    """False when another writer was first."""
+    """False when another writer was first. Whoever confirms it brings the target's parent to the disk before."""
     try:
         os.rename(source, target)
     except OSError as exc:
         if exc.errno in (errno.EEXIST, errno.ENOTEMPTY):
             return False
         raise
-    sync(target.parent)
     return True
 
 

@@ -235,8 +235,10 @@ def without_known(listing: Listing, archive: Archive | None) -> tuple[list[Found
     """New dumps, dumps that the archive has already, and the images it lacks. No archive yet: everything is new."""
     if archive is None:
         return listing.captures, [], listing.images
-    known = [found for found in listing.captures if archive.has(found.facts)]
-    new = [found for found in listing.captures if not archive.has(found.facts)]
+    new: list[Found] = []
+    known: list[Found] = []
+    for found in listing.captures:
+        (known if archive.has(found.facts) else new).append(found)
     lacking = set(archive.missing_images(image.build_id for image in listing.images))
     return new, known, [image for image in listing.images if image.build_id in lacking]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -85,21 +86,26 @@ class Leak:
 
 def rank(
     archive: Archive,
-    symcaches: Path,
     warn: Callable[[str], None],
     units: Sequence[str] = (),
     hosts: Sequence[str] = (),
     least_span: float = LEAST_SPAN,
+    kept: bool = True,
 ) -> tuple[list[Leak], list[Watched]]:
-    """The leaks of an archive, the fastest first, and every process that was looked at."""
-    symbolizer = Symbolizer(archive.image, symcaches)
+    """The leaks of an archive, the fastest first, and every process that was looked at.
+
+    What had to be prepared is ``kept`` in the archive, or else nothing is written there. Raises ArchiveError.
+    """
     leaks: list[Leak] = []
     watched: list[Watched] = []
-    for unit in sorted(unquote(path.name) for path in (archive.root / "captures").glob("*") if path.is_dir()):
-        if not units or unit in units:
-            of_unit = list(_judged(archive, unit, hosts, least_span, Reader(symbolizer, warn), warn))
-            leaks += together(of_unit)
-            watched += of_unit
+    with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
+        symbolizer = Symbolizer(archive.image, archive.symcaches if kept else Path(passing))
+        for unit in sorted(unquote(path.name) for path in (archive.root / "captures").glob("*") if path.is_dir()):
+            if not units or unit in units:
+                reader = Reader(archive, symbolizer, warn, kept)
+                of_unit = list(_judged(archive, unit, hosts, least_span, reader, warn))
+                leaks += together(of_unit)
+                watched += of_unit
     for warning in dict.fromkeys(symbolizer.warnings):
         warn(warning)
     return sorted(leaks, key=lambda leak: leak.growth, reverse=True), watched

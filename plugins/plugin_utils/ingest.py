@@ -11,7 +11,7 @@ from typing import Any
 
 from ..module_utils import elf, jit_map, staging
 from . import transfer
-from .archive import Archive, Capture
+from .archive import Archive, Arrived, Capture
 from .fetch_plan import Batch, Found
 from .function_names import printable
 from .transfer import TransferError
@@ -100,28 +100,28 @@ def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Pa
             continue
         archive.add_image(image.build_id, image.basename, files[member])
         result.images.append(image.build_id)
+    arrived = []
     for member, found in batch.dumps.items():
         if member not in files:
             continue
         if transfer.file_sha256(files[member]) != found.facts["dump"]["sha256"]:
             result.problems.append(f"{_title(batch, member)} changed between listing and packing; left on the host")
             continue
-        result.captures.append(_add(archive, batch, packed, found, files[member], files))
+        arrived.append(_arrived(batch, packed, found, files[member], files))
         result.safe.append(found)
+    result.captures = archive.add_captures(arrived, aside)
     return result
 
 
-def _add(
-    archive: Archive, batch: Batch, packed: Packed, found: Found, dump: Path, files: dict[str, Path]
-) -> tuple[Capture, bool]:
-    """Store a dump with its perf map, or with the reason why there is none."""
+def _arrived(batch: Batch, packed: Packed, found: Found, dump: Path, files: dict[str, Path]) -> Arrived:
+    """A dump with its perf map, or with the reason why there is none."""
     member = next((member for member, dump_of in batch.maps.items() if dump_of is found), None)
     if member is None:
-        return archive.add_capture(found.facts, dump)
+        return Arrived(found.facts, dump)
     told: dict[str, str] = {"source": "beside" if found.map_identity else "process"}
     if member in packed.skipped:
         told = {"problem": printable(packed.skipped[member])}
-    return archive.add_capture({**found.facts, "perf_map": told}, dump, files.get(member))
+    return Arrived({**found.facts, "perf_map": told}, dump, files.get(member))
 
 
 def _build_id(file: Path) -> str | None:

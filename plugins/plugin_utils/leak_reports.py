@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from . import heap_v2, hints, packed, profile, reconciliation
+from . import archived_dump, heap_v2, hints, profile, reconciliation
 from .archive import Archive, ArchiveError, Capture
 from .byte_size import as_text
 from .export import flamegraph, folded, text
@@ -145,7 +144,7 @@ def _report(
     if fleet is not None:
         by_time = sorted(series, key=lambda key: series[key][-1].time)
         newest = read[by_time[-1]][-1]
-        threads = by_thread(_parse(newest), _resolver(newest, symbolizer, names[by_time[-1]]))
+        threads = by_thread(archived_dump.read(newest, LARGEST_DUMP), _resolver(newest, symbolizer, names[by_time[-1]]))
         processes = [Process(key, read[key], series[key]) for key in by_time]
         processes[-1] = replace(processes[-1], threads=threads)
         fleet.add(Observed(unit, host, verdict, report.headline, report.suspects, processes, report.hints))
@@ -166,17 +165,8 @@ def _thinned(captures: list[Capture]) -> list[Capture]:
 
 def _read(capture: Capture, symbolizer: Symbolizer, maps: JitMaps) -> Point:
     """Raises OSError, ArchiveError or HeapFormatError."""
-    return Point(capture.time, profile.from_dump(_parse(capture), _resolver(capture, symbolizer, maps)))
-
-
-def _parse(capture: Capture) -> heap_v2.Dump:
-    """Raises OSError, ArchiveError or HeapFormatError."""
-    if capture.facts["dump"]["size"] > LARGEST_DUMP:
-        raise ArchiveError(f"{capture.dump} is larger than {as_text(LARGEST_DUMP)}")
-    data = packed.read(capture.dump, LARGEST_DUMP)
-    if hashlib.sha256(data).hexdigest() != capture.facts["dump"]["sha256"]:
-        raise ArchiveError(f"{capture.dump} is damaged: its checksum is not the one it had when it was brought")
-    return heap_v2.parse(data, f"{capture.dump} ({capture.facts['dump']['name']})")
+    dump = archived_dump.read(capture, LARGEST_DUMP)
+    return Point(capture.time, profile.from_dump(dump, _resolver(capture, symbolizer, maps)))
 
 
 def _resolver(capture: Capture, symbolizer: Symbolizer, maps: JitMaps) -> profile.Resolver:

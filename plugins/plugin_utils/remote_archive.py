@@ -12,7 +12,9 @@ import contextlib
 import gzip
 import hashlib
 import json
+import os
 import posixpath
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from ..module_utils import elf, jit_map
-from . import capture_facts, packed
-from .archive import DUMP, FORMAT, PERF_MAP, Archive, ArchiveError
+from . import capture_facts, packed, sample_files
+from .archive import DUMP, FORMAT, PERF_MAP, Archive, ArchiveError, Capture
 from .heap_v2 import HeapFormatError
+from .stored_samples import NAME as SAMPLES
+from .stored_samples import SamplesError
 
 try:
     import fsspec as _fsspec
@@ -71,15 +75,26 @@ class Remote:
             name = path.relative_to(archive.root).as_posix()
             if path.is_file() and not path.name.startswith(".") and name not in self._paths:
                 copied.images += 1
-                self._put(path, name, dry)
+                if not dry:
+                    self._put(path, name)
         for capture in archive.captures():
             place = capture.path.relative_to(archive.root).as_posix()
             if f"{place}/{_FACTS}" in self._paths:
                 continue
             copied.captures += 1
-            for path in sorted(capture.path.iterdir(), key=lambda path: path.name == _FACTS):
-                self._put(path, f"{place}/{path.name}", dry)
+            if not dry:
+                self._put_capture(archive, capture, place)
         return copied
+
+    def _put_capture(self, archive: Archive, capture: Capture, place: str) -> None:
+        """With its samples, since nobody makes them there."""
+        with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
+            kept = os.access(archive.root, os.W_OK)
+            files = {path.name: path for path in capture.path.iterdir()}
+            with contextlib.suppress(SamplesError):
+                files[SAMPLES] = sample_files.of(archive, capture, None if kept else Path(passing))
+            for name in sorted(files, key=lambda name: name == _FACTS):
+                self._put(files[name], f"{place}/{name}")
 
     def pull(self, archive: Archive, warn: Callable[[str], None], dry: bool = False) -> Copied:
         """Copy from there what the archive does not have. What is not sound is told and left. Raises ArchiveError."""
@@ -160,11 +175,10 @@ class Remote:
                 warn(f"{self.url}/{names[build_id]} was left: {error}")
         return count
 
-    def _put(self, source: Path, name: str, dry: bool) -> None:
-        if not dry:
-            with self._talking(name):
-                self._files.makedirs(posixpath.dirname(self._at(name)), exist_ok=True)
-                self._files.put_file(str(source), self._at(name))
+    def _put(self, source: Path, name: str) -> None:
+        with self._talking(name):
+            self._files.makedirs(posixpath.dirname(self._at(name)), exist_ok=True)
+            self._files.put_file(str(source), self._at(name))
 
     def _pipe(self, name: str, content: bytes) -> None:
         with self._talking(name):

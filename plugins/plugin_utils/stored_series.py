@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The series of a process from the samples that its captures have stored.
+"""The series of a process from the samples that are kept with its captures.
 
 Of most captures only three columns of numbers are read. What a stack's number stands for is looked up once for the
 whole archive: the same builds have the same stacks on every host. Compiled code has no names here (that needs the perf
@@ -9,13 +9,15 @@ maps of each process), and paths are compared only as far as it anyway.
 
 from __future__ import annotations
 
+import tempfile
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import heap_v2, stored_samples
-from .archive import Capture
+from . import heap_v2, sample_files, stored_samples
+from .archive import Archive, Capture
 from .profile import Frame, is_allocator_function, is_allocator_module
 from .series import Key, Series, stack_key, without_repeats
 from .stored_samples import JIT, UNMAPPED, Place, SamplesError
@@ -34,24 +36,30 @@ _Rows = tuple["Integers", "Numbers", "Numbers"]
 
 
 class Reader:
-    """Reads series. One object serves all processes of an archive; what cannot be read is told to ``warn``."""
+    """Reads series. One object serves all processes of an archive; what cannot be read is told to ``warn``.
 
-    def __init__(self, symbolizer: Symbolizer, warn: Callable[[str], None]) -> None:
+    Samples that had to be made stay in the archive, unless it is not ``kept``.
+    """
+
+    def __init__(self, archive: Archive, symbolizer: Symbolizer, warn: Callable[[str], None], kept: bool) -> None:
+        self._archive = archive
         self._symbolizer = symbolizer
         self._warn = warn
+        self._kept = kept
         self._frames: dict[Place, tuple[Frame, ...]] = {}
         self._stacks: dict[int, tuple[Frame, ...]] = {}
         self._names: dict[int, tuple[Key, Key]] = {}
 
     def read(self, captures: Sequence[Capture]) -> Series:
-        """The series of one process's captures, which are in the order of their times."""
+        """The series of one process's captures, which are in the order of their times. Raises ArchiveError."""
+        with nullcontext() if self._kept else tempfile.TemporaryDirectory(prefix="offheap-") as passing:
+            return self._read(captures, Path(passing) if passing else None)
+
+    def _read(self, captures: Sequence[Capture], passing: Path | None) -> Series:
         found: list[tuple[float, Path, _Rows]] = []
         for capture in captures:
-            samples = capture.samples
-            if samples is None:
-                self._warn(f"{capture.path} was left out: it has no samples")
-                continue
             try:
+                samples = sample_files.of(self._archive, capture, passing)
                 found.append((capture.time, samples, stored_samples.read_values(samples)))
             except SamplesError as error:
                 self._warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")

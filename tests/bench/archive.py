@@ -5,9 +5,11 @@
     archive.py [--captures 1000,3000,10000] [--output build/bench/archive.json]
 
 Each capture has 2,000 stacks of 24 frames, a hundred captures are one process, each on a host of its own, and one host
-in three leaks. Captures are brought in by two processes at once, as Ansible's forks would, and ranked by one. Seconds
-are of the wall clock, memory is the largest resident set of one process. There is no peer. Ends with status 1 when
-the ranking does not find the leak where it is, or when 10,000 captures take more than a minute or 4 GiB to rank.
+in three leaks. Captures are brought in by two processes at once, as Ansible's forks would, and ranked by one. C(ingest)
+is bringing them in and making their samples, which otherwise whoever ranks first would do; C(rank) finds the samples
+there. Seconds are of the wall clock, memory is the largest resident set of one process. There is no peer. Ends with
+status 1 when the ranking does not find the leak where it is, or when 10,000 captures take more than a minute or 4 GiB
+to rank.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import fleet
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils import fleet, sample_files
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive, Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.elf_image import ElfImage
 from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import unbias
 
@@ -112,22 +114,24 @@ def image(directory: Path) -> Path:
 
 
 def ingest(root: Path, hosts: range, per_process: int) -> None:
-    """Bring in the captures of some hosts, and print the seconds that this took, without making the dumps."""
+    """Bring in the captures of some hosts, with samples, and print the seconds this took, without making the dumps."""
     archive = Archive.create(root)
     with tempfile.TemporaryDirectory() as made:
         library = image(Path(made))
         captures = Captures(library)
         archive.add_image(BUILD_ID, library.name, library)
     spent = 0.0
-    with archive.incoming() as aside:
-        for host in hosts:
+    for host in hosts:
+        with archive.incoming() as aside:
+            arrived = []
             for sequence in range(per_process):
                 content = captures.dump(host, sequence)
-                (aside / "dump").write_bytes(content)
-                known = facts(content, host, sequence)
-                started = time.perf_counter()
-                archive.add_capture(known, aside / "dump")
-                spent += time.perf_counter() - started
+                (aside / f"dump-{sequence}").write_bytes(content)
+                arrived.append(Arrived(facts(content, host, sequence), aside / f"dump-{sequence}"))
+            started = time.perf_counter()
+            for capture, _added in archive.add_captures(arrived, aside):
+                sample_files.of(archive, capture)
+            spent += time.perf_counter() - started
     print(json.dumps({"seconds": spent}))
 
 
@@ -135,7 +139,7 @@ def rank(root: Path) -> None:
     started = time.perf_counter()
     archive = Archive.open(root)
     warnings: list[str] = []
-    leaks, watched = fleet.rank(archive, archive.symcaches, warnings.append)
+    leaks, watched = fleet.rank(archive, warnings.append)
     seconds = time.perf_counter() - started
     found = [
         {"growth": leak.growth, "error": leak.error, "hosts": sorted(leak.hosts), "watched": leak.watched}

@@ -67,7 +67,7 @@ def observe(tmp_path: Path, jemalloc: Path, library: Path) -> Observe:
 
 def _ranked(archive: Archive) -> tuple[list[Leak], Answer]:
     warnings: list[str] = []
-    leaks, (process,) = fleet.rank(archive, archive.symcaches, warnings.append)
+    leaks, (process,) = fleet.rank(archive, warnings.append)
     return leaks, process.verdict.answer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ansible.playbook.task import Task
 from ansible_collections.offheap.profiler.plugins.action import archive_sync
 from ansible_collections.offheap.profiler.plugins.modules import archive_sync as documentation
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.stored_samples import NAME
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import capture_samples
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
@@ -56,7 +58,8 @@ def _run(root: Path, url: str, direction: str, check: bool = False) -> dict[str,
 
 
 def _content(root: Path) -> dict[str, bytes]:
-    paths = [path for path in root.rglob("*") if path.is_file() and "symcaches" not in path.parts]
+    """Without what anybody can prepare again."""
+    paths = [path for path in root.rglob("*") if path.is_file() and not {"symcaches", NAME} & set(path.parts)]
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -92,11 +95,16 @@ def test_two_controllers_share_one(archive: Archive, url: str, tmp_path: Path) -
     assert {capture.host for capture in archive.captures()} == {"app1", "app2", "app9"}
 
 
-def test_what_is_pushed_is_read_in_place(archive: Archive, tmp_path: Path) -> None:
+@pytest.mark.parametrize("writable", [True, False])
+def test_what_is_pushed_is_read_in_place(
+    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
+) -> None:
+    monkeypatch.setattr(os, "access", lambda _path, _mode: writable)
     _run(archive.root, f"file://{tmp_path}/far", "push")
     with duckdb.connect() as connection:
         query = f"SELECT count(DISTINCT (host, sequence)) FROM '{tmp_path}/far/captures/*/*/*/*/samples.parquet'"
         assert connection.sql(query).fetchall() == [(6,)]
+    assert len(list(archive.root.rglob(NAME))) == (6 if writable else 0), "made on the way"
 
 
 @pytest.mark.parametrize("part", ["capture.json", "dump.heap.zst", "perf.map.gz", "image"])

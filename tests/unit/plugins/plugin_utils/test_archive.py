@@ -23,8 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils import archive as archive_module
-from ansible_collections.offheap.profiler.plugins.plugin_utils import capture_facts, stored_samples
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive, ArchiveError
+from ansible_collections.offheap.profiler.plugins.plugin_utils import capture_facts, sample_files, stored_samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive, ArchiveError, Arrived
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import capture_samples
 from ansible_collections.offheap.profiler.tests.unit.strategies import heap_dumps
 
@@ -62,7 +62,6 @@ def test_layout(archive: Archive, tmp_path: Path) -> None:
     assert json.loads((archive.root / "archive.json").read_text()) == {"format": 2}
     assert json.loads((archive.root / place / "capture.json").read_text()) == facts
     assert zstandard.decompress(capture.dump.read_bytes()) == b"dump"
-    assert capture.samples is None, "this dump says nothing"
     assert dump_file(tmp_path).exists(), "a file from outside is copied"
 
 
@@ -100,6 +99,24 @@ def test_adding_twice(archive: Archive, tmp_path: Path) -> None:
     assert not archive.has(capture_samples.facts(b"other"))
     other, added = archive.add_capture(capture_samples.facts(b"other"), dump_file(tmp_path, b"other"))
     assert added and other.path != first.path, "a process that got the number again is told by its content"
+
+
+def test_adding_many(archive: Archive, tmp_path: Path) -> None:
+    arrived = []
+    for host, sequence in (("a", 0), ("a", 1), ("b", 0), ("a", 1)):
+        content = f"{host} {sequence}".encode()
+        (tmp_path / f"{host}{sequence}").write_bytes(content)
+        arrived.append(
+            Arrived(capture_samples.facts(content, host=host, sequence=sequence), tmp_path / f"{host}{sequence}")
+        )
+    (removed, _added), *_rest = [archive.add_capture(one.facts, one.dump) for one in arrived[:2]]
+    archive.remove_capture(removed)
+    with archive.incoming() as aside:
+        found = archive.add_captures(arrived, aside)
+        assert list(aside.iterdir()) == []
+    assert [added for _capture, added in found] == [True, False, True, False]
+    assert found[1][0] == found[3][0]
+    assert [capture for capture, _added in found[:3]] == archive.captures(), "what was removed has come back"
 
 
 def test_images(archive: Archive, tmp_path: Path) -> None:
@@ -365,6 +382,7 @@ def _add_dumps(root: Path, number: int) -> None:
             (aside / "source").write_bytes(content)
             capture, _added = archive.add_capture(capture_samples.facts(content, sequence=number), aside / "source")
             os.write(1, f"{capture.path.name}\n".encode())
+            sample_files.of(archive, capture)
 
 
 def test_a_writer_killed_at_any_moment(tmp_path: Path) -> None:
@@ -397,8 +415,7 @@ def test_a_writer_killed_at_any_moment(tmp_path: Path) -> None:
             for capture in new:
                 content = zstandard.decompress(capture.dump.read_bytes())
                 assert hashlib.sha256(content).hexdigest() == capture.facts["dump"]["sha256"]
-                assert capture.samples is not None
-                assert len(stored_samples.read_values(capture.samples)[0]) == 1
+                assert len(stored_samples.read_values(sample_files.of(Archive.open(root), capture))[0]) == 1
         parent.stdin.close()
     assert len(confirmed) >= 25, "there was something to lose"
     with Archive.open(root).incoming():

@@ -87,7 +87,7 @@ def test_the_version_with_which_a_leak_appeared() -> None:
 def test_an_archive_is_ranked_as_its_reports_say(tmp_path: Path) -> None:
     archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
     warnings: list[str] = []
-    (leak,), watched = fleet.rank(archive, archive.symcaches, warnings.append)
+    (leak,), watched = fleet.rank(archive, warnings.append)
     leaking, healthy = reports(archive, archive.symcaches, Limits(), warnings.append)
     assert warnings == []
     assert [(process.host, process.verdict.answer) for process in watched] == [
@@ -96,18 +96,18 @@ def test_an_archive_is_ranked_as_its_reports_say(tmp_path: Path) -> None:
     (suspect,) = leaking.suspects
     assert leak.example == suspect
     assert leak.hosts == {"app1": suspect.growth}
-    assert fleet.rank(archive, archive.symcaches, warnings.append, hosts=["app2"])[0] == []
-    assert fleet.rank(archive, archive.symcaches, warnings.append, units=["other.service"]) == ([], [])
+    assert fleet.rank(archive, warnings.append, hosts=["app2"])[0] == []
+    assert fleet.rank(archive, warnings.append, units=["other.service"]) == ([], [])
 
 
 def test_what_cannot_be_read_is_told_and_left_out(tmp_path: Path) -> None:
     archive: Archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
     paths = [capture.path for capture in archive.captures(host="app1")]
     (paths[0] / stored_samples.NAME).write_bytes(b"PAR1")
-    (paths[3] / stored_samples.NAME).unlink()
+    (paths[3] / "dump.heap.zst").unlink()
     (archive.captures(host="app2")[0].path / "capture.json").write_text("{")
     warnings: list[str] = []
-    (leak,), watched = fleet.rank(archive, archive.symcaches, warnings.append)
+    (leak,), watched = fleet.rank(archive, warnings.append)
     assert [(process.host, process.verdict.points) for process in watched] == [("app1", 10)]
     assert leak.watched == 1 and watched[0].verdict.answer is Answer.LEAK
     for part in ("has no samples", "samples.parquet: ", "is damaged"):

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import copy
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,18 @@ def test_batches() -> None:
     assert [sorted(batch.sizes().values()) for batch in batches] == [[60, 100], [60], [500], [10]]
     assert list(batches[0].images) == [f"images/{capture_samples.BUILD_ID}"], "images first"
     assert list(fetch_plan.batches([], [], 160)) == []
+
+
+def test_fetching_loads_nothing_that_only_reading_needs() -> None:
+    """Dozens of processes fetch at once, and each would hold it."""
+    collections = next(path for path in sys.path if path.endswith("collections"))
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from ansible_collections.offheap.profiler.plugins.plugin_utils import archive, fetch_plan, ingest, transfer\n"
+        "print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script, collections], text=True, capture_output=True, check=True)
+    assert not {name.rpartition(".")[2] for name in loaded.stdout.split()} & {"heap_v2", "numpy", "pyarrow"}
 
 
 class Target:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, profile, stored_samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, profile, sample_files, stored_samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.stored_samples import Place, SamplesError
 from ansible_collections.offheap.profiler.tests.unit.strategies import heap_dumps, leaky_archives
 from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
@@ -42,6 +42,8 @@ def _dump(base: int = LIB) -> heap_v2.Dump:
 
 def test_duckdb_reads_an_archive_in_place(tmp_path: Path) -> None:
     archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=4)
+    for capture in archive.captures():
+        sample_files.of(archive, capture)
     glob = archive.root / "captures/*/*/*/*/samples.parquet"
     with duckdb.connect() as connection:
         rows = connection.sql(
