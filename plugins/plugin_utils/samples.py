@@ -182,8 +182,8 @@ def from_dump(dump: Dump, resolve: Resolver, build_ids: Mapping[str, str]) -> Sa
     bounds = _bounds_of_ends(dump.stack_ends)
     addresses, bounds = _without_allocator(addresses, bounds, functions, modules)
     stacks, bounds = _expand(addresses, bounds, places)
-    values = _unbiased(dump.counts, dump.sample_interval)
-    thread_values = _unbiased(dump.thread_counts, dump.sample_interval)
+    values = unbiased(dump.counts, dump.sample_interval)
+    thread_values = unbiased(dump.thread_counts, dump.sample_interval)
     return Samples(
         interval=dump.sample_interval,
         frames=list(frames),
@@ -260,7 +260,7 @@ def _expand(addresses: Integers, bounds: Integers, places: Integers) -> tuple[In
     return stacks, ends[bounds]
 
 
-def _unbiased(counts: Any, interval: int) -> Numbers:
+def unbiased(counts: Any, interval: int) -> Numbers:
     """The four columns of counters, unbiased record by record: the same doubles as everywhere (profile.unbias)."""
     values = np.zeros((4, len(counts)))
     columns = ((OBJECTS, counts.objects, counts.bytes), (ACCUM_OBJECTS, counts.accum_objects, counts.accum_bytes))

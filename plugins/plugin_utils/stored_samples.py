@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The samples of one capture as a Parquet file: what the numbers of the dump say, and where in which image.
 
-No names of functions: those need images, which may be brought later, and a file of a capture never changes. A place is
+No names of functions: those need images, which may be brought later, and the file does not change then. A place is
 known by build-id and file offset, so the same stack has the same number in every process on every host.
 
 One row per stack of the dump. docs/archive_format.md describes the columns.
@@ -10,15 +10,15 @@ One row per stack of the dump. docs/archive_format.md describes the columns.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import heap_v2
 from .heap_v2 import Dump
-from .profile import unbias
+from .samples import BYTES, OBJECTS, unbiased
 
 if TYPE_CHECKING:
     import numpy
@@ -74,6 +74,7 @@ def write(path: Path, dump: Dump, facts: Mapping[str, Any], sequence: int) -> No
     bounds = np.concatenate((np.zeros(1, dtype=np.int64), ends))
     addresses = np.array(dump.stack_addresses, dtype=np.int64)
     count = len(ends)
+    values = unbiased(dump.counts, dump.sample_interval)
     columns: dict[str, Any] = {
         "unit": _constant(facts["unit"], count),
         "host": _constant(facts["host"], count),
@@ -83,7 +84,7 @@ def write(path: Path, dump: Dump, facts: Mapping[str, Any], sequence: int) -> No
         "time": pa.array([_moment(facts["dump"]["time"])] * count, pa.timestamp("us")),
         "sample_interval": pa.array(np.full(count, min(dump.sample_interval, (1 << 63) - 1), dtype=np.int64)),
         "stack": pa.array(_stack_numbers(places, addresses, bounds)),
-        **dict(zip(_VALUES, _unbiased(dump.counts, dump.sample_interval), strict=True)),
+        **{name: pa.array(row) for name, row in zip(_VALUES, values, strict=True)},
         "frames": _list_of(bounds, _frames(places, addresses)),
         "threads": _threads(dump, count),
     }
@@ -141,54 +142,70 @@ def _encoded(column: Any) -> tuple[list[str | None], Integers]:
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _places(dump: Dump, build_ids: Mapping[str, str]) -> list[Place]:
-    """Where each of the dump's addresses lies. All are return addresses: the call ends one byte before."""
+class _Places(NamedTuple):
+    """Where each of the dump's addresses lies: C(images) has the position in C(names), of (module, build-id)."""
+
+    names: list[tuple[str, str]]
+    images: Integers
+    offsets: NDArray[numpy.uint64]
+
+
+def _places(dump: Dump, build_ids: Mapping[str, str]) -> _Places:
+    """All addresses are those of returns: the call ends one byte before."""
     mappings = sorted(dump.mappings, key=lambda mapping: mapping.start)
-    starts = [mapping.start for mapping in mappings]
-    found = []
-    for address in dump.addresses:
-        call = max(address - 1, 0)
-        position = bisect_right(starts, call) - 1
-        mapping = mappings[position] if position >= 0 and call < mappings[position].end else None
-        if mapping is None:
-            found.append(Place(UNMAPPED, "", call))
-        elif not mapping.path.startswith("/"):
-            named = mapping.path if mapping.path.startswith("[v") else ""
-            found.append(Place(named or (JIT if mapping.executable else UNMAPPED), "", call))
-        else:
-            build_id = build_ids.get(mapping.path + (" (deleted)" if mapping.deleted else ""), "")
-            path = mapping.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-            found.append(Place(path, build_id, call - mapping.start + mapping.offset))
-    return found
+    names = [*(_name(mapping, build_ids) for mapping in mappings), (UNMAPPED, "")]
+    starts = np.array([mapping.start for mapping in mappings], dtype=np.uint64)
+    # The last one is for what lies in no mapping; before the first mapping, the position -1 leads there too.
+    ends = np.array([*(mapping.end for mapping in mappings), 0], dtype=np.uint64)
+    shifts = np.array([*map(_shift, mappings), 0], dtype=np.uint64)
+    addresses = np.array(dump.addresses, dtype=np.uint64)
+    calls = addresses - (addresses > 0)
+    position = np.searchsorted(starts, calls, side="right") - 1
+    position[calls >= ends[position]] = len(mappings)
+    used, images = np.unique(position, return_inverse=True)
+    return _Places([names[at] for at in used.tolist()], images, calls + shifts[position])
 
 
-def _stack_numbers(places: Sequence[Place], addresses: Integers, bounds: Integers) -> Integers:
+def _shift(mapping: heap_v2.Mapping) -> int:
+    """From an address to the position in the file, modulo 2^64; code of no file keeps its address."""
+    return (mapping.offset - mapping.start) % (1 << 64) if mapping.path.startswith("/") else 0
+
+
+def _name(mapping: heap_v2.Mapping, build_ids: Mapping[str, str]) -> tuple[str, str]:
+    """(module, build-id)"""
+    if not mapping.path.startswith("/"):
+        named = mapping.path if mapping.path.startswith("[v") else ""
+        return named or (JIT if mapping.executable else UNMAPPED), ""
+    path = mapping.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return path, build_ids.get(mapping.path + (" (deleted)" if mapping.deleted else ""), "")
+
+
+def _stack_numbers(places: _Places, addresses: Integers, bounds: Integers) -> Integers:
     """A number for each stack that the same places always give (a 64-bit hash)."""
-    texts = (f"{place.build_id or place.module}+{place.offset}".encode() for place in places)
-    known = b"".join([blake2b(text, digest_size=8).digest() for text in texts])
+    prefixes = [(build_id or module).encode() for module, build_id in places.names]
+    named = zip(places.images.tolist(), places.offsets.tolist(), strict=True)
+    known = b"".join([blake2b(b"%b+%d" % (prefixes[at], offset), digest_size=8).digest() for at, offset in named])
     data = np.frombuffer(known, dtype=np.int64)[addresses].tobytes() if len(addresses) else b""
     limits = (8 * bounds).tolist()
     hashed = [blake2b(data[a:b], digest_size=8).digest() for a, b in pairwise(limits)]
     return np.frombuffer(b"".join(hashed), dtype=np.int64)
 
 
-def _frames(places: Sequence[Place], addresses: Integers) -> Any:
-    offsets = np.array([place.offset & ((1 << 63) - 1) for place in places], dtype=np.int64)
+def _frames(places: _Places, addresses: Integers) -> Any:
+    images = places.images[addresses]
+    modules, build_ids = ([name[part] for name in places.names] for part in (0, 1))
+    offsets = (places.offsets & np.uint64((1 << 63) - 1)).astype(np.int64)
     return pa.StructArray.from_arrays(
-        [
-            _by_place([place.module for place in places], addresses),
-            _by_place([place.build_id for place in places], addresses),
-            pa.array(offsets[addresses] if len(addresses) else np.zeros(0, dtype=np.int64)),
-        ],
+        [_chosen(modules, images), _chosen(build_ids, images), pa.array(offsets[addresses])],
         names=["module", "build_id", "offset"],
     )
 
 
-def _by_place(texts: list[str], addresses: Integers) -> Any:
-    known: dict[str, int] = {}
-    numbers = np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int32)
-    chosen = numbers[addresses] if len(addresses) else np.zeros(0, dtype=np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(chosen), pa.array(list(known), pa.string()))
+def _chosen(texts: Sequence[str], positions: Integers) -> Any:
+    """The text at each of the positions, each text kept once."""
+    known = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    numbers = np.array([known[text] for text in texts], dtype=np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(numbers[positions]), pa.array(list(known), pa.string()))
 
 
 def _threads(dump: Dump, count: int) -> Any:
@@ -196,23 +213,21 @@ def _threads(dump: Dump, count: int) -> Any:
     names = {thread.uid: thread.name for thread in dump.threads}
     lengths = np.bincount(np.array(dump.thread_stack, dtype=np.int64), minlength=count)
     bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)))
-    objects, size, _accum_objects, _accum_bytes = _unbiased(dump.thread_counts, dump.sample_interval)
-    threads = pa.StructArray.from_arrays(
+    number = np.array(dump.thread_uid, dtype=np.uint64)
+    threads, position = np.unique(number, return_inverse=True)
+    values = unbiased(dump.thread_counts, dump.sample_interval)
+    columns = pa.StructArray.from_arrays(
         [
-            pa.array(np.array(dump.thread_uid, dtype=np.uint64)),
-            pa.array([names.get(uid) or None for uid in dump.thread_uid], pa.string()).dictionary_encode(),
-            objects,
-            size,
+            pa.array(number),
+            pa.array([names.get(uid) or None for uid in threads.tolist()], pa.string())
+            .take(pa.array(position))
+            .dictionary_encode(),
+            pa.array(values[OBJECTS]),
+            pa.array(values[BYTES]),
         ],
         names=["thread", "name", "objects", "bytes"],
     )
-    return _list_of(bounds, threads)
-
-
-def _unbiased(counts: Any, interval: int) -> list[Any]:
-    live = [unbias(*pair, interval) for pair in zip(counts.objects, counts.bytes, strict=True)]
-    accumulated = [unbias(*pair, interval) for pair in zip(counts.accum_objects, counts.accum_bytes, strict=True)]
-    return [pa.array([pair[part] for pair in pairs], pa.float64()) for pairs in (live, accumulated) for part in (0, 1)]
+    return _list_of(bounds, columns)
 
 
 def _list_of(bounds: Integers, values: Any) -> Any:
