@@ -27,7 +27,7 @@ attributes:
     support: none
   check_mode:
     support: full
-    details: Judges, and does not write O(record).
+    details: Judges, and writes neither O(record) nor anything into the archive.
   diff_mode:
     support: none
   idempotent:

@@ -56,7 +56,7 @@ def notice(archive: Archive, units: Sequence[str], hosts: Sequence[str]) -> str:
         unit, host = map(unquote, facts.parts[-5:-3])
         wanted = (not units or unit in units) and (not hosts or host in hosts)
         new += wanted and not (facts.parent / NAME).is_file()
-    return f"reading up to {new} captures for the first time, which takes longest" if new >= _MANY else ""
+    return f"reading up to {new} captures for the first time; this may take minutes" if new >= _MANY else ""
 
 
 @contextmanager

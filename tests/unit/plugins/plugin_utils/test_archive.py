@@ -23,7 +23,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils import archive as archive_module
-from ansible_collections.offheap.profiler.plugins.plugin_utils import capture_facts, sample_files, stored_samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils import (
+    capture_facts,
+    durable_files,
+    sample_files,
+    stored_samples,
+)
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive, ArchiveError, Arrived
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import capture_samples
 from ansible_collections.offheap.profiler.tests.unit.strategies import heap_dumps
@@ -117,6 +122,30 @@ def test_adding_many(archive: Archive, tmp_path: Path) -> None:
     assert [added for _capture, added in found] == [True, False, True, False]
     assert found[1][0] == found[3][0]
     assert [capture for capture, _added in found[:3]] == archive.captures(), "what was removed has come back"
+
+
+def test_what_is_confirmed_has_reached_the_disk(
+    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    rename = durable_files.rename_directory
+
+    def renamed(source: Path, target: Path) -> bool:
+        steps.append("rename")
+        return rename(source, target)
+
+    for module in (archive_module, durable_files):
+        monkeypatch.setattr(module, "sync", lambda path: steps.append(path.name))
+    monkeypatch.setattr(archive_module, "rename_directory", renamed)
+    arrived = [Arrived(capture_samples.facts(sequence=sequence), dump_file(tmp_path)) for sequence in range(2)]
+    with archive.incoming() as aside:
+        archive.add_captures(arrived, aside)
+    whole = ["dump.heap.zst", "capture.json", "capture"]
+    way = [archive.root.name, "captures", "frontend.service", "app1"]
+    assert steps == [*whole, *way, "rename", *whole, "rename", "12-1a2b3c4d"]
+    del steps[:]
+    assert archive.has(arrived[0].facts)
+    assert steps == ["12-1a2b3c4d"], "another may have been killed before"
 
 
 def test_images(archive: Archive, tmp_path: Path) -> None:
