@@ -256,22 +256,23 @@ class Archive:
         return added
 
     def add_captures(self, arrived: Iterable[Arrived], aside: Path) -> list[tuple[Capture, bool]]:
-        """Bring dumps in. Returns the captures, each with False where it was there already. C(aside) is of C(incoming).
+        """Bring dumps in. Returns the captures, each with False where it was there already.
 
         Each is there when it is whole, and when all are returned no power failure takes them back. What was removed
-        from the archive comes back.
+        from the archive comes back. C(aside) is a directory of C(incoming) that nothing else was brought in from.
         """
-        found = [self._add(one, self.place(one.facts), aside) for one in arrived]
+        found = [
+            self._add(one, self.place(one.facts), aside / f"capture-{number}") for number, one in enumerate(arrived)
+        ]
         for parent in {capture.path.parent for capture, _added in found}:
             with _failing(f"cannot write {parent}"):
                 sync(parent)
         return found
 
-    def _add(self, arrived: Arrived, place: Path, aside: Path) -> tuple[Capture, bool]:
+    def _add(self, arrived: Arrived, place: Path, capture: Path) -> tuple[Capture, bool]:
         if place.is_dir() and not _is_removed(place):
             return self._read_capture(place), False
-        with _failing(f"cannot write the capture {place}"), tempfile.TemporaryDirectory(dir=aside) as own:
-            capture = Path(own) / "capture"
+        with _failing(f"cannot write the capture {place}"):
             capture.mkdir()
             _pack(arrived.dump, capture / DUMP)
             if arrived.perf_map is not None:
@@ -280,7 +281,7 @@ class Archive:
             sync(capture)
             make_directory(place.parent)
             if _is_removed(place):
-                os.rename(place, Path(own) / REMOVED)
+                os.rename(place, capture.with_suffix(f".{REMOVED}"))
             if rename_directory(capture, place):
                 return _capture(place, arrived.facts), True
         return self._read_capture(place), False

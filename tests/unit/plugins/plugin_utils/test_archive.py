@@ -118,7 +118,6 @@ def test_adding_many(archive: Archive, tmp_path: Path) -> None:
     archive.remove_capture(removed)
     with archive.incoming() as aside:
         found = archive.add_captures(arrived, aside)
-        assert list(aside.iterdir()) == []
     assert [added for _capture, added in found] == [True, False, True, False]
     assert found[1][0] == found[3][0]
     assert [capture for capture, _added in found[:3]] == archive.captures(), "what was removed has come back"
@@ -140,9 +139,9 @@ def test_what_is_confirmed_has_reached_the_disk(
     arrived = [Arrived(capture_samples.facts(sequence=sequence), dump_file(tmp_path)) for sequence in range(2)]
     with archive.incoming() as aside:
         archive.add_captures(arrived, aside)
-    whole = ["dump.heap.zst", "capture.json", "capture"]
+    whole = ["dump.heap.zst", "capture.json"]
     way = [archive.root.name, "captures", "frontend.service", "app1"]
-    assert steps == [*whole, *way, "rename", *whole, "rename", "12-1a2b3c4d"]
+    assert steps == [*whole, "capture-0", *way, "rename", *whole, "capture-1", "rename", "12-1a2b3c4d"]
     del steps[:]
     assert archive.has(arrived[0].facts)
     assert steps == ["12-1a2b3c4d"], "another may have been killed before"
