@@ -45,7 +45,7 @@ bench-analysis: setup
 bench-overhead: setup
 	.venv/bin/python tests/bench/overhead.py
 
-#: make bench-collect    dumps brought home from eight hosts in five ways, in build/bench/collect.json (ten minutes)
+#: make bench-collect    dumps brought home from eight hosts in six ways, in build/bench/collect.json (ten minutes)
 .PHONY: bench-collect
 bench-collect: setup
 	.venv/bin/python tests/bench/collect.py

@@ -4,28 +4,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..plugins.module_utils import jit_map
-from ..plugins.plugin_utils import fetch_plan, ingest, transfer
+from ..plugins.plugin_utils import fetch_plan, streamed
 from ..plugins.plugin_utils.archive import Archive, Capture
-from ..plugins.plugin_utils.transfer import TransferError
-from .session import Session
+from ..plugins.plugin_utils.session import Session
 from .target import Target
 
 #: what one stream may hold before compression, in bytes: so much is the archive's disk asked for at once
 _BATCH = 512 << 20
 _MAX_DUMP = _MAX_IMAGE = 1 << 30
 _MAX_CAPTURES = 5000
-#: seconds of silence, while a host reads its dumps or a JVM writes where its code lies
-_PATIENCE = 300.0
-
-# Packing and parsing need memory and the processor; in more threads than these they gain nothing.
-_STORING = threading.BoundedSemaphore(2)
 
 #: told how many further bytes have come
 Progress = Callable[[int], None]
@@ -50,8 +42,7 @@ def collect(
     target: Target, session: Session, archive: Archive, units: Sequence[str], progress: Progress = lambda _bytes: None
 ) -> Brought:
     """Bring what is new and mark it as collected. Raises ArchiveError, HostError, SessionError, TransferError."""
-    options = {"units": list(units), "max_dump": _MAX_DUMP, "max_captures": _MAX_CAPTURES}
-    found = session.ask("find", _PATIENCE, options=options)
+    found = streamed.find(session, units, _MAX_DUMP, _MAX_CAPTURES, True)
     listing = fetch_plan.read_listing(found, target.name, _MAX_DUMP, _MAX_IMAGE)
     new, known, images = fetch_plan.without_known(listing, archive)
     brought = Brought(problems=[*listing.problems, *(f"{unit} has no spool there" for unit in listing.absent)])
@@ -62,44 +53,20 @@ def collect(
                 f"{listing.counts[kind]} dumps are {kind} and stay there, the first because {reason}"
             )
     for batch in fetch_plan.batches(new, images, _BATCH):
-        _bring(session, archive, batch, brought, progress)
+        packed, done = streamed.bring(session, archive, batch, progress)
+        brought.problems += done.problems
+        brought.captures += [capture for capture, added in done.captures if added]
+        brought.images += done.images
+        brought.transferred += packed.size
+        if done.safe:
+            _mark(session, done.safe, brought)
     if known:
         _mark(session, known, brought)
     return brought
 
 
-def _bring(session: Session, archive: Archive, batch: fetch_plan.Batch, brought: Brought, progress: Progress) -> None:
-    """One batch: streamed, verified, stored, marked."""
-    transfer.check_room(archive.root, 2 * batch.size)
-    with archive.incoming() as aside:
-        file = aside / "transfer.tar.gz"
-        with file.open("xb") as output:
-            limit = ingest.most_packed({**dict.fromkeys(batch.made(), jit_map.MAX_SIZE), **batch.sizes()})
-            taken = 0
-
-            def take(block: bytes) -> None:
-                nonlocal taken
-                taken += len(block)
-                if taken > limit:
-                    raise TransferError(f"the host sends more than the {limit} bytes that its dumps can be packed into")
-                output.write(block)
-                progress(len(block))
-
-            answer = session.ask("stream", _PATIENCE, take, request=batch.request())
-        packed = ingest.read_packed(answer, batch)
-        with _STORING:
-            done = ingest.ingest(archive, batch, packed, file, aside)
-    brought.problems += done.problems
-    brought.captures += [capture for capture, added in done.captures if added]
-    brought.images += done.images
-    brought.transferred += packed.size
-    if done.safe:
-        _mark(session, done.safe, brought)
-
-
 def _mark(session: Session, safe: list[fetch_plan.Found], brought: Brought) -> None:
-    answer = session.ask("mark", dumps=[found.mark() for found in safe], delete=False)
-    problems = answer.get("problems")
+    problems = streamed.mark(session, safe, False).get("problems")
     brought.problems += [str(problem)[:500] for problem in problems] if isinstance(problems, list) else []
 
 

@@ -20,8 +20,8 @@ import paramiko
 from fabric import Config, Connection
 from paramiko.ssh_exception import NoValidConnectionsError
 
-from . import streams
-from .session import Session, Stream, command
+from ..plugins.plugin_utils.session import ProcessStream, Session, Stream, command
+from .channel import ChannelStream
 from .target import Settings, Target, TargetError, settings
 
 #: hosts at once behind one gateway; its sshd begins to refuse beyond ten unauthenticated ones (MaxStartups)
@@ -126,8 +126,8 @@ class Connector:
         """End the sessions that other threads still have, and those that they are about to begin."""
         with self._lock:
             self._is_over = True
-            streams_now = list(self._streams)
-        for stream in streams_now:
+            open_now = list(self._streams)
+        for stream in open_now:
             stream.close()
 
     @contextlib.contextmanager
@@ -153,14 +153,14 @@ class Connector:
         """Our command on the host, with its ready word and sudo's prompt; C(stack) ends it and the connection."""
         if target.local:
             line, ready, prompt = command(target.python, target.become and os.geteuid() != 0, target.become_user)
-            local = stack.enter_context(contextlib.closing(streams.ProcessStream(line, _PHASE)))
+            local = stack.enter_context(contextlib.closing(ProcessStream(["/bin/sh", "-c", line], _PHASE)))
             return local, ready, prompt
         found = settings(target.address, target.arguments)
         as_root = found.user == "root" and target.become_user == "root"
         line, ready, prompt = command(target.python, target.become and not as_root, target.become_user)
         connection = self._connection(target, found, stack)
         try:
-            stream = streams.ChannelStream(connection.transport, line, _PHASE)
+            stream = ChannelStream(connection.transport, line, _PHASE)
         except (paramiko.SSHException, OSError) as error:
             raise ConnectError(f"no command can be run there: {error}") from error
         return stack.enter_context(contextlib.closing(stream)), ready, prompt

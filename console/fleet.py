@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ..plugins.plugin_utils.archive import ArchiveError
+from ..plugins.plugin_utils.session import HostError, Session, SessionError
 from ..plugins.plugin_utils.transfer import TransferError
 from .connect import ConnectError, Connector
-from .session import HostError, Session, SessionError
 from .target import Target, TargetError
 
 #: hosts at once; beyond it the controller's own processor is what they wait for

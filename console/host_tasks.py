@@ -16,9 +16,9 @@ from invoke.context import Context
 from invoke.exceptions import Exit
 
 from ..plugins.plugin_utils.archive import ArchiveError
+from ..plugins.plugin_utils.session import Session
 from . import fleet, inventory, screen, target
 from .connect import Connector
-from .session import Session
 
 _FLEET_HELP = {
     "inventory": "Ansible inventory; may be given several times (also as fab -i INVENTORY TASK)",

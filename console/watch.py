@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..plugins.plugin_utils.byte_size import as_text
+from ..plugins.plugin_utils.session import Session
 from ..plugins.plugin_utils.trend import theil_sen
-from .session import Session
 
 #: samples that are kept of a host; the slope of all pairs of them is taken at each look
 MOST = 240

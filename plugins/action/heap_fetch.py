@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import resource
 from collections import Counter
 from collections.abc import Iterator
@@ -16,9 +17,10 @@ from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..plugin_utils import fetch_plan, ingest, transfer
+from ..plugin_utils import ansible_ssh, fetch_plan, ingest, streamed, transfer
 from ..plugin_utils.archive import Archive, ArchiveError, library_missing
 from ..plugin_utils.byte_size import as_text
+from ..plugin_utils.session import HostError, SessionError
 from ..plugin_utils.transfer import TransferError
 
 _MODULE = "offheap.profiler.heap_fetch"
@@ -34,14 +36,12 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 #: what stays free on the target's file system while a batch lies there
 _RESERVE = 32 << 20
-#: 30 s without an answer
-_KEEP_ALIVE = "-o ServerAliveInterval=10 -o ServerAliveCountMax=3"
 
 display = Display()
 
 
 class ActionModule(ActionBase):
-    """Runs the module of the same name in three steps: list, pack, mark."""
+    """Lists, brings and marks: over a session where that can be, else by the steps of the module of the same name."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -59,9 +59,12 @@ class ActionModule(ActionBase):
         warnings: list[str] = []
         self._finished = False
         try:
-            self._keep_alive()
-            self._fetch(root, result, warnings)
-        except (ArchiveError, TransferError) as exc:
+            ansible_ssh.prepare(self._connection)
+            with ansible_ssh.session(self._connection, self._python()) as session:
+                self._session = session
+                result["streamed"] = session is not None
+                self._fetch(root, result, warnings)
+        except (ArchiveError, HostError, SessionError, TransferError) as exc:
             brought = f" ({len(result['captures'])} captures had been brought before)" if result["captures"] else ""
             result.update(failed=True, msg=f"{exc}{brought}")
         else:
@@ -83,14 +86,11 @@ class ActionModule(ActionBase):
             left = self._connection._shell.tmpdir
             display.warning(f"{left} may be left on the host, until the next run finds it: {exc}")
 
-    def _keep_alive(self) -> None:
-        """Let OpenSSH notice a host that is gone without a word; by itself it waits for ever for more to come."""
-        if self._connection.transport != "ssh":
-            return
-        options = ["ssh_args", "ssh_common_args", "ssh_extra_args"]
-        texts = {option: str(self._connection.get_option(option) or "") for option in options}
-        if not any("serveralive" in text.lower() for text in texts.values()):
-            self._connection.set_option("ssh_common_args", f"{texts['ssh_common_args']} {_KEEP_ALIVE}".strip())
+    def _python(self) -> str:
+        """The host's interpreter, where Ansible knows it already."""
+        facts = self._task_vars.get("ansible_facts", {})
+        wanted = str(self._templar.template(self._task_vars.get("ansible_python_interpreter", "auto")))
+        return str(facts.get("discovered_interpreter_python", "python3")) if wanted.startswith("auto") else wanted
 
     def _step(self, step: str, **request: Any) -> dict[str, Any]:
         """Run one step of the module on the target. Raises TransferError when it fails."""
@@ -106,10 +106,8 @@ class ActionModule(ActionBase):
     def _fetch(self, root: Path, result: dict[str, Any], warnings: list[str]) -> None:
         is_there = (root / "archive.json").exists()
         archive = None if self._task.check_mode and not is_there else self._archive(root)
-        # Made by the login user for himself, and removed by the base class's cleanup
-        self._staging = str(self._connection._shell.tmpdir or self._make_tmp_path())
         listing = fetch_plan.read_listing(
-            self._step("list"), self._host, self._args["max_dump"], self._args["max_image"], self._args["label"]
+            self._list(), self._host, self._args["max_dump"], self._args["max_image"], self._args["label"]
         )
         new, known, images = fetch_plan.without_known(listing, archive)
         result.update(listing.others, absent=listing.absent, left=listing.left, missing_images=listing.missing_images)
@@ -125,6 +123,14 @@ class ActionModule(ActionBase):
             self._bring(archive, batch, result, warnings)
         if known:
             self._mark(known, result, warnings)
+
+    def _list(self) -> dict[str, Any]:
+        if self._session is None:
+            # Made by the login user for himself, and removed by the base class's cleanup
+            self._staging = str(self._connection._shell.tmpdir or self._make_tmp_path())
+            return self._step("list")
+        units, max_dump, max_captures = (self._args[name] for name in ("units", "max_dump", "max_captures"))
+        return streamed.find(self._session, units, max_dump, max_captures, ask_jvms=not self._task.check_mode)
 
     def _warnings(self, listing: fetch_plan.Listing) -> list[str]:
         """What of a listing somebody should know about."""
@@ -167,14 +173,9 @@ class ActionModule(ActionBase):
         )
 
     def _bring(self, archive: Archive, batch: fetch_plan.Batch, result: dict[str, Any], warnings: list[str]) -> None:
-        """One transfer: pack, fetch, verify, store, mark."""
-        transfer.check_room(archive.root, 2 * batch.size)
-        packed = ingest.read_packed(self._step("pack", **batch.request()), batch)
-        transfer.check_room(archive.root, 2 * sum(packed.members.values()))
-        with archive.incoming() as aside:
-            file = aside / "transfer.tar.gz"
-            self._get(packed, file)
-            brought = ingest.ingest(archive, batch, packed, file, aside)
+        """One transfer: bring, verify, store, mark."""
+        by = self._by_module if self._session is None else functools.partial(streamed.bring, self._session)
+        packed, brought = by(archive, batch)
         warnings += [f"{self._host}: {problem}" for problem in brought.problems]
         result["captures"] += [_brief(capture.facts) for capture, added in brought.captures if added]
         result["images"] += brought.images
@@ -183,6 +184,16 @@ class ActionModule(ActionBase):
         result["changed"] = result["changed"] or bool(brought.images or brought.captures)
         if brought.safe:
             self._mark(brought.safe, result, warnings)
+
+    def _by_module(self, archive: Archive, batch: fetch_plan.Batch) -> tuple[ingest.Packed, ingest.Ingested]:
+        """Packed on the host's disk, and fetched from there."""
+        transfer.check_room(archive.root, 2 * batch.size)
+        packed = ingest.read_packed(self._step("pack", **batch.request()), batch)
+        transfer.check_room(archive.root, 2 * sum(packed.members.values()))
+        with archive.incoming() as aside:
+            file = aside / "transfer.tar.gz"
+            self._get(packed, file)
+            return packed, ingest.ingest(archive, batch, packed, file, aside)
 
     def _get(self, packed: ingest.Packed, file: Path) -> None:
         """Fetch the packed file from where we told the target to put it, and no more bytes than it has announced."""
@@ -198,7 +209,10 @@ class ActionModule(ActionBase):
             raise TransferError(f"{source} did not arrive, although the connection reported no error")
 
     def _mark(self, safe: list[fetch_plan.Found], result: dict[str, Any], warnings: list[str]) -> None:
-        answer = self._step("mark", dumps=[found.mark() for found in safe])
+        if self._session is None:
+            answer = self._step("mark", dumps=[found.mark() for found in safe])
+        else:
+            answer = streamed.mark(self._session, safe, self._args["delete_collected"])
         result["collected"] += int(answer["collected"])
         result["changed"] = result["changed"] or bool(answer["collected"])
         warnings += [f"{self._host}: {str(problem)[:500]}" for problem in answer["problems"]]

@@ -66,8 +66,8 @@ options:
   max_batch:
     description:
       - What one transfer may hold, before compression, as a number of bytes or with a unit.
-      - More than this is brought in several transfers, and so is what has no room in Ansible's temporary directory on
-        the target.
+      - More than this is brought in several transfers. So is what has no room in Ansible's temporary directory on the
+        target, where it is not streamed.
     type: bytes
     default: 512M
   max_dump:
@@ -96,6 +96,9 @@ options:
     description: Internal. Set by the action plugin, not to be used in a task.
     type: dict
 notes:
+  - Over P(ansible.builtin.ssh#connection) with a key, as root or with plain P(ansible.builtin.sudo#become), the dumps
+    are streamed through one connection and never lie packed on the target. Other connections and other ways to become
+    root work too, with a packed file in Ansible's temporary directory.
   - Needs C(become) with root, or root as the login user, since spools belong to the services.
   - The command line of a profiled process is kept among the facts of a capture. Keep the archive as safe as the hosts.
   - Where the connection is P(ansible.builtin.ssh#connection) and no C(ServerAliveInterval) is among its arguments, one
@@ -172,6 +175,11 @@ transferred:
   description: What went over the network for them, in bytes.
   returned: success
   type: int
+streamed:
+  description: Whether the dumps came in a stream. If not, they were packed in Ansible's temporary directory on the
+    target first.
+  returned: success
+  type: bool
 collected:
   description: Number of dumps marked as collected on the target, with those that were in the archive already.
   returned: success

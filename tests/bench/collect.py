@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""How fast dumps come home from eight booted hosts, in five ways.
+"""How fast dumps come home from eight booted hosts, in six ways.
 
     collect.py [--rounds N] [--output build/bench/collect.json]
 
@@ -11,7 +11,8 @@ into an empty archive and from a spool in which nothing is collected, with no SS
 - C(tar-and-fetch): one tar with become, then one fetch without;
 - C(heap_fetch): this collection's collect_profiles;
 - C(fab-collect): the operator's console;
-- C(ssh-tar): C(ssh host sudo tar) to a file, all hosts in parallel: no check, no archive, nothing marked.
+- C(ssh-tar): C(ssh host sudo tar -c | tar -x), all hosts in parallel: no check, no archive, nothing marked;
+- C(ssh-tarball): the same without C(tar -x), so that a tar file remains of each host.
 
 Seconds are medians of the rounds; memory is the largest that any process on the controller had. The dumps' images are
 on no host, so that only dumps are moved. Ends with status 1 if a promise is not kept.
@@ -40,26 +41,37 @@ LAB_NAME = "bench"
 HOSTS = 8
 SPOOL = "/var/lib/offheap/bench.service"
 SIZES = {"small": (50, 92_000), "big": (20, 2_000_000)}
-WAYS = ("fetch-loop", "tar-and-fetch", "heap_fetch", "fab-collect", "ssh-tar")
+WAYS = ("fetch-loop", "tar-and-fetch", "heap_fetch", "fab-collect", "ssh-tar", "ssh-tarball")
 SPEEDUP = {"small": 20.0, "big": 8.0}
 SLOWDOWN = 1.5
 MEMORY = 150.0
 
-# Runs on a host: COUNT dumps of about SIZE bytes, each other numbers, of a process whose image is nowhere.
+# Runs on a host: COUNT dumps of about SIZE bytes of a program whose image is nowhere. Its stacks share their outer
+# frames, as those of a program do; so gzip packs these dumps nine times, and a JVM's eight to ten times.
 MAKE = """
-import os, random, sys
+import random, sys
 spool, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+program = random.Random(1)
+functions = 2000
+callers = [[program.randrange(one // 2, one) if one else 0 for _ in range(2)] for one in range(functions)]
+address = [0x7f0000400000 + program.randrange(1 << 21) for _ in range(functions)]
 for sequence in range(count):
     dice = random.Random(sequence)
-    lines, length, total = [], 0, 0
-    while length < size - 400:
-        frames = " ".join("0x%x" % (0x400000 + dice.randrange(1 << 20)) for _ in range(20))
-        bytes_ = dice.randrange(1, 1 << 22)
-        total += bytes_
-        lines.append("@ %s\\n  t*: 1: %d [0: 0]\\n" % (frames, bytes_))
+    lines, length, total, held = [], 0, 0, 0
+    while length < size - 700:
+        frames, at = [], dice.randrange(functions // 2, functions)
+        while at:
+            frames.append("0x%x" % address[at])
+            at = callers[at][dice.random() < 0.03]
+        objects = dice.randrange(1, 400)
+        bytes_ = objects * dice.choice((32, 96, 512, 4096, 65536))
+        total, held = total + objects, held + bytes_
+        counts = "%d: %d [0: 0]" % (objects, bytes_)
+        lines.append("@ %s\\n  t*: %s\\n  t17: %s\\n" % (" ".join(frames), counts, counts))
         length += len(lines[-1])
-    head = "heap_v2/524288\\n  t*: %d: %d [0: 0]\\n" % (len(lines), total)
-    maps = "\\nMAPPED_LIBRARIES:\\n00400000-00600000 r-xp 00000000 00:00 1 /nowhere/program\\n"
+    counts = "%d: %d [0: 0]" % (total, held)
+    head = "heap_v2/524288\\n  t*: %s\\n  t17: %s\\n" % (counts, counts)
+    maps = "\\nMAPPED_LIBRARIES:\\n7f0000400000-7f0000600000 r-xp 00000000 00:00 1 /nowhere/program\\n"
     maps += "7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0 [stack]\\n"
     maps += "7ffd00100000-7ffd00102000 r-xp 00000000 00:00 0 [vdso]\\n"
     with open("%s/jeprof.99999.%d.m%d.heap" % (spool, sequence, sequence), "w") as stream:
@@ -162,7 +174,8 @@ class Bench:
             "tar-and-fetch": ["ansible-playbook", "tar-and-fetch.yml"],
             "heap_fetch": ["ansible-playbook", "offheap.profiler.collect_profiles", "-e", "offheap_archive=archive"],
             "fab-collect": ["fab", "-r", str(self.collection), "-i", self.inventory, "collect", "--archive", "archive"],
-            "ssh-tar": ["sh", "-c", self._ssh_tar()],
+            "ssh-tar": ["sh", "-c", self._ssh_tar("| tar -C {name} -xf -")],
+            "ssh-tarball": ["sh", "-c", self._ssh_tar("> {name}.tar")],
         }
         self.reset()
         said = self.directory / "said"
@@ -183,20 +196,20 @@ class Bench:
         self._check(way, count)
         return seconds, usage.ru_maxrss * 1024 / 1e6
 
-    def _ssh_tar(self) -> str:
+    def _ssh_tar(self, end: str) -> str:
         """Without a shared connection, as the others."""
         config = Path(self.inventory).parent / "ssh_config"
         each = (
-            f"ssh -F {config} {name} sudo tar -C {SPOOL} -cf - . > {self.directory}/fetched/{name}.tar & "
+            f"(mkdir {name}; ssh -F {config} {name} sudo tar -C {SPOOL} -cf - . {end.format(name=name)}) & "
             for name in self.names
         )
-        return f"{''.join(each)} wait"
+        return f"cd {self.directory}/fetched; {''.join(each)} wait"
 
     def _check(self, way: str, count: int) -> None:
         """Everything has come."""
         if way in ("heap_fetch", "fab-collect"):
             found = len(list((self.directory / "archive" / "captures").glob("*/*/*/*/capture.json")))
-        elif way == "fetch-loop":
+        elif way in ("fetch-loop", "ssh-tar"):
             found = len(list((self.directory / "fetched").glob("*/*.heap")))
         else:
             packed = [*(self.directory / "fetched").glob("**/*.tar*")]
@@ -223,14 +236,16 @@ def row(case: str, metric: str, unit: str, ours: float, peer: float, peer_name: 
 def rows_of(size: str, seconds: dict[str, float], memory: dict[str, float]) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of one size, and the promises that are not kept."""
     speedup = seconds["fetch-loop"] / seconds["heap_fetch"]
-    slowdown = seconds["fab-collect"] / seconds["ssh-tar"]
+    slowdown, beside_tarball = (seconds["fab-collect"] / seconds[peer] for peer in ("ssh-tar", "ssh-tarball"))
     rows = [
         row(f"heap_fetch-vs-fetch-loop-{size}", "speedup", "s", seconds["heap_fetch"], seconds["fetch-loop"],
             "fetch with become, in a loop", speedup),
         row(f"heap_fetch-vs-tar-and-fetch-{size}", "speedup", "s", seconds["heap_fetch"], seconds["tar-and-fetch"],
             "tar, then one fetch", seconds["tar-and-fetch"] / seconds["heap_fetch"]),
         row(f"fab-collect-vs-ssh-{size}", "slowdown", "s", seconds["fab-collect"], seconds["ssh-tar"],
-            "ssh host sudo tar, in parallel", slowdown),
+            "ssh host sudo tar | tar -x, in parallel", slowdown),
+        row(f"fab-collect-vs-ssh-tarball-{size}", "slowdown", "s", seconds["fab-collect"], seconds["ssh-tarball"],
+            "ssh host sudo tar, not unpacked", beside_tarball),
         *(row(f"{way}-{size}", "peak-MB", "MB", memory[way], memory[way], "none", memory[way])
           for way in ("heap_fetch", "fab-collect")),
     ]  # fmt: skip

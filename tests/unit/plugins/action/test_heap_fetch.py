@@ -49,24 +49,15 @@ class Shell:
 class Connection:
     """A connection that does what the test says when a file is fetched."""
 
-    transport = "ssh"
-
-    def __init__(self, outcome: Exception | None = None, options: dict[str, str | None] | None = None) -> None:
+    def __init__(self, outcome: Exception | None = None) -> None:
         self._shell = Shell()
         self._outcome = outcome
-        self.options: dict[str, str | None] = options or {}
         self.fetched: list[str] = []
 
     def fetch_file(self, source: str, target: str) -> None:
         self.fetched.append(source)
         if self._outcome:
             raise self._outcome
-
-    def get_option(self, name: str) -> str | None:
-        return self.options.get(name)
-
-    def set_option(self, name: str, value: str) -> None:
-        self.options[name] = value
 
 
 def plugin(connection: Connection) -> Any:
@@ -91,25 +82,3 @@ def test_a_failed_fetch(tmp_path: Path) -> None:
         plugin(Connection(AnsibleError("sftp said no")))._get(PACKED, tmp_path / "file")
     with pytest.raises(AnsibleConnectionFailure):
         plugin(Connection(AnsibleConnectionFailure("gone")))._get(PACKED, tmp_path / "file")
-
-
-@pytest.mark.parametrize(
-    ("options", "common"),
-    [
-        ({}, "-o ServerAliveInterval=10 -o ServerAliveCountMax=3"),
-        ({"ssh_common_args": "-J bastion"}, "-J bastion -o ServerAliveInterval=10 -o ServerAliveCountMax=3"),
-        ({"ssh_args": "-oserveraliveinterval=60", "ssh_common_args": "-J bastion"}, "-J bastion"),
-        ({"ssh_extra_args": "-o ServerAliveInterval=0"}, None),
-    ],
-)
-def test_a_connection_is_kept_alive_unless_the_user_has_said_how(options: dict[str, str | None], common: str) -> None:
-    connection = Connection(options=options)
-    plugin(connection)._keep_alive()
-    assert connection.options.get("ssh_common_args") == common
-
-
-def test_other_connections_are_left_as_they_are() -> None:
-    connection = Connection()
-    connection.transport = "local"
-    plugin(connection)._keep_alive()
-    assert connection.options == {}

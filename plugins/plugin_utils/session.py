@@ -2,6 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """A session with a host: our own target code, sent over a stream of bytes and run from memory, asked and answering.
 
+The console has one with each host, and heap_fetch where Ansible's connection is OpenSSH.
+
 What is sent is what the modules run (module_utils), as a zip archive that the host's Python imports from a file
 without a name (memfd_create(2)): nothing is written to the host, and it ends with the stream.
 """
@@ -12,15 +14,17 @@ import functools
 import io
 import secrets
 import shlex
+import socket
+import subprocess
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
-from ..plugins.module_utils import frames
+from ..module_utils import frames
 
 PACKAGE = "ansible_collections.offheap.profiler.plugins.module_utils"
-_MODULE_UTILS = Path(__file__).resolve().parent.parent / "plugins" / "module_utils"
+_MODULE_UTILS = Path(__file__).resolve().parent.parent / "module_utils"
 #: listings of thousands of dumps
 _MAX_ANSWER = 64 << 20
 #: what a shell or sudo may say before our own code speaks
@@ -44,6 +48,10 @@ class SessionError(Exception):
     """The session could not be begun, has ended, or makes no sense. The message says which and what to do."""
 
 
+class PasswordRefused(SessionError):
+    """sudo did not take the password. To try again with the same one could lock the account."""
+
+
 class HostError(Exception):
     """The host did as it was asked, and failed. The message is the host's."""
 
@@ -62,6 +70,40 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """End the command."""
+
+
+class ProcessStream:
+    """A process of this machine. Its standard error is in its output, unless C(errors) takes it."""
+
+    def __init__(self, arguments: Sequence[str | bytes], timeout: float, errors: IO[bytes] | None = None) -> None:
+        """Raises OSError."""
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(timeout)
+        with theirs:
+            fd = theirs.fileno()
+            self._process = subprocess.Popen(arguments, stdin=fd, stdout=fd, stderr=fd if errors is None else errors)
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of a process that has ended."""
+        return self._process.returncode
+
+    def send(self, block: bytes) -> None:
+        self._socket.sendall(block)
+
+    def receive(self, most: int) -> bytes:
+        return self._socket.recv(most)
+
+    def set_timeout(self, seconds: float) -> None:
+        self._socket.settimeout(seconds)
+
+    def close(self) -> None:
+        self._socket.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 def command(python: str, become: bool, become_user: str) -> tuple[str, str, str]:
@@ -120,7 +162,7 @@ class Session:
             if self._buffer.count(prompt) > asked:
                 asked += 1
                 if asked > 1:
-                    raise SessionError("sudo did not take the password")
+                    raise PasswordRefused("sudo did not take the password")
                 secret = password()
                 if secret is None:
                     raise SessionError(

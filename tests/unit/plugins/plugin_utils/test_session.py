@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.console import session, streams
-from ansible_collections.offheap.profiler.console.session import HostError, Session, SessionError
+from ansible_collections.offheap.profiler.plugins.plugin_utils import session
+from ansible_collections.offheap.profiler.plugins.plugin_utils.session import HostError, Session, SessionError
 
 Password = Callable[[], str | None]
 
 
 def begun(line: str, ready: str, prompt: str, password: Password = lambda: None) -> Session:
-    return Session(streams.ProcessStream(line, 10), ready, prompt, password)
+    return Session(session.ProcessStream(["sh", "-c", line], 10), ready, prompt, password)
 
 
 @pytest.mark.parametrize("python", [sys.executable, "/usr/bin/python3"])
@@ -27,13 +27,13 @@ def test_a_host_answers_and_nothing_is_written(python: str, tmp_path: Path, monk
     with begun(*session.command(python, False, "root")) as host:
         with pytest.raises(HostError, match="not the name of a service unit"):
             host.ask("sample", unit="../x")
-        found = host.ask("find", options={"units": ["nosuchunit"], "max_dump": 1, "max_captures": 1})
+        found = host.ask("find", options={"units": ["nosuchunit"], "max_dump": 1, "max_captures": 1}, ask_jvms=True)
         assert found["absent"] == ["nosuchunit.service"] and found["captures"] == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_it_ends_with_its_input() -> None:
-    stream = streams.ProcessStream(session.command(sys.executable, False, "root")[0], 10)
+    stream = session.ProcessStream(["sh", "-c", session.command(sys.executable, False, "root")[0]], 10)
     stream.close()
     assert stream._process.returncode is not None
 

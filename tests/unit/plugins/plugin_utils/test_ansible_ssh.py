@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Sessions over a connection that is Ansible's but for the network: its ssh is a shell of this machine."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleConnectionFailure
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils import ansible_ssh
+from ansible_collections.offheap.profiler.plugins.plugin_utils.session import PasswordRefused
+
+SUDO = {"become_exe": "sudo", "become_flags": "-H -S -n", "become_user": "root", "become_pass": "geheim"}
+
+
+class Options:
+    def __init__(self, **options: str | None) -> None:
+        self.options = options
+
+    def get_option(self, name: str) -> str | None:
+        return self.options.get(name)
+
+    def set_option(self, name: str, value: str) -> None:
+        self.options[name] = value
+
+
+class Become(Options):
+    name = "sudo"
+
+
+class Connection(Options):
+    """C(script) is the ssh; it has the command for the host as $1."""
+
+    transport = "ssh"
+    become: Become | None = None
+    host = ""
+
+    def __init__(self, script: str = 'exec sh -c "$1"', /, **options: str | None) -> None:
+        super().__init__(host="app1", ssh_executable="/usr/bin/ssh", **options)
+        self.script = script
+
+    def _build_command(self, executable: str, subsystem: str, host: str, command: str) -> list[str]:
+        assert (executable, subsystem, host) == ("/usr/bin/ssh", "ssh", "app1")
+        return ["sh", "-c", self.script, "sh", command]
+
+
+def absent(connection: Any, python: str = sys.executable) -> bool:
+    with ansible_ssh.session(connection, python) as session:
+        return session is None
+
+
+def test_a_session_whatever_ssh_says_beside_it() -> None:
+    talkative = "echo Warning >&2; (sleep 0.1; echo 'client_loop: noise' >&2) & "
+    with ansible_ssh.session(Connection(talkative + 'exec sh -c "$1"'), sys.executable) as session:
+        assert session is not None
+        assert session.ask("mark", dumps=[], delete=False)["collected"] == 0
+
+
+def test_sudo_is_given_its_password() -> None:
+    """A sudo that is a script finds prompt and command where sudo does (sudo -S -p PROMPT -u USER -- COMMAND)."""
+    sudo = 'sudo() { printf %s "$3" >&2; read -r word; shift 6; [ "$word" = geheim ] && "$@"; }; eval "$1"'
+    connection = Connection(sudo)
+    connection.become = Become(**SUDO)
+    with ansible_ssh.session(connection, sys.executable) as session:
+        assert session is not None
+    asking = Connection('printf %s "${1#*-p }" | cut -d" " -f1 | tr -d "\\n"; read -r word; ' * 2)
+    asking.become = Become(**SUDO)
+    with pytest.raises(PasswordRefused):
+        absent(asking)
+
+
+@pytest.mark.parametrize("option", ["become_exe", "become_flags"])
+def test_a_sudo_of_ones_own_is_left_to_the_modules(option: str) -> None:
+    connection = Connection("exit 1")
+    connection.become = Become(**{**SUDO, option: "other"})
+    assert absent(connection)
+
+
+def test_what_else_is_left_to_the_modules() -> None:
+    local, with_password, other_become = Connection(), Connection(password="geheim"), Connection()
+    local.transport = "local"
+    other_become.become = Become(**SUDO)
+    other_become.become.name = "su"
+    assert all(absent(connection) for connection in (local, with_password, other_become))
+    assert absent(Connection(), "/nowhere/python3"), "they find another, or say what is wrong in Ansible's words"
+
+
+def test_a_host_that_cannot_be_reached() -> None:
+    with pytest.raises(AnsibleConnectionFailure, match="via ssh: No route to host"):
+        absent(Connection("echo 'No route to host' >&2; exit 255"))
+
+
+@pytest.mark.parametrize(
+    ("options", "common"),
+    [
+        ({}, "-o ServerAliveInterval=10 -o ServerAliveCountMax=3"),
+        ({"ssh_common_args": "-J bastion"}, "-J bastion -o ServerAliveInterval=10 -o ServerAliveCountMax=3"),
+        ({"ssh_args": "-oserveraliveinterval=60", "ssh_common_args": "-J bastion"}, "-J bastion"),
+        ({"ssh_extra_args": "-o ServerAliveInterval=0"}, None),
+    ],
+)
+def test_a_connection_is_kept_alive_unless_the_user_has_said_how(options: dict[str, str | None], common: str) -> None:
+    connection = Connection(**options)
+    ansible_ssh.prepare(connection)
+    assert connection.options.get("ssh_common_args") == common
+
+
+def test_what_is_packed_is_not_compressed_again() -> None:
+    connection = Connection(ssh_args="-C -o ControlMaster=auto -o 'ProxyCommand=nc %h'")
+    ansible_ssh.prepare(connection)
+    assert connection.options["ssh_args"] == "-o ControlMaster=auto -o 'ProxyCommand=nc %h'"
+
+
+def test_other_connections_are_left_as_they_are() -> None:
+    connection = Connection(ssh_args="-C")
+    connection.transport = "local"
+    ansible_ssh.prepare(connection)
+    assert connection.options["ssh_args"] == "-C" and "ssh_common_args" not in connection.options
