@@ -64,6 +64,8 @@ class ActionModule(ActionBase):
                 self._session = session
                 result["streamed"] = session is not None
                 self._fetch(root, result, warnings)
+        except ansible_ssh.NoConnection as exc:
+            raise AnsibleConnectionFailure(str(exc)) from exc
         except (ArchiveError, HostError, SessionError, TransferError) as exc:
             brought = f" ({len(result['captures'])} captures had been brought before)" if result["captures"] else ""
             result.update(failed=True, msg=f"{exc}{brought}")

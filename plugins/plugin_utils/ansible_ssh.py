@@ -14,8 +14,6 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure
-
 from .session import PasswordRefused, ProcessStream, Session, SessionError, command
 
 #: seconds without a word while ssh connects (it has its own limit) and sudo and Python begin
@@ -25,6 +23,10 @@ _NO_CONNECTION = 255
 _SUDO_FLAGS = "-H -S -n"
 #: 30 s without an answer
 _KEEP_ALIVE = "-o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+
+
+class NoConnection(Exception):
+    """ssh did not get to the host. The message is ssh's."""
 
 
 def prepare(connection: Any) -> None:
@@ -46,8 +48,8 @@ def prepare(connection: Any) -> None:
 def session(connection: Any, python: str) -> Iterator[Session | None]:
     """The session; None where it needs what only Ansible's own modules can, or does not begin for any other reason.
 
-    C(connection) is the task's, C(python) the host's interpreter. Raises AnsibleConnectionFailure when the host cannot
-    be reached, PasswordRefused when sudo does not take the password.
+    C(connection) is the task's, C(python) the host's interpreter. Raises NoConnection, and PasswordRefused
+    when sudo does not take the password.
     """
     with contextlib.ExitStack() as stack:
         begun = _begun(connection, python) if _is_plain(connection) else None
@@ -86,5 +88,5 @@ def _begun(connection: Any, python: str) -> Session | None:
             if stream.status == _NO_CONNECTION:
                 said.seek(0)
                 reason = said.read().decode("utf-8", "replace").strip() or error
-                raise AnsibleConnectionFailure(f"Failed to connect to the host via ssh: {reason}") from error
+                raise NoConnection(f"Failed to connect to the host via ssh: {reason}") from error
             return None

@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 import pytest
-from ansible.errors import AnsibleConnectionFailure
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils import ansible_ssh
 from ansible_collections.offheap.profiler.plugins.plugin_utils.session import PasswordRefused
@@ -89,7 +88,7 @@ def test_what_else_is_left_to_the_modules() -> None:
 
 
 def test_a_host_that_cannot_be_reached() -> None:
-    with pytest.raises(AnsibleConnectionFailure, match="via ssh: No route to host"):
+    with pytest.raises(ansible_ssh.NoConnection, match="via ssh: No route to host"):
         absent(Connection("echo 'No route to host' >&2; exit 255"))
 
 
