@@ -13,7 +13,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -21,11 +21,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ..plugins.plugin_utils.byte_size import as_text
-from ..plugins.plugin_utils.suspects import Answer
 from .fleet import Outcome
 from .target import Target
 
-_COLOURS = {Answer.LEAK: "red", Answer.NO_LEAK: "green", Answer.CANNOT_TELL: "yellow", None: ""}
+if TYPE_CHECKING:
+    from ..plugins.plugin_utils.suspects import Answer
+
+# By the name of the Answer, whose module loads numpy: most commands have no verdict to show.
+_COLOURS = {"LEAK": "red", "NO_LEAK": "green", "CANNOT_TELL": "yellow"}
 
 
 class Screen:
@@ -61,7 +64,7 @@ class Screen:
 
     def verdict(self, answer: Answer | None, line: str) -> None:
         """A line of a report."""
-        self.out.print(Text(line, _COLOURS.get(answer, "")))
+        self.out.print(Text(line, _COLOURS[answer.name] if answer else ""))
 
     def password(self, target: Target) -> str | None:
         """The host's own password for sudo, else one that is asked for, hidden, once for all hosts."""

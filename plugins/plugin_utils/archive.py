@@ -18,6 +18,7 @@ or it has another name. Names that come from outside are percent-encoded. docs/a
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -39,7 +40,7 @@ except ImportError:
 else:
     zstandard = _zstandard
 
-__all__ = ["Archive", "ArchiveError", "Arrived", "Capture", "Image", "directory_name"]
+__all__ = ["Archive", "ArchiveError", "Arrived", "Capture", "DumpWriter", "Image", "directory_name"]
 
 FORMAT = 2
 DUMP = "dump.heap.zst"
@@ -97,7 +98,10 @@ class Capture:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A file whose content is what the facts of the dump say (who brings it has checked it), and a perf map with it."""
+    """A dump that is what the facts say (who brings it has checked it), and a perf map with it.
+
+    C(dump) is the file as it is, or as the archive keeps it: then its name ends in C(.zst).
+    """
 
     facts: dict[str, Any]
     dump: Path
@@ -274,7 +278,11 @@ class Archive:
             return self._read_capture(place), False
         with _failing(f"cannot write the capture {place}"):
             capture.mkdir()
-            _pack(arrived.dump, capture / DUMP)
+            if arrived.dump.suffix == ".zst":
+                os.rename(arrived.dump, capture / DUMP)
+            else:
+                _pack(arrived.dump, capture / DUMP)
+            sync(capture / DUMP)
             if arrived.perf_map is not None:
                 compress(arrived.perf_map, capture / PERF_MAP)
             write(capture / "capture.json", json.dumps(arrived.facts, sort_keys=True).encode() + b"\n")
@@ -333,11 +341,37 @@ class Archive:
         sync(target)
 
 
-def _pack(source: Path, target: Path) -> None:
-    with source.open("rb") as stream, target.open("xb") as packed:
+class DumpWriter:
+    """Writes a dump of C(size) bytes into a new file, as the archive keeps it. Use it as a context manager."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._file = path.open("xb")
         compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
-        compressor.copy_stream(stream, packed, size=source.stat().st_size)
-    sync(target)
+        self._stream = compressor.stream_writer(self._file, size=size)
+        self._digest = hashlib.sha256()
+
+    def write(self, block: bytes) -> None:
+        self._digest.update(block)
+        self._stream.write(block)
+
+    @property
+    def sha256(self) -> str:
+        """Of what was written, in hex."""
+        return self._digest.hexdigest()
+
+    def __enter__(self) -> DumpWriter:
+        return self
+
+    def __exit__(self, error: object, *_exc: object) -> None:
+        with self._file:
+            if error is None:  # else what is there is not the whole, and cannot be ended
+                self._stream.close()
+        del self._stream  # megabytes, and the checksum may be asked for much later
+
+
+def _pack(source: Path, target: Path) -> None:
+    with source.open("rb") as stream, DumpWriter(target, source.stat().st_size) as output:
+        shutil.copyfileobj(stream, output, 1 << 20)
 
 
 def library_missing() -> str:

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..module_utils import elf, jit_map, staging
 from . import transfer
-from .archive import Archive, Arrived, Capture
+from .archive import Archive, Arrived, Capture, DumpWriter
 from .fetch_plan import Batch, Found
 from .function_names import printable
 from .transfer import TransferError
@@ -83,8 +84,10 @@ def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Pa
     Raises TransferError when the file is not what was announced, ArchiveError when the archive cannot be written.
     """
     transfer.verify(file, packed.size, packed.sha256)
-    files = transfer.unpack(file, aside, packed.members)
+    unpacked = _Unpacked(aside, batch, packed)
+    transfer.unpack(file, packed.members, unpacked.open)
     file.unlink()
+    files = unpacked.files
     result = Ingested()
     for member, reason in packed.skipped.items():
         files.pop(member, None)
@@ -104,13 +107,33 @@ def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Pa
     for member, found in batch.dumps.items():
         if member not in files:
             continue
-        if transfer.file_sha256(files[member]) != found.facts["dump"]["sha256"]:
+        if unpacked.dumps[member].sha256 != found.facts["dump"]["sha256"]:
             result.problems.append(f"{_title(batch, member)} changed between listing and packing; left on the host")
             continue
         arrived.append(_arrived(batch, packed, found, files[member], files))
         result.safe.append(found)
     result.captures = archive.add_captures(arrived, aside)
     return result
+
+
+class _Unpacked:
+    """The files of a transfer, named by number: C(dumps) as the archive keeps them, the others as they are."""
+
+    def __init__(self, aside: Path, batch: Batch, packed: Packed) -> None:
+        self._aside = aside
+        self._batch = batch
+        self._sizes = packed.members
+        self.files: dict[str, Path] = {}
+        self.dumps: dict[str, DumpWriter] = {}
+
+    def open(self, member: str) -> AbstractContextManager[transfer.Output]:
+        path = self._aside / f"member-{len(self.files)}"
+        if member not in self._batch.dumps:
+            self.files[member] = path
+            return path.open("xb")
+        self.files[member] = path.with_suffix(".zst")
+        self.dumps[member] = DumpWriter(self.files[member], self._sizes[member])
+        return self.dumps[member]
 
 
 def _arrived(batch: Batch, packed: Packed, found: Found, dump: Path, files: dict[str, Path]) -> Arrived:

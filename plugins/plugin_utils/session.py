@@ -110,7 +110,8 @@ def command(python: str, become: bool, become_user: str) -> tuple[str, str, str]
     """(the shell's command line, the word that says that our code runs, sudo's prompt for a password)"""
     token = secrets.token_hex(8)
     ready, prompt = f"offheap-ready-{token}", f"offheap-password-{token}:"
-    line = [python, "-c", _BOOTSTRAP.format(ready=ready, package=PACKAGE)]
+    # Alone: what lies in the host's environment or site-packages has no business in a process of root's.
+    line = [python, "-IS", "-c", _BOOTSTRAP.format(ready=ready, package=PACKAGE)]
     if become:
         line = ["sudo", "-S", "-p", prompt, "-u", become_user, "--", *line]
     return shlex.join(line), ready, prompt

@@ -14,9 +14,10 @@ import hashlib
 import os
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 _RECORD = 512
 _BLOCK = 1 << 20
@@ -33,35 +34,42 @@ def verify(path: Path, size: int, sha256: str) -> None:
     found = path.stat().st_size
     if found != size:
         raise TransferError(f"the transfer was broken off: {found} of {size} bytes have arrived; run again")
-    if file_sha256(path) != sha256:
+    with path.open("rb") as stream:
+        arrived = hashlib.file_digest(stream, "sha256").hexdigest()
+    if arrived != sha256:
         raise TransferError("the transfer was damaged: the checksum is not the one on the target; run again")
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+class Output(Protocol):
+    """Takes the content of a member."""
+
+    def write(self, block: bytes) -> Any:
+        """Take all of the block."""
 
 
-def unpack(source: Path, target: Path, announced: Mapping[str, int]) -> dict[str, Path]:
-    """Unpack a tar.gz file into new files in the directory C(target).
+#: opens what takes a member's content, by the member's name
+Opened = Callable[[str], AbstractContextManager[Output]]
 
-    C(announced) has the size in bytes of each member by its name; these and no others must be there, once each. The
-    files are named by number. Returns them by member. Raises TransferError.
+
+def unpack(source: Path, announced: Mapping[str, int], opened: Opened) -> None:
+    """Unpack a tar.gz file, each member into what C(opened) gives for it.
+
+    C(announced) has the size in bytes of each member by its name; these and no others must be there, once each. Raises
+    TransferError.
     """
-    found: dict[str, Path] = {}
+    found: set[str] = set()
     with _damaged(), gzip.open(source, "rb") as stream:
         while True:
             member = _next_member(stream, announced, found)
             if member is None:
                 break
-            found[member] = target / f"member-{len(found)}"
-            _write(stream, found[member], announced[member])
+            found.add(member)
+            with opened(member) as output:
+                _copy(stream, output, announced[member])
         _check_end(stream)
-    missing = sorted(set(announced) - set(found))
+    missing = sorted(set(announced) - found)
     if missing:
         raise TransferError(f"{len(missing)} of {len(announced)} announced files are not in the transfer: {missing[0]}")
-    return found
 
 
 @contextmanager
@@ -72,7 +80,7 @@ def _damaged() -> Iterator[None]:
         raise TransferError(f"the packed file is damaged: {exc}") from exc
 
 
-def _next_member(stream: gzip.GzipFile, announced: Mapping[str, int], found: Mapping[str, Path]) -> str | None:
+def _next_member(stream: gzip.GzipFile, announced: Mapping[str, int], found: Container[str]) -> str | None:
     """The name of the next member, None at the end. tarfile is only given the one header, so it follows nothing."""
     header = _exactly(stream, _RECORD)
     if not any(header):
@@ -90,13 +98,12 @@ def _next_member(stream: gzip.GzipFile, announced: Mapping[str, int], found: Map
     return info.name
 
 
-def _write(stream: gzip.GzipFile, path: Path, size: int) -> None:
-    with path.open("xb") as output:
-        left = size
-        while left:
-            block = _exactly(stream, min(left, _BLOCK))
-            output.write(block)
-            left -= len(block)
+def _copy(stream: gzip.GzipFile, output: Output, size: int) -> None:
+    left = size
+    while left:
+        block = _exactly(stream, min(left, _BLOCK))
+        output.write(block)
+        left -= len(block)
     _exactly(stream, -size % _RECORD)
 
 
