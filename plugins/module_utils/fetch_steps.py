@@ -20,8 +20,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils import (
     capture,
     dump,
     elf,
-    jit_map,
-    jvm_memory,
+    jit,
     spool,
     staging,
     uncollected,
@@ -41,6 +40,11 @@ def find(options: dict[str, Any]) -> dict[str, Any]:
 def ask_jvms(found: dict[str, Any]) -> None:
     """Put what each living JVM holds outside of malloc beside its newest dump in C(found)."""
     newest = {entry["process"]: entry for entry in found["captures"] if entry["jit"]}
+    if not newest:
+        return
+    # What is about runtimes is a third of what there is to load, and most hosts have nothing new of one.
+    from ansible_collections.offheap.profiler.plugins.module_utils import jvm_memory
+
     for number, entry in newest.items():
         process = found["processes"][number]
         if process["start_time"] is None:  # it has ended
@@ -160,6 +164,8 @@ def _addresses(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, 
 
 def _open_live_map(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any], directory: str | None) -> int:
     """Where the code of a process lies now, in a file without a name: in the directory, or in memory."""
+    from ansible_collections.offheap.profiler.plugins.module_utils import jit_map
+
     with _nameless(directory) as file:
         try:
             size = jit_map.write(wanted["pid"], wanted["key"], file, addresses=_addresses(root, dumps, wanted))
@@ -167,7 +173,7 @@ def _open_live_map(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[s
             raise staging.Skip(str(exc)) from exc
         file.flush()
         if not size:
-            raise staging.Skip(jit_map.NONE)
+            raise staging.Skip(jit.NONE)
         return os.dup(file.fileno())
 
 

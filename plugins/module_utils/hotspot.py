@@ -29,7 +29,7 @@ import struct
 import time
 from typing import IO, Any, Callable, Collection, Iterator, NamedTuple, NoReturn
 
-from ansible_collections.offheap.profiler.plugins.module_utils import java_methods, procfs, vm_structs
+from ansible_collections.offheap.profiler.plugins.module_utils import java_methods, jit, procfs, vm_structs
 
 _CLONE_NEWNS = 0x00020000
 _NO_ATTACH = "+DisableAttachMechanism"
@@ -37,8 +37,6 @@ _OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _VERSION = re.compile(r"^JDK ([0-9]{1,3})\b", re.MULTILINE)
 _CHUNK = 1 << 16
 _MAX_OUTPUT = 4 << 20
-#: HotSpot writes about 100 bytes for each piece of compiled code; the code cache holds some 100,000 at the most.
-MAX_PERF_MAP = 256 << 20
 
 _Wake = Callable[[], None]
 _Write = Callable[[bytes], None]
@@ -140,7 +138,7 @@ def perf_map(
             if memory is not None:
                 _add_methods(*memory, release, addresses, write, timeout / 2)
 
-        _in_its_place(jvm, work, save, MAX_PERF_MAP, timeout, proc)
+        _in_its_place(jvm, work, save, jit.MAX_MAP, timeout, proc)
     return size
 
 

@@ -15,25 +15,15 @@ import os
 import stat
 from typing import IO, Collection
 
-from ansible_collections.offheap.profiler.plugins.module_utils import dump, hotspot, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils import dump, hotspot, jit, procfs
 
-MAX_SIZE = hotspot.MAX_PERF_MAP
-#: reasons that are nobody's fault
-ENDED = "its process has ended"
-NONE = "its runtime has written no perf map"
 #: a JVM that stands still for so long has other troubles
 _SECONDS = 15.0
 _CHUNK = 1 << 20
-_ANONYMOUS = ("[anon", "//anon", "/memfd:", "/dev/zero", "/SYSV")
 
 
 class NoMap(Exception):
     """There is no map. The message says why."""
-
-
-def has_jit(mappings: list[procfs.Mapping]) -> bool:
-    """Whether there is executable memory that belongs to no file."""
-    return any(mapping.executable and (not mapping.path or mapping.path.startswith(_ANONYMOUS)) for mapping in mappings)
 
 
 def write(pid: int, key: str, target: IO[bytes], proc: str = "/proc", addresses: Collection[int] = ()) -> int:
@@ -44,14 +34,14 @@ def write(pid: int, key: str, target: IO[bytes], proc: str = "/proc", addresses:
     try:
         mappings = procfs.maps(pid, proc)
         if f"{pid}-{dump.fingerprint(mappings)}" != key:
-            raise NoMap(ENDED)
+            raise NoMap(jit.ENDED)
         if any(os.path.basename(mapping.path) == "libjvm.so" for mapping in mappings):
             return hotspot.perf_map(hotspot.look(pid, proc), target, _SECONDS, proc, addresses)
         return _copy_written(pid, target, proc)
     except procfs.ProcessGone as exc:
-        raise NoMap(ENDED) from exc
+        raise NoMap(jit.ENDED) from exc
     except FileNotFoundError as exc:
-        raise NoMap(NONE) from exc
+        raise NoMap(jit.NONE) from exc
     except (hotspot.HotspotError, procfs.ProcfsError, OSError) as exc:
         raise NoMap(str(exc)) from exc
 
@@ -76,8 +66,8 @@ def _copy_written(pid: int, target: IO[bytes], proc: str) -> int:
             raise NoMap(f"/tmp/{name} is not an ordinary file")
         if status.st_uid != uid:
             raise NoMap(f"/tmp/{name} belongs to user {status.st_uid}, the process to user {uid}")
-        if status.st_size > MAX_SIZE:
-            raise NoMap(f"/tmp/{name} is larger than {MAX_SIZE} bytes")
+        if status.st_size > jit.MAX_MAP:
+            raise NoMap(f"/tmp/{name} is larger than {jit.MAX_MAP} bytes")
         source = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(handle)

@@ -11,7 +11,7 @@ import os
 import time
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.module_utils import capture, dump, jit_map, sidecar, spool
+from ansible_collections.offheap.profiler.plugins.module_utils import capture, dump, jit, sidecar, spool
 
 #: seconds without a write after which a dump counts as let go, where the writer's descriptors cannot be seen
 _QUIET = 10.0
@@ -92,7 +92,7 @@ class Finder:
                 "time": status.st_mtime,
                 "process": self._processes[process["key"]],
                 "images": [self._images.setdefault(image, len(self._images)) for image in images],
-                "jit": jit_map.has_jit(content.mappings),
+                "jit": jit.has_code(content.mappings),
                 "map": _map_beside(spooled, name),
                 **_agent(spooled, name, status.st_size),
             }
@@ -141,7 +141,7 @@ def _map_beside(spooled: spool.Spool, name: str) -> list[int] | None:
         identity = spool.Identity.of(os.fstat(fd))
     finally:
         os.close(fd)
-    return list(identity) if 0 < identity.size <= jit_map.MAX_SIZE else None
+    return list(identity) if 0 < identity.size <= jit.MAX_MAP else None
 
 
 def find(root_path: str, units: list[str], max_dump: int, limit: int, examiner: capture.Examiner) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..module_utils import jit_map, jvm_memory, sidecar
+from ..module_utils import jit, jvm_memory, sidecar
 from . import capture_facts
 from .archive import Archive, ArchiveError
 from .transfer import TransferError
@@ -206,7 +206,7 @@ def _found(
     if entry.get("jvm") is not None:
         facts["jvm"] = jvm_memory.check(entry["jvm"])
     beside = None if entry.get("map") is None else tuple(_count(part) for part in _a_list(entry, "map"))
-    if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= jit_map.MAX_SIZE):
+    if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= jit.MAX_MAP):
         raise ValueError("a perf map's size is out of range")
     return Found(capture_facts.check(facts), identity, entry.get("jit") is True, beside)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..module_utils import elf, jit_map, staging
+from ..module_utils import elf, jit, staging
 from . import transfer
 from .archive import Archive, Arrived, Capture, DumpWriter
 from .fetch_plan import Batch, Found
@@ -59,7 +59,7 @@ def read_packed(data: dict[str, Any], batch: Batch) -> Packed:
         raise TransferError("the host did not say what it has packed")
     made = batch.made()
     for member in made & set(members):
-        if not isinstance(members[member], int) or not 0 < members[member] <= jit_map.MAX_SIZE:
+        if not isinstance(members[member], int) or not 0 < members[member] <= jit.MAX_MAP:
             raise TransferError("the host has packed a perf map of an impossible size")
         sizes[member] = members[member]
     total = sum(sizes.values())
@@ -93,7 +93,7 @@ def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Pa
         files.pop(member, None)
         if member not in batch.maps:
             result.problems.append(f"{_title(batch, member)} was not packed: {reason}")
-        elif reason not in (jit_map.ENDED, jit_map.NONE):
+        elif reason not in (jit.ENDED, jit.NONE):
             result.problems.append(f"{_title(batch, member)}: methods may have no names, since {reason}")
     for member, image in batch.images.items():
         if member not in files:

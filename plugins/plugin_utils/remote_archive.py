@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..module_utils import elf, jit_map
+from ..module_utils import elf, jit
 from . import capture_facts, packed, sample_files
 from .archive import DUMP, FORMAT, PERF_MAP, Archive, ArchiveError, Capture
 from .heap_v2 import HeapFormatError
@@ -149,7 +149,7 @@ class Remote:
         perf_map = None
         if f"{place}/{PERF_MAP}" in self._paths:
             perf_map = aside / "perf.map"
-            _gunzip(self._get(f"{place}/{PERF_MAP}", aside / "packed", jit_map.MAX_SIZE), perf_map)
+            _gunzip(self._get(f"{place}/{PERF_MAP}", aside / "packed", jit.MAX_MAP), perf_map)
         archive.add_capture(facts, aside / "dump", perf_map)
 
     def _add_images(
@@ -224,7 +224,7 @@ def _inside(place: str) -> Path:
 def _gunzip(source: Path, target: Path) -> None:
     try:
         with gzip.open(source) as stream, target.open("wb") as plain:
-            for _piece in range(-(-jit_map.MAX_SIZE // _PIECE)):
+            for _piece in range(-(-jit.MAX_MAP // _PIECE)):
                 plain.write(stream.read(_PIECE))
             if stream.read(1):
                 raise ArchiveError("its perf map is too large")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..module_utils import jit_map
+from ..module_utils import jit
 from . import ingest, transfer
 from .archive import Archive
 from .fetch_plan import Batch, Found
@@ -36,7 +36,7 @@ def bring(
     Raises ArchiveError, HostError, SessionError, TransferError.
     """
     transfer.check_room(archive.root, 2 * batch.size)
-    limit = ingest.most_packed({**dict.fromkeys(batch.made(), jit_map.MAX_SIZE), **batch.sizes()})
+    limit = ingest.most_packed({**dict.fromkeys(batch.made(), jit.MAX_MAP), **batch.sizes()})
     taken = 0
     with archive.incoming() as aside:
         file = aside / "transfer.tar.gz"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import dump, jit_map, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils import dump, jit, jit_map, procfs
 
 OTHER = 12345
 
@@ -56,16 +56,16 @@ def refused(process: subprocess.Popen[bytes]) -> str:
 
 
 def test_a_map_that_the_runtime_has_written(process: subprocess.Popen[bytes], place: Path) -> None:
-    assert refused(process) == jit_map.NONE
+    assert refused(process) == jit.NONE
     place.write_bytes(b"1000 10 py::f:/app.py\n")
     assert written(process) == b"1000 10 py::f:/app.py\n"
 
 
 def test_another_process_of_the_same_number(process: subprocess.Popen[bytes], place: Path) -> None:
     place.write_bytes(b"1000 10 x\n")
-    with pytest.raises(jit_map.NoMap, match=jit_map.ENDED):
+    with pytest.raises(jit_map.NoMap, match=jit.ENDED):
         jit_map.write(process.pid, f"{process.pid}-00000000", io.BytesIO())
-    with pytest.raises(jit_map.NoMap, match=jit_map.ENDED):
+    with pytest.raises(jit_map.NoMap, match=jit.ENDED):
         jit_map.write(4194305, "4194305-00000000", io.BytesIO())
 
 
@@ -82,7 +82,7 @@ def test_traps(process: subprocess.Popen[bytes], place: Path, tmp_path: Path, mo
     assert "not an ordinary file" in refused(process)
     place.rmdir()
     place.write_bytes(b"x" * 11)
-    monkeypatch.setattr(jit_map, "MAX_SIZE", 10)
+    monkeypatch.setattr(jit, "MAX_MAP", 10)
     assert "larger than 10 bytes" in refused(process)
 
 
@@ -91,17 +91,3 @@ def test_a_file_of_another_user(process: subprocess.Popen[bytes], place: Path) -
     place.write_bytes(b"1000 10 x\n")
     os.chown(place, OTHER, OTHER)
     assert f"belongs to user {OTHER}" in refused(process)
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("7f00-7f01 r-xp 0 00:00 0", True),
-        ("7f00-7f01 rwxp 0 00:00 0   /memfd:doublemapper (deleted)", True),
-        ("7f00-7f01 rw-p 0 00:00 0", False),
-        ("7f00-7f01 r-xp 0 00:00 0   [vdso]", False),
-        ("7f00-7f01 r-xp 0 08:01 12  /usr/lib/libz.so.1", False),
-    ],
-)
-def test_whether_there_is_compiled_code(line: str, expected: bool) -> None:
-    assert jit_map.has_jit(procfs.parse_maps(line.encode() + b"\n")) is expected

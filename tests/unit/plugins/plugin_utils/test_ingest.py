@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.module_utils import elf, jit_map, staging
+from ansible_collections.offheap.profiler.plugins.module_utils import elf, jit, staging
 from ansible_collections.offheap.profiler.plugins.plugin_utils import fetch_plan, ingest, perf_map
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.transfer import TransferError
@@ -272,9 +272,7 @@ def test_a_map_arrives_with_its_dump(archive: Archive, target: Target, tmp_path:
     assert [added for _capture, added in target.bring(archive, target.pack()).captures] == [False] * 3
 
 
-@pytest.mark.parametrize(
-    ("reason", "told"), [(jit_map.ENDED, False), (jit_map.NONE, False), ("it is JDK\x1b 11", True)]
-)
+@pytest.mark.parametrize(("reason", "told"), [(jit.ENDED, False), (jit.NONE, False), ("it is JDK\x1b 11", True)])
 def test_a_dump_without_a_map_says_why(archive: Archive, target: Target, reason: str, told: bool) -> None:
     target.batch = with_maps(capture_samples.listing(b"one", b"second", b"third"))
     target.files = {member: path for member, path in target.files.items() if member.startswith("dumps/")}
@@ -286,7 +284,7 @@ def test_a_dump_without_a_map_says_why(archive: Archive, target: Target, reason:
     assert bool(result.problems) is told
 
 
-@pytest.mark.parametrize("size", [0, -1, "1", None, jit_map.MAX_SIZE + 1])
+@pytest.mark.parametrize("size", [0, -1, "1", None, jit.MAX_MAP + 1])
 def test_a_map_of_an_impossible_size(target: Target, size: Any) -> None:
     batch = with_maps(capture_samples.listing(b"one"))
     packed = {"size": 100, "sha256": "0" * 64, "members": {"dumps/0": 3, "maps/0": size}, "skipped": {}}
