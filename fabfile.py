@@ -38,7 +38,7 @@ from ansible_collections.offheap.profiler.console import screen, target
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import ArchiveError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.byte_size import as_text
-from ansible_collections.offheap.profiler.plugins.plugin_utils.function_names import printable
+from ansible_collections.offheap.profiler.plugins.plugin_utils.printable import printable
 from ansible_collections.offheap.profiler.plugins.plugin_utils.session import Session
 
 _ARCHIVE = "offheap/archive"

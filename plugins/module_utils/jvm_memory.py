@@ -15,7 +15,7 @@ import re
 import time
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.module_utils import dump, hotspot, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils import dump, procfs
 
 _SECONDS = 5.0
 _MAX_CATEGORIES = 64
@@ -50,6 +50,9 @@ def ask(pid: int, key: str, proc: str = "/proc") -> dict[str, Any]:
     C(time) (seconds since the epoch), C(heap_used), C(heap_committed), C(heap_resident), C(metaspace) (committed), and
     C(nmt): mapped and committed bytes by category. What is not known is None.
     """
+    # Only who asks needs it. The controller, which checks what was found, does not.
+    from ansible_collections.offheap.profiler.plugins.module_utils import hotspot
+
     try:
         if f"{pid}-{dump.fingerprint(procfs.maps(pid, proc))}" != key:
             raise JvmMemoryError("its process has ended")

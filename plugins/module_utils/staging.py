@@ -168,10 +168,9 @@ def _write(output: _Output, items: list[Item]) -> tuple[dict[str, int], dict[str
     members: dict[str, int] = {}
     skipped: dict[str, str] = {}
     compressed = gzip.GzipFile(fileobj=cast(IO[bytes], output), mode="wb", compresslevel=_LEVEL, mtime=0)
-    packing = tarfile.open(
-        fileobj=compressed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=_BLOCK, copybufsize=_BLOCK
-    )
-    with compressed, packing as archive:
+    form = tarfile.GNU_FORMAT
+    with compressed, tarfile.open(fileobj=compressed, mode="w|", format=form, bufsize=_BLOCK) as archive:
+        archive.copybufsize = _BLOCK
         for item in items:
             try:
                 fd = item.open()

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from .printable import printable
+
 try:
     import pydemumble
 except ImportError:
@@ -50,13 +52,6 @@ def readable(symbol: bytes) -> str:
     else:
         name = _CLONE.sub("", name) or name
     return name if len(name) <= _LONGEST_SHOWN else name[: _LONGEST_SHOWN - 1] + "…"
-
-
-def printable(text: str) -> str:
-    """The text with everything that could move a cursor or break a line replaced by U+FFFD."""
-    if text.isprintable():
-        return text
-    return "".join([character if character.isprintable() else "\ufffd" for character in text])
 
 
 def without_parameters(demangled: str) -> str:

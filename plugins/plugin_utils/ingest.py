@@ -14,7 +14,7 @@ from ..module_utils import elf, jit, staging
 from . import transfer
 from .archive import Archive, Arrived, Capture, DumpWriter
 from .fetch_plan import Batch, Found
-from .function_names import printable
+from .printable import printable
 from .transfer import TransferError
 
 PACKED_NAME = staging.NAME

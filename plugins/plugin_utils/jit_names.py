@@ -17,7 +17,7 @@ import re
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from .function_names import printable
+from .printable import printable
 from .profile import Frame, Kind
 
 _LONGEST = 1000

@@ -16,10 +16,10 @@ from .archive import Archive, ArchiveError, Capture
 from .byte_size import as_text
 from .export import flamegraph, folded, text
 from .export.short_path import render as short_path
-from .function_names import printable
 from .hints import Hint
 from .jit_maps import JitMaps
 from .patterns import Change
+from .printable import printable
 from .report.fleet_data import Fleet, Observed, Process
 from .report.threads import by_thread
 from .suspects import Answer, Point, Suspect, Verdict, duration, judge, per_day

@@ -17,7 +17,8 @@ from typing import Any
 from . import heap_v2, symcache
 from .debug_files import DebugFiles
 from .elf_image import ElfImage, SymbolError, SymbolTable
-from .function_names import printable, readable
+from .function_names import readable
+from .printable import printable
 from .profile import Frame, Kind, Resolver
 
 try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .elf_image import SymbolError
-from .function_names import printable
+from .printable import printable
 
 try:
     import symbolic as _symbolic

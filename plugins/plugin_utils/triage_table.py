@@ -11,8 +11,8 @@ from typing import Any
 
 from . import memory_growth, triage_rules, triage_samples
 from .byte_size import as_text
-from .function_names import printable
 from .memory_growth import Growth, Sample
+from .printable import printable
 from .triage_rules import Verdict
 
 _HEADINGS = ("UNIT", "HOST", "VERDICT", "RSS", "GROWTH")

@@ -166,6 +166,7 @@ class Bench:
             shutil.rmtree(self.directory / name, ignore_errors=True)
         (self.directory / "fetched").mkdir()
         subprocess.run(["pkill", "-f", f"{self.directory}/cp"], check=False)
+        os.sync()
 
     def run(self, way: str, count: int) -> tuple[float, float]:
         """(seconds, MB of the largest process) of one way."""
@@ -259,7 +260,7 @@ def rows_of(size: str, seconds: dict[str, float], memory: dict[str, float]) -> t
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "collect.json")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from ..elf_image import ElfImage, SymbolError
-from ..function_names import printable
+from ..printable import printable
 from ..selection import SelectionError, compiled
 from ..table import Table
 from . import top

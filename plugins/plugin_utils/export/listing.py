@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from ..function_names import printable
+from ..printable import printable
 from ..selection import SelectionError, compiled
 from ..table import Table
 from . import top

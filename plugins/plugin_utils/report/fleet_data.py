@@ -17,8 +17,8 @@ from typing import Any
 from ..archive import Capture
 from ..export.short_path import render as short_path
 from ..fleet import Leak, Watched, together
-from ..function_names import printable
 from ..hints import Hint
+from ..printable import printable
 from ..profile import CONFIDENCE
 from ..reconciliation import reconcile
 from ..suspects import DAY, Answer, Point, Suspect, Verdict, judge_process

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Text from elsewhere, made fit for a terminal or a line of a report."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """The text with everything that could move a cursor or break a line replaced by U+FFFD."""
+    if text.isprintable():
+        return text
+    return "".join([character if character.isprintable() else "\ufffd" for character in text])
