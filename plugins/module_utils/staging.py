@@ -23,8 +23,8 @@ NAME = "offheap-captures.tar.gz"
 #: heap dumps shrink to an eighth already; the next levels cost the service CPU for a few per cent more
 _LEVEL = 1
 _RESERVE = 1 << 20
-#: bytes at a time; with tarfile's own ten thousand, what is streamed comes in twenty times as many messages
-_BLOCK = 1 << 18
+#: bytes at a time; with tarfile's own ten thousand, what is streamed comes in ten times as many messages
+_BLOCK = 1 << 17
 #: seconds after which the transfer of one packed file is not under way any more
 _STALE = 7200
 
@@ -170,7 +170,6 @@ def _write(output: _Output, items: list[Item]) -> tuple[dict[str, int], dict[str
     compressed = gzip.GzipFile(fileobj=cast(IO[bytes], output), mode="wb", compresslevel=_LEVEL, mtime=0)
     form = tarfile.GNU_FORMAT
     with compressed, tarfile.open(fileobj=compressed, mode="w|", format=form, bufsize=_BLOCK) as archive:
-        archive.copybufsize = _BLOCK
         for item in items:
             try:
                 fd = item.open()

@@ -9,7 +9,7 @@ into an empty archive and from a spool in which nothing is collected, with no SS
 
 - C(fetch-loop): ansible.builtin.fetch with become, a task for each dump (once: it takes minutes);
 - C(tar-and-fetch): one tar with become, then one fetch without;
-- C(heap_fetch): this collection's collect_profiles;
+- C(heap_fetch): a play with this collection's module;
 - C(fab-collect): the operator's console;
 - C(ssh-tar): C(ssh host sudo tar -c | tar -x), all hosts in parallel: no check, no archive, nothing marked;
 - C(ssh-tarball): the same without C(tar -x), so that a tar file remains of each host.
@@ -100,6 +100,14 @@ TAR_AND_FETCH = """
     - ansible.builtin.file: {path: "{{ place.path }}", state: absent}
 """
 
+HEAP_FETCH = """
+- hosts: all
+  gather_facts: false
+  become: true
+  tasks:
+    - offheap.profiler.heap_fetch: {archive: "%(archive)s"}
+"""
+
 
 class Bench:
     """The hosts, and the ways."""
@@ -137,8 +145,9 @@ class Bench:
             f"[ssh_connection]\npipelining = True\ncontrol_path_dir = {directory}/cp\n"
         )
         self.environment["ANSIBLE_CONFIG"] = str(directory / "ansible.cfg")
-        for name, text in (("fetch-loop", FETCH_LOOP), ("tar-and-fetch", TAR_AND_FETCH)):
-            (directory / f"{name}.yml").write_text(text % {"spool": SPOOL, "dest": directory / "fetched"})
+        places = {"spool": SPOOL, "dest": directory / "fetched", "archive": directory / "archive"}
+        for name, text in (("fetch-loop", FETCH_LOOP), ("tar-and-fetch", TAR_AND_FETCH), ("heap_fetch", HEAP_FETCH)):
+            (directory / f"{name}.yml").write_text(text % places)
 
     def lab(self, *arguments: str) -> str:
         return subprocess.run(
@@ -173,7 +182,7 @@ class Bench:
         commands: dict[str, list[str]] = {
             "fetch-loop": ["ansible-playbook", "fetch-loop.yml"],
             "tar-and-fetch": ["ansible-playbook", "tar-and-fetch.yml"],
-            "heap_fetch": ["ansible-playbook", "offheap.profiler.collect_profiles", "-e", "offheap_archive=archive"],
+            "heap_fetch": ["ansible-playbook", "heap_fetch.yml"],
             "fab-collect": ["fab", "-r", str(self.collection), "-i", self.inventory, "collect", "--archive", "archive"],
             "ssh-tar": ["sh", "-c", self._ssh_tar("| tar -C {name} -xf -")],
             "ssh-tarball": ["sh", "-c", self._ssh_tar("> {name}.tar")],
