@@ -40,7 +40,7 @@ lint sanity docs-check package unit integration: setup
 bench-analysis: setup
 	.venv/bin/python tests/bench/analysis.py
 
-#: make bench-overhead   what jemalloc and the agent cost, in build/bench/overhead.json (five minutes, quiet machine)
+#: make bench-overhead   what jemalloc and the agent cost, in build/bench/overhead.json (ten minutes, quiet machine)
 .PHONY: bench-overhead
 bench-overhead: setup
 	.venv/bin/python tests/bench/overhead.py

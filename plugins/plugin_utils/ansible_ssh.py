@@ -46,7 +46,7 @@ def prepare(connection: Any) -> None:
 
 @contextlib.contextmanager
 def session(connection: Any, python: str) -> Iterator[Session | None]:
-    """The session; None where it needs what only Ansible's own modules can, or does not begin for any other reason.
+    """The session; None where it needs what only Ansible's own modules can, or where they may have more luck.
 
     C(connection) is the task's, C(python) the host's interpreter. Raises NoConnection, and PasswordRefused
     when sudo does not take the password.
@@ -60,7 +60,7 @@ def session(connection: Any, python: str) -> Iterator[Session | None]:
 
 def _is_plain(connection: Any) -> bool:
     """OpenSSH without a password, and nobody else than the login user, or sudo as it is by default."""
-    if connection.transport != "ssh" or connection.get_option("password"):
+    if connection.transport != "ssh" or connection.get_option("password") or connection._play_context.password:
         return False
     become = connection.become
     return become is None or (
@@ -85,8 +85,8 @@ def _begun(connection: Any, python: str) -> Session | None:
         except PasswordRefused:
             raise
         except SessionError as error:
-            if stream.status == _NO_CONNECTION:
-                said.seek(0)
-                reason = said.read().decode("utf-8", "replace").strip() or error
-                raise NoConnection(f"Failed to connect to the host via ssh: {reason}") from error
-            return None
+            if stream.status != _NO_CONNECTION or connection.get_option("reconnection_retries"):
+                return None  # the modules find another Python, say what is wrong in Ansible's words, or try again
+            said.seek(0)
+            reason = said.read().decode("utf-8", "replace").strip() or error
+            raise NoConnection(f"Failed to connect to the host via ssh: {reason}") from error

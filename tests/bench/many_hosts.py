@@ -7,7 +7,7 @@
 One sshd on this machine answers for all names; each session has a spool of its own with three dumps, in a mount
 namespace that ends with it. Seconds are of the wall clock and per host, memory is the largest resident set of the
 console's process, threads are the most that it had. There is no peer. Needs root. Ends with status 1 when a thousand
-hosts take more than half as much again per host as ten, or any number more than 256 MB.
+hosts take more than half as much again per host as ten, or any number more than 150 MB.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BIN = ROOT / ".venv" / "bin"
 SSHD = Path("/usr/sbin/sshd")
 PORT = 20022
 DUMPS = 3
-MEMORY, GROWTH = 256.0, 1.5
+MEMORY, GROWTH = 150.0, 1.5
 DUMP = """heap_v2/524288
   t*: 1: {size} [0: 0]
 @ 0x400100 0x400200

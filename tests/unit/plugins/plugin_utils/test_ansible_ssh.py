@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ class Connection(Options):
     def __init__(self, script: str = 'exec sh -c "$1"', /, **options: str | None) -> None:
         super().__init__(host="app1", ssh_executable="/usr/bin/ssh", **options)
         self.script = script
+        self._play_context = SimpleNamespace(password="")
 
     def _build_command(self, executable: str, subsystem: str, host: str, command: str) -> list[str]:
         assert (executable, subsystem, host) == ("/usr/bin/ssh", "ssh", "app1")
@@ -79,17 +81,19 @@ def test_a_sudo_of_ones_own_is_left_to_the_modules(option: str) -> None:
 
 
 def test_what_else_is_left_to_the_modules() -> None:
-    local, with_password, other_become = Connection(), Connection(password="geheim"), Connection()
+    local, with_password, asked, other_become = (Connection(password=word) for word in ("", "geheim", "", ""))
+    asked._play_context.password = "geheim"
     local.transport = "local"
     other_become.become = Become(**SUDO)
     other_become.become.name = "su"
-    assert all(absent(connection) for connection in (local, with_password, other_become))
+    assert all(absent(connection) for connection in (local, with_password, asked, other_become))
     assert absent(Connection(), "/nowhere/python3"), "they find another, or say what is wrong in Ansible's words"
 
 
 def test_a_host_that_cannot_be_reached() -> None:
     with pytest.raises(ansible_ssh.NoConnection, match="via ssh: No route to host"):
         absent(Connection("echo 'No route to host' >&2; exit 255"))
+    assert absent(Connection("exit 255", reconnection_retries="3")), "Ansible tries again"
 
 
 @pytest.mark.parametrize(
