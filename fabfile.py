@@ -59,7 +59,7 @@ def status(hosts: Hosts) -> int:
     """
     The profiled units of a fleet: memory, and whether they are sampled now.
 
-        fab -i inventory --limit web status          as: fab status -i inventory --limit web
+        fab -i inventory --limit web status
     """
     return _units(hosts, lambda unit: bool(unit["profiled"]))
 

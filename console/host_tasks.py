@@ -14,6 +14,7 @@ from fabric import main as fabric_main
 from fabric import task
 from invoke.context import Context
 from invoke.exceptions import Exit
+from invoke.parser.argument import Argument
 
 from ..plugins.plugin_utils.archive import ArchiveError
 from ..plugins.plugin_utils.session import Session
@@ -29,6 +30,24 @@ _FLEET_HELP = {
     "at_once": "hosts at once (32)",
     "timeout": "seconds to wait for a connection (10)",
 }
+
+
+_LIMIT = "limit"
+
+
+def _take_limit_before_tasks() -> None:
+    """Let C(fab -i inventory --limit web status) be as it is with ansible-playbook.
+
+    Fabric loads us after it has read its own options, and reads what it did not know afterwards, with the tasks.
+    """
+    program = fabric_main.program
+    own = program.core_args
+    program.core_args = lambda: [*own(), Argument(name=_LIMIT, help=_FLEET_HELP[_LIMIT])]
+    program.core[0].add_arg(Argument(name=_LIMIT))
+
+
+if hasattr(fabric_main.program, "core"):  # else it is not Fabric that loads us
+    _take_limit_before_tasks()
 
 
 class Hosts:
@@ -125,6 +144,7 @@ def _targets(inventories: list[str], limit: str) -> list[target.Target]:
     given = list(core.identity.value or [])
     keys = [path for path in given if _is_private_key(path)]
     inventories = [*inventories, *(path for path in given if path not in keys)]
+    limit = limit or core[_LIMIT].value or ""
     if core.hosts.value:
         if inventories or limit:
             raise target.TargetError("name hosts with -H, or an inventory with -i and --limit, not both")
