@@ -5,15 +5,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
-from ansible.plugins.action import ActionBase
 
 from ..plugin_utils import retention
-from ..plugin_utils.archive import Archive, ArchiveError, library_missing
+from ..plugin_utils.archive import Archive, ArchiveError, zstandard_missing
+from ..plugin_utils.controller_action import ControllerAction, from_here, require
 
 _DAY = 86400.0
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -24,29 +22,22 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """Connects to no host."""
 
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    TRANSFERS_FILES = False
+    ARGUMENTS = _ARGUMENTS
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        if library := library_missing():
-            raise AnsibleActionFail(missing_required_lib(library))
+    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
+        require({"zstandard": zstandard_missing()})
         limits = retention.Limits(
             age=arguments["keep_days"] * _DAY, count=arguments["keep_captures"], size=arguments["keep_size"]
         )
         if min(limits.age, limits.count, limits.size) < 0:
             raise AnsibleActionFail("a limit of archive_prune is negative; 0 is without limit")
         try:
-            archive = Archive.open(Path.cwd() / Path(arguments["archive"]).expanduser())
+            archive = Archive.open(from_here(arguments["archive"]))
             removed, size = retention.prune(archive, limits, time.time(), dry=self._task.check_mode)
         except (ArchiveError, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
         paths = [str(capture.path.relative_to(archive.root)) for capture in removed]
         result.update(changed=bool(removed), removed=paths, bytes=size)
-        return result

@@ -4,16 +4,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..plugin_utils.analysis import RENDERERS, TEXTUAL, AnalysisError, Request, analyze
 from ..plugin_utils.archive import ArchiveError
+from ..plugin_utils.controller_action import ControllerAction, from_here, from_here_if_any, require
 from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.export.graph import Limits
 from ..plugin_utils.export.profile_proto import protobuf_missing
@@ -22,7 +20,7 @@ from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.output_file import OutputError, write
 from ..plugin_utils.samples import numpy_missing
 from ..plugin_utils.selection import Selection
-from ..plugin_utils.sources import Reader, Source, SourceError, open_reader
+from ..plugin_utils.sources import Source, SourceError, open_reader
 from ..plugin_utils.symbols import symbolic_missing
 from ..plugin_utils.table import Granularity, Measure, Table
 
@@ -59,37 +57,40 @@ _MOST_ROWS = 100
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """Reads one dump, shows or writes it, returns the first rows. Connects to no host."""
 
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    TRANSFERS_FILES = False
+    ARGUMENTS = _ARGUMENTS
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
         kind = arguments["format"]
-        require_libraries(kind)
-        dest = from_here(arguments["dest"])
+        require(
+            {
+                "symbolic": symbolic_missing(),
+                "pydemumble": demangler_missing(),
+                "jinja2": jinja2_missing(),
+                "numpy": numpy_missing(),
+                "protobuf": kind == "pprof" and protobuf_missing(),
+            }
+        )
+        dest = from_here_if_any(arguments["dest"])
         if dest is None and kind not in TEXTUAL:
             raise AnsibleActionFail(f"the format {kind} is no text to show: it needs 'dest'")
-        src, base_path = from_here(arguments["src"]), from_here(arguments["base"])
-        paths = [path for path in (src, base_path) if path is not None]
+        base_path = from_here_if_any(arguments["base"])
+        paths = [from_here(arguments["src"]), *([base_path] if base_path else [])]
         try:
             with open_reader(
                 paths,
-                from_here(arguments["archive"]),
-                [Path.cwd() / Path(path).expanduser() for path in arguments["binary_path"]],
-                from_here(arguments["symcaches"]),
+                from_here_if_any(arguments["archive"]),
+                [from_here(path) for path in arguments["binary_path"]],
+                from_here_if_any(arguments["symcaches"]),
                 self._task.check_mode,
             ) as reader:
                 sources = [reader.read(path) for path in paths]
                 base = sources[1] if base_path is not None else None
                 answer = analyze(_request(arguments), sources[0], base, reader.images)
                 changed = dest is not None and write(dest, answer.content, arguments["force"], self._task.check_mode)
-                warnings = _warnings(reader)
+                warnings += dict.fromkeys(reader.warnings)
         except (AnalysisError, ArchiveError, OutputError, SourceError) as error:
             raise AnsibleActionFail(str(error)) from error
         show = arguments["show"] if arguments["show"] is not None else dest is None
@@ -100,27 +101,6 @@ class ActionModule(ActionBase):
             result["dest"] = str(dest)
             if self._task.diff and changed:
                 result["diff"] = [{"prepared": f"written: {dest}\n"}]
-        if warnings:
-            result["warnings"] = warnings
-        return result
-
-
-def require_libraries(kind: str) -> None:
-    """Raises AnsibleActionFail with Ansible's own words for a library that is missing."""
-    missing = {
-        "symbolic": symbolic_missing(),
-        "pydemumble": demangler_missing(),
-        "jinja2": jinja2_missing(),
-        "numpy": numpy_missing(),
-        "protobuf": kind == "pprof" and protobuf_missing(),
-    }
-    for library, is_missing in missing.items():
-        if is_missing:
-            raise AnsibleActionFail(missing_required_lib(library))
-
-
-def from_here(path: str | None) -> Path | None:
-    return Path.cwd() / Path(path).expanduser() if path else None
 
 
 def _request(arguments: dict[str, Any]) -> Request:
@@ -139,12 +119,8 @@ def _request(arguments: dict[str, Any]) -> Request:
         function=arguments["function"],
         thread=arguments["thread"],
         drop_negative=arguments["drop_negative"],
-        source_path=[Path.cwd() / Path(path).expanduser() for path in arguments["source_path"]],
+        source_path=[from_here(path) for path in arguments["source_path"]],
     )
-
-
-def _warnings(reader: Reader) -> list[str]:
-    return list(dict.fromkeys(reader.warnings))
 
 
 def _returned(table: Table, source: Source, arguments: dict[str, Any]) -> dict[str, Any]:

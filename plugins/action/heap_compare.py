@@ -4,16 +4,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..plugin_utils.archive import ArchiveError
 from ..plugin_utils.compare import By, Change, Comparison, Side, compare
+from ..plugin_utils.controller_action import ControllerAction, from_here, from_here_if_any, require
 from ..plugin_utils.export import comparison as output
 from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.output_file import OutputError, write
@@ -45,35 +43,27 @@ _MOST_FRAMES = 64
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """Reads two dumps, shows or writes what is different, returns the largest differences. Connects to no host."""
 
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    TRANSFERS_FILES = False
+    ARGUMENTS = _ARGUMENTS
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        libraries = {"symbolic": symbolic_missing(), "pydemumble": demangler_missing(), "numpy": numpy_missing()}
-        for library, missing in libraries.items():
-            if missing:
-                raise AnsibleActionFail(missing_required_lib(library))
-        paths = [_from_here(arguments[name]) for name in ("before", "after")]
-        dest = _from_here(arguments["dest"]) if arguments["dest"] else None
+    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
+        require({"symbolic": symbolic_missing(), "pydemumble": demangler_missing(), "numpy": numpy_missing()})
+        paths = [from_here(arguments[name]) for name in ("before", "after")]
+        dest = from_here_if_any(arguments["dest"])
         limit = max(arguments["limit"], 0)
         try:
             with open_reader(
                 paths,
-                _from_here(arguments["archive"]) if arguments["archive"] else None,
-                [_from_here(path) for path in arguments["binary_path"]],
-                _from_here(arguments["symcaches"]) if arguments["symcaches"] else None,
+                from_here_if_any(arguments["archive"]),
+                [from_here(path) for path in arguments["binary_path"]],
+                from_here_if_any(arguments["symcaches"]),
                 self._task.check_mode,
             ) as reader:
                 selection = Selection(arguments["focus"], arguments["ignore"])
                 before, after = [_side(reader.read(path), selection) for path in paths]
-                warnings = list(dict.fromkeys(reader.warnings))
+                warnings += dict.fromkeys(reader.warnings)
             found = compare(before, after, Measure(arguments["measure"]), By(arguments["by"]))
             if arguments["format"] == "json":
                 content = output.as_json(found, before, after)
@@ -91,13 +81,6 @@ class ActionModule(ActionBase):
             if self._task.diff and changed:
                 result["diff"] = [{"prepared": f"written: {dest}\n"}]
         warnings += found.warnings
-        if warnings:
-            result["warnings"] = warnings
-        return result
-
-
-def _from_here(path: str) -> Path:
-    return Path.cwd() / Path(path).expanduser()
 
 
 def _side(source: Source, selection: Selection) -> Side:

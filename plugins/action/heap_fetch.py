@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
-from ansible.module_utils.basic import missing_required_lib
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..plugin_utils import ansible_ssh, fetch_plan, ingest, streamed, transfer
-from ..plugin_utils.archive import Archive, ArchiveError, library_missing
+from ..plugin_utils.archive import Archive, ArchiveError, zstandard_missing
 from ..plugin_utils.byte_size import as_text
+from ..plugin_utils.controller_action import from_here, require
 from ..plugin_utils.session import HostError, SessionError
 from ..plugin_utils.transfer import TransferError
 
@@ -51,10 +51,9 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
         _validation, self._args = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        if library := library_missing():
-            raise AnsibleActionFail(missing_required_lib(library))
+        require({"zstandard": zstandard_missing()})
         self._host = str(self._task.delegate_to or self._task_vars["inventory_hostname"])
-        root = Path.cwd() / Path(self._args["archive"]).expanduser()
+        root = from_here(self._args["archive"])
         result.update(changed=False, archive=str(root), captures=[], images=[], bytes=0, transferred=0, collected=0)
         warnings: list[str] = []
         self._finished = False

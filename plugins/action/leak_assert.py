@@ -5,17 +5,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.spool import SpoolError, check_unit
 from ..plugin_utils import fleet, leak_limits, sample_files
-from ..plugin_utils.archive import Archive, ArchiveError, library_missing
+from ..plugin_utils.archive import Archive, ArchiveError, zstandard_missing
+from ..plugin_utils.controller_action import ControllerAction, from_here, require
 from ..plugin_utils.fleet import Leak
 from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.leak_limits import BaselineError
@@ -38,25 +36,24 @@ _MOST_FRAMES = 64
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """Reads the archive and connects to no host."""
 
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    TRANSFERS_FILES = False
+    ARGUMENTS = _ARGUMENTS
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        missing = {"symbolic": symbolic_missing(), "pydemumble": demangler_missing(), "pyarrow": pyarrow_missing()}
-        if library := library_missing() or next((library for library, gone in missing.items() if gone), ""):
-            raise AnsibleActionFail(missing_required_lib(library))
-        warnings: list[str] = []
+    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
+        require(
+            {
+                "zstandard": zstandard_missing(),
+                "symbolic": symbolic_missing(),
+                "pydemumble": demangler_missing(),
+                "pyarrow": pyarrow_missing(),
+            }
+        )
         try:
             units = [check_unit(unit) for unit in arguments["units"]]
-            known = leak_limits.read_baseline(_from_here(arguments["baseline"])) if arguments["baseline"] else None
-            archive = Archive.open(_from_here(arguments["archive"]))
+            known = leak_limits.read_baseline(from_here(arguments["baseline"])) if arguments["baseline"] else None
+            archive = Archive.open(from_here(arguments["archive"]))
             kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
             if notice := sample_files.notice(archive, units, arguments["hosts"]):
                 display.display(notice, stderr=True)
@@ -84,25 +81,18 @@ class ActionModule(ActionBase):
             result.update(failed=True, msg=f"whether anything leaks cannot be told: {why}")
         else:
             result["msg"] = f"processes judged: {len(judged)}, leaks: {len(leaks)}, too much: 0"
-        if warnings:
-            result["warnings"] = warnings
-        return result
 
     def _record(self, leaks: list[Leak], target: str | None) -> bool:
         """Write the baseline where one is asked for. Whether it has changed."""
         if not target:
             return False
-        path, text = _from_here(target), leak_limits.baseline(leaks)
+        path, text = from_here(target), leak_limits.baseline(leaks)
         if path.exists() and path.read_text(encoding="utf-8") == text:
             return False
         if not self._task.check_mode:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         return True
-
-
-def _from_here(path: str) -> Path:
-    return Path.cwd() / Path(path).expanduser()
 
 
 def _returned(leak: Leak) -> dict[str, Any]:

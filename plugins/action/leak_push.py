@@ -7,17 +7,15 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.spool import SpoolError, check_unit
 from ..plugin_utils import fleet, output_file, prometheus, pyroscope, sample_files
-from ..plugin_utils.archive import Archive, ArchiveError, Capture, library_missing
+from ..plugin_utils.archive import Archive, ArchiveError, Capture, zstandard_missing
+from ..plugin_utils.controller_action import ControllerAction, from_here, require
 from ..plugin_utils.export import pprof, profile_proto
 from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.output_file import OutputError
@@ -43,30 +41,25 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """Reads the archive and connects to no host."""
 
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    TRANSFERS_FILES = False
+    ARGUMENTS = _ARGUMENTS
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        missing = {
-            "symbolic": symbolic_missing(),
-            "pydemumble": demangler_missing(),
-            "protobuf": profile_proto.protobuf_missing(),
-            "pyarrow": pyarrow_missing(),
-        }
-        if library := library_missing() or next((library for library, gone in missing.items() if gone), ""):
-            raise AnsibleActionFail(missing_required_lib(library))
-        problems: list[str] = []
+    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
+        require(
+            {
+                "zstandard": zstandard_missing(),
+                "symbolic": symbolic_missing(),
+                "pydemumble": demangler_missing(),
+                "protobuf": profile_proto.protobuf_missing(),
+                "pyarrow": pyarrow_missing(),
+            }
+        )
         result.update(changed=False, pushed=0, left=0)
         try:
             units = [check_unit(unit) for unit in arguments["units"]]
-            archive = Archive.open(_from_here(arguments["archive"]))
+            archive = Archive.open(from_here(arguments["archive"]))
         except (ArchiveError, SpoolError) as error:
             raise AnsibleActionFail(str(error)) from error
         # Each does its part whatever becomes of the other.
@@ -74,14 +67,11 @@ class ActionModule(ActionBase):
         for wanted, part in parts:
             try:
                 if wanted:
-                    part(archive, units, arguments, result, problems)
+                    part(archive, units, arguments, result, warnings)
             except (ArchiveError, OutputError, PushError, OSError) as error:
-                problems.append(str(error))
+                warnings.append(str(error))
                 result["failed"] = arguments["required"]
-        if problems:
-            result["warnings"] = problems
-        result["msg"] = f"{result['pushed']} profiles sent, {result['left']} left" if not problems else problems[-1]
-        return result
+        result["msg"] = f"{result['pushed']} profiles sent, {result['left']} left" if not warnings else warnings[-1]
 
     def _push(
         self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
@@ -135,7 +125,7 @@ class ActionModule(ActionBase):
             display.display(notice, stderr=True)
         leaks, watched = fleet.rank(archive, problems.append, units, arguments["hosts"], kept=kept)
         content = prometheus.render(leaks, watched).encode("utf-8", "replace")
-        changed = output_file.write(_from_here(arguments["textfile"]), content, True, self._task.check_mode)
+        changed = output_file.write(from_here(arguments["textfile"]), content, True, self._task.check_mode)
         result["changed"] = result["changed"] or changed
 
 
@@ -149,7 +139,3 @@ def _newest_first(captures: Iterable[Capture]) -> Iterable[Capture]:
 def _profile(reader: Reader, capture: Capture) -> bytes:
     source = reader.read(capture.path)
     return pprof.render(source.samples, pprof.About(capture.time, source.executable[0]))
-
-
-def _from_here(path: str) -> Path:
-    return Path.cwd() / Path(path).expanduser()

@@ -4,18 +4,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.spool import SpoolError, check_unit
 from ..plugin_utils import hints, leak_reports, report_files
 from ..plugin_utils.archive import Archive, ArchiveError
+from ..plugin_utils.controller_action import ControllerAction, from_here, require
 from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.hints import HintError
@@ -43,37 +41,30 @@ _MOST_FRAMES = 64
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """Reads the archive, writes the reports, returns the verdicts. Connects to no host."""
 
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    TRANSFERS_FILES = False
+    ARGUMENTS = _ARGUMENTS
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        libraries = {
-            "symbolic": symbolic_missing(),
-            "pydemumble": demangler_missing(),
-            "jinja2": jinja2_missing(),
-            "numpy": numpy_missing(),
-        }
-        for library, missing in libraries.items():
-            if missing:
-                raise AnsibleActionFail(missing_required_lib(library))
-        warnings: list[str] = []
+    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
+        require(
+            {
+                "symbolic": symbolic_missing(),
+                "pydemumble": demangler_missing(),
+                "jinja2": jinja2_missing(),
+                "numpy": numpy_missing(),
+            }
+        )
         try:
             limits = leak_reports.Limits(
                 units=[check_unit(unit) for unit in arguments["units"]],
                 hosts=arguments["hosts"],
                 top=max(arguments["top"], 0),
                 least_span=max(arguments["min_span"], 0),
-                hints=hints.load([_from_here(path) for path in arguments["hints"]]),
+                hints=hints.load([from_here(path) for path in arguments["hints"]]),
             )
-            archive = Archive.open(_from_here(arguments["archive"]))
-            dest = _from_here(arguments["dest"])
+            archive = Archive.open(from_here(arguments["archive"]))
+            dest = from_here(arguments["dest"])
             files = report_files.make(
                 archive,
                 limits,
@@ -81,7 +72,7 @@ class ActionModule(ActionBase):
                 arguments["force"],
                 self._task.check_mode,
                 warnings.append,
-                _from_here(arguments["triage"]),
+                from_here(arguments["triage"]),
             )
         except (ArchiveError, HintError, OutputError, SpoolError) as error:
             raise AnsibleActionFail(str(error)) from error
@@ -99,13 +90,6 @@ class ActionModule(ActionBase):
         )
         if self._task.diff and files.changed:
             result["diff"] = [{"prepared": "".join(f"report written: {path}\n" for path in files.changed)}]
-        if warnings:
-            result["warnings"] = warnings
-        return result
-
-
-def _from_here(path: str) -> Path:
-    return Path.cwd() / Path(path).expanduser()
 
 
 def _returned(report: Report, files: dict[str, str]) -> dict[str, Any]:

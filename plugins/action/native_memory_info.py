@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -12,6 +11,7 @@ from ansible.plugins.action import ActionBase
 
 from ..plugin_utils import triage_samples
 from ..plugin_utils.archive import ArchiveError
+from ..plugin_utils.controller_action import from_here
 from ..plugin_utils.memory_growth import SampleError
 from ..plugin_utils.output_file import OutputError
 
@@ -33,7 +33,7 @@ class ActionModule(ActionBase):
         if keep and not result.get("failed"):
             host = str(self._task.delegate_to or (task_vars or {})["inventory_hostname"])
             try:
-                path = triage_samples.keep(Path.cwd() / Path(str(keep)).expanduser(), host, result["samples"])
+                path = triage_samples.keep(from_here(str(keep)), host, result["samples"])
             except (SampleError, ArchiveError, OutputError) as error:
                 raise AnsibleActionFail(f"what was seen on {host} cannot be kept: {error}") from error
             result["kept"] = str(path)

@@ -374,9 +374,9 @@ def _pack(source: Path, target: Path) -> None:
         shutil.copyfileobj(stream, output, 1 << 20)
 
 
-def library_missing() -> str:
-    """The name of a library that writing needs and that is not there, or an empty text."""
-    return "zstandard" if zstandard is None else ""
+def zstandard_missing() -> bool:
+    """Whether the library zstandard is not there; writing needs it."""
+    return zstandard is None
 
 
 def _is_removed(path: Path) -> bool:
