@@ -12,14 +12,12 @@ from unittest.mock import MagicMock
 import duckdb
 import fsspec
 import pytest
-import yaml
 import zstandard
 from ansible.errors import AnsibleActionFail
 from ansible.playbook.play_context import PlayContext
 from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import archive_sync
-from ansible_collections.offheap.profiler.plugins.modules import archive_sync as documentation
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.stored_samples import NAME
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import capture_samples
@@ -61,14 +59,6 @@ def _content(root: Path) -> dict[str, bytes]:
     """Without what anybody can prepare again."""
     paths = [path for path in root.rglob("*") if path.is_file() and not {"symcaches", NAME} & set(path.parts)]
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
-
-
-def test_the_options_are_the_documented_ones() -> None:
-    documented = yaml.safe_load(documentation.DOCUMENTATION)["options"]
-    assert set(archive_sync._ARGUMENTS) == set(documented)
-    for name, option in documented.items():
-        wanted = {key: option[key] for key in ("type", "required", "default", "choices") if key in option}
-        assert {key: value for key, value in archive_sync._ARGUMENTS[name].items() if key != "no_log"} == wanted
 
 
 def test_there_and_back_again(archive: Archive, url: str, tmp_path: Path) -> None:

@@ -4,30 +4,17 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from ansible_collections.offheap.profiler.plugins.action import heap_fetch as action
-from ansible_collections.offheap.profiler.plugins.modules import heap_fetch as module
 from ansible_collections.offheap.profiler.plugins.plugin_utils import ingest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.transfer import TransferError
-
-
-def test_both_halves_have_the_same_options() -> None:
-    documented = yaml.safe_load(module.DOCUMENTATION)["options"]
-    for name in ("step", "request"):
-        assert "Internal" in json.dumps(documented.pop(name))
-    assert set(action._ARGUMENTS) == set(documented)
-    for name, option in documented.items():
-        wanted = {key: option[key] for key in ("type", "required", "default", "elements") if key in option}
-        assert action._ARGUMENTS[name] == wanted
 
 
 def test_a_target_cannot_send_more_than_it_has_announced(tmp_path: Path) -> None:

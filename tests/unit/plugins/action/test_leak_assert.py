@@ -8,14 +8,11 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.playbook.play_context import PlayContext
 from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import archive_prune, leak_assert
-from ansible_collections.offheap.profiler.plugins.modules import archive_prune as prune_documentation
-from ansible_collections.offheap.profiler.plugins.modules import leak_assert as documentation
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
@@ -46,15 +43,6 @@ def _run(plugin: Any = leak_assert, check: bool = False, **arguments: Any) -> di
     )
     result: dict[str, Any] = action.run(task_vars={})
     return result
-
-
-@pytest.mark.parametrize(("plugin", "module"), [(leak_assert, documentation), (archive_prune, prune_documentation)])
-def test_the_options_are_the_documented_ones(plugin: Any, module: Any) -> None:
-    documented = yaml.safe_load(module.DOCUMENTATION)["options"]
-    assert set(plugin._ARGUMENTS) == set(documented)
-    for name, option in documented.items():
-        wanted = {key: option[key] for key in ("type", "required", "default", "elements") if key in option}
-        assert plugin._ARGUMENTS[name] == wanted
 
 
 @pytest.mark.usefixtures("here")

@@ -17,13 +17,11 @@ from unittest.mock import MagicMock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import yaml
 from ansible.playbook.play_context import PlayContext
 from ansible.playbook.task import Task
 from prometheus_client.parser import text_string_to_metric_families
 
 from ansible_collections.offheap.profiler.plugins.action import leak_push
-from ansible_collections.offheap.profiler.plugins.modules import leak_push as documentation
 from ansible_collections.offheap.profiler.plugins.plugin_utils import pyroscope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import profile_proto
@@ -108,14 +106,6 @@ def _run(check: bool = False, **arguments: Any) -> dict[str, Any]:
     )
     result: dict[str, Any] = action.run(task_vars={})
     return result
-
-
-def test_the_options_are_the_documented_ones() -> None:
-    documented = yaml.safe_load(documentation.DOCUMENTATION)["options"]
-    assert set(leak_push._ARGUMENTS) == set(documented)
-    for name, option in documented.items():
-        wanted = {key: option[key] for key in ("type", "required", "default", "elements") if key in option}
-        assert {key: value for key, value in leak_push._ARGUMENTS[name].items() if key != "no_log"} == wanted
 
 
 def test_every_profile_arrives_once(archive: Archive, server: Pyroscope) -> None:

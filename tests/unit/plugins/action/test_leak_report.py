@@ -160,15 +160,6 @@ def test_the_summary_is_shown_while_it_runs(here: Path, monkeypatch: pytest.Monk
     assert shown == result["summary"]
 
 
-def test_the_documentation_has_the_plugins_options() -> None:
-    options = yaml.safe_load(documentation.DOCUMENTATION)["options"]
-    documented = {
-        name: {key: option[key] for key in ("type", "elements", "required", "default") if key in option}
-        for name, option in options.items()
-    }
-    assert documented == leak_report._ARGUMENTS
-
-
 def test_the_documentation_has_what_is_returned(here: Path) -> None:
     result = _run(archive="archive", dest="report")
     documented = yaml.safe_load(documentation.RETURN)
