@@ -8,10 +8,12 @@ import time
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
 
 from ..plugin_utils import retention
 from ..plugin_utils.archive import Archive, ArchiveError, zstandard_missing
-from ..plugin_utils.controller_action import ControllerAction, from_here, require
+from ..plugin_utils.options import first_missing, from_here
 
 _DAY = 86400.0
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -22,13 +24,19 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-class ActionModule(ControllerAction):
+class ActionModule(ActionBase):
     """Connects to no host."""
 
-    ARGUMENTS = _ARGUMENTS
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
 
-    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
-        require({"zstandard": zstandard_missing()})
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        if library := first_missing({"zstandard": zstandard_missing()}):
+            raise AnsibleActionFail(missing_required_lib(library))
         limits = retention.Limits(
             age=arguments["keep_days"] * _DAY, count=arguments["keep_captures"], size=arguments["keep_size"]
         )
@@ -41,3 +49,4 @@ class ActionModule(ControllerAction):
             raise AnsibleActionFail(str(error)) from error
         paths = [str(capture.path.relative_to(archive.root)) for capture in removed]
         result.update(changed=bool(removed), removed=paths, bytes=size)
+        return result

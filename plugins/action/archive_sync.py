@@ -7,9 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
 
 from ..plugin_utils.archive import Archive, ArchiveError, zstandard_missing
-from ..plugin_utils.controller_action import ControllerAction, from_here, require
+from ..plugin_utils.options import first_missing, from_here
 from ..plugin_utils.remote_archive import Remote, fsspec_missing
 from ..plugin_utils.stored_samples import pyarrow_missing
 
@@ -21,13 +23,22 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-class ActionModule(ControllerAction):
+class ActionModule(ActionBase):
     """Connects to no host but where the other archive is."""
 
-    ARGUMENTS = _ARGUMENTS
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
 
-    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
-        require({"zstandard": zstandard_missing(), "fsspec": fsspec_missing(), "pyarrow": pyarrow_missing()})
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        warnings: list[str] = []
+        if library := first_missing(
+            {"zstandard": zstandard_missing(), "fsspec": fsspec_missing(), "pyarrow": pyarrow_missing()}
+        ):
+            raise AnsibleActionFail(missing_required_lib(library))
         root, check = from_here(arguments["archive"]), self._task.check_mode
         try:
             remote = Remote(arguments["url"], arguments["storage_options"])
@@ -39,3 +50,6 @@ class ActionModule(ControllerAction):
             raise AnsibleActionFail(str(error)) from error
         changed = bool(copied.captures or copied.images)
         result.update(changed=changed, captures=copied.captures, images=copied.images)
+        if warnings:
+            result["warnings"] = warnings
+        return result

@@ -7,16 +7,18 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..plugin_utils.analysis import RENDERERS, TEXTUAL, AnalysisError, Request, analyze
 from ..plugin_utils.archive import ArchiveError
-from ..plugin_utils.controller_action import ControllerAction, from_here, from_here_if_any, require
 from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.export.graph import Limits
 from ..plugin_utils.export.profile_proto import protobuf_missing
 from ..plugin_utils.export.top import Look
 from ..plugin_utils.function_names import demangler_missing
+from ..plugin_utils.options import first_missing, from_here, from_here_if_any
 from ..plugin_utils.output_file import OutputError, write
 from ..plugin_utils.samples import numpy_missing
 from ..plugin_utils.selection import Selection
@@ -57,14 +59,20 @@ _MOST_ROWS = 100
 display = Display()
 
 
-class ActionModule(ControllerAction):
+class ActionModule(ActionBase):
     """Reads one dump, shows or writes it, returns the first rows. Connects to no host."""
 
-    ARGUMENTS = _ARGUMENTS
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
 
-    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        warnings: list[str] = []
         kind = arguments["format"]
-        require(
+        if library := first_missing(
             {
                 "symbolic": symbolic_missing(),
                 "pydemumble": demangler_missing(),
@@ -72,7 +80,8 @@ class ActionModule(ControllerAction):
                 "numpy": numpy_missing(),
                 "protobuf": kind == "pprof" and protobuf_missing(),
             }
-        )
+        ):
+            raise AnsibleActionFail(missing_required_lib(library))
         dest = from_here_if_any(arguments["dest"])
         if dest is None and kind not in TEXTUAL:
             raise AnsibleActionFail(f"the format {kind} is no text to show: it needs 'dest'")
@@ -101,6 +110,9 @@ class ActionModule(ControllerAction):
             result["dest"] = str(dest)
             if self._task.diff and changed:
                 result["diff"] = [{"prepared": f"written: {dest}\n"}]
+        if warnings:
+            result["warnings"] = warnings
+        return result
 
 
 def _request(arguments: dict[str, Any]) -> Request:

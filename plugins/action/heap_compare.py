@@ -7,13 +7,15 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..plugin_utils.archive import ArchiveError
 from ..plugin_utils.compare import By, Change, Comparison, Side, compare
-from ..plugin_utils.controller_action import ControllerAction, from_here, from_here_if_any, require
 from ..plugin_utils.export import comparison as output
 from ..plugin_utils.function_names import demangler_missing
+from ..plugin_utils.options import first_missing, from_here, from_here_if_any
 from ..plugin_utils.output_file import OutputError, write
 from ..plugin_utils.samples import numpy_missing
 from ..plugin_utils.selection import Selection, SelectionError
@@ -43,13 +45,22 @@ _MOST_FRAMES = 64
 display = Display()
 
 
-class ActionModule(ControllerAction):
+class ActionModule(ActionBase):
     """Reads two dumps, shows or writes what is different, returns the largest differences. Connects to no host."""
 
-    ARGUMENTS = _ARGUMENTS
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
 
-    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
-        require({"symbolic": symbolic_missing(), "pydemumble": demangler_missing(), "numpy": numpy_missing()})
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        warnings: list[str] = []
+        if library := first_missing(
+            {"symbolic": symbolic_missing(), "pydemumble": demangler_missing(), "numpy": numpy_missing()}
+        ):
+            raise AnsibleActionFail(missing_required_lib(library))
         paths = [from_here(arguments[name]) for name in ("before", "after")]
         dest = from_here_if_any(arguments["dest"])
         limit = max(arguments["limit"], 0)
@@ -81,6 +92,9 @@ class ActionModule(ControllerAction):
             if self._task.diff and changed:
                 result["diff"] = [{"prepared": f"written: {dest}\n"}]
         warnings += found.warnings
+        if warnings:
+            result["warnings"] = warnings
+        return result
 
 
 def _side(source: Source, selection: Selection) -> Side:

@@ -6,21 +6,24 @@ from __future__ import annotations
 
 import functools
 import resource
+import shlex
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
+from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..plugin_utils import ansible_ssh, fetch_plan, ingest, streamed, transfer
+from ..plugin_utils import fetch_plan, ingest, streamed, transfer
 from ..plugin_utils.archive import Archive, ArchiveError, zstandard_missing
 from ..plugin_utils.byte_size import as_text
-from ..plugin_utils.controller_action import from_here, require
-from ..plugin_utils.session import HostError, SessionError
+from ..plugin_utils.options import first_missing, from_here
+from ..plugin_utils.session import HostError, PasswordRefused, ProcessStream, Session, SessionError, command
 from ..plugin_utils.transfer import TransferError
 
 _MODULE = "offheap.profiler.heap_fetch"
@@ -37,6 +40,14 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 #: what stays free on the target's file system while a batch lies there
 _RESERVE = 32 << 20
 
+#: seconds without a word while ssh connects (it has its own limit) and sudo and Python begin
+_BEGIN_PATIENCE = 60.0
+#: ssh's own exit status when there is no connection
+_NO_CONNECTION = 255
+_SUDO_FLAGS = "-H -S -n"
+#: 30 s without an answer
+_KEEP_ALIVE = "-o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+
 display = Display()
 
 
@@ -51,20 +62,19 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
         _validation, self._args = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        require({"zstandard": zstandard_missing()})
+        if library := first_missing({"zstandard": zstandard_missing()}):
+            raise AnsibleActionFail(missing_required_lib(library))
         self._host = str(self._task.delegate_to or self._task_vars["inventory_hostname"])
         root = from_here(self._args["archive"])
         result.update(changed=False, archive=str(root), captures=[], images=[], bytes=0, transferred=0, collected=0)
         warnings: list[str] = []
         self._finished = False
         try:
-            ansible_ssh.prepare(self._connection)
-            with ansible_ssh.session(self._connection, self._python()) as session:
+            _prepare(self._connection)
+            with _session(self._connection, self._python()) as session:
                 self._session = session
                 result["streamed"] = session is not None
                 self._fetch(root, result, warnings)
-        except ansible_ssh.NoConnection as exc:
-            raise AnsibleConnectionFailure(str(exc)) from exc
         except (ArchiveError, HostError, SessionError, TransferError) as exc:
             brought = f" ({len(result['captures'])} captures had been brought before)" if result["captures"] else ""
             result.update(failed=True, msg=f"{exc}{brought}")
@@ -253,3 +263,61 @@ def _file_size_limit(limit: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _prepare(connection: Any) -> None:
+    """Let OpenSSH notice a host that is gone without a word, and not compress what is compressed already.
+
+    By itself it waits for ever for more to come, and what the user has said of that stays. Ansible's own default is to
+    compress (C(-C)); it has its effect where no earlier task has opened the connection.
+    """
+    if connection.transport != "ssh":
+        return
+    options = ["ssh_args", "ssh_common_args", "ssh_extra_args"]
+    texts = {option: str(connection.get_option(option) or "") for option in options}
+    if not any("serveralive" in text.lower() for text in texts.values()):
+        connection.set_option("ssh_common_args", f"{texts['ssh_common_args']} {_KEEP_ALIVE}".strip())
+    connection.set_option("ssh_args", shlex.join(word for word in shlex.split(texts["ssh_args"]) if word != "-C"))
+
+
+def _session(connection: Any, python: str) -> AbstractContextManager[Session | None]:
+    """A session over the task's connection. A module costs a host more of its processor, and a file on its disk.
+
+    C(python) is the host's interpreter. It is None where it needs what only Ansible's own modules can, or where they
+    may have more luck. Raises AnsibleConnectionFailure, and PasswordRefused when sudo does not take the password.
+    """
+    return (_begun(connection, python) if _is_plain(connection) else None) or nullcontext()
+
+
+def _is_plain(connection: Any) -> bool:
+    """OpenSSH without a password, and nobody else than the login user, or sudo as it is by default."""
+    if connection.transport != "ssh" or connection.get_option("password") or connection._play_context.password:
+        return False
+    become = connection.become
+    return become is None or (
+        become.name == "sudo"
+        and become.get_option("become_exe") == "sudo"
+        and become.get_option("become_flags") == _SUDO_FLAGS
+    )
+
+
+def _begun(connection: Any, python: str) -> Session | None:
+    become = connection.become
+    user, password = (become.get_option(name) if become else None for name in ("become_user", "become_pass"))
+    line, ready, prompt = command(python, become is not None, user or "root")
+    connection.host = connection.get_option("host")
+    executable = connection.get_option("ssh_executable")
+    # What ssh itself says must not get between the answers, so only the host's errors are in them.
+    arguments = connection._build_command(executable, "ssh", connection.host, f"{line} 2>&1")
+    with tempfile.TemporaryFile() as said:
+        stream = ProcessStream(arguments, _BEGIN_PATIENCE, said)
+        try:
+            return Session(stream, ready, prompt, lambda: password)
+        except PasswordRefused:
+            raise
+        except SessionError as error:
+            if stream.status != _NO_CONNECTION or connection.get_option("reconnection_retries"):
+                return None  # the modules find another Python, say what is wrong in Ansible's words, or try again
+            said.seek(0)
+            reason = said.read().decode("utf-8", "replace").strip() or error
+            raise AnsibleConnectionFailure(f"Failed to connect to the host via ssh: {reason}") from error

@@ -8,18 +8,17 @@ import os
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.spool import SpoolError, check_unit
 from ..plugin_utils import fleet, leak_limits, sample_files
-from ..plugin_utils.archive import Archive, ArchiveError, zstandard_missing
-from ..plugin_utils.controller_action import ControllerAction, from_here, require
+from ..plugin_utils.archive import Archive, ArchiveError
 from ..plugin_utils.fleet import Leak
-from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.leak_limits import BaselineError
-from ..plugin_utils.stored_samples import pyarrow_missing
+from ..plugin_utils.options import first_missing, from_here
 from ..plugin_utils.suspects import Answer
-from ..plugin_utils.symbols import symbolic_missing
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -36,20 +35,20 @@ _MOST_FRAMES = 64
 display = Display()
 
 
-class ActionModule(ControllerAction):
+class ActionModule(ActionBase):
     """Reads the archive and connects to no host."""
 
-    ARGUMENTS = _ARGUMENTS
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
 
-    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
-        require(
-            {
-                "zstandard": zstandard_missing(),
-                "symbolic": symbolic_missing(),
-                "pydemumble": demangler_missing(),
-                "pyarrow": pyarrow_missing(),
-            }
-        )
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        warnings: list[str] = []
+        if library := first_missing(fleet.missing_libraries()):
+            raise AnsibleActionFail(missing_required_lib(library))
         try:
             units = [check_unit(unit) for unit in arguments["units"]]
             known = leak_limits.read_baseline(from_here(arguments["baseline"])) if arguments["baseline"] else None
@@ -81,6 +80,9 @@ class ActionModule(ControllerAction):
             result.update(failed=True, msg=f"whether anything leaks cannot be told: {why}")
         else:
             result["msg"] = f"processes judged: {len(judged)}, leaks: {len(leaks)}, too much: 0"
+        if warnings:
+            result["warnings"] = warnings
+        return result
 
     def _record(self, leaks: list[Leak], target: str | None) -> bool:
         """Write the baseline where one is asked for. Whether it has changed."""

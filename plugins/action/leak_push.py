@@ -10,19 +10,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.spool import SpoolError, check_unit
 from ..plugin_utils import fleet, output_file, prometheus, pyroscope, sample_files
-from ..plugin_utils.archive import Archive, ArchiveError, Capture, zstandard_missing
-from ..plugin_utils.controller_action import ControllerAction, from_here, require
+from ..plugin_utils.archive import Archive, ArchiveError, Capture
 from ..plugin_utils.export import pprof, profile_proto
-from ..plugin_utils.function_names import demangler_missing
+from ..plugin_utils.options import first_missing, from_here
 from ..plugin_utils.output_file import OutputError
 from ..plugin_utils.pyroscope import PushError, Server
 from ..plugin_utils.sources import Reader, SourceError, open_reader
-from ..plugin_utils.stored_samples import pyarrow_missing
-from ..plugin_utils.symbols import symbolic_missing
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -41,21 +40,20 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 display = Display()
 
 
-class ActionModule(ControllerAction):
+class ActionModule(ActionBase):
     """Reads the archive and connects to no host."""
 
-    ARGUMENTS = _ARGUMENTS
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
 
-    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
-        require(
-            {
-                "zstandard": zstandard_missing(),
-                "symbolic": symbolic_missing(),
-                "pydemumble": demangler_missing(),
-                "protobuf": profile_proto.protobuf_missing(),
-                "pyarrow": pyarrow_missing(),
-            }
-        )
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        warnings: list[str] = []
+        if library := first_missing({**fleet.missing_libraries(), "protobuf": profile_proto.protobuf_missing()}):
+            raise AnsibleActionFail(missing_required_lib(library))
         result.update(changed=False, pushed=0, left=0)
         try:
             units = [check_unit(unit) for unit in arguments["units"]]
@@ -72,6 +70,9 @@ class ActionModule(ControllerAction):
                 warnings.append(str(error))
                 result["failed"] = arguments["required"]
         result["msg"] = f"{result['pushed']} profiles sent, {result['left']} left" if not warnings else warnings[-1]
+        if warnings:
+            result["warnings"] = warnings
+        return result
 
     def _push(
         self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]

@@ -8,16 +8,18 @@ from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
+from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.spool import SpoolError, check_unit
 from ..plugin_utils import hints, leak_reports, report_files
 from ..plugin_utils.archive import Archive, ArchiveError
-from ..plugin_utils.controller_action import ControllerAction, from_here, require
 from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.function_names import demangler_missing
 from ..plugin_utils.hints import HintError
 from ..plugin_utils.leak_reports import Report
+from ..plugin_utils.options import first_missing, from_here
 from ..plugin_utils.output_file import OutputError
 from ..plugin_utils.samples import numpy_missing
 from ..plugin_utils.suspects import Answer, Suspect
@@ -41,20 +43,27 @@ _MOST_FRAMES = 64
 display = Display()
 
 
-class ActionModule(ControllerAction):
+class ActionModule(ActionBase):
     """Reads the archive, writes the reports, returns the verdicts. Connects to no host."""
 
-    ARGUMENTS = _ARGUMENTS
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
 
-    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
-        require(
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        warnings: list[str] = []
+        if library := first_missing(
             {
                 "symbolic": symbolic_missing(),
                 "pydemumble": demangler_missing(),
                 "jinja2": jinja2_missing(),
                 "numpy": numpy_missing(),
             }
-        )
+        ):
+            raise AnsibleActionFail(missing_required_lib(library))
         try:
             limits = leak_reports.Limits(
                 units=[check_unit(unit) for unit in arguments["units"]],
@@ -90,6 +99,9 @@ class ActionModule(ControllerAction):
         )
         if self._task.diff and files.changed:
             result["diff"] = [{"prepared": "".join(f"report written: {path}\n" for path in files.changed)}]
+        if warnings:
+            result["warnings"] = warnings
+        return result
 
 
 def _returned(report: Report, files: dict[str, str]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from ansible.plugins.action import ActionBase
 
 from ..plugin_utils import triage_samples
 from ..plugin_utils.archive import ArchiveError
-from ..plugin_utils.controller_action import from_here
 from ..plugin_utils.memory_growth import SampleError
+from ..plugin_utils.options import from_here
 from ..plugin_utils.output_file import OutputError
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.systemd import SystemdError, service_name
 from ..plugin_utils import output_file, triage_table
-from ..plugin_utils.controller_action import ControllerAction, from_here
+from ..plugin_utils.options import from_here
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "samples": {"type": "path", "default": "offheap/triage"},
@@ -27,12 +28,18 @@ _COLORS = {"not-growing": "COLOR_OK", "cannot-tell": "COLOR_WARN", "native-leak"
 display = Display()
 
 
-class ActionModule(ControllerAction):
+class ActionModule(ActionBase):
     """Reads the samples, writes the verdicts, prints the table. Connects to no host."""
 
-    ARGUMENTS = _ARGUMENTS
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
 
-    def work(self, arguments: dict[str, Any], result: dict[str, Any], warnings: list[str]) -> None:
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
+        warnings: list[str] = []
         samples = from_here(arguments["samples"])
         dest = from_here(arguments["dest"]) if arguments["dest"] else samples / "verdicts.json"
         try:
@@ -51,3 +58,6 @@ class ActionModule(ControllerAction):
                 name = _COLORS.get(verdict, "COLOR_CHANGED") if verdict else None
                 display.display(line, color=constants.config.get_config_value(name) if name else None)
         result.update(changed=changed, dest=str(dest), verdicts=verdicts, summary=[line for _verdict, line in lines])
+        if warnings:
+            result["warnings"] = warnings
+        return result

@@ -18,12 +18,14 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import unquote
 
-from .archive import Archive, ArchiveError, Capture, directory_name
+from .archive import Archive, ArchiveError, Capture, directory_name, zstandard_missing
+from .function_names import demangler_missing
 from .profile import CONFIDENCE, Frame
 from .series import Key
+from .stored_samples import pyarrow_missing
 from .stored_series import Reader
 from .suspects import LEAST_SPAN, Answer, Suspect, Verdict, judge_series
-from .symbols import Symbolizer
+from .symbols import Symbolizer, symbolic_missing
 from .trend import evenly_spread
 
 # Of one process, so many captures are read, evenly spread over the time: more would say the same.
@@ -82,6 +84,16 @@ class Leak:
     def number(self) -> str:
         """Eight digits that stay the same as long as the path does."""
         return blake2b("\0".join(self.key).encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def missing_libraries() -> dict[str, bool]:
+    """By name the libraries that a ranking needs, and whether each is missing."""
+    return {
+        "zstandard": zstandard_missing(),
+        "symbolic": symbolic_missing(),
+        "pydemumble": demangler_missing(),
+        "pyarrow": pyarrow_missing(),
+    }
 
 
 def rank(

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleConnectionFailure
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import ansible_ssh
+from ansible_collections.offheap.profiler.plugins.action import heap_fetch as action
 from ansible_collections.offheap.profiler.plugins.plugin_utils.session import PasswordRefused
 
 SUDO = {"become_exe": "sudo", "become_flags": "-H -S -n", "become_user": "root", "become_pass": "geheim"}
@@ -49,13 +50,13 @@ class Connection(Options):
 
 
 def absent(connection: Any, python: str = sys.executable) -> bool:
-    with ansible_ssh.session(connection, python) as session:
+    with action._session(connection, python) as session:
         return session is None
 
 
 def test_a_session_whatever_ssh_says_beside_it() -> None:
     talkative = "echo Warning >&2; (sleep 0.1; echo 'client_loop: noise' >&2) & "
-    with ansible_ssh.session(Connection(talkative + 'exec sh -c "$1"'), sys.executable) as session:
+    with action._session(Connection(talkative + 'exec sh -c "$1"'), sys.executable) as session:
         assert session is not None
         assert session.ask("mark", dumps=[], delete=False)["collected"] == 0
 
@@ -65,7 +66,7 @@ def test_sudo_is_given_its_password() -> None:
     sudo = 'sudo() { printf %s "$3" >&2; read -r word; shift 6; [ "$word" = geheim ] && "$@"; }; eval "$1"'
     connection = Connection(sudo)
     connection.become = Become(**SUDO)
-    with ansible_ssh.session(connection, sys.executable) as session:
+    with action._session(connection, sys.executable) as session:
         assert session is not None
     asking = Connection('printf %s "${1#*-p }" | cut -d" " -f1 | tr -d "\\n"; read -r word; ' * 2)
     asking.become = Become(**SUDO)
@@ -91,7 +92,7 @@ def test_what_else_is_left_to_the_modules() -> None:
 
 
 def test_a_host_that_cannot_be_reached() -> None:
-    with pytest.raises(ansible_ssh.NoConnection, match="via ssh: No route to host"):
+    with pytest.raises(AnsibleConnectionFailure, match="via ssh: No route to host"):
         absent(Connection("echo 'No route to host' >&2; exit 255"))
     assert absent(Connection("exit 255", reconnection_retries="3")), "Ansible tries again"
 
@@ -107,18 +108,18 @@ def test_a_host_that_cannot_be_reached() -> None:
 )
 def test_a_connection_is_kept_alive_unless_the_user_has_said_how(options: dict[str, str | None], common: str) -> None:
     connection = Connection(**options)
-    ansible_ssh.prepare(connection)
+    action._prepare(connection)
     assert connection.options.get("ssh_common_args") == common
 
 
 def test_what_is_packed_is_not_compressed_again() -> None:
     connection = Connection(ssh_args="-C -o ControlMaster=auto -o 'ProxyCommand=nc %h'")
-    ansible_ssh.prepare(connection)
+    action._prepare(connection)
     assert connection.options["ssh_args"] == "-o ControlMaster=auto -o 'ProxyCommand=nc %h'"
 
 
 def test_other_connections_are_left_as_they_are() -> None:
     connection = Connection(ssh_args="-C")
     connection.transport = "local"
-    ansible_ssh.prepare(connection)
+    action._prepare(connection)
     assert connection.options["ssh_args"] == "-C" and "ssh_common_args" not in connection.options
