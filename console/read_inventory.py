@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from ansible import constants
+from ansible.cli import CLI
 from ansible.errors import AnsibleError
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
@@ -35,11 +36,7 @@ def read(limit: str, sources: list[str]) -> list[dict[str, Any]]:
     init_plugin_loader()
     loader = DataLoader()
     identities = constants.config.get_config_value("DEFAULT_VAULT_IDENTITY_LIST")
-    if identities or constants.config.get_config_value("DEFAULT_VAULT_PASSWORD_FILE"):
-        # A third of the time that all of this takes goes into loading it.
-        from ansible.cli import CLI
-
-        CLI.setup_vault_secrets(loader, vault_ids=identities, auto_prompt=False)
+    CLI.setup_vault_secrets(loader, vault_ids=identities, auto_prompt=False)
     inventory = InventoryManager(loader, sources=sources or constants.config.get_config_value("DEFAULT_HOST_LIST"))
     manager = VariableManager(loader, inventory)
     inventory.subset(limit or None)

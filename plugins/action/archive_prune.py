@@ -46,7 +46,7 @@ class ActionModule(ActionBase):
             archive = Archive.open(from_here(arguments["archive"]))
             removed, size = retention.prune(archive, limits, time.time(), dry=self._task.check_mode)
         except (ArchiveError, OSError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         paths = [str(capture.path.relative_to(archive.root)) for capture in removed]
         result.update(changed=bool(removed), removed=paths, bytes=size)
         return result

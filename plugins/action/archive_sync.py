@@ -47,7 +47,7 @@ class ActionModule(ActionBase):
             else:
                 copied = remote.pull(Archive.open(root) if check else Archive.create(root), warnings.append, check)
         except (ArchiveError, OSError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         changed = bool(copied.captures or copied.images)
         result.update(changed=changed, captures=copied.captures, images=copied.images)
         if warnings:

@@ -101,7 +101,7 @@ class ActionModule(ActionBase):
                 changed = dest is not None and write(dest, answer.content, arguments["force"], self._task.check_mode)
                 warnings += dict.fromkeys(reader.warnings)
         except (AnalysisError, ArchiveError, OutputError, SourceError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         show = arguments["show"] if arguments["show"] is not None else dest is None
         if show and kind in TEXTUAL:
             display.display(answer.content.decode("utf-8", "replace").rstrip("\n"))

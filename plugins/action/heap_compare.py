@@ -83,7 +83,7 @@ class ActionModule(ActionBase):
             encoded = content.encode("utf-8", "replace")
             changed = dest is not None and write(dest, encoded, arguments["force"], self._task.check_mode)
         except (ArchiveError, OutputError, SelectionError, SourceError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         if arguments["show"] if arguments["show"] is not None else dest is None:
             display.display(content.rstrip("\n"))
         result.update(changed=changed, **_returned(found, before, after, limit))

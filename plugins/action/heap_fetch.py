@@ -320,4 +320,4 @@ def _begun(connection: Any, python: str) -> Session | None:
                 return None  # the modules find another Python, say what is wrong in Ansible's words, or try again
             said.seek(0)
             reason = said.read().decode("utf-8", "replace").strip() or error
-            raise AnsibleConnectionFailure(f"Failed to connect to the host via ssh: {reason}") from error
+            raise AnsibleConnectionFailure(f"Failed to connect to the host via ssh: {reason}") from None

@@ -61,7 +61,7 @@ class ActionModule(ActionBase):
             )
             result["changed"] = self._record(leaks, arguments["record"])
         except (ArchiveError, BaselineError, SpoolError, OSError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         limit = arguments["max_growth"]
         if limit is None and known is None:
             limit = 0

@@ -59,7 +59,7 @@ class ActionModule(ActionBase):
             units = [check_unit(unit) for unit in arguments["units"]]
             archive = Archive.open(from_here(arguments["archive"]))
         except (ArchiveError, SpoolError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         # Each does its part whatever becomes of the other.
         parts = [(arguments["pyroscope_url"], self._push), (arguments["textfile"], self._write)]
         for wanted, part in parts:

@@ -84,7 +84,7 @@ class ActionModule(ActionBase):
                 from_here(arguments["triage"]),
             )
         except (ArchiveError, HintError, OutputError, SpoolError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         if not files.reports:
             warnings.append(f"the archive {archive.root} has no captures of the units and hosts asked for")
         lines = files.lines()

@@ -35,6 +35,6 @@ class ActionModule(ActionBase):
             try:
                 path = triage_samples.keep(from_here(str(keep)), host, result["samples"])
             except (SampleError, ArchiveError, OutputError) as error:
-                raise AnsibleActionFail(f"what was seen on {host} cannot be kept: {error}") from error
+                raise AnsibleActionFail(f"what was seen on {host} cannot be kept: {error}") from None
             result["kept"] = str(path)
         return result

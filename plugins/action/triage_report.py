@@ -49,7 +49,7 @@ class ActionModule(ActionBase):
             text = json.dumps(verdicts, indent=2) + "\n"
             changed = output_file.write(dest, text.encode(), force=True, check_mode=self._task.check_mode)
         except (SystemdError, output_file.OutputError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         if not found:
             warnings.append(f"{samples} has no samples of the units and hosts asked for: run triage.yml first")
         lines = triage_table.table(found)

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,10 +56,17 @@ def absent(connection: Any, python: str = sys.executable) -> bool:
         return session is None
 
 
-def test_a_session_whatever_ssh_says_beside_it() -> None:
-    talkative = "echo Warning >&2; (sleep 0.1; echo 'client_loop: noise' >&2) & "
+def test_a_session_whatever_ssh_says_beside_it(tmp_path: Path) -> None:
+    """The noise comes between two answers, when the test asks for it."""
+    wanted, made = tmp_path / "wanted", tmp_path / "made"
+    os.mkfifo(wanted)
+    os.mkfifo(made)
+    talkative = f"(read -r _ < {wanted}; echo client_loop: noise >&2; echo > {made}) & "
     with action._session(Connection(talkative + 'exec sh -c "$1"'), sys.executable) as session:
         assert session is not None
+        assert session.ask("mark", dumps=[], delete=False)["collected"] == 0
+        wanted.write_text("now\n")
+        assert made.read_text() == "\n"
         assert session.ask("mark", dumps=[], delete=False)["collected"] == 0
 
 
