@@ -2,11 +2,14 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Prove in a throw-away process that a jemalloc library can profile on this host.
 
-Nothing is assumed from file names or versions: a Python process is started
-under the library, samples every allocation, and dumps. It is nobody's, not
-root's: whoever can write a library in some product's directory must not become
-root by having it found, and a library that only root can read is of no use to
-a service.
+Nothing is assumed from file names: a Python process is started under the
+library, tells its version, samples every allocation, and dumps. It is nobody's,
+not root's: whoever can write a library in some product's directory must not
+become root by having it found, and a library that only root can read is of no
+use to a service.
+
+A release that is known to crash services is refused even if it profiles: the
+throw-away process does not do what these services do.
 """
 
 from __future__ import annotations
@@ -27,6 +30,12 @@ TIMEOUT_SECONDS = 30
 _INTERPRETERS = (sys.executable, "/usr/bin/python3", "/usr/libexec/platform-python")
 # By tradition the user who owns nothing; the kernel knows it as the overflow uid.
 NOBODY = 65534
+
+# Releases under which no service must run, each with what would happen and the way out.
+UNSOUND = {
+    "5.3.1": "jemalloc 5.3.1 can crash a service whose threads free memory while they end (jemalloc#2981); use 5.3.0,"
+    " which the role offheap.profiler.jemalloc builds by default",
+}
 
 # A user's options that would write elsewhere or leave the dump empty are read by the library and then overruled.
 _OVERRULED: dict[str, malloc_conf.Value] = {
@@ -64,6 +73,7 @@ print(json.dumps(answer))
 
 # The message that a failed proof gives, by the reason's name.
 _REASONS = {
+    "unsound": "{detail}",
     "does-not-load": "the library does not load on this host: {detail}. It was built for another C library, a newer"
     " one or another architecture: build on the oldest host of the platform (jemalloc_build_host); or only root may"
     " read it: open the directories above it",
@@ -90,6 +100,15 @@ class Proof(NamedTuple):
     def ok(self) -> bool:
         """Whether the library profiles on this host."""
         return self.failure is None
+
+
+def unsound(version: str) -> str | None:
+    """Why no service must run under this version of jemalloc, and the way out.
+
+    ``None`` when nothing is known against it. *version* is what ``mallctl("version")``
+    says (``5.3.1-0-g81034ce1f137``) or the release alone.
+    """
+    return UNSOUND.get(version.split("-", 1)[0])
 
 
 def prove(library: str, options: Mapping[str, malloc_conf.Value] | None = None) -> Proof:
@@ -170,6 +189,9 @@ def _judge(status: int, output: str, errors: str, dump: str, library: str) -> Pr
     version = answer.get("version")
     if not answer["loaded"]:
         return _failed("does-not-load", "it was not mapped, or defines no mallctl")
+    danger = unsound(version or "")
+    if danger:
+        return _failed("unsound", danger, version)
     if not answer["prof"]:
         return _failed("no-prof", "", version)
     if not answer["dumped"] or not os.path.exists(dump):

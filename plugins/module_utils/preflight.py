@@ -324,8 +324,8 @@ def check_library(
 ) -> None:
     """The library must profile on this host with these options.
 
-    *may_be_missing* is for check mode, where the library may not have been installed: then the names of the
-    options are all that can be checked, against *version*.
+    *may_be_missing* is for check mode, where the library may not have been installed: then *version* and the names of
+    the options are all that can be checked.
     """
     check_path(library)
     try:
@@ -341,6 +341,10 @@ def check_library(
             raise Refusal("library-" + str(proof.failure), f"{library}: {proof.message}")
     elif not may_be_missing:
         raise Refusal("no-library", f"there is no {library} here; the role offheap.profiler.jemalloc installs it")
+    else:
+        danger = jemalloc_proof.unsound(version or "")
+        if danger:
+            raise Refusal("library-unsound", f"{library}: {danger}")
     unknown = malloc_conf.unknown_options(options, version or "")
     if unknown:
         raise Refusal("bad-option", f"jemalloc {version} has no option {', '.join(unknown)}; see its TUNING.md")

@@ -13,6 +13,7 @@ version_added: 0.1.0
 description:
   - Finds jemalloc libraries in the usual places and says for each whether it can write heap profiles here.
     This is proven, not read off a version. A throw-away process runs under the library, samples, and dumps.
+  - A release that is known to crash services is never said to be able to (RV(unsound)).
   - Says which allocator each process of a unit uses.
 author:
   - Offheap contributors (@offheap)
@@ -60,7 +61,7 @@ EXAMPLES = r"""
 - name: Prove one library
   offheap.profiler.allocator_info:
     discover: false
-    paths: [/opt/offheap/jemalloc/5.3.1-4f2c8a1e/lib/libjemalloc.so.2]
+    paths: [/opt/offheap/jemalloc/5.3.0-4f2c8a1e/lib/libjemalloc.so.2]
 """
 
 RETURN = r"""
@@ -117,16 +118,20 @@ libraries:
       description: Checksum of the file.
       type: str
     prof:
-      description: Whether it can profile here. Null without O(prove).
+      description: Whether it can profile here, and nothing is known against its release. Null without O(prove).
       type: bool
     failure:
       description:
         - Why it cannot. One of V(does-not-load), V(page-size), V(no-prof), V(invalid-conf), V(crashed), V(timeout),
-          V(no-dump), V(broken-unwinder), V(not-readable).
+          V(no-dump), V(broken-unwinder), V(not-readable), V(unsound).
       type: str
     message:
       description: The same in words.
       type: str
+unsound:
+  description: Releases of jemalloc under which no service must run, each with the reason and the way out.
+  type: dict
+  returned: always
 processes:
   description: Processes of O(unit).
   type: list
@@ -159,7 +164,13 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils import allocators, procfs, service, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils import (
+    allocators,
+    jemalloc_proof,
+    procfs,
+    service,
+    systemd,
+)
 
 
 def processes(unit: str) -> list[dict[str, Any]]:
@@ -195,6 +206,7 @@ def main() -> NoReturn:
         changed=False,
         platform=allocators.host_platform(),
         libraries=[allocators.describe(path, wanted["prove"]) for path in paths],
+        unsound=jemalloc_proof.UNSOUND,
         processes=used,
         mapped_by=service.pids_mapping(wanted["mapped_below"]) if wanted["mapped_below"] else [],
     )

@@ -156,7 +156,7 @@ EXAMPLES = r"""
 - name: Preload jemalloc into a service
   offheap.profiler.profiled_unit:
     unit: frontend
-    library: /opt/offheap/jemalloc/5.3.1-4f2c8a1e/lib/libjemalloc.so.2
+    library: /opt/offheap/jemalloc/5.3.0-4f2c8a1e/lib/libjemalloc.so.2
     malloc_conf:
       lg_prof_sample: 19
       lg_prof_interval: 30
@@ -183,7 +183,7 @@ environment:
   type: dict
   returned: with O(state=present)
   sample:
-    LD_PRELOAD: /opt/offheap/jemalloc/5.3.1-4f2c8a1e/lib/libjemalloc.so.2
+    LD_PRELOAD: /opt/offheap/jemalloc/5.3.0-4f2c8a1e/lib/libjemalloc.so.2
     MALLOC_CONF: prof:true,lg_prof_sample:19,prof_prefix:/var/lib/offheap/frontend.service/jeprof
 restart_needed:
   description: Whether running processes of the unit differ from what is written.

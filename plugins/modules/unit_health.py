@@ -60,7 +60,7 @@ EXAMPLES = r"""
 - name: Wait until the service runs under jemalloc and stays up
   offheap.profiler.unit_health:
     unit: frontend
-    mapped: /opt/offheap/jemalloc/5.3.1-4f2c8a1e/lib/libjemalloc.so.2
+    mapped: /opt/offheap/jemalloc/5.3.0-4f2c8a1e/lib/libjemalloc.so.2
     seconds: 30
 """
 

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +131,7 @@ def test_a_full_file_system_is_refused(playbook: RunPlaybook, host: HostOf, vari
     [
         ({"jemalloc_checksum": "0" * 64}, "app1", "The SHA-256 of"),
         ({"jemalloc_version": "9.9.9"}, "app1", "Set jemalloc_checksum"),
+        ({"jemalloc_version": "5.3.1"}, "app1", "jemalloc 5.3.1 can crash a service"),
         ({"jemalloc_source": "/nowhere/jemalloc.tar.bz2"}, "app1", "There is no file /nowhere"),
         ({}, "app2", "app2 has no compiler"),
         ({"jemalloc_method": "archive", "jemalloc_archive": "/nowhere.tar.gz"}, "app2", "There is no file"),
@@ -189,6 +192,23 @@ def test_a_build_of_another_day_is_installed_from_its_tarball(
     taken = {"jemalloc_version": "5.3.0", "jemalloc_method": "archive", "jemalloc_archive": relative}
     playbook("enable-profiling.yml", limit="app3", extra_vars={**taken, "offheap_units": ["ticker"]}).check()
     assert any(path.startswith("/opt/offheap/jemalloc/") for path in host("app3").mapped("ticker"))
+
+
+def test_a_tarball_of_a_release_that_crashes_services_is_not_unpacked(
+    playbook: RunPlaybook, host: HostOf, controller: Controller, tmp_path: Path
+) -> None:
+    """Whatever version is asked for: what lies in the tarball counts."""
+    build = tmp_path / "5.3.1-0123abcd"
+    build.mkdir()
+    with tarfile.open(controller.directory / "cache" / "old.tar.gz", "w:gz") as tarball:
+        tarball.add(build, build.name)
+    taken = {"jemalloc_method": "archive", "jemalloc_archive": "cache/old.tar.gz", "offheap_units": ["ticker"]}
+    # Otherwise the default's build may be there, and no tarball is needed.
+    taken["jemalloc_cflags"] = "-g0 -O2"
+    result = playbook("enable-profiling.yml", limit="app3", extra_vars=taken)
+    assert result.rc != 0
+    assert "cache/old.tar.gz: jemalloc 5.3.1 can crash a service" in result.failures("app3")
+    assert "5.3.1" not in host("app3").run("ls /opt/offheap/jemalloc", check=False).stdout
 
 
 def test_a_drop_in_below_run_ends_with_a_reboot(

@@ -2,7 +2,7 @@
 /* SPDX-FileCopyrightText: Offheap contributors */
 /*
  * A library that answers as jemalloc's mallctl does, and is broken in one way: -DFAULT=... at compile time.
- * It allocates nothing itself; the C library goes on doing that.
+ * It says that it is VERSION, 5.3.0 unless set. It allocates nothing itself; the C library goes on doing that.
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -14,6 +14,9 @@
 enum { NONE, CRASHES, HANGS, SILENT, PAGES, NO_PROF, NO_DUMP, LIES_ABOUT_DUMP, EMPTY_DUMP, ONLY_ITSELF, MOSTLY_ITSELF };
 #ifndef FAULT
 #define FAULT NONE
+#endif
+#ifndef VERSION
+#define VERSION "5.3.0-fake"
 #endif
 
 static void dump(const char *path) {
@@ -35,7 +38,7 @@ static void dump(const char *path) {
 int mallctl(const char *name, void *old, size_t *old_size, void *new, size_t new_size) {
     (void)old_size;
     (void)new_size;
-    if (!strcmp(name, "version")) *(const char **)old = "5.3.0-fake";
+    if (!strcmp(name, "version")) *(const char **)old = VERSION;
     else if (!strcmp(name, "config.prof") || !strcmp(name, "opt.prof")) *(bool *)old = FAULT != NO_PROF;
     else if (!strcmp(name, "arenas.page")) *(size_t *)old = 4096;
     else if (strcmp(name, "prof.dump")) return 2;

@@ -5,16 +5,21 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ansible_collections.offheap.profiler.plugins.module_utils import jemalloc_proof, malloc_conf
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import profiled_programs
 
+ROOT = Path(__file__).resolve().parents[4]
 FAKE = Path(programs.__file__).with_name("broken_jemalloc.c").read_text()
 
 
@@ -33,6 +38,10 @@ def temporary(public_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.chmod(0o777)
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
     return directory
+
+
+def fake_release(directory: Path, version: str) -> str:
+    return str(programs.library(directory, f"libjemalloc-{version}.so", FAKE, f'-DVERSION="{version}"'))
 
 
 def fake(directory: Path, fault: str) -> str:
@@ -204,6 +213,57 @@ def test_a_library_without_mallctl(public_directory: Path) -> None:
         "does-not-load",
         "defines no mallctl",
     )
+
+
+# Releases that crash services
+
+
+@pytest.mark.parametrize("version", ["5.3.1", "5.3.1-0-g81034ce1f1373e37dc865038e1bc8eeecf559ce8"])
+def test_a_release_that_crashes_services(public_directory: Path, version: str) -> None:
+    """Although it profiles: the proof's process has no threads that end."""
+    proof = jemalloc_proof.prove(fake_release(public_directory, version))
+    expect(proof, "unsound", "5.3.1 can crash a service", "jemalloc#2981", "use 5.3.0")
+    assert proof.version == version
+
+
+@pytest.mark.parametrize(
+    "version", ["5.3.0-0-g54eaed1d8b56", "5.3.10-0-g0", "15.3.1", "5.3", "5.4.0", "0.0.0-0-g0", ""]
+)
+def test_releases_against_which_nothing_is_known(public_directory: Path, version: str) -> None:
+    assert jemalloc_proof.unsound(version) is None
+    expect(jemalloc_proof.prove(fake_release(public_directory, version)), None)
+
+
+def default_release() -> str:
+    defaults = yaml.safe_load((ROOT / "roles/jemalloc/defaults/main.yml").read_text())
+    return str(defaults["jemalloc_version"])
+
+
+def test_the_role_s_default_is_sound_and_the_one_that_the_refusal_names() -> None:
+    assert jemalloc_proof.unsound(default_release()) is None
+    assert all(f"use {default_release()}" in why for why in jemalloc_proof.UNSOUND.values())
+
+
+@pytest.fixture(scope="session")
+def ending_threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = (ROOT / "tests/agent/programs/ending_threads.c").read_text()
+    flags = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
+    return programs.compiled(tmp_path_factory.mktemp("threads"), "ending_threads", source, *flags)
+
+
+def status_under(library: str, *command: str | Path, conf: str) -> int:
+    environment = {**os.environ, "LD_PRELOAD": library, "MALLOC_CONF": conf}
+    return subprocess.run(command, env=environment, timeout=60, check=False).returncode
+
+
+@pytest.mark.parametrize("conf", ["", "prof:true"])
+def test_threads_that_free_while_they_end(jemalloc: str, ending_threads: Path, conf: str) -> None:
+    """Why 5.3.1 is refused: a program without a fault dies under it, and not under the default."""
+    assert (jemalloc_proof.prove(jemalloc).version or "").startswith(default_release() + "-")
+    assert status_under(jemalloc, ending_threads, conf=conf) == 0
+    refused, loader = profiled_programs.release("5.3.1")
+    assert status_under(refused, *loader, "/bin/true", conf=conf) == 0, "it loads"
+    assert status_under(refused, *loader, ending_threads, conf=conf) == -signal.SIGSEGV
 
 
 # Who runs it

@@ -303,6 +303,20 @@ def test_a_library_that_does_not(library: Path) -> None:
     )
 
 
+def test_a_library_of_a_release_that_crashes_services(public_directory: Path) -> None:
+    """By what it says of itself, or by what is to be installed."""
+    source = Path(programs.__file__).with_name("broken_jemalloc.c").read_text()
+    there = str(programs.library(public_directory, "libcrashes.so", source, '-DVERSION="5.3.1-0-g81034ce1f137"'))
+    for library, version in ((there, None), (there, "5.3.0"), (LIBRARY, "5.3.1")):
+        refusal(
+            lambda library=library, version=version: preflight.check_library(library, {}, version, may_be_missing=True),  # type: ignore[misc]
+            "library-unsound",
+            library,
+            "5.3.1 can crash a service",
+            "use 5.3.0",
+        )
+
+
 def test_a_library_that_is_not_there() -> None:
     refusal(
         lambda: preflight.check_library(LIBRARY, {}, None, may_be_missing=False),

@@ -70,6 +70,23 @@ def test_proving_or_not(run: Run, places: Path, monkeypatch: pytest.MonkeyPatch)
         assert library["prof"] is None
 
 
+def test_a_release_that_crashes_services_is_no_candidate(
+    run: Run, places: Path, public_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found or named; and the role is told which releases it must not build."""
+    source = Path(programs.__file__).with_name("broken_jemalloc.c").read_text()
+    path = programs.library(public_directory, "libjemalloc.so.2", source, '-DVERSION="5.3.1-0-g81034ce1f137"')
+    monkeypatch.setattr(allocators, "_PATTERNS", (str(path),))
+    for arguments in ({}, {"discover": False, "paths": [str(path)]}):
+        result = run(**arguments)
+        (library,) = result["libraries"]
+        assert (library["prof"], library["failure"]) == (False, "unsound")
+        assert library["version"] == "5.3.1-0-g81034ce1f137"
+        assert library["message"] == result["unsound"]["5.3.1"]
+    assert "jemalloc#2981" in result["unsound"]["5.3.1"]
+    assert "5.3.0" not in result["unsound"]
+
+
 def test_processes_of_a_unit(run: Run, places: Path, systemctl: Systemctl) -> None:
     library = programs.library(places, "libjemalloc.so")
     program = programs.compiled(places, "web")

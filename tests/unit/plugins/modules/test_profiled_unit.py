@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import drop_in, drop_in_files, service, spool_directory
+from ansible_collections.offheap.profiler.plugins.module_utils import (
+    drop_in,
+    drop_in_files,
+    jemalloc_proof,
+    service,
+    spool_directory,
+)
 from ansible_collections.offheap.profiler.plugins.modules import profiled_unit
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
@@ -32,10 +38,17 @@ def program(directory: Path) -> Path:
     return programs.compiled(directory, "web")
 
 
+FAKE = Path(programs.__file__).with_name("broken_jemalloc.c").read_text()
+
+
 @pytest.fixture(scope="module")
 def jemalloc(public_directory: Path) -> str:
-    source = Path(programs.__file__).with_name("broken_jemalloc.c").read_text()
-    return str(programs.library(public_directory, "libjemalloc.so.2", source))
+    return str(programs.library(public_directory, "libjemalloc.so.2", FAKE))
+
+
+@pytest.fixture(scope="module")
+def unsound_jemalloc(public_directory: Path) -> str:
+    return str(programs.library(public_directory, "libunsound.so.2", FAKE, '-DVERSION="5.3.1-0-g81034ce1f137"'))
 
 
 @pytest.fixture
@@ -293,6 +306,24 @@ def test_refusals_of_programs_scripts_libraries_and_options(
     assert listing(host) == before and systemctl.calls == []
 
 
+@pytest.mark.parametrize("mode", ["profile", "swap"])
+def test_a_release_that_crashes_services(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, unsound_jemalloc: str, mode: str
+) -> None:
+    systemctl.states(stopped(program))
+    before = listing(host)
+    for arguments in (
+        {"library": unsound_jemalloc},
+        {"library": unsound_jemalloc, "version": "5.3.0"},
+        {"library": unsound_jemalloc, "check": True},
+        {"library": "/opt/offheap/not/yet.so", "version": "5.3.1", "check": True},
+    ):
+        refused = run(mode=mode, **arguments)
+        assert refused.get("refusal") == "library-unsound", refused
+        assert "5.3.1 can crash a service" in refused["msg"] and "use 5.3.0" in refused["msg"]
+    assert listing(host) == before and systemctl.calls == []
+
+
 def test_a_library_that_is_to_be_installed_yet(host: Path, systemctl: Systemctl, run: Run, program: Path) -> None:
     systemctl.states(stopped(program))
     checked = run(check=True, library="/opt/offheap/not/yet.so", version="5.3.0", malloc_conf={"narenas": 1})
@@ -380,6 +411,28 @@ def test_taking_it_out(host: Path, systemctl: Systemctl, run: Run, program: Path
     run(state="absent", purge_spool=True)
     assert listing(host) == before
     assert not run(state="absent", purge_spool=True)["changed"]
+
+
+def test_taking_out_a_release_that_is_refused_by_now(
+    host: Path,
+    systemctl: Systemctl,
+    run: Run,
+    program: Path,
+    unsound_jemalloc: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    systemctl.states(stopped(program))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(jemalloc_proof, "UNSOUND", {})
+        enabled = run(library=unsound_jemalloc)
+    with programs.running(program, env=enabled["environment"]) as pid:
+        systemctl.states(running(program, pid, DropInPaths=str(host / "etc" / OURS)))
+        systemctl.processes("/web", pid)
+        assert run(library=unsound_jemalloc)["refusal"] == "library-unsound"
+        assert (host / "etc" / OURS).exists()
+        done = run(state="absent")
+        assert done["changed"] and done["restart_needed"]
+    assert not (host / "etc" / OURS).exists()
 
 
 @pytest.mark.parametrize("state", ["not-found", "masked", "loaded"])

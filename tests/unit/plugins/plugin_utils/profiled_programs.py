@@ -186,7 +186,7 @@ def run(kind: Kind, directory: Path) -> tuple[str, Path]:
     program = command[0]
     library = _libjemalloc()
     if kind.jemalloc:
-        library, loader = _release(kind.jemalloc)
+        library, loader = release(kind.jemalloc)
         command = [*loader, *command]
     settings = f"prof:true,lg_prof_sample:{kind.sample},prof_final:true,prof_prefix:{directory}/p"
     settings += ",prof_accum:true" if kind.accum else ""
@@ -198,7 +198,7 @@ def run(kind: Kind, directory: Path) -> tuple[str, Path]:
     return program, dumps[-1]
 
 
-def _release(version: str) -> tuple[str, list[str]]:
+def release(version: str) -> tuple[str, list[str]]:
     """The library of a release, and what starts a program with the C library that it needs."""
     suite, packages = RELEASES[version]
     root = unpack_packages(suite, packages, CACHE / "debian" / f"{suite}-jemalloc")
