@@ -67,12 +67,8 @@ PYTHON_PROGRAM = (
 
 
 def _jeprof() -> str:
-    candidates = [os.environ.get("OFFHEAP_JEPROF")]
-    candidates += [str(path) for path in sorted(Path("/opt/offheap/jemalloc").glob("*/bin/jeprof"))]
-    candidates.append(shutil.which("jeprof"))
-    for candidate in candidates:
-        if candidate:
-            return candidate
+    if jeprof := os.environ.get("OFFHEAP_JEPROF") or shutil.which("jeprof"):
+        return jeprof
     pytest.fail("no jeprof: apt-get install libjemalloc-dev, or set OFFHEAP_JEPROF")
 
 
