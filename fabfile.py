@@ -36,10 +36,10 @@ _make_importable()
 from ansible_collections.offheap.profiler.console import collect as collecting
 from ansible_collections.offheap.profiler.console import screen, target
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import ArchiveError
-from ansible_collections.offheap.profiler.plugins.plugin_utils.byte_size import as_text
-from ansible_collections.offheap.profiler.plugins.plugin_utils.printable import printable
-from ansible_collections.offheap.profiler.plugins.plugin_utils.session import Session
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import ArchiveError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.byte_size import as_text
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import Session
 
 _ARCHIVE = "offheap/archive"
 
@@ -280,11 +280,11 @@ def _paths(text: str) -> list[Path]:
 @contextmanager
 def _failing() -> Iterator[None]:
     """Turn what the library raises into a message and an exit status."""
-    from ansible_collections.offheap.profiler.plugins.module_utils.spool import SpoolError
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.analysis import AnalysisError
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.output_file import OutputError
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.selection import SelectionError
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.sources import SourceError
+    from ansible_collections.offheap.profiler.plugins.module_utils.spool.directory import SpoolError
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.base.output_file import OutputError
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import AnalysisError
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import SourceError
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.views.selection import SelectionError
 
     try:
         yield
@@ -294,7 +294,7 @@ def _failing() -> Iterator[None]:
 
 def _analyzed(path: Path, binary_path: str, show: screen.Screen, **request: Any) -> bytes:
     from ansible_collections.offheap.profiler.console import files
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.analysis import Request
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import Request
 
     with _failing():
         return files.analyzed(Request(**request), path, _paths(binary_path), lambda text: show.say(text, "yellow"))
@@ -359,7 +359,7 @@ def flame(_context: Context, dump: str, dest: str = "", force: bool = False, bin
 
         fab flame x.heap
     """
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.output_file import write
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.base.output_file import write
 
     path = Path(dump)
     page = Path(dest) if dest else Path.cwd() / f"{path.name.removesuffix('.heap') or 'dump'}.html"

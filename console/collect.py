@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..plugins.plugin_utils import fetch_plan, streamed
-from ..plugins.plugin_utils.archive import Archive, Capture
-from ..plugins.plugin_utils.session import Session
+from ..plugins.plugin_utils.archive.archive import Archive, Capture
+from ..plugins.plugin_utils.fetch import plan, stream
+from ..plugins.plugin_utils.fetch.host_session import Session
 from .target import Target
 
 #: what one stream may hold before compression, in bytes: so much is the archive's disk asked for at once
@@ -42,9 +42,9 @@ def collect(
     target: Target, session: Session, archive: Archive, units: Sequence[str], progress: Progress = lambda _bytes: None
 ) -> Brought:
     """Bring what is new and mark it as collected. Raises ArchiveError, HostError, SessionError, TransferError."""
-    found = streamed.find(session, units, _MAX_DUMP, _MAX_CAPTURES, True)
-    listing = fetch_plan.read_listing(found, target.name, _MAX_DUMP, _MAX_IMAGE)
-    new, known, images = fetch_plan.without_known(listing, archive)
+    found = stream.find(session, units, _MAX_DUMP, _MAX_CAPTURES, True)
+    listing = plan.read_listing(found, target.name, _MAX_DUMP, _MAX_IMAGE)
+    new, known, images = plan.without_known(listing, archive)
     brought = Brought(problems=[*listing.problems, *(f"{unit} has no spool there" for unit in listing.absent)])
     for kind in ("incomplete", "unreadable"):
         if listing.counts[kind]:
@@ -52,8 +52,8 @@ def collect(
             brought.problems.append(
                 f"{listing.counts[kind]} dumps are {kind} and stay there, the first because {reason}"
             )
-    for batch in fetch_plan.batches(new, images, _BATCH):
-        packed, done = streamed.bring(session, archive, batch, progress)
+    for batch in plan.batches(new, images, _BATCH):
+        packed, done = stream.bring(session, archive, batch, progress)
         brought.problems += done.problems
         brought.captures += [capture for capture, added in done.captures if added]
         brought.images += done.images
@@ -65,8 +65,8 @@ def collect(
     return brought
 
 
-def _mark(session: Session, safe: list[fetch_plan.Found], brought: Brought) -> None:
-    problems = streamed.mark(session, safe, False).get("problems")
+def _mark(session: Session, safe: list[plan.Found], brought: Brought) -> None:
+    problems = stream.mark(session, safe, False).get("problems")
     brought.problems += [str(problem)[:500] for problem in problems] if isinstance(problems, list) else []
 
 

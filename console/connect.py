@@ -20,7 +20,7 @@ import paramiko
 from fabric import Config, Connection
 from paramiko.ssh_exception import NoValidConnectionsError
 
-from ..plugins.plugin_utils.session import ProcessStream, Session, Stream, command
+from ..plugins.plugin_utils.fetch.host_session import ProcessStream, Session, Stream, command
 from .channel import ChannelStream
 from .target import Settings, Target, TargetError, settings
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..plugins.module_utils.spool import check_unit
-from ..plugins.plugin_utils import hints, report_files
-from ..plugins.plugin_utils.analysis import Request, analyze
-from ..plugins.plugin_utils.archive import Archive
-from ..plugins.plugin_utils.compare import By, Side, compare
+from ..plugins.module_utils.spool.directory import check_unit
+from ..plugins.plugin_utils.archive.archive import Archive
+from ..plugins.plugin_utils.driver.analyze import Request, analyze
+from ..plugins.plugin_utils.driver.sources import Source, open_reader
 from ..plugins.plugin_utils.export import comparison
-from ..plugins.plugin_utils.leak_reports import Limits
-from ..plugins.plugin_utils.selection import Selection
-from ..plugins.plugin_utils.sources import Source, open_reader
-from ..plugins.plugin_utils.table import Measure
+from ..plugins.plugin_utils.leaks import hints
+from ..plugins.plugin_utils.report import files
+from ..plugins.plugin_utils.report.host_report import Limits
+from ..plugins.plugin_utils.views.compare import By, Side, compare
+from ..plugins.plugin_utils.views.selection import Selection
+from ..plugins.plugin_utils.views.table import Measure
 
 Warn = Callable[[str], None]
 
@@ -47,12 +48,12 @@ def compared(
     return comparison.text(found, first, second, limit)
 
 
-def reported(archive: Path, dest: Path, unit: str, warn: Warn) -> report_files.Files:
+def reported(archive: Path, dest: Path, unit: str, warn: Warn) -> files.Files:
     """The reports on an archive, written. Raises ArchiveError, OutputError, SpoolError."""
     limits = Limits(units=[check_unit(unit)] if unit else [], hints=hints.load([]))
     here = Path.cwd()
     triage = here / "offheap" / "triage"
-    return report_files.make(Archive.open(here / archive), limits, here / dest, True, False, warn, triage)
+    return files.make(Archive.open(here / archive), limits, here / dest, True, False, warn, triage)
 
 
 def _side(source: Source, selection: Selection) -> Side:

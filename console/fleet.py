@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..plugins.plugin_utils.archive import ArchiveError
-from ..plugins.plugin_utils.session import HostError, Session, SessionError
-from ..plugins.plugin_utils.transfer import TransferError
+from ..plugins.plugin_utils.archive.archive import ArchiveError
+from ..plugins.plugin_utils.fetch.host_session import HostError, Session, SessionError
+from ..plugins.plugin_utils.fetch.unpack_tar import TransferError
 from .connect import ConnectError, Connector
 from .target import Target, TargetError
 

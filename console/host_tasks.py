@@ -16,8 +16,8 @@ from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.parser.argument import Argument
 
-from ..plugins.plugin_utils.archive import ArchiveError
-from ..plugins.plugin_utils.session import Session
+from ..plugins.plugin_utils.archive.archive import ArchiveError
+from ..plugins.plugin_utils.fetch.host_session import Session
 from . import fleet, inventory, screen, target
 from .connect import Connector
 

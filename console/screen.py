@@ -20,12 +20,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ..plugins.plugin_utils.byte_size import as_text
+from ..plugins.plugin_utils.base.byte_size import as_text
 from .fleet import Outcome
 from .target import Target
 
 if TYPE_CHECKING:
-    from ..plugins.plugin_utils.suspects import Answer
+    from ..plugins.plugin_utils.leaks.verdict import Answer
 
 # By the name of the Answer, whose module loads numpy: most commands have no verdict to show.
 _COLOURS = {"LEAK": "red", "NO_LEAK": "green", "CANNOT_TELL": "yellow"}

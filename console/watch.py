@@ -16,9 +16,9 @@ from rich.console import ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from ..plugins.plugin_utils.byte_size import as_text
-from ..plugins.plugin_utils.session import Session
-from ..plugins.plugin_utils.trend import theil_sen
+from ..plugins.plugin_utils.base.byte_size import as_text
+from ..plugins.plugin_utils.fetch.host_session import Session
+from ..plugins.plugin_utils.leaks.trend import theil_sen
 
 #: samples that are kept of a host; the slope of all pairs of them is taken at each look
 MOST = 240

@@ -11,9 +11,9 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils import retention
-from ..plugin_utils.archive import Archive, ArchiveError, zstandard_missing
-from ..plugin_utils.options import first_missing, from_here
+from ..plugin_utils.archive import retention
+from ..plugin_utils.archive.archive import Archive, ArchiveError, zstandard_missing
+from ..plugin_utils.base.options import first_missing, from_here
 
 _DAY = 86400.0
 _ARGUMENTS: dict[str, dict[str, Any]] = {

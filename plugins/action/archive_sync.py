@@ -10,10 +10,10 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils.archive import Archive, ArchiveError, zstandard_missing
-from ..plugin_utils.options import first_missing, from_here
-from ..plugin_utils.remote_archive import Remote, fsspec_missing
-from ..plugin_utils.stored_samples import pyarrow_missing
+from ..plugin_utils.archive.archive import Archive, ArchiveError, zstandard_missing
+from ..plugin_utils.archive.remote import Remote, fsspec_missing
+from ..plugin_utils.base.options import first_missing, from_here
+from ..plugin_utils.columns.parquet import pyarrow_missing
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},

@@ -11,20 +11,20 @@ from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..plugin_utils.analysis import RENDERERS, TEXTUAL, AnalysisError, Request, analyze
-from ..plugin_utils.archive import ArchiveError
+from ..plugin_utils.archive.archive import ArchiveError
+from ..plugin_utils.base.options import first_missing, from_here, from_here_if_any
+from ..plugin_utils.base.output_file import OutputError, write
+from ..plugin_utils.driver.analyze import RENDERERS, TEXTUAL, AnalysisError, Request, analyze
+from ..plugin_utils.driver.sources import Source, SourceError, open_reader
 from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.export.graph import Limits
 from ..plugin_utils.export.profile_proto import protobuf_missing
 from ..plugin_utils.export.top import Look
-from ..plugin_utils.function_names import demangler_missing
-from ..plugin_utils.options import first_missing, from_here, from_here_if_any
-from ..plugin_utils.output_file import OutputError, write
-from ..plugin_utils.samples import numpy_missing
-from ..plugin_utils.selection import Selection
-from ..plugin_utils.sources import Source, SourceError, open_reader
-from ..plugin_utils.symbols import symbolic_missing
-from ..plugin_utils.table import Granularity, Measure, Table
+from ..plugin_utils.model.samples import numpy_missing
+from ..plugin_utils.symbols.demangle import demangler_missing
+from ..plugin_utils.symbols.symbolizer import symbolic_missing
+from ..plugin_utils.views.selection import Selection
+from ..plugin_utils.views.table import Granularity, Measure, Table
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "src": {"type": "path", "required": True},

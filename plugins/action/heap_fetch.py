@@ -19,12 +19,14 @@ from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..plugin_utils import fetch_plan, ingest, streamed, transfer
-from ..plugin_utils.archive import Archive, ArchiveError, zstandard_missing
-from ..plugin_utils.byte_size import as_text
-from ..plugin_utils.options import first_missing, from_here
-from ..plugin_utils.session import HostError, PasswordRefused, ProcessStream, Session, SessionError, command
-from ..plugin_utils.transfer import TransferError
+from ..plugin_utils.archive.archive import Archive, ArchiveError, zstandard_missing
+from ..plugin_utils.base.byte_size import as_text
+from ..plugin_utils.base.options import first_missing, from_here
+from ..plugin_utils.fetch import ingest, unpack_tar
+from ..plugin_utils.fetch import plan as fetch_plan
+from ..plugin_utils.fetch import stream as streamed
+from ..plugin_utils.fetch.host_session import HostError, PasswordRefused, ProcessStream, Session, SessionError, command
+from ..plugin_utils.fetch.unpack_tar import TransferError
 
 _MODULE = "offheap.profiler.heap_fetch"
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -198,9 +200,9 @@ class ActionModule(ActionBase):
 
     def _by_module(self, archive: Archive, batch: fetch_plan.Batch) -> tuple[ingest.Packed, ingest.Ingested]:
         """Packed on the host's disk, and fetched from there."""
-        transfer.check_room(archive.root, 2 * batch.size)
+        unpack_tar.check_room(archive.root, 2 * batch.size)
         packed = ingest.read_packed(self._step("pack", **batch.request()), batch)
-        transfer.check_room(archive.root, 2 * sum(packed.members.values()))
+        unpack_tar.check_room(archive.root, 2 * sum(packed.members.values()))
         with archive.incoming() as aside:
             file = aside / "transfer.tar.gz"
             self._get(packed, file)

@@ -12,13 +12,14 @@ from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.spool import SpoolError, check_unit
-from ..plugin_utils import fleet, leak_limits, sample_files
-from ..plugin_utils.archive import Archive, ArchiveError
-from ..plugin_utils.fleet import Leak
-from ..plugin_utils.leak_limits import BaselineError
-from ..plugin_utils.options import first_missing, from_here
-from ..plugin_utils.suspects import Answer
+from ..module_utils.spool.directory import SpoolError, check_unit
+from ..plugin_utils.archive.archive import Archive, ArchiveError
+from ..plugin_utils.base.options import first_missing, from_here
+from ..plugin_utils.columns import sample_cache
+from ..plugin_utils.leaks import baseline, ranking
+from ..plugin_utils.leaks.baseline import BaselineError
+from ..plugin_utils.leaks.ranking import Leak
+from ..plugin_utils.leaks.verdict import Answer
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -47,16 +48,16 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
-        if library := first_missing(fleet.missing_libraries()):
+        if library := first_missing(ranking.missing_libraries()):
             raise AnsibleActionFail(missing_required_lib(library))
         try:
             units = [check_unit(unit) for unit in arguments["units"]]
-            known = leak_limits.read_baseline(from_here(arguments["baseline"])) if arguments["baseline"] else None
+            known = baseline.read_baseline(from_here(arguments["baseline"])) if arguments["baseline"] else None
             archive = Archive.open(from_here(arguments["archive"]))
             kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
-            if notice := sample_files.notice(archive, units, arguments["hosts"]):
+            if notice := sample_cache.notice(archive, units, arguments["hosts"]):
                 display.display(notice, stderr=True)
-            leaks, watched = fleet.rank(
+            leaks, watched = ranking.rank(
                 archive, warnings.append, units, arguments["hosts"], max(arguments["min_span"], 0), kept
             )
             result["changed"] = self._record(leaks, arguments["record"])
@@ -65,7 +66,7 @@ class ActionModule(ActionBase):
         limit = arguments["max_growth"]
         if limit is None and known is None:
             limit = 0
-        offences = leak_limits.too_much(leaks, limit, known)
+        offences = baseline.too_much(leaks, limit, known)
         judged = [process for process in watched if process.verdict.answer is not Answer.CANNOT_TELL]
         result.update(
             leaks=[_returned(leak) for leak in leaks],
@@ -88,7 +89,7 @@ class ActionModule(ActionBase):
         """Write the baseline where one is asked for. Whether it has changed."""
         if not target:
             return False
-        path, text = from_here(target), leak_limits.baseline(leaks)
+        path, text = from_here(target), baseline.baseline(leaks)
         if path.exists() and path.read_text(encoding="utf-8") == text:
             return False
         if not self._task.check_mode:

@@ -14,14 +14,17 @@ from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.spool import SpoolError, check_unit
-from ..plugin_utils import fleet, output_file, prometheus, pyroscope, sample_files
-from ..plugin_utils.archive import Archive, ArchiveError, Capture
+from ..module_utils.spool.directory import SpoolError, check_unit
+from ..plugin_utils.archive.archive import Archive, ArchiveError, Capture
+from ..plugin_utils.base import output_file
+from ..plugin_utils.base.options import first_missing, from_here
+from ..plugin_utils.base.output_file import OutputError
+from ..plugin_utils.columns import sample_cache
+from ..plugin_utils.driver.sources import Reader, SourceError, open_reader
 from ..plugin_utils.export import pprof, profile_proto
-from ..plugin_utils.options import first_missing, from_here
-from ..plugin_utils.output_file import OutputError
-from ..plugin_utils.pyroscope import PushError, Server
-from ..plugin_utils.sources import Reader, SourceError, open_reader
+from ..plugin_utils.leaks import ranking
+from ..plugin_utils.publish import prometheus, pyroscope
+from ..plugin_utils.publish.pyroscope import PushError, Server
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -52,7 +55,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
-        if library := first_missing({**fleet.missing_libraries(), "protobuf": profile_proto.protobuf_missing()}):
+        if library := first_missing({**ranking.missing_libraries(), "protobuf": profile_proto.protobuf_missing()}):
             raise AnsibleActionFail(missing_required_lib(library))
         result.update(changed=False, pushed=0, left=0)
         try:
@@ -122,9 +125,9 @@ class ActionModule(ActionBase):
         self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
     ) -> None:
         kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
-        if notice := sample_files.notice(archive, units, arguments["hosts"]):
+        if notice := sample_cache.notice(archive, units, arguments["hosts"]):
             display.display(notice, stderr=True)
-        leaks, watched = fleet.rank(archive, problems.append, units, arguments["hosts"], kept=kept)
+        leaks, watched = ranking.rank(archive, problems.append, units, arguments["hosts"], kept=kept)
         content = prometheus.render(leaks, watched).encode("utf-8", "replace")
         changed = output_file.write(from_here(arguments["textfile"]), content, True, self._task.check_mode)
         result["changed"] = result["changed"] or changed

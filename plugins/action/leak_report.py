@@ -12,18 +12,20 @@ from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.spool import SpoolError, check_unit
-from ..plugin_utils import hints, leak_reports, report_files
-from ..plugin_utils.archive import Archive, ArchiveError
+from ..module_utils.spool.directory import SpoolError, check_unit
+from ..plugin_utils.archive.archive import Archive, ArchiveError
+from ..plugin_utils.base.options import first_missing, from_here
+from ..plugin_utils.base.output_file import OutputError
 from ..plugin_utils.export.flamegraph import jinja2_missing
-from ..plugin_utils.function_names import demangler_missing
-from ..plugin_utils.hints import HintError
-from ..plugin_utils.leak_reports import Report
-from ..plugin_utils.options import first_missing, from_here
-from ..plugin_utils.output_file import OutputError
-from ..plugin_utils.samples import numpy_missing
-from ..plugin_utils.suspects import Answer, Suspect
-from ..plugin_utils.symbols import symbolic_missing
+from ..plugin_utils.leaks import hints
+from ..plugin_utils.leaks.hints import HintError
+from ..plugin_utils.leaks.verdict import Answer, Suspect
+from ..plugin_utils.model.samples import numpy_missing
+from ..plugin_utils.report import files as report_files
+from ..plugin_utils.report import host_report
+from ..plugin_utils.report.host_report import Report
+from ..plugin_utils.symbols.demangle import demangler_missing
+from ..plugin_utils.symbols.symbolizer import symbolic_missing
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -65,7 +67,7 @@ class ActionModule(ActionBase):
         ):
             raise AnsibleActionFail(missing_required_lib(library))
         try:
-            limits = leak_reports.Limits(
+            limits = host_report.Limits(
                 units=[check_unit(unit) for unit in arguments["units"]],
                 hosts=arguments["hosts"],
                 top=max(arguments["top"], 0),

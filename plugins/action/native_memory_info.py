@@ -9,11 +9,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils import triage_samples
-from ..plugin_utils.archive import ArchiveError
-from ..plugin_utils.memory_growth import SampleError
-from ..plugin_utils.options import from_here
-from ..plugin_utils.output_file import OutputError
+from ..plugin_utils.archive.archive import ArchiveError
+from ..plugin_utils.base.options import from_here
+from ..plugin_utils.base.output_file import OutputError
+from ..plugin_utils.triage import snapshots
+from ..plugin_utils.triage.growth import SampleError
 
 
 class ActionModule(ActionBase):
@@ -33,7 +33,7 @@ class ActionModule(ActionBase):
         if keep and not result.get("failed"):
             host = str(self._task.delegate_to or (task_vars or {})["inventory_hostname"])
             try:
-                path = triage_samples.keep(from_here(str(keep)), host, result["samples"])
+                path = snapshots.keep(from_here(str(keep)), host, result["samples"])
             except (SampleError, ArchiveError, OutputError) as error:
                 raise AnsibleActionFail(f"what was seen on {host} cannot be kept: {error}") from None
             result["kept"] = str(path)

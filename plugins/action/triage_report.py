@@ -12,9 +12,10 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.systemd import SystemdError, service_name
-from ..plugin_utils import output_file, triage_table
-from ..plugin_utils.options import from_here
+from ..module_utils.host.systemd import SystemdError, service_name
+from ..plugin_utils.base import output_file
+from ..plugin_utils.base.options import from_here
+from ..plugin_utils.triage import findings
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "samples": {"type": "path", "default": "offheap/triage"},
@@ -44,7 +45,7 @@ class ActionModule(ActionBase):
         dest = from_here(arguments["dest"]) if arguments["dest"] else samples / "verdicts.json"
         try:
             units = [service_name(unit) for unit in arguments["units"]]
-            found = triage_table.findings(samples, units, arguments["hosts"], warnings.append)
+            found = findings.findings(samples, units, arguments["hosts"], warnings.append)
             verdicts = [finding.data for finding in found]
             text = json.dumps(verdicts, indent=2) + "\n"
             changed = output_file.write(dest, text.encode(), force=True, check_mode=self._task.check_mode)
@@ -52,7 +53,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(error)) from None
         if not found:
             warnings.append(f"{samples} has no samples of the units and hosts asked for: run triage.yml first")
-        lines = triage_table.table(found)
+        lines = findings.table(found)
         if arguments["show"]:
             for verdict, line in lines:
                 name = _COLORS.get(verdict, "COLOR_CHANGED") if verdict else None

@@ -44,7 +44,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.offheap.profiler.plugins.module_utils import malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
 
 
 def from_malloc_conf(text: Any) -> dict[str, str]:

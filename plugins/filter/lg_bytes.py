@@ -41,7 +41,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import byte_size
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import byte_size
 
 
 def lg_bytes(size: Any) -> int:

@@ -43,7 +43,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.offheap.profiler.plugins.module_utils import malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
 
 
 def to_malloc_conf(options: Any) -> str:

@@ -164,13 +164,9 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils import (
-    allocators,
-    jemalloc_proof,
-    procfs,
-    service,
-    systemd,
-)
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries, proof
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 
 def processes(unit: str) -> list[dict[str, Any]]:
@@ -178,7 +174,7 @@ def processes(unit: str) -> list[dict[str, Any]]:
     found = []
     for pid in service.load(unit).pids():
         try:
-            found.append(allocators.of_process(pid))
+            found.append(libraries.of_process(pid))
         except procfs.ProcessGone:
             continue
     return found
@@ -197,16 +193,16 @@ def main() -> NoReturn:
         supports_check_mode=True,
     )
     wanted = module.params
-    paths = allocators.installed(wanted["paths"]) if wanted["discover"] else wanted["paths"]
+    paths = libraries.installed(wanted["paths"]) if wanted["discover"] else wanted["paths"]
     try:
         used = processes(wanted["unit"]) if wanted["unit"] else []
     except (systemd.SystemdError, procfs.ProcfsError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=False,
-        platform=allocators.host_platform(),
-        libraries=[allocators.describe(path, wanted["prove"]) for path in paths],
-        unsound=jemalloc_proof.UNSOUND,
+        platform=libraries.host_platform(),
+        libraries=[libraries.describe(path, wanted["prove"]) for path in paths],
+        unsound=proof.UNSOUND,
         processes=used,
         mapped_by=service.pids_mapping(wanted["mapped_below"]) if wanted["mapped_below"] else [],
     )

@@ -141,7 +141,8 @@ from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils import agent, agent_commands, procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client, commands
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 
 
 def main() -> NoReturn:
@@ -168,8 +169,8 @@ def main() -> NoReturn:
     unit = module.params["unit"]
     try:
         unit = systemd.service_name(unit)
-        result = agent_commands.control(module.params, unit, module.check_mode)
-    except (agent.AgentError, agent_commands.ControlError, systemd.SystemdError, procfs.ProcfsError, OSError) as error:
+        result = commands.control(module.params, unit, module.check_mode)
+    except (client.AgentError, commands.ControlError, systemd.SystemdError, procfs.ProcfsError, OSError) as error:
         module.fail_json(msg=str(error), unit=unit)
     module.exit_json(unit=unit, **result)
 

@@ -248,7 +248,8 @@ from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils import fetch_steps, spool, staging
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack, steps
 
 
 def main() -> NoReturn:
@@ -279,16 +280,16 @@ def main() -> NoReturn:
         directory = request["staging"]
         if step == "list":
             if not module.check_mode:
-                staging.clear_stale(directory)
-            found = fetch_steps.find(module.params)
+                pack.clear_stale(directory)
+            found = steps.find(module.params)
             if not module.check_mode:
-                fetch_steps.ask_jvms(found)
-            module.exit_json(changed=False, free=staging.free(directory), **found)
+                steps.ask_jvms(found)
+            module.exit_json(changed=False, free=pack.free(directory), **found)
         if step == "pack":
-            module.exit_json(changed=False, **fetch_steps.pack(request, directory))
-        staging.remove(directory)
-        module.exit_json(**fetch_steps.mark(request["dumps"], module.params["delete_collected"]))
-    except (spool.SpoolError, staging.StagingError) as exc:
+            module.exit_json(changed=False, **steps.pack(request, directory))
+        pack.remove(directory)
+        module.exit_json(**steps.mark(request["dumps"], module.params["delete_collected"]))
+    except (spool.SpoolError, pack.StagingError) as exc:
         module.fail_json(msg=str(exc))
 
 

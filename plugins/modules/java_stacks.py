@@ -108,7 +108,9 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils import hotspot, procfs, service, systemd, thread_dump
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot, thread_dump
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 
 class StacksError(Exception):

@@ -94,8 +94,8 @@ options:
     default: true
   hints:
     description:
-      - YAML files with causes of leaks that you know of, in the form that C(plugins/plugin_utils/hints.yml) describes.
-        They come before those that the collection knows.
+      - YAML files with causes of leaks that you know of, in the form that C(plugins/plugin_utils/leaks/hints.yml)
+        describes. They come before those that the collection knows.
       - A relative path begins at the directory that C(ansible-playbook) was started in.
     type: list
     elements: path

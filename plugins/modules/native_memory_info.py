@@ -215,14 +215,10 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils import (
-    cgroup_memory,
-    crash_traces,
-    process_memory,
-    procfs,
-    service,
-    systemd,
-)
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.memory import crashes
+from ansible_collections.offheap.profiler.plugins.module_utils.memory import process as process_memory
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 
 def of_unit(name: str, jvm_timeout: int, kernel_log: str) -> dict[str, Any]:
@@ -236,7 +232,7 @@ def of_unit(name: str, jvm_timeout: int, kernel_log: str) -> dict[str, Any]:
     group = unit.text["ControlGroup"]
     found = sample(unit.name, unit.pids(), group, problem, jvm_timeout)
     names = {process["name"] for process in found["processes"]}
-    found["crashes"]["oom_kills"] = crash_traces.oom_kills(kernel_log, group, names)
+    found["crashes"]["oom_kills"] = crashes.oom_kills(kernel_log, group, names)
     return found
 
 
@@ -260,7 +256,7 @@ def sample(name: str, pids: list[int], control_group: str, problem: str | None, 
         "time": now,
         "boot_id": procfs.boot_id(),
         "problem": problem,
-        "cgroup": cgroup_memory.read(control_group),
+        "cgroup": cgroup.read(control_group),
         "crashes": _crashes(processes),
         "processes": processes,
     }
@@ -269,8 +265,8 @@ def sample(name: str, pids: list[int], control_group: str, problem: str | None, 
 def _crashes(processes: list[dict[str, Any]]) -> dict[str, Any]:
     largest = processes[0] if processes else None
     return {
-        "error_files": crash_traces.error_files(largest["pid"]) if largest else [],
-        "core_dumps": crash_traces.core_dumps(largest["pid"], largest["name"]) if largest else [],
+        "error_files": crashes.error_files(largest["pid"]) if largest else [],
+        "core_dumps": crashes.core_dumps(largest["pid"], largest["name"]) if largest else [],
         "oom_kills": [],
     }
 
@@ -290,7 +286,7 @@ def main() -> NoReturn:
     if not wanted["units"] and not wanted["pids"]:
         module.fail_json(msg="nothing to look at: name units or pids")
     try:
-        log = crash_traces.kernel_log() if wanted["units"] else ""
+        log = crashes.kernel_log() if wanted["units"] else ""
         samples = [of_unit(name, wanted["jvm_timeout"], log) for name in wanted["units"]]
         samples += [of_pid(pid, wanted["jvm_timeout"]) for pid in wanted["pids"]]
     except (systemd.SystemdError, procfs.ProcfsError) as error:

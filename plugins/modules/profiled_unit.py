@@ -210,18 +210,17 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils import (
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     drop_in,
     drop_in_files,
-    elf,
     preflight,
-    procfs,
-    runtimes,
     sandbox,
     service,
     spool_directory,
-    system_calls,
-    systemd,
+    syscall_filter,
 )
 
 # Settings of the agent that are numbers; each is the variable OFFHEAP_<NAME>.
@@ -277,7 +276,7 @@ def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool
     if not library:
         return None
     preflight.check_path(library)
-    system_calls.check(unit)
+    syscall_filter.check(unit)
     if not (check_mode or os.path.exists(library)):
         raise preflight.Refusal(
             "no-agent", f"there is no {library} here; the role offheap.profiler.jemalloc installs it"
@@ -303,8 +302,8 @@ def aids_of(parameters: dict[str, Any], unit: service.Service) -> dict[str, list
     runtime, executable = parameters["runtime"], preflight.executable(unit)
     mapped = list(procfs.mapped_files(unit.main_pid)) if unit.main_pid and runtime != "native" else []
     if runtime == "auto":
-        runtime = runtimes.detect(executable, mapped)
-    return runtimes.additions(runtime, parameters["runtime_without"], executable, mapped)
+        runtime = aids.detect(executable, mapped)
+    return aids.additions(runtime, parameters["runtime_without"], executable, mapped)
 
 
 def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
@@ -386,8 +385,8 @@ def main() -> NoReturn:
                     **{name: {"type": "int"} for name in AGENT_NUMBERS},
                 },
             },
-            "runtime": {"type": "str", "choices": ["auto", *runtimes.NAMES], "default": "native"},
-            "runtime_without": {"type": "list", "elements": "str", "choices": list(runtimes.AID_NAMES), "default": []},
+            "runtime": {"type": "str", "choices": ["auto", *aids.NAMES], "default": "native"},
+            "runtime_without": {"type": "list", "elements": "str", "choices": list(aids.AID_NAMES), "default": []},
             "until_reboot": {"type": "bool", "default": False},
             "min_free_mib": {"type": "int", "default": 512},
             "purge_spool": {"type": "bool", "default": False},

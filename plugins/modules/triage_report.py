@@ -16,7 +16,7 @@ description:
   - Runs on the controller and connects to no host. One task for V(localhost) reports on the whole fleet.
   - The growth is that of one process between two looks. Once a process has been watched while it was older than ten
     minutes, what it did before does not count.
-  - The rules are a table in C(plugins/plugin_utils/triage_rules.py), which C(docs/triage.md) explains.
+  - The rules are a table in C(plugins/plugin_utils/triage/rules.py), which C(docs/triage.md) explains.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:

@@ -86,7 +86,8 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils import procfs, service, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 _POLL_SECONDS = 0.25
 _JOURNAL_LINES = "15"

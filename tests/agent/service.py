@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.module_utils import agent as client
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 
 UNIT = "tried.service"
 

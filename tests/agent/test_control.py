@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import agent as client
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 
 Start = Callable[..., Service]
@@ -116,7 +116,8 @@ def test_the_sidecar(start: Start, workload: Path) -> None:
     assert sidecar["jemalloc"]["malloc_conf"] == service.environment["MALLOC_CONF"]
     assert sidecar["memory"]["rss"] > 0 and sidecar["memory"]["allocated"] > 0
     images = {image["path"]: image["build_id"] for image in sidecar["images"]}
-    from ansible_collections.offheap.profiler.plugins.module_utils import elf, procfs
+    from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+    from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
     files = [name for name, maps in procfs.mapped_files(service.pid).items() if any(m.executable for m in maps)]
     assert images == {name: elf.read(name).build_id for name in files}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import agent as client
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
 
 Start = Callable[..., Service]

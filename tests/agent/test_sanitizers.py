@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import agent as client
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.tests.agent.conftest import compiled, driver_sources
 from ansible_collections.offheap.profiler.tests.agent.service import wait_for
 

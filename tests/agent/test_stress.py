@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import agent as client
-from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 
 Start = Callable[..., Service]

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import dump, hotspot
-from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, perf_map
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
 from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, SOURCES, compiled, driver_sources
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
 

@@ -29,10 +29,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import fleet, sample_files
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive, Arrived
-from ansible_collections.offheap.profiler.plugins.plugin_utils.elf_image import ElfImage
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import unbias
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Arrived
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import unbias
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 
 STACKS, DEPTH, SITES, PER_PROCESS = 2000, 24, 3000, 100
 INTERVAL, BASE, DAY = 524288, 0x7F3A10000000, 86400.0
@@ -130,7 +131,7 @@ def ingest(root: Path, hosts: range, per_process: int) -> None:
                 arrived.append(Arrived(facts(content, host, sequence), aside / f"dump-{sequence}"))
             started = time.perf_counter()
             for capture, _added in archive.add_captures(arrived, aside):
-                sample_files.of(archive, capture)
+                sample_cache.of(archive, capture)
             spent += time.perf_counter() - started
     print(json.dumps({"seconds": spent}))
 
@@ -139,7 +140,7 @@ def rank(root: Path) -> None:
     started = time.perf_counter()
     archive = Archive.open(root)
     warnings: list[str] = []
-    leaks, watched = fleet.rank(archive, warnings.append)
+    leaks, watched = ranking.rank(archive, warnings.append)
     seconds = time.perf_counter() - started
     found = [
         {"growth": leak.growth, "error": leak.error, "hosts": sorted(leak.hosts), "watched": leak.watched}

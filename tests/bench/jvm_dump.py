@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".cache" / "collections"))
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.elf_image import ElfImage
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 
 INTERVAL = 524288
 _BASE = 0x7F3A10000000

@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".cache" / "collections"))
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.analysis import Request, analyze
-from ansible_collections.offheap.profiler.plugins.plugin_utils.sources import open_reader
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import Request, analyze
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import open_reader
 
 
 def main() -> None:

@@ -8,13 +8,13 @@ import random
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import hints
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Capture
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leak_reports import Report
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Profile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet_data import Fleet, Observed, Process
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Point, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, Observed, Process
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.threads import ThreadProfile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.suspects import Point, judge
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 
 MIB = 1 << 20

@@ -18,7 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".cache" / "collect
 import atheris
 
 with atheris.instrument_imports(include=["ansible_collections.offheap.profiler.plugins.plugin_utils"]):
-    from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, packed, profile
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpack
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 
 LIMIT = 1 << 20
 _SEED = b"""\
@@ -40,7 +42,7 @@ MAPPED_LIBRARIES:
 def one_input(data: bytes) -> None:
     """Read the input as a dump; only our own error may come out."""
     try:
-        dump = heap_v2.parse(packed.unpack(data, "fuzz", LIMIT), "fuzz")
+        dump = heap_v2.parse(unpack.unpack(data, "fuzz", LIMIT), "fuzz")
     except heap_v2.HeapFormatError as error:
         assert error.line >= 1 and error.expected and str(error).isprintable()
         return

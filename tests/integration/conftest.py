@@ -25,7 +25,7 @@ from ansible_collections.offheap.profiler.tests.integration.playbooks import (
     build,
 )
 from ansible_collections.offheap.profiler.tests.integration.spools import make_spool, put
-from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils import jemalloc_process
+from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.malloc import jemalloc_process
 
 NAME = os.environ.get("OFFHEAP_LAB_NAME", "itest")
 LOGS = REPOSITORY / "build" / ("integration" if NAME == "itest" else f"integration-{NAME}")

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult, Task
 from ansible_collections.offheap.profiler.tests.integration.spools import OWNER, SPOOL, UNIT, put

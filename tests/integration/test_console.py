@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.tests.integration.conftest import NAME
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import PROGRAMS, Controller

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, profile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import PROGRAMS, Controller, PlaybookResult
 from ansible_collections.offheap.profiler.tests.unit.strategies.leaky_archives import dump_of

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, profile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive, Capture
-from ansible_collections.offheap.profiler.plugins.plugin_utils.jit_maps import JitMaps
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Kind
-from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import Symbolizer
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.symbolizer import Symbolizer
 from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
 from ansible_collections.offheap.profiler.tests.unit.strategies.leaky_archives import dump_of

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import drop_in, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost
 
 HOSTS = ("app1", "app2", "app3")

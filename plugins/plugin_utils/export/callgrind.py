@@ -9,8 +9,8 @@ of the call. How often a call was made is not known to a sampling profiler, so e
 
 from __future__ import annotations
 
-from ..samples import Samples
-from ..table import Measure
+from ..model.samples import Samples
+from ..views.table import Measure
 
 Node = tuple[str, str, str]
 

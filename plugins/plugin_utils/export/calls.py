@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..selection import compiled
-from ..table import Row, Table
+from ..views.selection import compiled
+from ..views.table import Row, Table
 from . import top
 
 

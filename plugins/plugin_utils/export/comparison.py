@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..compare import Change, Comparison, Difference, Side
+from ..views.compare import Change, Comparison, Difference, Side
 
 _ORDER = (Change.NEW, Change.GROWN, Change.SHRUNK, Change.GONE)
 FORMAT = 1

@@ -11,10 +11,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from ..elf_image import ElfImage, SymbolError
-from ..printable import printable
-from ..selection import SelectionError, compiled
-from ..table import Table
+from ..base.printable import printable
+from ..symbols.elf_image import ElfImage, SymbolError
+from ..views.selection import SelectionError, compiled
+from ..views.table import Table
 from . import top
 
 _SECONDS = 60

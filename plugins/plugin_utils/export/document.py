@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..profile import CONFIDENCE
-from ..samples import Samples
+from ..model.profile import CONFIDENCE
+from ..model.samples import Samples
 
 FORMAT = 1
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..profile import Kind
-from ..samples import BYTES, Samples
+from ..model.profile import Kind
+from ..model.samples import BYTES, Samples
 
 _VERSION = 48
 _LIBRARY = 1  # the type of a resource

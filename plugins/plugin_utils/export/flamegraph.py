@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..byte_size import as_text
-from ..profile import Frame, Kind, Profile
-from ..suspects import Suspect, per_day
-from . import short_path
+from ..base.byte_size import as_text
+from ..leaks.verdict import Suspect, per_day
+from ..model import stack_summary
+from ..model.profile import Frame, Kind, Profile
 from .embedding import content_hash, json_text
 
 _HERE = Path(__file__).parent
@@ -71,7 +71,7 @@ def render(page: Page, profile: Profile, older: Profile | None = None) -> str:
                 {
                     "node": columns["leaves"][number],
                     "rate": f"{per_day(suspect.growth)} ± {as_text(suspect.error)}",
-                    "path": short_path.render(suspect.path),
+                    "path": stack_summary.render(suspect.path),
                 }
                 for number, suspect in enumerate(page.suspects[:_MOST_SUSPECTS])
             ],

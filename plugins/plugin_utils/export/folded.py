@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..profile import Profile
+from ..model.profile import Profile
 
 _NO_STACK = "[no stack]"
 

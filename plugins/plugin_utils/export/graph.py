@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..table import Table
+from ..views.table import Table
 
 PICTURES = ("svg", "pdf", "png", "gif", "ps")
 _SECONDS = 120

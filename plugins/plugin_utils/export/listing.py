@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from ..printable import printable
-from ..selection import SelectionError, compiled
-from ..table import Table
+from ..base.printable import printable
+from ..views.selection import SelectionError, compiled
+from ..views.table import Table
 from . import top
 
 _AROUND = 5

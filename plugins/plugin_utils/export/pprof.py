@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..profile import Frame
-from ..samples import Location, Samples
+from ..model.profile import Frame
+from ..model.samples import Location, Samples
 from . import profile_proto
 
 # The order of pprof's own heap profiles; rows of Samples.values in this order.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..samples import ACCUM_BYTES, ACCUM_OBJECTS, BYTES, OBJECTS, Samples
+from ..model.samples import ACCUM_BYTES, ACCUM_OBJECTS, BYTES, OBJECTS, Samples
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _KINDS = (

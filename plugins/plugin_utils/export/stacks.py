@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..table import NO_STACK, Table
+from ..views.table import NO_STACK, Table
 from . import top
 
 try:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..byte_size import as_text
-from ..profile import Profile
+from ..base.byte_size import as_text
+from ..model.profile import Profile
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..table import Row, Table
+from ..views.table import Row, Table
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..profile import Frame, Kind, Profile
+from ..model.profile import Frame, Kind, Profile
 
 Shown = tuple[str, str, str]
 Path = tuple[int, ...]

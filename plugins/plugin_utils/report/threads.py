@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..heap_v2 import CountColumns, Dump
-from ..profile import Profile, Resolver, from_dump
+from ..model.profile import Profile, Resolver, from_dump
+from ..readers.heap_v2 import CountColumns, Dump
 
 # More threads than that are no view; the others are told together.
 _MOST = 12

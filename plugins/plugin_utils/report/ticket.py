@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from ..byte_size import as_text
+from ..base.byte_size import as_text
 
 _WIDTH = 100
 _MOST_SUSPECTS = 5

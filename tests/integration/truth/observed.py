@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.module_utils import elf
-from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, profile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
-from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import Symbolizer
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.symbolizer import Symbolizer
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 
 STEPS, STEP_SECONDS, DAY = 30, 300.0, 86400.0

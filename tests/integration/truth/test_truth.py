@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import fleet
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
-from ansible_collections.offheap.profiler.plugins.plugin_utils.fleet import Leak
-from ansible_collections.offheap.profiler.plugins.plugin_utils.suspects import Answer
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import Leak
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 from ansible_collections.offheap.profiler.tests.integration.truth import observed
 from ansible_collections.offheap.profiler.tests.integration.truth.observed import Program
@@ -67,7 +67,7 @@ def observe(tmp_path: Path, jemalloc: Path, library: Path) -> Observe:
 
 def _ranked(archive: Archive) -> tuple[list[Leak], Answer]:
     warnings: list[str] = []
-    leaks, (process,) = fleet.rank(archive, warnings.append)
+    leaks, (process,) = ranking.rank(archive, warnings.append)
     return leaks, process.verdict.answer
 
 

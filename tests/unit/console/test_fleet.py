@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.offheap.profiler.console import fleet
 from ansible_collections.offheap.profiler.console.connect import ConnectError, Connector
 from ansible_collections.offheap.profiler.console.target import Target
-from ansible_collections.offheap.profiler.plugins.plugin_utils.session import HostError, Session
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import HostError, Session
 
 
 class Connections:

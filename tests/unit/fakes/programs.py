@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ansible_collections.offheap.profiler.plugins.module_utils import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
 # Ends with the test that has started it, whatever happens to the test.
 SLEEPS = "#include <unistd.h>\nint main(void) { sleep(60); return 0; }\n"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import preflight
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import preflight
 
 
 def refusal(check: Callable[[], object], reason: str, *words: str) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import service, systemd
-from ansible_collections.offheap.profiler.plugins.module_utils.service import Service
+from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 # What systemd says of a plain unit that is stopped.
 _SINGLE = {

@@ -11,8 +11,8 @@ from typing import Any
 
 import zstandard
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive, Capture
-from ansible_collections.offheap.profiler.plugins.plugin_utils.elf_image import ElfImage
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
     DescribedDump,
     DescribedMapping,

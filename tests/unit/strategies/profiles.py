@@ -8,7 +8,7 @@ from array import array
 
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Frame, Kind, Profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame, Kind, Profile
 
 INTERVAL = 1 << 19
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2, samples
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Frame, Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame, Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 
 BUILD_ID = "00112233445566778899aabbccddeeff00112233"
 DUMP = b"""\

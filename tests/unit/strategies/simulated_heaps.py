@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.trend import Measured
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend import Measured
 
 
 def poisson(generator: random.Random, mean: float) -> int:

@@ -18,9 +18,9 @@ from ansible.playbook.play_context import PlayContext
 from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import archive_sync
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
-from ansible_collections.offheap.profiler.plugins.plugin_utils.stored_samples import NAME
-from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import capture_samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import NAME
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import profiled_programs
-from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.test_jeprof import _libjemalloc
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_jeprof import _libjemalloc
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.views import profiled_programs
 
 ROOT = Path(__file__).resolve().parents[4]
 

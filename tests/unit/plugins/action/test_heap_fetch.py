@@ -13,8 +13,8 @@ import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from ansible_collections.offheap.profiler.plugins.action import heap_fetch as action
-from ansible_collections.offheap.profiler.plugins.plugin_utils import ingest
-from ansible_collections.offheap.profiler.plugins.plugin_utils.transfer import TransferError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ingest
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.unpack_tar import TransferError
 
 
 def test_a_target_cannot_send_more_than_it_has_announced(tmp_path: Path) -> None:

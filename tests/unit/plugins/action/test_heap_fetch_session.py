@@ -14,7 +14,7 @@ import pytest
 from ansible.errors import AnsibleConnectionFailure
 
 from ansible_collections.offheap.profiler.plugins.action import heap_fetch as action
-from ansible_collections.offheap.profiler.plugins.plugin_utils.session import PasswordRefused
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import PasswordRefused
 
 SUDO = {"become_exe": "sudo", "become_flags": "-H -S -n", "become_user": "root", "become_pass": "geheim"}
 

@@ -13,7 +13,7 @@ from ansible.playbook.play_context import PlayContext
 from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import archive_prune, leak_assert
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 MIB_A_DAY = 720  # what app1 leaks

@@ -22,9 +22,9 @@ from ansible.playbook.task import Task
 from prometheus_client.parser import text_string_to_metric_families
 
 from ansible_collections.offheap.profiler.plugins.action import leak_push
-from ansible_collections.offheap.profiler.plugins.plugin_utils import pyroscope
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import profile_proto
+from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 

@@ -17,7 +17,7 @@ from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import native_memory_info as action
 from ansible_collections.offheap.profiler.plugins.action import triage_report
-from ansible_collections.offheap.profiler.plugins.module_utils import process_memory
+from ansible_collections.offheap.profiler.plugins.module_utils.memory import process as process_memory
 from ansible_collections.offheap.profiler.plugins.modules import native_memory_info
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module

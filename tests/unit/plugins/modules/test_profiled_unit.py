@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import (
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     drop_in,
     drop_in_files,
-    jemalloc_proof,
     service,
     spool_directory,
 )
@@ -423,7 +423,7 @@ def test_taking_out_a_release_that_is_refused_by_now(
 ) -> None:
     systemctl.states(stopped(program))
     with monkeypatch.context() as earlier:
-        earlier.setattr(jemalloc_proof, "UNSOUND", {})
+        earlier.setattr(proof, "UNSOUND", {})
         enabled = run(library=unsound_jemalloc)
     with programs.running(program, env=enabled["environment"]) as pid:
         systemctl.states(running(program, pid, DropInPaths=str(host / "etc" / OURS)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils import service
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 from ansible_collections.offheap.profiler.plugins.modules import unit_health
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import flamegraph
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export.flamegraph import Page
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Profile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.suspects import Suspect, stack_key
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Suspect, stack_key
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Profile
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile, profiles
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import folded
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Profile
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile, profiles
 
 

@@ -7,8 +7,9 @@ import math
 import pytest
 from hypothesis import given
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.export import short_path, text
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.export import text
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import stack_summary
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Profile
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile, profiles
 
 MIB = 1 << 20
@@ -70,4 +71,4 @@ def test_flat_bytes_add_up_to_the_total(found: Profile) -> None:
 )
 def test_a_path_in_one_line_keeps_the_frames_that_tell(stack: tuple[str, ...], line: str) -> None:
     found = profile({stack: 1.0})
-    assert short_path.render([found.frames[index] for index in found.stacks[0]]) == line
+    assert stack_summary.render([found.frames[index] for index in found.stacks[0]]) == line

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Profile
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.stack_tree import Frames, StackTree, differences
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile, profiles
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils import heap_v2
-from ansible_collections.offheap.profiler.plugins.plugin_utils.profile import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import threads
 
 # Two workers of one name and one nameless thread, on two stacks; every allocation was recorded (interval 1).

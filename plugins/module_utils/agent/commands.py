@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""One command to all agents of a unit: what it answers, what it changes, and for a dump the map of compiled code.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
+
+_SETTINGS = {
+    "schedule": {
+        "dump": "dump_seconds",
+        "stats": "stats_seconds",
+        "keep_files": "keep_files",
+        "keep_bytes": "keep_bytes",
+    },
+    "reset": {"lg_sample": "lg_sample"},
+}
+
+
+class ControlError(Exception):
+    """There is no agent to talk to, or the command makes no sense."""
+
+
+def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str, Any]:
+    """Send the command to each of the unit's agents. *parameters* are those of the module heap_control.
+
+    :raises ControlError: when no agent answers.
+    :raises AgentError: when one refuses, or does not answer as an agent does.
+    """
+    agents = [one for one in client.find(unit) if parameters["pid"] in (None, one.pid)]
+    processes, dumps, changed = [], [], False
+    for one in agents:
+        try:
+            with client.Connection(one, parameters["timeout"]) as connection:
+                answer, written, did_change = _one(connection, parameters, unit, check_mode)
+        except client.AgentGone:
+            continue  # a socket that a killed process has left
+        processes.append({"pid": connection.peer, "answer": answer})
+        dumps += [written] if written else []
+        changed = changed or did_change
+    if not processes:
+        raise ControlError(
+            f"no process of {unit}{' with that number' if parameters['pid'] else ''} has an agent. Is the unit running,"
+            " and was it enabled with the agent (enable-profiling.yml)?"
+        )
+    return {"changed": changed, "processes": processes, "dumps": dumps}
+
+
+def _one(
+    connection: client.Connection, parameters: dict[str, Any], unit: str, check_mode: bool
+) -> tuple[dict[str, Any], dict[str, Any] | None, bool]:
+    """Answer, dump and whether anything changes, for one agent."""
+    command = parameters["command"]
+    if command in ("status", "stats"):
+        return connection.request(command), None, False
+    status = connection.request("status")
+    settings = {
+        name: parameters[option]
+        for name, option in _SETTINGS.get(command, {}).items()
+        if parameters[option] is not None
+    }
+    if command == "schedule":
+        now = status.get("schedule", {})
+        changes = any(now.get(name) != value for name, value in settings.items())
+    elif command in ("activate", "deactivate"):
+        changes = status.get("wanted") is not (command == "activate")
+    else:
+        changes = True
+    if check_mode or not changes:
+        return status, None, changes
+    if command == "dump":
+        return status, _dump(connection, drop_in.spool_of(unit), parameters), True
+    return connection.request(command, **settings), None, True
+
+
+def _dump(connection: client.Connection, spool: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    written = connection.dump(spool)
+    facts: dict[str, Any] = {**written._asdict(), "pid": connection.peer, "perf_map": None, "note": None}
+    if parameters["perf_map"]:
+        try:
+            jvm = hotspot.look(connection.peer)
+            facts["perf_map"] = _save_perf_map(jvm, written.path, parameters["timeout"])
+        except hotspot.NotHotspot:
+            pass  # other runtimes write their maps by themselves
+        except (hotspot.HotspotError, procfs.ProcfsError, OSError) as error:
+            facts["note"] = f"Java methods will have no names: {error}"
+    return facts
+
+
+def _save_perf_map(jvm: hotspot.Jvm, path: str, timeout: int) -> str:
+    """Put the map beside the dump, as the spool's owner has it; the spool is not ours, so no link is followed."""
+    directory, name = os.path.split(path + ".map")
+    spool = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        addresses = _addresses(spool, os.path.basename(path))
+        owner = os.fstat(spool)
+        partial = f".{name}.part"
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=spool)
+        try:
+            with os.fdopen(descriptor, "wb") as target:
+                hotspot.perf_map(jvm, target, timeout, addresses=addresses)
+                os.fchown(target.fileno(), owner.st_uid, owner.st_gid)
+            os.rename(partial, name, src_dir_fd=spool, dst_dir_fd=spool)
+        except BaseException:
+            os.unlink(partial, dir_fd=spool)
+            raise
+    finally:
+        os.close(spool)
+    return path + ".map"
+
+
+def _addresses(spool: int, name: str) -> set[int]:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=spool)
+    try:
+        status = os.fstat(descriptor)
+        return dump.addresses(descriptor, status.st_size) if stat.S_ISREG(status.st_mode) else set()
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Which allocators lie on this host, and which one a process uses."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import platform
+import re
+import sys
+from typing import Any, Iterable
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof as jemalloc_proof
+
+# Where distributions, administrators and products (Cassandra, Ruby, databases) put their jemalloc.
+_PATTERNS = (
+    "/lib*/libjemalloc*.so*",
+    "/usr/lib*/libjemalloc*.so*",
+    "/usr/lib/*/libjemalloc*.so*",
+    "/usr/local/lib*/libjemalloc*.so*",
+    "/usr/local/lib/*/libjemalloc*.so*",
+    "/opt/*/lib*/libjemalloc*.so*",
+    "/opt/offheap/jemalloc/*/lib/libjemalloc*.so*",
+)
+_ALLOCATORS = re.compile(r"/lib(jemalloc|tcmalloc|mimalloc)[^/]*\.so[^/]*\Z")
+_STATIC_SYMBOLS = {
+    "jemalloc": ("mallctl", "je_mallctl", "_rjem_mallctl"),
+    "tcmalloc": ("tc_malloc",),
+    "mimalloc": ("mi_malloc",),
+}
+
+
+def host_platform() -> dict[str, Any]:
+    """What a library has to be built for: C library with its version, architecture, page size in bytes."""
+    libc, version = _libc()
+    return {
+        "libc": libc,
+        "libc_version": version,
+        "architecture": platform.machine(),
+        "page_size": os.sysconf("SC_PAGE_SIZE"),
+        "cores": os.cpu_count() or 1,
+        "python": sys.executable,
+        "key": f"{libc}-{platform.machine()}-{os.sysconf('SC_PAGE_SIZE')}",
+    }
+
+
+def _libc() -> tuple[str, list[int]]:
+    try:
+        name, _blank, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError):
+        return "musl", []
+    return name or "unknown", [int(part) for part in version.split(".") if part.isdigit()]
+
+
+def installed(extra: Iterable[str] = ()) -> list[str]:
+    """Resolved paths of jemalloc libraries in the usual places and of those named in addition."""
+    found = {os.path.realpath(path) for pattern in _PATTERNS for path in glob.glob(pattern)}
+    found.update(os.path.realpath(path) for path in extra)
+    return sorted(path for path in found if os.path.isfile(path))
+
+
+def describe(path: str, prove: bool) -> dict[str, Any]:
+    """Facts of one library; with *prove* it is run in a throw-away process."""
+    facts: dict[str, Any] = {
+        "path": path,
+        "build_id": None,
+        "sha256": None,
+        "version": None,
+        "prof": None,
+        "failure": None,
+    }
+    try:
+        facts["build_id"] = elf.read(path).build_id
+        facts["sha256"] = _sha256(path)
+    except (elf.ElfError, OSError) as error:
+        facts.update(prof=False, failure="not-readable", message=f"{path} cannot be read: {error}")
+        return facts
+    if prove:
+        proof = jemalloc_proof.prove(path)
+        facts.update(version=proof.version, prof=proof.ok, failure=proof.failure, message=proof.message)
+    return facts
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def of_process(pid: int) -> dict[str, Any]:
+    """The allocator that serves a process: the first preloaded or linked one, else one inside the program, else libc's.
+
+    :raises ProcfsError: when the process is gone or may not be looked at.
+    """
+    executable = procfs.exe(pid)
+    libraries = [path for path in procfs.mapped_files(pid) if _ALLOCATORS.search(path)]
+    preloaded = procfs.environ(pid).get("LD_PRELOAD", "").replace(":", " ").split()
+    first = [path for wanted in map(os.path.realpath, preloaded) for path in libraries if path == wanted]
+    used = next(iter(first or libraries), None)
+    match = _ALLOCATORS.search(used or "")
+    if match:
+        name, library = match.group(1), used
+        return {"pid": pid, "exe": executable, "allocator": name, "library": library, "preloaded": bool(first)}
+    return {"pid": pid, "exe": executable, "allocator": _inside(executable), "library": None, "preloaded": False}
+
+
+def _inside(executable: str | None) -> str:
+    try:
+        program = elf.read(executable or "")
+        return next((name for name, symbols in _STATIC_SYMBOLS.items() if program.defines(symbols)), "libc")
+    except elf.ElfError:
+        return "unknown"

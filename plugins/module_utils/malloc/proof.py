@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Prove in a throw-away process that a jemalloc library can profile on this host.
+
+Nothing is assumed from file names: a Python process is started under the
+library, tells its version, samples every allocation, and dumps. It is nobody's,
+not root's: whoever can write a library in some product's directory must not
+become root by having it found, and a library that only root can read is of no
+use to a service.
+
+A release that is known to crash services is refused even if it profiles: the
+throw-away process does not do what these services do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import Mapping, NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
+
+TIMEOUT_SECONDS = 30
+# Ansible's own interpreter first; it may lie where only root can run it.
+_INTERPRETERS = (sys.executable, "/usr/bin/python3", "/usr/libexec/platform-python")
+# By tradition the user who owns nothing; the kernel knows it as the overflow uid.
+NOBODY = 65534
+
+# Releases under which no service must run, each with what would happen and the way out.
+UNSOUND = {
+    "5.3.1": "jemalloc 5.3.1 can crash a service whose threads free memory while they end (jemalloc#2981); use 5.3.0,"
+    " which the role offheap.profiler.jemalloc builds by default",
+}
+
+# A user's options that would write elsewhere or leave the dump empty are read by the library and then overruled.
+_OVERRULED: dict[str, malloc_conf.Value] = {
+    "lg_prof_interval": -1,
+    "prof_final": False,
+    "prof_gdump": False,
+    "prof_leak": False,
+    "prof_leak_error": False,
+    "prof_log": False,
+    "prof_thread_active_init": True,
+    "stats_interval": -1,
+}
+
+# Runs under the library. Deep, varied stacks come from the interpreter itself.
+_CHILD = r"""
+import ctypes, json, sys
+process = ctypes.CDLL(None)
+if not hasattr(process, "mallctl"):
+    print(json.dumps({"loaded": False}))
+    sys.exit()
+def control(name, kind):
+    value = kind()
+    size = ctypes.c_size_t(ctypes.sizeof(value))
+    failed = process.mallctl(name, ctypes.byref(value), ctypes.byref(size), None, 0)
+    return None if failed else value.value
+answer = {"loaded": True, "version": (control(b"version", ctypes.c_char_p) or b"").decode("ascii", "replace"),
+          "built_with_prof": control(b"config.prof", ctypes.c_bool), "prof": control(b"opt.prof", ctypes.c_bool),
+          "page": control(b"arenas.page", ctypes.c_size_t), "dumped": False}
+if answer["prof"]:
+    kept = [json.dumps(list(range(n))) for n in range(0, 2000, 10)]
+    path = ctypes.c_char_p(sys.argv[1].encode())
+    answer["dumped"] = not process.mallctl(b"prof.dump", None, None, ctypes.byref(path), ctypes.sizeof(path))
+print(json.dumps(answer))
+"""
+
+# The message that a failed proof gives, by the reason's name.
+_REASONS = {
+    "unsound": "{detail}",
+    "does-not-load": "the library does not load on this host: {detail}. It was built for another C library, a newer"
+    " one or another architecture: build on the oldest host of the platform (jemalloc_build_host); or only root may"
+    " read it: open the directories above it",
+    "page-size": "the library was built for smaller memory pages than this host has ({detail});"
+    " build on a host with this page size",
+    "no-prof": "the library was built without --enable-prof and cannot profile",
+    "invalid-conf": "the library rejects an option: {detail}",
+    "crashed": "a process under the library died: {detail}",
+    "timeout": "a process under the library did not end within {detail} s; the unwinder may deadlock on this host",
+    "no-dump": "the library profiles but wrote no dump ({detail})",
+    "broken-unwinder": "the library's unwinder is broken here: {detail}. Every stack ends inside jemalloc,"
+    " so a profile would blame jemalloc itself; build with another unwinder (jemalloc_configure_options)",
+}
+
+
+class Proof(NamedTuple):
+    """What a throw-away process under the library showed; ``failure`` names the first thing that is wrong."""
+
+    failure: str | None
+    message: str
+    version: str | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the library profiles on this host."""
+        return self.failure is None
+
+
+def unsound(version: str) -> str | None:
+    """Why no service must run under this version of jemalloc, and the way out.
+
+    ``None`` when nothing is known against it. *version* is what ``mallctl("version")``
+    says (``5.3.1-0-g81034ce1f137``) or the release alone.
+    """
+    return UNSOUND.get(version.split("-", 1)[0])
+
+
+def prove(library: str, options: Mapping[str, malloc_conf.Value] | None = None) -> Proof:
+    """Start a process under *library* with *options* on top of dense sampling, and look at its dump.
+
+    *options* are MALLOC_CONF options to check with it; their ``prof_prefix``
+    and automatic dumps have no effect, so that nothing is written outside a
+    temporary directory.
+
+    :raises MallocConfError: when the options cannot be written as MALLOC_CONF.
+    """
+    directory = tempfile.mkdtemp(prefix="offheap-proof-")
+    try:
+        if not os.geteuid():
+            os.chown(directory, NOBODY, NOBODY)
+        return _prove_in(directory, library, dict(options or {}))
+    finally:
+        shutil.rmtree(directory)
+
+
+def _prove_in(directory: str, library: str, options: dict[str, malloc_conf.Value]) -> Proof:
+    forced = {name: value for name, value in _OVERRULED.items() if name in options}
+    forced.update(prof=True, prof_active=True, lg_prof_sample=10, prof_prefix=directory + "/proof")
+    dump = directory + "/dump"
+    environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
+    # Of an option that stands twice the last value counts, but the library looks at both.
+    texts = [malloc_conf.render(part) for part in (options, forced)]
+    environment.update(LD_PRELOAD=library, MALLOC_CONF=",".join(filter(None, texts)))
+    for interpreter in _INTERPRETERS:
+        try:
+            # AnsibleModule.run_command has no time limit, and a broken unwinder may hang.
+            child = subprocess.run(  # pylint: disable=ansible-bad-function,subprocess-popen-preexec-fn
+                [interpreter, "-I", "-c", _CHILD, dump],
+                env=environment,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=TIMEOUT_SECONDS,
+                check=False,
+                preexec_fn=None if os.geteuid() else _become_nobody,
+            )
+        except subprocess.TimeoutExpired:
+            return _failed("timeout", str(TIMEOUT_SECONDS))
+        except (FileNotFoundError, PermissionError):
+            continue
+        return _judge(child.returncode, child.stdout, child.stderr, dump, library)
+    return _failed("crashed", f"the user nobody can run none of {', '.join(_INTERPRETERS)}")
+
+
+def _become_nobody() -> None:
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def _judge(status: int, output: str, errors: str, dump: str, library: str) -> Proof:
+    complaint = _line_with("Unsupported system page size", errors)
+    if complaint:
+        return _failed("page-size", complaint)
+    complaint = _line_with("cannot be preloaded", errors) or _line_with("version `", errors)
+    if complaint:
+        return _failed("does-not-load", complaint)
+    invalid = re.findall(r"<jemalloc>: (?:Invalid|Out-of-range) [^:\n]+: (\S+)", errors)
+    if "prof:true" in invalid:
+        return _failed("no-prof", "")
+    if invalid:
+        return _failed("invalid-conf", ", ".join(invalid))
+    if status:
+        return _failed(
+            "crashed", f"signal {-status}" if status < 0 else f"exit status {status}: {errors.strip()[-300:]}"
+        )
+    try:
+        answer = json.loads(output)
+    except ValueError:
+        return _failed("crashed", f"it did not answer, and said: {(output + errors).strip()[-300:]!r}")
+    version = answer.get("version")
+    if not answer["loaded"]:
+        return _failed("does-not-load", "it was not mapped, or defines no mallctl")
+    danger = unsound(version or "")
+    if danger:
+        return _failed("unsound", danger, version)
+    if not answer["prof"]:
+        return _failed("no-prof", "", version)
+    if not answer["dumped"] or not os.path.exists(dump):
+        return _failed("no-dump", errors.strip()[-300:] or "mallctl prof.dump failed", version)
+    stacks, outside = _count_stacks(dump, os.path.realpath(library))
+    if not stacks:
+        return _failed("no-dump", "the dump holds no sample", version)
+    if outside * 2 < stacks:
+        return _failed("broken-unwinder", f"only {outside} of {stacks} stacks leave the library", version)
+    return Proof(None, f"{stacks} stacks sampled, {outside} of them with callers", version)
+
+
+def _failed(reason: str, detail: str, version: str | None = None) -> Proof:
+    return Proof(reason, _REASONS[reason].format(detail=detail), version)
+
+
+def _line_with(text: str, errors: str) -> str:
+    return next((line.strip() for line in errors.splitlines() if text in line), "")
+
+
+def _count_stacks(dump: str, library: str) -> tuple[int, int]:
+    """How many stacks a dump holds, and how many of them have a frame outside the library."""
+    with open(dump, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    samples, _marker, mappings = text.partition("\nMAPPED_LIBRARIES:\n")
+    ranges: list[tuple[int, int]] = []
+    for line in mappings.splitlines():
+        if line.split(None, 5)[-1] == library:
+            start, end = line.split(" ", 1)[0].split("-")
+            ranges.append((int(start, 16), int(end, 16)))
+    stacks = outside = 0
+    for line in samples.splitlines():
+        if line.startswith("@"):
+            stacks += 1
+            addresses = [int(address, 16) for address in line.split()[1:]]
+            outside += any(not any(start <= address < end for start, end in ranges) for address in addresses)
+    return stacks, outside

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""How much of the memory that glibc's malloc holds is in use, read from the headers of its chunks.
+
+Memory that a program has freed and malloc keeps is no leak, but RSS shows both alike. Within a heap every chunk begins
+with its size, and with a bit that says whether the chunk before it is in use (glibc, malloc/malloc.c, "malloc_chunk").
+So the chunks can be counted from outside, while the process runs: a chain that its work breaks meanwhile ends there.
+Nothing is written, nothing is stopped, no content is kept, and what is swapped out stays so.
+
+Chunks in the caches of threads and in fastbins count as in use: their headers say so.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from typing import Iterator, NamedTuple, Sequence
+
+from ansible_collections.offheap.profiler.plugins.module_utils.memory.smaps import Heap, Peek
+
+#: chunks looked at in one process; that takes about half a second
+MOST_CHUNKS = 1_000_000
+_WINDOW = 1 << 14
+_SIZE = struct.Struct("=Q")
+_PREVIOUS_IN_USE, _OTHER_ARENA = 1, 4
+_SMALLEST = 16
+# The first chunk follows heap_info and, in the first heap of an arena, malloc_state (2200 bytes up to glibc 2.41).
+_FURTHEST_FIRST = 4096
+_PROOF = 3
+
+
+class Use(NamedTuple):
+    """Bytes of the heaps: held by malloc, looked at, and in use or kept free of those looked at."""
+
+    size: int
+    seen: int
+    used: int
+
+    @property
+    def estimate(self) -> int:
+        """Bytes in use in all, if the rest is like what was seen."""
+        return self.used * self.size // self.seen if self.seen else self.size
+
+
+@contextlib.contextmanager
+def looking_into(pid: int, proc: str = "/proc") -> Iterator[Peek]:
+    """Read memory of a process, as far as that is allowed."""
+    try:
+        fd = os.open(os.path.join(proc, str(pid), "mem"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield lambda address, length: b""
+        return
+
+    def peek(address: int, length: int) -> bytes:
+        try:
+            return os.pread(fd, length, address)
+        except (OSError, OverflowError):
+            return b""
+
+    try:
+        yield peek
+    finally:
+        os.close(fd)
+
+
+def in_use(heaps: Sequence[Heap], peek: Peek, most_chunks: int = MOST_CHUNKS) -> Use | None:
+    """What of the heaps is in use; None when none of them could be looked at."""
+    left = most_chunks
+    size = seen = used = 0
+    for number, heap in enumerate(heaps):
+        size += heap.size
+        if heap.swap:
+            continue  # looking would bring it back into memory
+        walked, busy, count = _walk(heap, peek, left // (len(heaps) - number))
+        left -= count
+        seen += walked
+        used += busy
+    return Use(size, seen, used) if seen else None
+
+
+def _walk(heap: Heap, peek: Peek, most: int) -> tuple[int, int, int]:
+    """(bytes looked at, bytes in use among them, chunks)"""
+    window = peek(heap.start, _WINDOW)
+    at = _first_chunk(heap, window)
+    if at is None:
+        return 0, 0, 0
+    seen, used, count, window_at = at, at, 0, 0
+    previous = 0
+    while at < heap.size and count < most:
+        if not window_at <= at <= window_at + len(window) - 16:
+            window, window_at = peek(heap.start + at, _WINDOW), at
+            if len(window) < 16:
+                break
+        (word,) = _SIZE.unpack_from(window, at - window_at + 8)
+        length = word & ~7
+        if length < _SMALLEST or length & 15 or at + length > heap.size:
+            break
+        if previous:
+            seen += previous
+            used += previous if word & _PREVIOUS_IN_USE else 0
+        previous = length
+        count += 1
+        at += length
+    else:
+        if at >= heap.size:
+            seen += previous  # the chunk at the top, from which malloc cuts new ones
+    return seen, used, count
+
+
+def _first_chunk(heap: Heap, window: bytes) -> int | None:
+    """Where the chain begins: at the first place from which some chunks follow each other."""
+    # It holds the first thread's cache, or another block in use. What is free does not tell its arena.
+    first = _PREVIOUS_IN_USE | (0 if heap.main else _OTHER_ARENA)
+    for start in range(0, min(_FURTHEST_FIRST, len(window) - 16, heap.size), 16):
+        at, length = start, 0
+        for step in range(_PROOF):
+            (word,) = _SIZE.unpack_from(window, at + 8)
+            length = word & ~7
+            if length < _SMALLEST or length & 15 or at + length > heap.size or (not step and word & 7 != first):
+                break
+            at += length
+            if at == heap.size or at > len(window) - 16:
+                return start
+        else:
+            return start
+    return None

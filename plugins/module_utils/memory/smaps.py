@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Where a process's memory is: every mapping of smaps in one class, bytes reserved and resident of each class.
+
+The map is read as a stream and no mapping is kept, so that 60,000 of them take no more memory than sixty. What a
+mapping is follows from what the kernel writes beside it, from the stack pointers of the threads, from the ranges that
+a JVM names, and from the first words of malloc's own headers. Formats: proc(5); glibc's malloc/arena.c (heap_info) and
+malloc/malloc.c (malloc_chunk), for 64-bit processes.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import os
+import re
+import struct
+import sys
+from typing import IO, Any, Callable, Iterator, NamedTuple, Sequence
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+
+CLASSES = (
+    "java-heap",
+    "code-cache",
+    "metaspace",
+    "thread-stacks",
+    "malloc-heap",
+    "glibc-arenas",
+    "malloc-mmapped",
+    "other-malloc",
+    "mapped-files",
+    "shared-memory",
+    "jit",
+    "unknown",
+)
+#: HEAP_MAX_SIZE of glibc on 64-bit machines; every heap of an arena begins at a multiple of it
+ARENA_HEAP = 64 << 20
+_LARGEST = 10
+_BLOCK = 1 << 18
+_KIB = 1024
+# A guard below a thread's stack is a page, or the few that HotSpot protects; other reservations are larger.
+_MOST_GUARD = 1 << 20
+_MMAPPED_CHUNK = 2
+_SHARED_PATHS = ("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero")
+_ENTRY = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][-sp]) [0-9a-f]+ [0-9a-f:]+ \d+ *(.*)\n"
+    rb"(?:\w+: .*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB\n(?:\w+: .*\n)*?Swap: +(\d+) kB\n",
+    re.MULTILINE,
+)
+
+#: Reads so many bytes of the process at an address; empty where that cannot be done.
+Peek = Callable[[int, int], bytes]
+
+
+class Region(NamedTuple):
+    """One entry of smaps. Sizes in bytes; C(path) is "" for anonymous memory."""
+
+    start: int
+    end: int
+    perms: str
+    path: str
+    rss: int
+    pss: int
+    swap: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def anonymous(self) -> bool:
+        return not self.path or self.path.startswith("[anon:")
+
+    @property
+    def protected(self) -> bool:
+        """Reserved address space that nobody may touch."""
+        return self.perms.startswith("---")
+
+
+class Heap(NamedTuple):
+    """One stretch of memory that glibc's malloc divides into chunks. Sizes in bytes, C(size) without what is only
+    reserved."""
+
+    start: int
+    size: int
+    resident: int
+    swap: int
+    main: bool
+
+
+class Knowledge(NamedTuple):
+    """What tells one anonymous mapping from another: ranges (start, end, class) that the JVM names, sorted; the stack
+    pointers of the threads, sorted; whether malloc is glibc's; how to look into the process."""
+
+    ranges: Sequence[tuple[int, int, str]]
+    stack_pointers: Sequence[int]
+    glibc: bool
+    peek: Peek
+
+
+class MemoryMap(NamedTuple):
+    """The sums. C(classes) has for each class its bytes reserved, resident and swapped and its mappings; C(largest)
+    are the ten mappings with most resident memory; C(heaps) those of glibc's malloc."""
+
+    classes: dict[str, dict[str, int]]
+    largest: list[dict[str, Any]]
+    heaps: list[Heap]
+    resident: int
+    proportional: int
+    swap: int
+    mappings: int
+
+
+def read(pid: int, knowledge: Knowledge, proc: str = "/proc") -> MemoryMap:
+    """The memory map of a process. Raises ProcfsError when it may not be read, or the process has gone."""
+    path = os.path.join(proc, str(pid), "smaps")
+    try:
+        with open(path, "rb") as stream:
+            return summarize(regions(stream), knowledge)
+    except (FileNotFoundError, ProcessLookupError) as exc:
+        raise procfs.ProcessGone(pid) from exc
+    except OSError as exc:
+        raise procfs.ProcfsError(f"cannot read {path}: {exc.strerror or exc}") from exc
+
+
+def regions(stream: IO[bytes]) -> Iterator[Region]:
+    """The entries of smaps. Raises ProcfsError for a text that is none."""
+    rest = b""
+    while True:
+        block = stream.read(_BLOCK)
+        rest += block
+        end = 0
+        for match in _ENTRY.finditer(rest):
+            end = match.end()
+            first, last, perms, path, rss, pss, swap = match.groups()
+            yield Region(
+                int(first, 16),
+                int(last, 16),
+                perms.decode("ascii"),
+                os.fsdecode(path),
+                int(rss) * _KIB,
+                int(pss) * _KIB,
+                int(swap) * _KIB,
+            )
+        rest = rest[end:]
+        if not block:
+            return
+        if len(rest) > 4 * _BLOCK:
+            raise procfs.ProcfsError(f"not an entry of smaps: {rest[:200]!r}")
+
+
+def summarize(entries: Iterator[Region], knowledge: Knowledge) -> MemoryMap:
+    """Classify all mappings and add them up."""
+    sums = {name: [0, 0, 0, 0] for name in CLASSES}
+    heaps: list[Heap] = []
+    largest: list[tuple[int, int, Region, str]] = []
+    proportional = 0
+    reading = _Classifier(knowledge)
+    for region, name in reading.classified(entries):
+        proportional += region.pss
+        counts = sums[name]
+        counts[0] += region.size
+        counts[1] += region.rss
+        counts[2] += region.swap
+        counts[3] += 1
+        if name in ("malloc-heap", "glibc-arenas") and not region.protected:
+            heaps.append(Heap(region.start, region.size, region.rss, region.swap, name == "malloc-heap"))
+        if len(largest) < _LARGEST or region.rss > largest[0][0]:
+            add = heapq.heappush if len(largest) < _LARGEST else heapq.heapreplace
+            add(largest, (region.rss, -region.start, region, name))
+    return MemoryMap(
+        {
+            name: {"reserved": reserved, "resident": resident, "swap": swap, "mappings": count}
+            for name, (reserved, resident, swap, count) in sums.items()
+        },
+        [_described(region, name) for _rss, _start, region, name in sorted(largest, reverse=True)],
+        heaps,
+        sum(counts[1] for counts in sums.values()),
+        proportional,
+        sum(counts[2] for counts in sums.values()),
+        sum(counts[3] for counts in sums.values()),
+    )
+
+
+def _described(region: Region, name: str) -> dict[str, Any]:
+    return {
+        "address": f"{region.start:x}-{region.end:x}",
+        "perms": region.perms,
+        "path": region.path[:200],
+        "class": name,
+        "reserved": region.size,
+        "resident": region.rss,
+    }
+
+
+class _Classifier:
+    """Goes through the mappings by address with a look at the neighbours on both sides."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._known = knowledge
+        self._starts = [start for start, _end, _name in knowledge.ranges]
+        self._stack_sizes: set[int] = set()
+        self._arena_end = 0  # up to here the last arena heap has reserved its address space
+
+    def classified(self, entries: Iterator[Region]) -> Iterator[tuple[Region, str]]:
+        before: Region | None = None
+        region = next(entries, None)
+        while region:
+            after = next(entries, None)
+            yield region, self._class_of(region, before, after)
+            before, region = region, after
+
+    def _class_of(self, region: Region, before: Region | None, after: Region | None) -> str:
+        named = self._named_range(region.start) or _by_path(region)
+        if named:
+            return named
+        if not region.anonymous:
+            return "unknown"
+        if region.protected:
+            return "glibc-arenas" if region.end <= self._arena_end else "unknown"
+        if self._is_stack(region, before):
+            return "thread-stacks"
+        if "x" in region.perms:
+            return "jit"
+        if self._is_arena(region, after):
+            self._arena_end = -(-region.end // ARENA_HEAP) * ARENA_HEAP
+            return "glibc-arenas"
+        if "w" not in region.perms:
+            return "unknown"
+        if not self._known.glibc:
+            return "other-malloc"
+        return "malloc-mmapped" if self._is_mmapped_chunk(region) else "unknown"
+
+    def _named_range(self, address: int) -> str | None:
+        at = bisect.bisect_right(self._starts, address) - 1
+        if at >= 0 and address < self._known.ranges[at][1]:
+            return self._known.ranges[at][2]
+        return None
+
+    def _is_stack(self, region: Region, before: Region | None) -> bool:
+        pointers = self._known.stack_pointers
+        at = bisect.bisect_left(pointers, region.start)
+        if at < len(pointers) and pointers[at] < region.end:
+            self._stack_sizes.add(region.size)
+            return True
+        guarded = before is not None and before.end == region.start and before.protected and before.size <= _MOST_GUARD
+        # glibc keeps stacks of threads that have ended; they have the size of the others.
+        return guarded and region.start % ARENA_HEAP != 0 and (not pointers or region.size in self._stack_sizes)
+
+    def _is_arena(self, region: Region, after: Region | None) -> bool:
+        """Anonymous memory from a multiple of 64 MiB on, and the reservation of the rest up to the next multiple."""
+        if not self._known.glibc or region.start % ARENA_HEAP or region.start < 1 << 32:
+            return False
+        boundary = -(-region.end // ARENA_HEAP) * ARENA_HEAP
+        reserved = region.end == boundary or (
+            after is not None and after.start == region.end and after.protected and after.end >= boundary
+        )
+        header = self._known.peek(region.start, 32)
+        if not reserved or len(header) < 32:
+            return reserved
+        arena, _previous, size, usable = struct.unpack("=4Q", header)
+        return bool(arena) and 0 < size <= usable <= ARENA_HEAP
+
+    def _is_mmapped_chunk(self, region: Region) -> bool:
+        """Whether it begins with the header that malloc writes before a block of its own mapping."""
+        header = self._known.peek(region.start, 16)
+        if len(header) < 16:
+            return False
+        padding, size = (int.from_bytes(word, sys.byteorder) for word in (header[:8], header[8:]))
+        length = (size & ~7) + padding
+        return size & 7 == _MMAPPED_CHUNK and 0 < length <= region.size and length % os.sysconf("SC_PAGE_SIZE") == 0
+
+
+def _by_path(region: Region) -> str | None:
+    path = region.path
+    if path == "[heap]":
+        return "malloc-heap"
+    if path.startswith("[stack"):
+        return "thread-stacks"
+    if path.startswith("/memfd:java_heap"):
+        return "java-heap"  # ZGC
+    if path.startswith(_SHARED_PATHS) or path.startswith("[anon_shmem:"):
+        return "shared-memory"
+    return "mapped-files" if path.startswith("/") and not path.startswith("//") else None
+
+
+def stack_pointers(pid: int, proc: str = "/proc") -> list[int]:
+    """Where the stacks of the threads are in use, sorted. Threads that run at this moment do not say; nobody does
+    without the right to trace the process."""
+    directory = os.path.join(proc, str(pid), "task")
+    found: list[int] = []
+    try:
+        names = os.listdir(directory)
+    except OSError as exc:
+        raise procfs.ProcessGone(pid) from exc
+    for name in names:
+        try:
+            fd = os.open(os.path.join(directory, name, "syscall"), os.O_RDONLY)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except OSError:
+            return []
+        try:
+            words = os.read(fd, 256).split()
+        except ProcessLookupError:
+            continue
+        except OSError:
+            return []
+        finally:
+            os.close(fd)
+        if len(words) > 2 and words[-2].startswith(b"0x"):
+            found.append(int(words[-2], 16))
+    return sorted(found)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Get a map of a living process's compiled code, so that its addresses have names later.
+
+HotSpot is asked for one. CPython, Node and .NET write theirs while they run, where they were told to:
+C(/tmp/perf-<pid>.map), in the /tmp and with the number that the process itself sees. That directory is the service's,
+so what lies there is hostile until checked.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import IO, Collection
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot, jit
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
+
+#: a JVM that stands still for so long has other troubles
+_SECONDS = 15.0
+_CHUNK = 1 << 20
+
+
+class NoMap(Exception):
+    """There is no map. The message says why."""
+
+
+def write(pid: int, key: str, target: IO[bytes], proc: str = "/proc", addresses: Collection[int] = ()) -> int:
+    """Copy the map of a process to C(target); returns the bytes. C(key) is the process's, as in capture.json.
+
+    C(addresses) are those of its dumps, for methods that only HotSpot's memory tells. Raises NoMap.
+    """
+    try:
+        mappings = procfs.maps(pid, proc)
+        if f"{pid}-{dump.fingerprint(mappings)}" != key:
+            raise NoMap(jit.ENDED)
+        if any(os.path.basename(mapping.path) == "libjvm.so" for mapping in mappings):
+            return hotspot.perf_map(hotspot.look(pid, proc), target, _SECONDS, proc, addresses)
+        return _copy_written(pid, target, proc)
+    except procfs.ProcessGone as exc:
+        raise NoMap(jit.ENDED) from exc
+    except FileNotFoundError as exc:
+        raise NoMap(jit.NONE) from exc
+    except (hotspot.HotspotError, procfs.ProcfsError, OSError) as exc:
+        raise NoMap(str(exc)) from exc
+
+
+def _copy_written(pid: int, target: IO[bytes], proc: str) -> int:
+    uid, own_pid = _identity(pid, proc)
+    name = f"perf-{own_pid}.map"
+    # Step by step and without links: an absolute one would lead out of the place of the process into ours.
+    root = os.open(os.path.join(proc, str(pid), "root"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        directory = os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+    finally:
+        os.close(root)
+    try:
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    finally:
+        os.close(directory)
+    try:
+        # Looked at before it is opened, since opening a device or a FIFO can have effects.
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise NoMap(f"/tmp/{name} is not an ordinary file")
+        if status.st_uid != uid:
+            raise NoMap(f"/tmp/{name} belongs to user {status.st_uid}, the process to user {uid}")
+        if status.st_size > jit.MAX_MAP:
+            raise NoMap(f"/tmp/{name} is larger than {jit.MAX_MAP} bytes")
+        source = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+    with os.fdopen(source, "rb", buffering=0) as stream:
+        left = size = status.st_size
+        while left:
+            part = stream.read(min(left, _CHUNK))
+            if not part:
+                break
+            target.write(part)
+            left -= len(part)
+    return size - left
+
+
+def _identity(pid: int, proc: str) -> tuple[int, int]:
+    """The effective user and the number that the process has for itself."""
+    uid, own_pid = None, pid
+    with open(os.path.join(proc, str(pid), "status"), encoding="ascii", errors="replace") as stream:
+        for line in stream:
+            if line.startswith("Uid:"):
+                uid = int(line.split()[2])
+            elif line.startswith("NSpid:"):
+                own_pid = int(line.split()[-1])
+    if uid is None:
+        raise NoMap("its user cannot be read")
+    return uid, own_pid

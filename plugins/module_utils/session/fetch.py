@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What a session answers on the way of dumps to the controller.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, steps
+
+ERRORS = (procfs.ProcfsError, directory.SpoolError, OSError)
+
+
+def _find(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
+    found = steps.find(request["options"])
+    if request["ask_jvms"]:
+        steps.ask_jvms(found)
+    # Nothing is packed on a disk here, so no file system bounds a batch.
+    return {**found, "free": 1 << 60}
+
+
+def _stream(request: dict[str, Any], write: wire.Write) -> dict[str, Any]:
+    return steps.stream(request["request"], functools.partial(wire.write_data, write))
+
+
+def _mark(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
+    return steps.mark(request["dumps"], request["delete"])
+
+
+ANSWERS: dict[str, Callable[[dict[str, Any], wire.Write], dict[str, Any]]] = {
+    "find": _find,
+    "stream": _stream,
+    "mark": _mark,
+}

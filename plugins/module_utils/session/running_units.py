@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Which services run on a host, how much memory they hold, and which of them are profiled.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client, commands
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in_files, service
+
+#: seconds that an agent may take to say how it is; one that is busy is not waited for
+_PATIENCE = 5
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def look() -> list[dict[str, Any]]:
+    """The services that run, those with the most memory first. Raises SystemdError."""
+    found = [facts for facts in map(_facts, _names()) if facts is not None]
+    return sorted(found, key=lambda facts: (-facts["rss"], facts["unit"]))
+
+
+def _names() -> list[str]:
+    text = systemd.systemctl("list-units", "--type=service", "--state=running", "--plain", "--no-legend", "--full")
+    return [line.split()[0] for line in text.splitlines() if line.split()]
+
+
+def _facts(unit: str) -> dict[str, Any] | None:
+    """Facts of one unit, or None where its last process has just ended."""
+    loaded = service.load(unit)
+    pids = loaded.pids()
+    resident = {pid: pages for pid in pids if (pages := _resident(pid)) is not None}
+    if not resident:
+        return None
+    largest = max(resident, key=lambda pid: resident[pid])
+    try:
+        used = libraries.of_process(largest)
+        executable = used["exe"] or ""
+        runtime = aids.detect(executable, list(procfs.mapped_files(largest)))
+    except procfs.ProcessGone:
+        return None
+    return {
+        "unit": loaded.name,
+        "pid": largest,
+        "processes": len(resident),
+        "rss": sum(resident.values()),
+        "exe": executable,
+        "runtime": runtime,
+        "allocator": used["allocator"],
+        "profiled": bool(drop_in_files.installed(loaded.name)),
+        "sampling": _sampling(loaded.name),
+    }
+
+
+def _resident(pid: int) -> int | None:
+    """Resident memory in bytes, None for a process that has ended."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return None
+
+
+def _sampling(unit: str) -> bool | None:
+    """Whether an agent of the unit samples; None where none answers."""
+    try:
+        answers = [one["answer"] for one in _ask(unit, "status")]
+    except (client.AgentError, commands.ControlError):
+        return None
+    return any(answer.get("active") is True for answer in answers)
+
+
+def _ask(unit: str, command: str) -> list[dict[str, Any]]:
+    parameters = {"command": command, "pid": None, "timeout": _PATIENCE, "perf_map": False}
+    processes: list[dict[str, Any]] = commands.control(parameters, unit, True)["processes"]
+    return processes
+
+
+def sample(unit: str) -> dict[str, Any]:
+    """The unit's memory now: C(rss) of all its processes and, where agents answer, what their allocators hold.
+
+    In bytes; C(time) in seconds since the epoch, C(restarts) as systemd counts them. Raises SystemdError.
+    """
+    loaded = service.load(systemd.service_name(unit))
+    resident = [size for pid in loaded.pids() if (size := _resident(pid)) is not None]
+    memory: dict[str, int] = {}
+    try:
+        for one in _ask(loaded.name, "stats"):
+            for name, size in one["answer"].get("memory", {}).items():
+                if name in ("allocated", "active", "resident") and isinstance(size, int):
+                    memory[name] = memory.get(name, 0) + size
+    except (client.AgentError, commands.ControlError):
+        pass  # without an agent the kernel's number has to do
+    return {
+        "unit": loaded.name,
+        "time": time.time(),
+        "active": loaded.text["ActiveState"],
+        "rss": sum(resident),
+        "processes": len(resident),
+        "restarts": loaded.restarts,
+        **memory,
+    }

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The host's end of a session: a question in, an answer out, until the other end goes away.
+
+It runs from memory, as the interpreter's standard input and output are connected to the controller, and puts nothing
+on the host that the modules would not.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import IO, Any
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
+
+#: requests name what they have been told here, so they stay below it
+_MAX_REQUEST = 64 << 20
+# By question, the module whose ANSWERS has it. It is loaded when it is first asked: that of all takes a host's
+# processor as long as collecting does.
+_ANSWERED_BY = {
+    **dict.fromkeys(("find", "stream", "mark"), "fetch"),
+    **dict.fromkeys(("units", "sample", "control"), "units"),
+}
+
+
+def serve(source: IO[bytes], target: IO[bytes]) -> None:
+    """Answer requests C({"ask": name, ...}) until the source ends."""
+
+    def write(block: bytes) -> None:
+        target.write(block)
+        target.flush()
+
+    while True:
+        frame = wire.read(source.read, _MAX_REQUEST)
+        if frame is None or frame.message is None:
+            return
+        question = frame.message["ask"]
+        module = importlib.import_module(f"{__package__}.{_ANSWERED_BY[question]}")
+        try:
+            answer: dict[str, Any] = {"answer": module.ANSWERS[question](frame.message, write)}
+        except module.ERRORS as exc:
+            answer = {"error": str(exc)}
+        wire.write_message(write, answer)

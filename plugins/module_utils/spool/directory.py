@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The directories on a target where dumps land, entered as root although a service owns them.
+
+Whoever took over the service can put anything there: links, FIFOs, files that change while they are read. So every
+step goes through a directory's descriptor and never follows a link, a dump counts only as an ordinary file with one
+name that belongs to the spool's owner or to root, and nothing is moved away that is not what was packed.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from types import TracebackType
+from typing import Iterable, Iterator, NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
+
+ROOT = "/var/lib/offheap"
+COLLECTED = "collected"
+#: what may lie beside a dump under its name and this: the agent's sidecar, and a perf map
+SIDECAR, MAP = ".json", ".map"
+COMPANIONS = (SIDECAR, MAP)
+_UNIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.\\@-]{0,246}\.service\Z")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class SpoolError(Exception):
+    """A spool or something in it is not as it must be. The message says what and where."""
+
+
+class Identity(NamedTuple):
+    """What tells that a file is still the one that was looked at. Times in nanoseconds since the epoch."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Identity:
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def check_unit(name: str) -> str:
+    """The unit's full name; "frontend" is "frontend.service". Raises SpoolError for what cannot be a service."""
+    full = name if name.endswith(".service") else name + ".service"
+    if not _UNIT.match(full):
+        raise SpoolError(f"{name!r} is not the name of a systemd service")
+    return full
+
+
+class Root:
+    """The directory that holds all spools. Nobody but root may put anything into it."""
+
+    def __init__(self, path: str = ROOT) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, _DIRECTORY)
+        except OSError as exc:
+            raise SpoolError(f"cannot open the directory of spools {path}: {exc.strerror}") from exc
+        try:
+            _check_trusted(self._fd, path)
+        except SpoolError:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> Root:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def units(self) -> list[str]:
+        """The units that have a spool here, by name."""
+        return sorted(name for name in os.listdir(self._fd) if _UNIT.match(name))
+
+    def spool(self, unit: str) -> Spool | None:
+        """The spool of a unit, or None where there is none. Raises SpoolError when something else lies there."""
+        unit = check_unit(unit)
+        path = os.path.join(self.path, unit)
+        try:
+            return Spool(unit, path, os.open(unit, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd))
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            if exc.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise SpoolError(f"cannot open the spool {path}: {exc.strerror}") from exc
+        return self._private_spool(unit, path)
+
+    def _private_spool(self, unit: str, path: str) -> Spool | None:
+        """The state directory of a unit with DynamicUser=, to which systemd puts a link (systemd.exec(5))."""
+        state, name = os.path.split(self.path)
+        try:
+            target = os.path.normpath(os.path.join(self.path, os.readlink(unit, dir_fd=self._fd)))
+        except OSError as exc:
+            raise SpoolError(f"the spool {path} is not a directory") from exc
+        private = os.path.join(state, "private")
+        if target != os.path.join(private, name, unit):
+            raise SpoolError(f"the spool {path} is a link to {target}, which systemd would not make")
+        opened: list[int] = []
+        try:
+            opened.append(os.open(private, _DIRECTORY | os.O_NOFOLLOW))
+            _check_trusted(opened[-1], private)
+            opened.append(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[-1]))
+            _check_trusted(opened[-1], os.path.join(private, name))
+            return Spool(unit, target, os.open(unit, _DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[-1]))
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise SpoolError(f"cannot open the spool {target}: {exc.strerror}") from exc
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+
+class Spool:
+    """One unit's spool, held by its descriptor."""
+
+    def __init__(self, unit: str, path: str, fd: int) -> None:
+        self.unit = unit
+        self.path = path
+        self._fd = fd
+        self.owner = os.fstat(fd).st_uid
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def names(self) -> Iterator[str]:
+        """The names of dumps that lie here and are not collected, in no order."""
+        with os.scandir(self._fd) as entries:
+            for entry in entries:
+                if dump.parse_name(entry.name):
+                    yield entry.name
+
+    def open(self, name: str) -> int:
+        """A descriptor of the dump, to be closed by the caller. Raises SpoolError when it is no dump to be trusted."""
+        fd = self._open(name, "")
+        if fd is None:
+            raise SpoolError(f"cannot open {self.path}/{name}: {os.strerror(errno.ENOENT)}")
+        return fd
+
+    def open_companion(self, name: str, suffix: str) -> int | None:
+        """A descriptor of what lies beside a dump, None where nothing does. Raises SpoolError like C(open)."""
+        return self._open(name, suffix)
+
+    def _open(self, name: str, suffix: str) -> int | None:
+        if not dump.parse_name(name):
+            raise SpoolError(f"{name!r} is not the name of a dump")
+        name += suffix
+        try:
+            # O_NONBLOCK: opening a FIFO must not wait for its writer
+            fd = os.open(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=self._fd
+            )
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            reason = "it is a link" if exc.errno == errno.ELOOP else exc.strerror
+            raise SpoolError(f"cannot open {self.path}/{name}: {reason}") from exc
+        problem = self._problem(os.fstat(fd))
+        if problem:
+            os.close(fd)
+            raise SpoolError(f"{self.path}/{name} is not collected: {problem}")
+        return fd
+
+    def _problem(self, status: os.stat_result) -> str | None:
+        if not stat.S_ISREG(status.st_mode):
+            return "it is not an ordinary file"
+        if status.st_nlink != 1:
+            return f"it has {status.st_nlink} names (hard links)"
+        if status.st_uid not in (self.owner, 0):
+            return f"it belongs to user {status.st_uid}, the spool to user {self.owner}"
+        return None
+
+    def collect(self, dumps: Iterable[tuple[str, Identity]], delete: bool) -> list[str]:
+        """Move dumps that are still what was packed to C(collected/), or delete them. Returns the names it moved.
+
+        What lies beside a dump goes with it.
+        """
+        if delete:
+            deleted = [name for name, identity in dumps if self._is(name, identity) and self._unlink(name)]
+            for name in deleted:
+                for suffix in COMPANIONS:
+                    self._unlink(name + suffix)
+            return deleted
+        directory = -1
+        moved = []
+        try:
+            for name, identity in dumps:
+                if not self._is(name, identity):
+                    continue
+                if directory < 0:
+                    directory = self._open_collected()
+                if not self._move(name, directory):
+                    continue
+                moved.append(name)
+                for suffix in COMPANIONS:
+                    self._move(name + suffix, directory)
+        finally:
+            if directory >= 0:
+                os.close(directory)
+        return moved
+
+    def _move(self, name: str, directory: int) -> bool:
+        try:
+            os.rename(name, name, src_dir_fd=self._fd, dst_dir_fd=directory)
+        except FileNotFoundError:
+            return False
+        except OSError as exc:
+            raise SpoolError(f"cannot move {self.path}/{name} to {COLLECTED}/: {exc.strerror}") from exc
+        return True
+
+    def _is(self, name: str, identity: Identity) -> bool:
+        if not dump.parse_name(name):
+            raise SpoolError(f"{name!r} is not the name of a dump")
+        try:
+            return Identity.of(os.stat(name, dir_fd=self._fd, follow_symlinks=False)) == identity
+        except OSError:
+            return False
+
+    def _unlink(self, name: str) -> bool:
+        try:
+            os.unlink(name, dir_fd=self._fd)
+        except FileNotFoundError:
+            return False
+        except OSError as exc:
+            raise SpoolError(f"cannot delete {self.path}/{name}: {exc.strerror}") from exc
+        return True
+
+    def _open_collected(self) -> int:
+        """The directory for what has been collected; whoever made it, it is no link and belongs to no third user."""
+        where = f"{self.path}/{COLLECTED}"
+        try:
+            os.mkdir(COLLECTED, 0o700, dir_fd=self._fd)
+        except FileExistsError:
+            pass
+        except OSError as exc:
+            raise SpoolError(f"cannot make {where}: {exc.strerror}") from exc
+        try:
+            fd = os.open(COLLECTED, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
+        except OSError as exc:
+            raise SpoolError(f"{where} is not a directory, so dumps are left where they are: {exc.strerror}") from exc
+        if os.fstat(fd).st_uid not in (self.owner, 0, os.geteuid()):
+            os.close(fd)
+            raise SpoolError(f"{where} belongs to another user than the spool, so dumps are left where they are")
+        return fd
+
+
+def _check_trusted(fd: int, path: str) -> None:
+    status = os.fstat(fd)
+    if status.st_uid not in (0, os.geteuid()):
+        raise SpoolError(f"{path} belongs to user {status.st_uid} instead of root; nothing in it is touched")
+    if status.st_mode & 0o022:
+        raise SpoolError(
+            f"{path} is writable by others than root (mode {status.st_mode & 0o7777:o}); nothing in it is touched"
+        )

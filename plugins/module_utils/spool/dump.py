@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What a dump says about itself on the target, without its samples being parsed.
+
+jemalloc writes a dump in blocks of 64 KiB straight into its final name, so a file can be there and not be
+finished. The samples are followed by a copy of /proc/<pid>/maps (format C(heap_v2), jemalloc's src/prof_data.c);
+that copy tells a finished dump, the process that wrote it, and the images that its addresses belong to.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+
+#: <prefix>[.<pid namespace>].<pid>.<seq>.<i|m|u|f><vseq>.heap
+_NAME = re.compile(r"jeprof\.(?:[0-9]{1,20}\.)?([0-9]{1,10})\.([0-9]{1,9})\.(?:[imu][0-9]{1,20}|f[0-9]{0,20})\.heap\Z")
+_HEADER = re.compile(rb"heap_v2/[0-9]{1,20}\n")
+_LONGEST_HEADER = 64
+_MARKER = b"\nMAPPED_LIBRARIES:\n"
+_STACK = re.compile(rb"^@((?: 0x[0-9a-f]{1,16}){1,1000})$", re.MULTILINE)
+_MOST_TEXT = 64 << 20
+_BLOCK = 1 << 20
+#: the kernel allows 65,530 mappings unless told otherwise; at 250 bytes a line
+_MAX_LISTING = 16 << 20
+
+
+class DumpError(Exception):
+    """A dump that cannot be collected: C(finished) tells one that is whole but strange from one that is cut off."""
+
+    def __init__(self, reason: str, finished: bool) -> None:
+        super().__init__(reason)
+        self.finished = finished
+
+
+class Name(NamedTuple):
+    """What jemalloc puts into a dump's name. C(sequence) counts all dumps of the process, whatever caused them."""
+
+    pid: int
+    sequence: int
+
+
+class Content(NamedTuple):
+    """A finished dump: SHA-256 of the file (hex) and the mappings of its process at the time."""
+
+    sha256: str
+    mappings: list[procfs.Mapping]
+
+
+def parse_name(name: str) -> Name | None:
+    """The parts of a dump's file name; None for any other name."""
+    match = _NAME.match(name)
+    return Name(int(match.group(1)), int(match.group(2))) if match else None
+
+
+def fingerprint(mappings: list[procfs.Mapping]) -> str | None:
+    """Eight hex digits that stay the same as long as the process lives and differ after an exec.
+
+    They come from the place of [vdso], which the kernel draws at random at every exec and never moves. (The first
+    mapping would not do: in a JVM that is the Java heap, which grows.) Where there is none, the end of [stack].
+    None where a listing has neither.
+    """
+    for mapping in mappings:
+        if mapping.path == "[vdso]":
+            return hashlib.sha256(mapping.range_name.encode("ascii")).hexdigest()[:8]
+    for mapping in mappings:
+        if mapping.path == "[stack]":
+            return hashlib.sha256(f"{mapping.end:x}".encode("ascii")).hexdigest()[:8]
+    return None
+
+
+def read(fd: int, size: int) -> Content:
+    """Read the first C(size) bytes of an open dump, in bounded memory. Raises DumpError when it is not whole."""
+    digest = hashlib.sha256()
+    listing: list[bytes] = []
+    found = False
+    window = b""
+    held = offset = 0
+    while offset < size:
+        block = os.pread(fd, min(_BLOCK, size - offset), offset)
+        if not block:
+            raise DumpError("it became shorter while it was read", finished=False)
+        if not offset:
+            _check_header(block[:_LONGEST_HEADER])
+        offset += len(block)
+        digest.update(block)
+        if found:
+            listing.append(block)
+            held += len(block)
+        else:
+            window += block
+            place = window.find(_MARKER)
+            found = place >= 0
+            if found:
+                listing.append(window[place + len(_MARKER) :])
+            window = b"" if found else window[1 - len(_MARKER) :]
+        if held > _MAX_LISTING:
+            raise DumpError(f"its list of mappings is longer than {_MAX_LISTING} bytes", finished=True)
+    if not size:
+        raise DumpError("it is empty", finished=False)
+    if not found:
+        raise DumpError("it ends before the list of mappings", finished=False)
+    text = b"".join(listing)
+    if not text.endswith(b"\n"):
+        raise DumpError("it ends in the middle of the list of mappings", finished=False)
+    try:
+        mappings = procfs.parse_maps(text)
+    except procfs.ProcfsError as exc:
+        raise DumpError(f"its list of mappings is damaged: {exc}", finished=True) from exc
+    if fingerprint(mappings) is None:
+        raise DumpError("its list of mappings ends before [stack] and [vdso]", finished=False)
+    return Content(digest.hexdigest(), mappings)
+
+
+def addresses(fd: int, size: int) -> set[int]:
+    """The addresses in the stacks of an open dump, of a very large one those of its beginning."""
+    text = os.pread(fd, min(size, _MOST_TEXT), 0)
+    words: set[bytes] = set()
+    for match in _STACK.finditer(text, 0, text.find(_MARKER) + 1 or len(text)):
+        words.update(match[1].split())
+    return {int(word, 16) for word in words}
+
+
+def _check_header(head: bytes) -> None:
+    if _HEADER.match(head):
+        return
+    line, newline, _rest = head.partition(b"\n")
+    if not newline and len(head) < _LONGEST_HEADER:
+        raise DumpError("it ends in its first line", finished=False)
+    shown = line[:40].decode("ascii", "backslashreplace")
+    raise DumpError(f"its format is not heap_v2: the first line is {shown!r}", finished=True)

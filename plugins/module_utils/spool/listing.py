@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Which dumps of a host are ready to be brought home, and why the others are not.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import sidecar
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import jit
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump, provenance
+
+#: seconds without a write after which a dump counts as let go, where the writer's descriptors cannot be seen
+_QUIET = 10.0
+#: of dumps that are not collected so many are named, each kind for itself; the rest is counted
+_NAMED = 100
+
+
+class Finder:
+    """Walks through the spools of a host and collects what it finds in plain data, ready for JSON.
+
+    C(max_dump) is in bytes. C(limit) is the number of captures of one run; further ones are only counted.
+    """
+
+    def __init__(self, examiner: provenance.Examiner, max_dump: int, limit: int) -> None:
+        self._examiner = examiner
+        self._max_dump = max_dump
+        self._limit = limit
+        self._captures: list[dict[str, Any]] = []
+        self._processes: dict[str, int] = {}
+        self._process_facts: list[dict[str, Any]] = []
+        self._images: dict[provenance.Image, int] = {}
+        self._left = 0
+        self._others: dict[str, list[dict[str, Any]]] = {"incomplete": [], "unreadable": [], "writing": []}
+        self._counts = {kind: 0 for kind in self._others}
+
+    def search(self, spooled: directory.Spool) -> None:
+        """Look at one spool, dumps of each process in the order in which it wrote them."""
+        for _order, name in sorted((dump.parse_name(name) or dump.Name(0, 0), name) for name in spooled.names()):
+            if len(self._captures) >= self._limit:
+                self._left += 1
+                continue
+            try:
+                fd = spooled.open(name)
+            except directory.SpoolError as exc:
+                self._other("unreadable", spooled.unit, name, None, str(exc))
+                continue
+            try:
+                self._look_at(spooled, name, fd)
+            finally:
+                os.close(fd)
+
+    def _look_at(self, spooled: directory.Spool, name: str, fd: int) -> None:
+        unit = spooled.unit
+        status = os.fstat(fd)
+        parts = dump.parse_name(name)
+        if parts is None:
+            return
+        written = self._examiner.is_written(parts.pid, status.st_dev, status.st_ino)
+        if written is None:
+            written = time.time() - status.st_mtime < _QUIET
+        if written:
+            self._other("writing", unit, name, status.st_size, "its process is writing it")
+            return
+        if status.st_size > self._max_dump:
+            reason = f"it is larger than max_dump ({self._max_dump} bytes)"
+            self._other("unreadable", unit, name, status.st_size, reason)
+            return
+        try:
+            content = dump.read(fd, status.st_size)
+        except dump.DumpError as exc:
+            self._other("unreadable" if exc.finished else "incomplete", unit, name, status.st_size, str(exc))
+            return
+        identity = directory.Identity.of(status)
+        if directory.Identity.of(os.fstat(fd)) != identity:
+            self._other("writing", unit, name, status.st_size, "it changed while it was read")
+            return
+        process = self._examiner.process(parts.pid, content.mappings, status.st_mtime)
+        if process["key"] not in self._processes:
+            self._processes[process["key"]] = len(self._process_facts)
+            self._process_facts.append(process)
+        images = self._examiner.images(parts.pid, content.mappings, status.st_mtime_ns)
+        self._captures.append(
+            {
+                "unit": unit,
+                "name": name,
+                "identity": list(identity),
+                "sha256": content.sha256,
+                "time": status.st_mtime,
+                "process": self._processes[process["key"]],
+                "images": [self._images.setdefault(image, len(self._images)) for image in images],
+                "jit": jit.has_code(content.mappings),
+                "map": _map_beside(spooled, name),
+                **_agent(spooled, name, status.st_size),
+            }
+        )
+
+    def _other(self, kind: str, unit: str, name: str, size: int | None, reason: str) -> None:
+        self._counts[kind] += 1
+        if len(self._others[kind]) < _NAMED:
+            self._others[kind].append({"unit": unit, "name": name, "size": size, "reason": reason})
+
+    def result(self) -> dict[str, Any]:
+        """Captures, with processes and images by their index in lists, since many dumps share them."""
+        return {
+            "captures": self._captures,
+            "processes": self._process_facts,
+            "images": [image._asdict() for image in self._images],
+            "left": self._left,
+            "others": self._others,
+            "counts": self._counts,
+        }
+
+
+def _agent(spooled: directory.Spool, name: str, size: int) -> dict[str, Any]:
+    """What the agent has written beside the dump, or why it is not taken. A dump needs no sidecar."""
+    try:
+        fd = spooled.open_companion(name, directory.SIDECAR)
+        if fd is None:
+            return {"agent": None, "agent_problem": None}
+        try:
+            return {"agent": sidecar.read(fd, name, size), "agent_problem": None}
+        finally:
+            os.close(fd)
+    except (directory.SpoolError, sidecar.SidecarError) as exc:
+        return {"agent": None, "agent_problem": str(exc)[:500]}
+
+
+def _map_beside(spooled: directory.Spool, name: str) -> list[int] | None:
+    """The identity of the perf map that lies beside the dump, if there is one to be trusted."""
+    try:
+        fd = spooled.open_companion(name, directory.MAP)
+    except directory.SpoolError:
+        return None
+    if fd is None:
+        return None
+    try:
+        identity = directory.Identity.of(os.fstat(fd))
+    finally:
+        os.close(fd)
+    return list(identity) if 0 < identity.size <= jit.MAX_MAP else None
+
+
+def find(root_path: str, units: list[str], max_dump: int, limit: int, examiner: provenance.Examiner) -> dict[str, Any]:
+    """Search the spools of the units, or all spools. Raises SpoolError.
+
+    In C(absent) the named units that have no spool, in C(problems) spools that were not entered and why.
+    """
+    finder = Finder(examiner, max_dump, limit)
+    wanted = [directory.check_unit(unit) for unit in units]
+    absent: list[str] = []
+    problems: list[str] = []
+    if os.path.isdir(root_path):
+        with directory.Root(root_path) as root:
+            for unit in wanted or root.units():
+                try:
+                    spooled = root.spool(unit)
+                except directory.SpoolError as exc:
+                    problems.append(str(exc))
+                    continue
+                if spooled is None:
+                    absent.append(unit)
+                    continue
+                with spooled:
+                    finder.search(spooled)
+    else:
+        absent = wanted
+    return {**finder.result(), "absent": absent, "problems": problems}

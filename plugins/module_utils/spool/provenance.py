@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The facts that a dump alone does not hold: its process, and which builds its addresses belong to.
+
+As long as the process lives, /proc/<pid>/map_files gives the very files that it has mapped, also when an upgrade has
+put others at their paths. After its end only the paths are left, and a path counts only if its file has not been
+changed since the dump was written.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any, NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
+
+#: what of a command line is kept, in bytes of UTF-8
+_MAX_CMDLINE = 16384
+_MAX_PATH = 4096
+_NO_IMAGES = ("/proc/", "/sys/", "/dev/")
+
+
+class Image(NamedTuple):
+    """An executable file in a process. Without a build-id, C(reason) says why; C(source) is where to read it now."""
+
+    path: str
+    build_id: str | None
+    size: int | None
+    source: str | None
+    reason: str | None
+
+
+class _File(NamedTuple):
+    """What was found under a path: facts of the file, or why there are none. C(changed) is ctime in nanoseconds."""
+
+    build_id: str | None
+    size: int | None
+    changed: int
+    device: str
+    inode: int
+    reason: str | None
+
+
+def clean(text: str, limit: int = _MAX_PATH) -> str:
+    """Text that is valid UTF-8 and at most C(limit) bytes long; what a host calls a file can be anything."""
+    return text.encode("utf-8", "surrogateescape")[:limit].decode("utf-8", "replace")
+
+
+def open_regular(path: str) -> int:
+    """A descriptor for an ordinary file, links followed. Raises OSError, also for anything that is no ordinary file.
+
+    It is looked at before it is opened, since opening a device can have effects.
+    """
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError("not an ordinary file")
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+
+
+class Examiner:
+    """Finds the facts for dumps of one host; what several dumps share is looked up once."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._live: dict[int, list[procfs.Mapping]] = {}
+        self._written: dict[int, set[tuple[int, int]] | None] = {}
+        self._files: dict[str, _File] = {}
+
+    def is_written(self, pid: int, device: int, inode: int) -> bool | None:
+        """Whether the process has the file open for writing; None when that cannot be seen."""
+        if pid not in self._written:
+            try:
+                opened = procfs.open_files(pid, self._proc)
+                self._written[pid] = {(entry.dev, entry.inode) for entry in opened if entry.writable}
+            except procfs.ProcessGone:
+                self._written[pid] = set()
+            except procfs.ProcfsError:
+                self._written[pid] = None
+        written = self._written[pid]
+        return None if written is None else (device, inode) in written
+
+    def _mappings(self, pid: int) -> list[procfs.Mapping]:
+        if pid not in self._live:
+            try:
+                self._live[pid] = procfs.maps(pid, self._proc)
+            except procfs.ProcfsError:
+                self._live[pid] = []
+        return self._live[pid]
+
+    def _is_alive(self, pid: int, mappings: list[procfs.Mapping]) -> bool:
+        """Whether the process that wrote the dump still runs, and not another one with its number."""
+        return dump.fingerprint(self._mappings(pid)) == dump.fingerprint(mappings)
+
+    def process(self, pid: int, mappings: list[procfs.Mapping], written: float) -> dict[str, Any]:
+        """C(process) of capture.json. C(written) is the dump's mtime in seconds since the epoch."""
+        facts: dict[str, Any] = {
+            "pid": pid,
+            "key": f"{pid}-{dump.fingerprint(mappings)}",
+            "boot_id": procfs.boot_id(self._proc) if written >= procfs.boot_time(self._proc) else None,
+            "start_time": None,
+            "exe": None,
+            "cmdline": None,
+        }
+        if self._is_alive(pid, mappings):
+            try:
+                exe = procfs.exe(pid, self._proc)
+                facts["start_time"] = procfs.start_time(pid, self._proc)
+                facts["exe"] = None if exe is None else clean(exe)
+                facts["cmdline"] = _short(procfs.cmdline(pid, self._proc))
+            except procfs.ProcfsError:
+                pass  # it ended just now: what has been read so far is right
+        return facts
+
+    def images(self, pid: int, mappings: list[procfs.Mapping], written_ns: int) -> list[Image]:
+        """The executable files of a dump, one per path, in the order of their addresses."""
+        live = {}
+        if self._is_alive(pid, mappings):
+            # not by path: a file that is renamed has another one from then on
+            live = {mapping.range_name: (mapping.dev, mapping.inode) for mapping in self._mappings(pid)}
+        found: dict[str, Image] = {}
+        for mapping in mappings:
+            if not mapping.executable or not mapping.is_file or mapping.path in found:
+                continue
+            if mapping.path.startswith(_NO_IMAGES):
+                continue
+            image = None
+            if live.get(mapping.range_name) == (mapping.dev, mapping.inode):
+                image = self._mapped_image(pid, mapping)
+            found[mapping.path] = image or self._image_at_path(pid if live else None, mapping, written_ns)
+        return list(found.values())
+
+    def _mapped_image(self, pid: int, mapping: procfs.Mapping) -> Image | None:
+        """The file that the living process has mapped; None where the kernel does not let us see it."""
+        source = os.path.join(self._proc, str(pid), "map_files", mapping.range_name)
+        file = self._file(source)
+        if file is None:
+            return None
+        return Image(clean(mapping.path), file.build_id, file.size, source, file.reason)
+
+    def _image_at_path(self, pid: int | None, mapping: procfs.Mapping, written_ns: int) -> Image:
+        path = clean(mapping.path)
+        source = mapping.path if pid is None else os.path.join(self._proc, str(pid), "root") + mapping.path
+        file = None if mapping.deleted else self._file(source)
+        if file is None:
+            return Image(path, None, None, None, "replaced" if mapping.deleted else "gone")
+        other_file = file.device == mapping.dev and file.inode != mapping.inode
+        if other_file or file.changed > written_ns:
+            return Image(path, None, None, None, "replaced")
+        return Image(path, file.build_id, file.size, clean(source), file.reason)
+
+    def _file(self, source: str) -> _File | None:
+        if source not in self._files:
+            try:
+                fd = open_regular(source)
+            except OSError:
+                return None
+            try:
+                self._files[source] = _examine(fd)
+            finally:
+                os.close(fd)
+        return self._files[source]
+
+
+def _examine(fd: int) -> _File:
+    status = os.fstat(fd)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    build_id = size = reason = None
+    try:
+        build_id = elf.read(fd).build_id
+        size = status.st_size if build_id else None
+        reason = None if build_id else "no build-id"
+    except elf.ElfError:
+        reason = "not an ELF file"
+    return _File(build_id, size, status.st_ctime_ns, device, status.st_ino, reason)
+
+
+def _short(arguments: list[str]) -> list[str]:
+    kept: list[str] = []
+    left = _MAX_CMDLINE
+    for argument in arguments:
+        if left <= 0:
+            break
+        kept.append(clean(argument, left))
+        left -= len(kept[-1].encode("utf-8")) + 1
+    return kept

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What our drop-in says: the unit's own environment is kept, ours goes in front of it.
+
+The order in which systemd builds a service's environment (systemd.exec(5)):
+the manager's, ``Environment=``, ``EnvironmentFile=``, and last of all
+``UnsetEnvironment=`` takes away. Drop-ins are read in the order of their file
+names.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids as runtimes
+
+NAME = "90-offheap.conf"
+ENVIRONMENT_NAME = "90-offheap.env"
+SPOOL_ROOT = "/var/lib/offheap"
+SOCKET_ROOT = "/run/offheap"
+VARIABLES = ("LD_PRELOAD", "MALLOC_CONF", "MALLOC_ARENA_MAX", *runtimes.VARIABLES)
+_RECORD = "# offheap: "
+_HEAD = (
+    "# Written by offheap.profiler: preloads a profiling jemalloc into this unit, or changes its malloc.",
+    "# To undo by hand: remove this file (and 90-offheap.env beside it, if any), run",
+    "# 'systemctl daemon-reload' and restart the unit. What was in force before:",
+)
+
+
+class DropInError(Exception):
+    """The unit's own configuration cannot be read, or ours cannot be put in front of it."""
+
+
+class Variable(NamedTuple):
+    """A variable of the unit's environment without us, and the kind of setting that it comes from.
+
+    Of those in ``VARIABLES`` the value is what a process sees; others keep their specifiers (``%``).
+    """
+
+    value: str
+    setting: str
+    path: str
+
+
+class Environment(NamedTuple):
+    """What the unit's own files say about the environment."""
+
+    variables: dict[str, Variable]
+    unset: list[str]
+
+
+class Injection(NamedTuple):
+    """What goes in front of the unit's own settings.
+
+    ``settings`` are lines of the ``[Service]`` section, ``environment_file`` the text of a file beside the drop-in
+    or None, ``environment`` the variables that processes of the unit will have, ``previous`` those they had before.
+    """
+
+    library: str
+    settings: list[str]
+    environment_file: str | None
+    environment: dict[str, str]
+    previous: dict[str, str]
+
+    def text(self, record: Mapping[str, Any]) -> str:
+        """The drop-in with what a later rollback needs to know in its comments."""
+        whole = {**record, "library": self.library, "previous": self.previous}
+        return "\n".join([*_HEAD, _RECORD + json.dumps(whole, sort_keys=True), "[Service]", *self.settings]) + "\n"
+
+
+class Agent(NamedTuple):
+    """The agent's library, and its settings as variables (roles/jemalloc/files/agent/README.md)."""
+
+    library: str
+    variables: dict[str, str]
+
+
+class Swap(NamedTuple):
+    """Another malloc instead of a profiler: jemalloc, or glibc's with at most so many arenas where that is not 0."""
+
+    arena_max: int
+
+
+def spool_of(unit: str) -> str:
+    """The directory on the target where the unit's dumps land."""
+    return f"{SPOOL_ROOT}/{unit}"
+
+
+def sockets_of(unit: str) -> str:
+    """The directory on the target where the agents of the unit's processes have their control sockets."""
+    return f"{SOCKET_ROOT}/{unit}"
+
+
+def is_ours(path: str) -> bool:
+    """Whether a drop-in's path is the one that this collection writes."""
+    return os.path.basename(path) == NAME
+
+
+def read_environment(assignments: Sequence[systemd.Assignment], manager: Mapping[str, str], unit: str) -> Environment:
+    """Evaluate the settings of a unit in systemd's order.
+
+    :raises DropInError: when an environment file that must exist cannot be read.
+    :raises SystemdError: when a specifier in a value that matters cannot be resolved.
+    """
+    from_manager = {key: Variable(value, "manager", "") for key, value in manager.items()}
+    direct: dict[str, Variable] = {}
+    files: list[systemd.Assignment] = []
+    unset: list[str] = []
+    for assignment in assignments:
+        if assignment.key == "Environment":
+            if not assignment.value:
+                direct.clear()
+            for key, value in filter(None, map(systemd.variable, systemd.split_words(assignment.value))):
+                value = systemd.expand(value, unit) if key in VARIABLES else value
+                direct[key] = Variable(value, "Environment", assignment.path)
+        elif assignment.key == "EnvironmentFile":
+            if assignment.value:
+                files.append(assignment)
+            else:
+                files.clear()
+        elif assignment.key == "UnsetEnvironment":
+            if assignment.value:
+                unset.extend(systemd.split_words(assignment.value))
+            else:
+                unset.clear()
+    variables = {**from_manager, **direct}
+    for assignment in files:
+        for key, value in _read_environment_files(assignment.value, unit).items():
+            variables[key] = Variable(value, "EnvironmentFile", assignment.path)
+    for word in unset:
+        key, equals, value = word.partition("=")
+        if key in variables and (
+            not equals or variables[key].value == (systemd.expand(value, unit) if key in VARIABLES else value)
+        ):
+            del variables[key]
+    return Environment(variables, unset)
+
+
+def _read_environment_files(value: str, unit: str) -> dict[str, str]:
+    """Variables of one ``EnvironmentFile=`` setting: ``-`` allows absence, the path may be a pattern."""
+    optional = value.startswith("-")
+    pattern = systemd.expand(value[1:] if optional else value, unit)
+    variables: dict[str, str] = {}
+    for path in sorted(glob.glob(pattern)) or [pattern]:
+        try:
+            # Line ends count within quotes, so they are read as they are.
+            with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+                variables.update(systemd.parse_environment_file(file.read()))
+        except (OSError, systemd.SystemdError) as error:
+            if not optional:
+                raise DropInError(
+                    f"EnvironmentFile={value} cannot be read, so {unit} would not start again: {error}"
+                ) from error
+    return variables
+
+
+def compose(
+    unit: str,
+    library: str,
+    options: Mapping[str, malloc_conf.Value],
+    own: Sequence[systemd.Assignment],
+    manager: Mapping[str, str],
+    sandbox: Sequence[str],
+    directory: str,
+    agent: Agent | None = None,
+    aids: Mapping[str, Sequence[str]] | None = None,
+    swap: Swap | None = None,
+) -> Injection:
+    """What the drop-in for *unit* has to say.
+
+    *own* are the unit's assignments without ours, *sandbox* further lines of the ``[Service]`` section,
+    *directory* where the drop-in will lie, *aids* words to add to variables of a language runtime.
+
+    :raises DropInError: when a setting that systemd reads after ours would undo it.
+    """
+    effective = read_environment(own, manager, unit)
+    ours = _injected_variables(library, options, effective, unit, agent, swap)
+    for name, words in (aids or {}).items():
+        theirs = effective.variables[name].value if name in effective.variables else ""
+        ours[name] = runtimes.merge(theirs, words)
+    late = {assignment.path for assignment in own if _is_read_after_ours(assignment.path)}
+    in_file = {
+        name: value
+        for name, value in ours.items()
+        if name in effective.variables
+        and (effective.variables[name].setting == "EnvironmentFile" or effective.variables[name].path in late)
+    }
+    previous = {name: effective.variables[name].value for name in ours if name in effective.variables}
+    lines = [
+        "Environment=" + systemd.quote(f"{name}={value}").replace("%", "%%")
+        for name, value in ours.items()
+        if name not in in_file
+    ]
+    if in_file:
+        lines.append(f"EnvironmentFile={directory}/{ENVIRONMENT_NAME}")
+    if any(word.partition("=")[0] in ours for word in effective.unset):
+        kept = [word for word in effective.unset if word.partition("=")[0] not in ours]
+        lines.append("UnsetEnvironment=")
+        lines += [f"UnsetEnvironment={systemd.quote(word)}" for word in kept]
+    lines += sandbox
+    _check_later_drop_ins(own, unit, ours, {line.partition("=")[0] for line in lines})
+    environment_file = "".join(f'{name}="{_escape_for_file(value)}"\n' for name, value in in_file.items())
+    return Injection(library, lines, environment_file or None, ours, previous)
+
+
+def _injected_variables(
+    library: str,
+    options: Mapping[str, malloc_conf.Value],
+    effective: Environment,
+    unit: str,
+    agent: Agent | None,
+    swap: Swap | None,
+) -> dict[str, str]:
+    if swap and swap.arena_max:
+        return {"MALLOC_ARENA_MAX": str(swap.arena_max), "OFFHEAP_UNIT": unit}
+    preload = [library, agent.library] if agent else [library]
+    if "LD_PRELOAD" in effective.variables:
+        # ld.so(8) splits the list at blanks and colons alike.
+        theirs = effective.variables["LD_PRELOAD"].value.replace(":", " ").split()
+        preload += [path for path in theirs if path not in preload]
+    try:
+        before = (
+            malloc_conf.parse(effective.variables["MALLOC_CONF"].value) if "MALLOC_CONF" in effective.variables else {}
+        )
+        if swap:
+            conf = malloc_conf.render({**before, **options})
+            return {"LD_PRELOAD": ":".join(preload), **({"MALLOC_CONF": conf} if conf else {}), "OFFHEAP_UNIT": unit}
+        merged: dict[str, malloc_conf.Value] = {"prof": True, **before, **options}
+        merged.update(prof=True, prof_prefix=spool_of(unit) + "/jeprof")
+        if agent:
+            merged["prof_active"] = False  # the agent switches sampling on, once static initialisation is over
+        ours = {"LD_PRELOAD": ":".join(preload), "MALLOC_CONF": malloc_conf.render(merged)}
+        return {**ours, **(agent.variables if agent else {})}
+    except malloc_conf.MallocConfError as error:
+        raise DropInError(str(error)) from error
+
+
+def _is_read_after_ours(path: str) -> bool:
+    """Drop-ins are read after the unit file itself, in the order of their names."""
+    directory, name = os.path.split(path)
+    return directory.endswith(".d") and name > NAME
+
+
+def _check_later_drop_ins(
+    own: Sequence[systemd.Assignment], unit: str, ours: Mapping[str, str], settings: set[str]
+) -> None:
+    """Refuse a drop-in behind ours that sets our variables where that wins, or empties a setting that ours makes."""
+    for assignment in own:
+        if not _is_read_after_ours(assignment.path):
+            continue
+        named: list[str] = []
+        if assignment.key == "UnsetEnvironment":
+            named = [word.partition("=")[0] for word in systemd.split_words(assignment.value)]
+        elif assignment.key == "EnvironmentFile" and assignment.value:
+            named = list(_read_environment_files(assignment.value, unit))
+        if set(named) & set(ours) or (assignment.key in settings and not assignment.value):
+            raise DropInError(
+                f"{assignment.path} is read after {NAME} and its {assignment.key}={assignment.value} would undo the"
+                " preload. Rename it so that it sorts before 90-, or move the setting to another file"
+            )
+
+
+def _escape_for_file(value: str) -> str:
+    return "".join("\\" + char if char in '\\"`$' else char for char in value)
+
+
+def read_record(path: str) -> dict[str, Any]:
+    """What an earlier run noted in the drop-in at *path*; empty where it holds no record of ours."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                if line.startswith(_RECORD):
+                    record = json.loads(line[len(_RECORD) :])
+                    return record if isinstance(record, dict) else {}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise DropInError(f"the record in {path} cannot be read: {error}") from error
+    except ValueError:
+        return {}  # edited by hand: a rollback must still go through
+    return {}

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Our files beside a unit on disk: written and removed whole, each change told for check and diff mode."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Callable, NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, preflight
+
+PERSISTENT = "/etc/systemd/system"
+UNTIL_REBOOT = "/run/systemd/system"
+_TEMPORARY = ".90-offheap-"
+
+
+class Wanted(NamedTuple):
+    """What must lie on the target for one unit. ``owner`` is None where systemd makes the spool."""
+
+    directory: str
+    injection: drop_in.Injection
+    spool: str
+    owner: preflight.Owner | None
+
+
+class Changes:
+    """Changes to the target: done, or in check mode only noted."""
+
+    def __init__(self, check_mode: bool) -> None:
+        self._check_mode = check_mode
+        self._before: list[str] = []
+        self._after: list[str] = []
+        self._differences: list[dict[str, str]] = []
+        self.any = False
+        self.units = False
+
+    def do(self, action: Callable[[], object]) -> None:
+        """Act, unless this is check mode."""
+        self.any = True
+        if not self._check_mode:
+            action()
+
+    def note(self, path: str, before: str, after: str) -> None:
+        """Tell a change of a file's text, or of what a directory is."""
+        self._differences.append({"before_header": path, "after_header": path, "before": before, "after": after})
+
+    def diff(self) -> list[dict[str, str]]:
+        """The changes in the form that Ansible prints."""
+        return self._differences
+
+
+def directory(unit: str, until_reboot: bool) -> str:
+    """Where the drop-ins of a unit lie."""
+    return f"{UNTIL_REBOOT if until_reboot else PERSISTENT}/{unit}.d"
+
+
+def installed(unit: str) -> list[str]:
+    """Our drop-ins of a unit, wherever they lie; also one of which a broken run has left no more than other files."""
+    places = [directory(unit, until_reboot) for until_reboot in (False, True)]
+    return [f"{place}/{drop_in.NAME}" for place in places if any(map(_is_ours, _names(place)))]
+
+
+def _is_ours(name: str) -> bool:
+    return name in (drop_in.NAME, drop_in.ENVIRONMENT_NAME) or name.startswith(_TEMPORARY)
+
+
+def _names(place: str) -> list[str]:
+    try:
+        return os.listdir(place)
+    except FileNotFoundError:
+        return []
+
+
+def write(changes: Changes, unit: str, wanted: Wanted) -> None:
+    """Bring our files into the wanted state, and remove a drop-in in the other place.
+
+    The environment file comes first: a drop-in that names a missing one would keep the unit from starting.
+    """
+    made_here = not os.path.isdir(wanted.directory)
+    record_path = f"{wanted.directory}/{drop_in.NAME}"
+    record = {"made_directory": made_here or drop_in.read_record(record_path).get("made_directory", False)}
+    _set(changes, f"{wanted.directory}/{drop_in.ENVIRONMENT_NAME}", wanted.injection.environment_file)
+    _set(changes, record_path, wanted.injection.text(record))
+    for path in installed(unit):
+        if path != record_path:
+            _remove_pair(changes, os.path.dirname(path))
+
+
+def remove(changes: Changes, unit: str) -> None:
+    """Remove our files of a unit, and the directory where we made it and nothing else is in it."""
+    for path in installed(unit):
+        _remove_pair(changes, os.path.dirname(path))
+
+
+def _remove_pair(changes: Changes, where: str) -> None:
+    record = drop_in.read_record(f"{where}/{drop_in.NAME}")
+    names = _names(where)
+    # The drop-in first: it names the environment file, without which the unit would not start.
+    for name in sorted(filter(_is_ours, names), key=lambda name: name != drop_in.NAME):
+        _set(changes, f"{where}/{name}", None)
+    if record.get("made_directory", False) and all(map(_is_ours, names)):
+        changes.do(lambda: os.rmdir(where))
+
+
+def _set(changes: Changes, path: str, text: str | None) -> None:
+    """Make a file hold *text*, or be absent when that is None."""
+    before = _read(path)
+    if before == text and (text is not None or not os.path.islink(path)):
+        return
+    changes.units = True
+    changes.note(path, before or "", text or "")
+    changes.do(lambda: os.unlink(path) if text is None else _replace(path, text))
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _replace(path: str, text: str) -> None:
+    where = os.path.dirname(path)
+    os.makedirs(where, mode=0o755, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=where)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

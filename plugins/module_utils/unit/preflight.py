@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Why a unit cannot be profiled, each reason with the way out.
+
+LD_PRELOAD fails silently: ``systemctl restart`` returns 0 and the service runs
+unprofiled, or is dead a second later. So whatever cannot work is refused
+before anything is touched.
+"""
+
+from __future__ import annotations
+
+import grp
+import mmap
+import os
+import pwd
+import re
+import stat
+from typing import Mapping, NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof as jemalloc_proof
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
+
+_CONTAINER_ENGINES = """
+    docker dockerd docker-compose podman podman-compose nerdctl ctr runc crun conmon containerd containerd-shim
+    lxc-start lxc-execute systemd-nspawn machinectl apptainer singularity
+"""
+_JEMALLOC_SYMBOLS = ("mallctl", "je_mallctl", "_rjem_mallctl", "jemalloc_mallctl")
+_SCRIPT_LIMIT = 1 << 20
+_COMMENT = re.compile(r"(?m)(?:^|(?<=[\s;]))#.*$")
+_PRELOAD_ASSIGNMENT = re.compile(
+    r"""\b(?P<name>LD_PRELOAD|MALLOC_CONF)=(?P<value>(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;&|"'])*)"""
+    r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+)*LD_PRELOAD\b|\benv[ \t]+-i\b"
+    r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+)*-u[ \t]*LD_PRELOAD\b)"
+)
+
+
+class Refusal(Exception):
+    """The unit must not, or cannot, be profiled. ``reason`` is a short name that playbooks can test."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Owner(NamedTuple):
+    """Who must be able to write the spool."""
+
+    uid: int
+    gid: int
+
+
+def check_state(service: Service) -> None:
+    """The unit must exist, be loaded cleanly and not be broken already."""
+    state = service.text["LoadState"]
+    if state == "not-found":
+        raise Refusal("no-such-unit", f"there is no unit {service.name} on this host. see 'systemctl list-units'")
+    if state == "masked":
+        raise Refusal("masked", f"{service.name} is masked and cannot start. 'systemctl unmask {service.name}' first")
+    if state != "loaded":
+        raise Refusal("not-loaded", f"systemd cannot load {service.name} ({state}); see its 'systemctl status'")
+    active, sub = service.text["ActiveState"], service.text["SubState"]
+    if active == "failed" or sub == "auto-restart":
+        raise Refusal(
+            "already-failing",
+            f"{service.name} is {active} ({sub}) without us, so nobody could tell whether profiling harms it."
+            f" Get it to run first; see 'journalctl -u {service.name}'",
+        )
+    if service.text["NeedDaemonReload"] == "yes" and not any(map(drop_in.is_ours, service.drop_ins)):
+        raise Refusal(
+            "needs-daemon-reload",
+            f"the files of {service.name} have changed since systemd read them; our restart would bring these changes"
+            " into effect too. Run 'systemctl daemon-reload' and restart the unit yourself first",
+        )
+
+
+def check_container(service: Service) -> None:
+    """A container has its own file system, where neither the library nor the spool is."""
+    for command in [*service.commands, *_programs(service)[:1]]:
+        if os.path.basename(command) in _CONTAINER_ENGINES.split():
+            raise Refusal(
+                "container",
+                f"{service.name} runs a container ({command}); the preload would reach the engine, not the service."
+                " Put the library and a volume for the dumps into the container, and set LD_PRELOAD and MALLOC_CONF",
+            )
+    for setting in ("RootDirectory", "RootImage"):
+        if service.text[setting]:
+            raise Refusal(
+                "own-root",
+                f"{service.name} has {setting}={service.text[setting]}; the library is not inside it."
+                " Install it there and set LD_PRELOAD and MALLOC_CONF in the unit by hand",
+            )
+
+
+def check_wrappers(service: Service, library: str, environment: drop_in.Environment) -> None:
+    """A start script that sets LD_PRELOAD or MALLOC_CONF itself takes ours away without a word."""
+    words = [word for arguments in service.arguments for word in arguments.split() if word.startswith("/")]
+    texts = {path: _script_text(path) for path in [*service.commands, *words]}
+    texts.update({f"ExecStart={arguments}": arguments for arguments in service.arguments})
+    for origin, text in texts.items():
+        for match in _PRELOAD_ASSIGNMENT.finditer(_COMMENT.sub("", text or "")):
+            name = match.group("name")
+            if not name or not re.search(r"\$\{?" + name, match.group("value")):
+                _refuse_wrapper(service.name, f"{origin} contains '{match.group(0).strip()}'", library)
+    if "LD_PRELOAD" in environment.variables or service.text["NeedDaemonReload"] == "yes":
+        return
+    theirs = _main_environment(service).get("LD_PRELOAD")
+    if theirs and not any(map(drop_in.is_ours, service.drop_ins)):
+        _refuse_wrapper(service.name, f"its main process has LD_PRELOAD={theirs}, which no unit file sets", library)
+
+
+def _main_environment(service: Service) -> dict[str, str]:
+    try:
+        return procfs.environ(service.main_pid) if service.main_pid else {}
+    except procfs.ProcfsError:
+        return {}  # it ended meanwhile; what it had says nothing any more
+
+
+def _refuse_wrapper(name: str, evidence: str, library: str) -> None:
+    raise Refusal(
+        "wrapper-overwrites-preload",
+        f"the start script of {name} sets the variables of the preload itself: {evidence}. Ours would be lost silently."
+        ' Let it keep what it is given (LD_PRELOAD="its.so:$LD_PRELOAD"), or hand it our library by its own setting'
+        f" (Cassandra: CASSANDRA_LIBJEMALLOC={library})",
+    )
+
+
+def _script_text(path: str) -> str | None:
+    if not os.path.isfile(path):
+        return None  # a pipe or a device would hold us up
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_SCRIPT_LIMIT)
+    except OSError:
+        return None  # systemd will say so itself when it starts the unit
+    return head.decode("utf-8", "replace") if head.startswith(b"#!") else None
+
+
+def check_programs(service: Service, library: str) -> None:
+    """The dynamic loader of the service's programs must be able to, and be allowed to, preload the library."""
+    if service.text["ActiveState"] == "active" and not service.main_pid and not service.pids():
+        raise Refusal(
+            "no-process",
+            f"{service.name} is active without any process: it has done its work at the start, or only stands for other"
+            " units. Name the unit whose processes use the memory; see 'systemctl list-units' and 'systemctl status'",
+        )
+    obstacles: dict[str, Refusal] = {}
+    programs = _programs(service)
+    for program in programs:
+        try:
+            _check_program(program, service, library)
+        except Refusal as refusal:
+            obstacles[program] = refusal
+    if programs and (programs[0] in obstacles or len(obstacles) == len(programs)):
+        raise obstacles.get(programs[0]) or next(iter(obstacles.values()))
+
+
+def _programs(service: Service) -> list[str]:
+    """Executables of the running processes, the main one first; of a stopped unit what ExecStart names."""
+    pids = [service.main_pid, *service.pids()] if service.is_running else []
+    running: list[str] = []
+    for pid in pids:
+        try:
+            path = procfs.exe(pid)
+        except procfs.ProcfsError:
+            continue
+        if path and path not in running:
+            running.append(path)
+    return running or [_interpreter(command) for command in service.commands]
+
+
+def _interpreter(path: str) -> str:
+    """The program that runs a script; the path itself for anything else."""
+    text = _script_text(path)
+    words = text.splitlines()[0][2:].split() if text else []
+    return os.path.realpath(words[0] if words else path)
+
+
+def _check_program(path: str, service: Service, library: str) -> None:
+    try:
+        program = elf.read(path)
+        ours = elf.read(library) if os.path.exists(library) else None
+        inside = program.defines(_JEMALLOC_SYMBOLS) or _speaks_of_jemalloc(path)
+    except elf.ElfError as error:
+        raise Refusal("not-readable", f"{path}, which {service.name} runs, cannot be examined: {error}") from error
+    if program.is_static:
+        raise Refusal(
+            "static-binary",
+            f"{path} is statically linked: no dynamic loader runs, so nothing can be preloaded."
+            " Use a dynamically linked build of it",
+        )
+    if program.interpreter and "ld-musl" in program.interpreter:
+        raise Refusal(
+            "musl",
+            f"{path} runs on musl ({program.interpreter}), on which jemalloc's profiler deadlocks at the start"
+            " (jemalloc#585, #2282). Use a glibc build of it",
+        )
+    if ours and (program.bits, program.machine) != (ours.bits, ours.machine):
+        raise Refusal(
+            "other-architecture",
+            f"{path} is a {program.bits}-bit {program.machine_name} program, the library is {ours.bits}-bit"
+            f" {ours.machine_name}. Build jemalloc for the program's architecture",
+        )
+    if inside and not _links_jemalloc(program):
+        raise Refusal(
+            "own-jemalloc",
+            f"{path} has a jemalloc of its own linked in; a preloaded one would not be used."
+            " Build the program with --enable-prof, or with the system's malloc",
+        )
+    _check_secure(path, service)
+
+
+def _check_secure(path: str, service: Service) -> None:
+    """The kernel sets AT_SECURE for such programs, and the loader then ignores LD_PRELOAD (ld.so(8))."""
+    try:
+        capabilities = bool(os.getxattr(path, "security.capability"))
+    except OSError:
+        capabilities = False  # no such attribute, or a file system that has none
+    if capabilities:
+        raise Refusal(
+            "file-capabilities",
+            f"{path} has file capabilities ('getcap {path}'), so the loader ignores LD_PRELOAD."
+            f" Give the unit AmbientCapabilities= instead and remove them ('setcap -r {path}')",
+        )
+    if _changes_identity(os.stat(path), service) and service.text["NoNewPrivileges"] != "yes":
+        raise Refusal(
+            "setuid",
+            f"{path} is set-user-id or set-group-id, so the loader ignores LD_PRELOAD. NoNewPrivileges=yes in the"
+            " unit, or User= and no such bit, would allow it",
+        )
+
+
+def _changes_identity(program: os.stat_result, service: Service) -> bool:
+    """Whether the kernel starts the program with another user or group than the service's own."""
+    sets_user = program.st_mode & stat.S_ISUID
+    sets_group = program.st_mode & stat.S_ISGID and program.st_mode & stat.S_IXGRP
+    if not sets_user and not sets_group:
+        return False
+    if service.text["DynamicUser"] == "yes":
+        return True
+    who = owner(service)
+    return bool((sets_user and program.st_uid != who.uid) or (sets_group and program.st_gid != who.gid))
+
+
+def _links_jemalloc(program: elf.Elf) -> bool:
+    return any(name.startswith("libjemalloc") for name in program.needed)
+
+
+def _speaks_of_jemalloc(path: str) -> bool:
+    """Whether a stripped program holds the messages that every jemalloc has compiled in."""
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(b"<jemalloc>: ") >= 0 and content.find(b"Invalid conf") >= 0
+
+
+_SHELLS = ("sh", "bash", "dash", "ksh", "zsh", "busybox", "env", "timeout", "su", "runuser", "sudo")
+
+
+def executable(service: Service) -> str:
+    """The program that the unit is there for: where a shell runs it, the largest of its processes that is none."""
+    programs = _programs(service)
+    if programs and os.path.basename(programs[0]) not in _SHELLS:
+        return programs[0]
+    others = [(_resident_pages(pid), procfs.exe(pid) or "") for pid in service.pids() if service.is_running]
+    others = [(pages, path) for pages, path in others if path and os.path.basename(path) not in _SHELLS]
+    if not others:
+        raise Refusal(
+            "unknown-executable",
+            f"{service.name} starts its program through a shell and does not run, so nobody can see which program it"
+            " is. Start it first, or name the program (agent_settings: executable)",
+        )
+    return max(others)[1]
+
+
+def _resident_pages(pid: int) -> int:
+    """Resident memory in pages (proc(5), statm)."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1])
+    except OSError:
+        return 0  # it has ended
+
+
+def owner(service: Service) -> Owner:
+    """The service's user and group, as numbers."""
+    user, group = service.text["User"], service.text["Group"]
+    try:
+        entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user or "root")
+    except KeyError:
+        raise Refusal(
+            "no-such-user",
+            f"the user {user} of {service.name} does not exist on this host; create it, or correct User=",
+        ) from None
+    if not group:
+        return Owner(entry.pw_uid, entry.pw_gid)
+    try:
+        return Owner(entry.pw_uid, int(group) if group.isdigit() else grp.getgrnam(group).gr_gid)
+    except KeyError:
+        raise Refusal(
+            "no-such-group",
+            f"the group {group} of {service.name} does not exist on this host; create it, or correct Group=",
+        ) from None
+
+
+def check_path(library: str) -> None:
+    """The loader must be able to read the path in LD_PRELOAD."""
+    if not re.fullmatch(r"/[^\s:%]+", library):
+        raise Refusal(
+            "bad-library-path",
+            f"'{library}' cannot stand in LD_PRELOAD: the path must be absolute, without blanks, colons and percent"
+            " signs (ld.so(8)). Install the library in another directory",
+        )
+
+
+def check_library(
+    library: str, options: Mapping[str, malloc_conf.Value], version: str | None, may_be_missing: bool
+) -> None:
+    """The library must profile on this host with these options.
+
+    *may_be_missing* is for check mode, where the library may not have been installed: then *version* and the names of
+    the options are all that can be checked.
+    """
+    check_path(library)
+    try:
+        malloc_conf.render(options)
+    except malloc_conf.MallocConfError as error:
+        raise Refusal("bad-option", f"malloc_conf is not what jemalloc can read: {error}. Correct it") from error
+    for name in ("prof", "prof_prefix"):
+        if name in options:
+            raise Refusal("bad-option", f"{name} is set by this module; take it out of malloc_conf")
+    if os.path.exists(library):
+        proof = jemalloc_proof.prove(library, options)
+        if not proof.ok:
+            raise Refusal("library-" + str(proof.failure), f"{library}: {proof.message}")
+    elif not may_be_missing:
+        raise Refusal("no-library", f"there is no {library} here; the role offheap.profiler.jemalloc installs it")
+    else:
+        danger = jemalloc_proof.unsound(version or "")
+        if danger:
+            raise Refusal("library-unsound", f"{library}: {danger}")
+    unknown = malloc_conf.unknown_options(options, version or "")
+    if unknown:
+        raise Refusal("bad-option", f"jemalloc {version} has no option {', '.join(unknown)}; see its TUNING.md")
+
+
+def check_space(spool: str, needed_mib: int) -> None:
+    """A full file system would lose the dumps and could stop the service's own writes."""
+    path = spool
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    usage = os.statvfs(path)
+    free = usage.f_bavail * usage.f_frsize >> 20
+    if free < needed_mib:
+        raise Refusal(
+            "disk-full",
+            f"the file system of {spool} has {free} MiB free, {needed_mib} MiB are asked for."
+            " Make room there, or lower profiled_service_min_free_mib",
+        )
+    if usage.f_files and usage.f_favail < 1000:
+        raise Refusal("disk-full", f"the file system of {spool} has {usage.f_favail} inodes free; make room there")

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What opens a unit's sandbox for the library, the spool and the agent's socket, and nothing more.
+
+Source: systemd.exec(5), "Sandboxing" and "Paths".
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Sequence
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, preflight
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
+
+
+def lines(service: Service, library: str, spool: str | None) -> list[str]:
+    """Settings that let the library, and the spool if any, through the unit's sandbox, and nothing more.
+
+    None where none is needed: each of these would give a mount namespace to a unit that has none. The leading dashes
+    let the unit start when somebody has removed a directory.
+    """
+    library_directory = os.path.dirname(library)
+    for path in service.lists["InaccessiblePaths"]:
+        if (spool and _covers(path, spool)) or _covers(path, library_directory):
+            raise preflight.Refusal(
+                "hidden-paths",
+                f"{service.name} has InaccessiblePaths={path}, which hides the library or the spool."
+                " Narrow it to what has to be hidden",
+            )
+    opened = []
+    if spool and service.text["DynamicUser"] == "yes":
+        # Only systemd knows the transient user, so it has to make the spool.
+        opened += _directory_lines(service, "StateDirectory", "/var/lib", spool)
+    elif spool and (service.text["ProtectSystem"] == "strict" or _any_covers(service.lists["ReadOnlyPaths"], spool)):
+        opened.append(f"ReadWritePaths=-{spool}")
+    hidden = [word.partition(":")[0] for word in service.lists["TemporaryFileSystem"]]
+    if _any_covers(hidden, library_directory):
+        opened.append(f"BindReadOnlyPaths=-{library_directory}")
+    if spool and _any_covers(hidden, spool):
+        opened.append(f"BindPaths=-{spool}")
+    if _any_covers(service.lists["NoExecPaths"], library_directory):
+        opened.append(f"ExecPaths={library_directory}")
+    return opened
+
+
+def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[str]:
+    """Let systemd make a directory of ours for the service's user, as a C(StateDirectory) or C(RuntimeDirectory).
+
+    That would change the variable that tells the service its own such directories, so it is set back.
+    """
+    ours = path[len(root) + 1 :]
+    variable = {"StateDirectory": "STATE_DIRECTORY", "RuntimeDirectory": "RUNTIME_DIRECTORY"}[kind]
+    theirs = [word.partition(":")[0] for word in service.lists[kind]]
+    theirs = [f"{root}/{word}" for word in theirs if word != ours]
+    if not theirs:
+        return [f"{kind}={ours}", f"UnsetEnvironment={variable}"]
+    value = f"{variable}=" + ":".join(theirs)
+    return [f"{kind}={ours}", "Environment=" + systemd.quote(value).replace("%", "%%")]
+
+
+def socket_lines(service: Service) -> list[str]:
+    """Settings that give the agent's control socket a directory, for as long as the unit runs."""
+    return _directory_lines(service, "RuntimeDirectory", "/run", drop_in.sockets_of(service.name))
+
+
+def _any_covers(paths: Sequence[str], below: str) -> bool:
+    return any(_covers(path, below) for path in paths)
+
+
+def _covers(path: str, below: str) -> bool:
+    path = path.lstrip("-+").rstrip("/")
+    return below == path or below.startswith(path + "/")

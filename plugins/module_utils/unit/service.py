@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A service unit as it is now: its state, its processes, its sandbox, its files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from typing import Mapping
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
+
+#: below this lies every library that this collection installs
+ROOT = "/opt/offheap"
+
+# Properties with one value, and those that systemd prints as a list of words.
+_SINGLE = """
+    ActiveState ControlGroup DynamicUser FragmentPath Group Id InvocationID LoadState MainPID NRestarts NeedDaemonReload
+    NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState SystemCallErrorNumber Type User
+"""
+_LISTS = """
+    DropInPaths InaccessiblePaths NoExecPaths ReadOnlyPaths RuntimeDirectory StateDirectory SystemCallFilter
+    TemporaryFileSystem
+"""
+
+
+# As systemd prints ExecStart: argv[] unquoted, so that only the whole text can be searched.
+_EXEC_START = re.compile(r"{ path=(.*?) ; argv\[\]=(.*?) ; ignore_errors=", re.DOTALL)
+# Where systemd looks for a command that is given without a directory (systemd.exec(5), "Environment Variables").
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Service:
+    """Properties of one service unit. Paths in ``drop_ins`` stand in the order in which systemd applies them."""
+
+    name: str
+    text: dict[str, str]
+    lists: dict[str, list[str]]
+    commands: list[str]
+    arguments: list[str]
+
+    @property
+    def drop_ins(self) -> list[str]:
+        """Every drop-in that systemd has read, ours among them."""
+        return self.lists["DropInPaths"]
+
+    @property
+    def own_files(self) -> list[str]:
+        """The unit file and its drop-ins without ours."""
+        fragment = [self.text["FragmentPath"]] if self.text["FragmentPath"] else []
+        return fragment + [path for path in self.drop_ins if not drop_in.is_ours(path)]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the unit has processes that a restart would replace."""
+        return self.text["ActiveState"] in ("active", "reloading", "activating", "deactivating")
+
+    @property
+    def restarts(self) -> int:
+        """How often systemd has restarted the unit by itself."""
+        return int(self.text["NRestarts"] or 0)
+
+    @property
+    def main_pid(self) -> int:
+        """The main process, or 0 where systemd knows none."""
+        return int(self.text["MainPID"] or 0)
+
+    def pids(self) -> list[int]:
+        """The unit's processes, children included."""
+        return systemd.processes(self.text["ControlGroup"])
+
+
+def load(name: str) -> Service:
+    """Ask systemd for a unit under its canonical name.
+
+    :raises SystemdError: when systemd cannot be asked.
+    """
+    values = systemd.show(systemd.service_name(name), ("ExecStart", *_SINGLE.split(), *_LISTS.split()))
+    text = {key: values.get(key, [""])[0] for key in _SINGLE.split()}
+    lists = {key: systemd.split_words(" ".join(values.get(key, []))) for key in _LISTS.split()}
+    starts = [_EXEC_START.match(line) for line in values.get("ExecStart", [])]
+    commands = [shutil.which(match.group(1), path=_PATH) or match.group(1) for match in starts if match]
+    arguments = [match.group(2) for match in starts if match]
+    return Service(text["Id"] or name, text, lists, commands, arguments)
+
+
+def maps_file(pid: int, path: str) -> bool:
+    """Whether a process has a file mapped, by its resolved path."""
+    return os.path.realpath(path) in procfs.mapped_files(pid)
+
+
+def pids_mapping(prefix: str, among: list[int] | None = None) -> list[int]:
+    """Processes that have any file below *prefix* mapped: of the whole host, or among those given."""
+    found = []
+    for pid in procfs.pids() if among is None else among:
+        try:
+            if any(path == prefix or path.startswith(prefix.rstrip("/") + "/") for path in procfs.mapped_files(pid)):
+                found.append(pid)
+        except procfs.ProcfsError:
+            continue  # it ended, or is not ours to read: then it holds nothing of ours either
+    return found
+
+
+def carries(pid: int, environment: Mapping[str, str]) -> bool:
+    """Whether a process was started with the variables of our injection.
+
+    A start script may have put further libraries, or options of a runtime, beside ours. And a program that writes its
+    title over its environment (nginx, PostgreSQL) shows none of the variables any more: then the mapped library has
+    to do.
+    """
+    actual = procfs.environ(pid)
+    if not set(actual) & set(environment):
+        return "LD_PRELOAD" in environment and maps_file(pid, re.split("[: ]", environment["LD_PRELOAD"])[0])
+    return all(_words(name, value) <= _words(name, actual.get(name, "")) for name, value in environment.items())
+
+
+def _words(name: str, value: str) -> set[str]:
+    """What counts in a variable: options of the allocator as they stand, of other lists each word."""
+    return {value} if name == "MALLOC_CONF" else set(re.split("[: ]", value))
+
+
+def pids_under_us(pids: list[int], unit: str, library: str | None = None) -> list[int]:
+    """Those processes that run under our injection for *unit*, whatever its options were.
+
+    By the environment that they were started with or, as that can be overwritten, by what they have mapped: a file of
+    ours, or the *library* that the drop-in names.
+    """
+    prefix = f"prof_prefix:{drop_in.spool_of(unit)}/"
+    ours = set(pids_mapping(ROOT, pids))
+    if library:
+        ours |= set(pids_mapping(os.path.realpath(library), pids))
+    for pid in pids:
+        try:
+            environment = procfs.environ(pid)
+            if prefix in environment.get("MALLOC_CONF", "") or environment.get("OFFHEAP_UNIT") == unit:
+                ours.add(pid)
+        except procfs.ProcessGone:
+            continue
+    return sorted(ours)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The directory of a unit's dumps: made for the service's user, removed when it has been collected."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from functools import partial
+
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.drop_in_files import Changes
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+
+# systemd keeps state directories of units with DynamicUser=yes here, behind a symbolic link (systemd.exec(5)).
+_PRIVATE_ROOT = "/var/lib/private/offheap"
+
+
+class SpoolDirectoryError(Exception):
+    """The spool is not what it has to be, or must not be removed yet."""
+
+
+def make(changes: Changes, spool: str, owner: Owner) -> None:
+    """Make the spool, 0700 and the service user's own; its parent is root's, so that nobody can plant one there."""
+    for path, mode, wanted in ((drop_in.SPOOL_ROOT, 0o755, Owner(0, 0)), (spool, 0o700, owner)):
+        now = _state(path)
+        if now is None:
+            changes.note(path, "", f"directory {mode:o} {wanted.uid}:{wanted.gid}\n")
+            changes.do(partial(_create, path, mode, wanted))
+        elif not stat.S_ISDIR(now.st_mode):
+            raise SpoolDirectoryError(f"{path} exists and is no directory; move it away")
+        elif (stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid) != (mode, wanted.uid, wanted.gid):
+            changes.note(
+                path,
+                f"directory {stat.S_IMODE(now.st_mode):o} {now.st_uid}:{now.st_gid}\n",
+                f"directory {mode:o} {wanted.uid}:{wanted.gid}\n",
+            )
+            changes.do(partial(_own, path, mode, wanted))
+
+
+def _state(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _create(path: str, mode: int, owner: Owner) -> None:
+    os.mkdir(path, 0o700)
+    _own(path, mode, owner)
+
+
+def _own(path: str, mode: int, owner: Owner) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchown(descriptor, owner.uid, owner.gid)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
+
+
+def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
+    """Remove the spool, and the directories above it that are empty then.
+
+    :raises SpoolDirectoryError: while a process still dumps there, or while dumps would be lost.
+    """
+    real = os.path.join(_PRIVATE_ROOT, os.path.basename(spool)) if os.path.islink(spool) else spool
+    if not os.path.isdir(real):
+        if os.path.islink(spool):  # its directory is gone already
+            changes.note(spool, "link\n", "")
+            changes.do(lambda: os.unlink(spool))
+        _remove_empty(changes, os.path.dirname(spool))
+        return
+    if in_use:
+        raise SpoolDirectoryError(f"{spool} stays: the unit still runs under the profiler. Restart it first")
+    left = _uncollected(real)
+    if left and not discard:
+        raise SpoolDirectoryError(
+            f"{spool} stays: {len(left)} dumps in it were not collected, the first is {left[0]}."
+            " Run collect-profiles.yml, or discard them with rollback_discard=true"
+        )
+    changes.note(spool, "directory\n", "")
+    if real != spool:
+        changes.do(lambda: os.unlink(spool))
+    changes.do(lambda: shutil.rmtree(real))
+    for parent in (os.path.dirname(real), os.path.dirname(spool)):
+        _remove_empty(changes, parent)
+
+
+def _uncollected(directory: str) -> list[str]:
+    """Dumps that nobody has collected: collected ones lie in a directory of their own."""
+    return sorted(name for name in os.listdir(directory) if name.endswith(".heap"))
+
+
+def _remove_empty(changes: Changes, path: str) -> None:
+    if os.path.isdir(path) and not os.listdir(path):
+        changes.do(lambda: os.rmdir(path))

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The controller's directory of captures and images.
+
+    <archive>/archive.json                                                       {"format": 2}
+    <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/
+        capture.json, dump.heap.zst, perf.map.gz (where there is one); "removed" alone where it was
+        samples.parquet, once somebody has needed it (sample_files.py)
+    <archive>/images/<build-id>/<file name>
+    <archive>/symcaches/<build-id>.symcache
+    <archive>/.incoming/<random>/                                                 what is being written
+
+A capture never changes. It is written aside, brought to the disk and then put into its place by one rename, so a
+reader sees all of it or nothing, and any number of writers need no lock: what two of them bring at once is the same,
+or it has another name. Names that come from outside are percent-encoded. docs/archive_format.md has it in full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...module_utils.spool import dump
+from ..base.durable import compress, lock, make_directory, rename_directory, sync, write
+from . import capture_facts
+from .capture_facts import ArchiveError
+
+try:
+    import zstandard as _zstandard
+except ImportError:
+    zstandard: Any = None
+else:
+    zstandard = _zstandard
+
+__all__ = ["Archive", "ArchiveError", "Arrived", "Capture", "DumpWriter", "Image", "directory_name"]
+
+FORMAT = 2
+DUMP = "dump.heap.zst"
+#: all that is left of a capture that was removed, so that it is not brought again
+REMOVED = "removed"
+#: a perf map in a capture's directory, compressed with gzip
+PERF_MAP = "perf.map.gz"
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_MAX_NAME = 240
+# Level 3 takes half as long again and packs real dumps no better.
+_LEVEL = 2
+
+
+@dataclass(frozen=True)
+class Image:
+    """An executable file of a process. C(path) is where it lay on the host, C(size) in bytes."""
+
+    path: str
+    build_id: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A dump with its facts. C(time) is when the dump was written, in seconds since the epoch."""
+
+    path: Path
+    host: str
+    unit: str
+    process: str
+    sequence: int
+    time: float
+    facts: dict[str, Any]
+
+    @property
+    def dump(self) -> Path:
+        """The dump as jemalloc wrote it, compressed with zstd."""
+        return self.path / DUMP
+
+    @property
+    def perf_map(self) -> Path | None:
+        """Where the process's compiled code lay (perf_map.py), if that was brought with this dump."""
+        path = self.path / PERF_MAP
+        return path if path.is_file() else None
+
+    @property
+    def images(self) -> list[Image]:
+        """The images whose build is known; C(facts["images"]) has the others too, with the reason."""
+        return [
+            Image(image["path"], image["build_id"], image["size"])
+            for image in self.facts["images"]
+            if image["build_id"] is not None
+        ]
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A dump that is what the facts say (who brings it has checked it), and a perf map with it.
+
+    C(dump) is the file as it is, or as the archive keeps it: then its name ends in C(.zst).
+    """
+
+    facts: dict[str, Any]
+    dump: Path
+    perf_map: Path | None = None
+
+
+def directory_name(text: str) -> str:
+    """A host's or a unit's name as a directory's: what is not [A-Za-z0-9._-], and a dot in front, as %XX of UTF-8."""
+    encoded = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode("utf-8", "replace"))
+    if encoded.startswith("."):
+        encoded = "%2E" + encoded[1:]
+    if not encoded or len(encoded) > _MAX_NAME:
+        raise ArchiveError(f"{text[:100]!r} cannot be the name of a directory: it is empty or too long")
+    return encoded
+
+
+class Archive:
+    """An archive that exists. Made by C(create) or C(open)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._incoming = root / ".incoming"
+
+    @classmethod
+    def open(cls, root: Path) -> Archive:
+        """Raises ArchiveError when there is no archive, or one of another format."""
+        index = root / "archive.json"
+        try:
+            found = json.loads(index.read_text(encoding="utf-8"))
+        except FileNotFoundError as exc:
+            raise ArchiveError(
+                f"there is no archive in {root}: collect_profiles (the module heap_fetch, or fab collect) makes it; if"
+                " it lies elsewhere, say so with offheap_archive"
+            ) from exc
+        except (OSError, ValueError) as exc:
+            raise ArchiveError(f"cannot read {index}: {exc}") from exc
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise ArchiveError(
+                f"{index} is not of format {FORMAT}, the one that this version of the collection knows; use the version"
+                " that made the archive, or collect into a new directory"
+            )
+        return cls(root)
+
+    @classmethod
+    def create(cls, root: Path) -> Archive:
+        """Open the archive, and make it first where there is none. A directory that holds other things is refused."""
+        if (root / "archive.json").exists():
+            return cls.open(root)
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            strange = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
+            if strange and not (root / "archive.json").exists():
+                raise ArchiveError(
+                    f"{root} is no archive and not empty (it holds {strange[0]}); name another directory"
+                )
+            archive = cls(root)
+            with archive.incoming() as aside:
+                write(aside / "archive.json", json.dumps({"format": FORMAT}).encode() + b"\n")
+                os.rename(aside / "archive.json", root / "archive.json")
+            sync(root)
+        except OSError as exc:
+            raise ArchiveError(f"cannot make the archive {root}: {exc}") from exc
+        return archive
+
+    @property
+    def symcaches(self) -> Path:
+        """Directory of symbol caches by build-id, made on demand."""
+        path = self.root / "symcaches"
+        path.mkdir(exist_ok=True)
+        return path
+
+    @contextlib.contextmanager
+    def incoming(self) -> Iterator[Path]:
+        """A new directory on the archive's file system, gone afterwards. Clears what killed runs have left.
+
+        The owner of such a directory holds a lock on it, which the kernel takes back whatever the owner's end.
+        """
+        try:
+            self._incoming.mkdir(exist_ok=True)
+            self._clear_stale()
+            path, held = self._new_aside()
+        except OSError as exc:
+            raise ArchiveError(f"cannot write to the archive {self.root}: {exc}") from exc
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(held)
+
+    def _new_aside(self) -> tuple[Path, int]:
+        while True:
+            path = Path(tempfile.mkdtemp(dir=self._incoming))
+            # Between these two steps another writer can take it for stale. Then there is a new one.
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                held = lock(path)
+                if path.exists():
+                    return path, held
+                os.close(held)
+
+    def _clear_stale(self) -> None:
+        for entry in self._incoming.iterdir():
+            with contextlib.suppress(OSError):
+                held = lock(entry)
+                shutil.rmtree(entry, ignore_errors=True)
+                os.close(held)
+
+    def captures(self, unit: str | None = None, host: str | None = None) -> list[Capture]:
+        """All captures, or those of a unit or host, by unit, host, process and sequence. Raises ArchiveError."""
+        pattern = "/".join(
+            ("*" if unit is None else directory_name(unit), "*" if host is None else directory_name(host), "*", "*")
+        )
+        found = []
+        for path in (self.root / "captures").glob(pattern):
+            if any(part.startswith(".") for part in path.relative_to(self.root).parts) or _is_removed(path):
+                continue
+            try:
+                found.append(self._read_capture(path))
+            except ArchiveError:
+                if path.is_dir() and not _is_removed(path):  # else another process has just removed it
+                    raise
+        return sorted(found, key=lambda capture: (capture.unit, capture.host, capture.process, capture.sequence))
+
+    def _read_capture(self, path: Path) -> Capture:
+        try:
+            facts = capture_facts.check(json.loads((path / "capture.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, ArchiveError) as exc:
+            raise ArchiveError(f"{path} is damaged: {exc}; remove it, the other captures do not need it") from exc
+        return _capture(path, facts)
+
+    def place(self, facts: dict[str, Any]) -> Path:
+        """Where a capture with these facts lies or would lie. Raises ArchiveError when the facts are not sound."""
+        facts = capture_facts.check(facts)
+        capture = _capture(Path(), facts)
+        return self.root.joinpath(
+            "captures",
+            directory_name(capture.unit),
+            directory_name(capture.host),
+            capture.process,
+            f"{capture.sequence:06d}-{facts['dump']['sha256'][:12]}",
+        )
+
+    def has(self, facts: dict[str, Any]) -> bool:
+        """Whether the archive has this very dump, or had it."""
+        place = self.place(facts)
+        if not place.is_dir():
+            return False
+        # Its host will be told that it is safe. Whoever brought it may have been killed before the disk had it.
+        with _failing(f"cannot read {place.parent}"):
+            sync(place.parent)
+        return True
+
+    def add_capture(self, facts: dict[str, Any], dump_file: Path, perf_map: Path | None = None) -> tuple[Capture, bool]:
+        """As C(add_captures), of a single one."""
+        with self.incoming() as aside:
+            (added,) = self.add_captures([Arrived(facts, dump_file, perf_map)], aside)
+        return added
+
+    def add_captures(self, arrived: Iterable[Arrived], aside: Path) -> list[tuple[Capture, bool]]:
+        """Bring dumps in. Returns the captures, each with False where it was there already.
+
+        Each is there when it is whole, and when all are returned no power failure takes them back. What was removed
+        from the archive comes back. C(aside) is a directory of C(incoming) that nothing else was brought in from.
+        """
+        found = [
+            self._add(one, self.place(one.facts), aside / f"capture-{number}") for number, one in enumerate(arrived)
+        ]
+        for parent in {capture.path.parent for capture, _added in found}:
+            with _failing(f"cannot write {parent}"):
+                sync(parent)
+        return found
+
+    def _add(self, arrived: Arrived, place: Path, capture: Path) -> tuple[Capture, bool]:
+        if place.is_dir() and not _is_removed(place):
+            return self._read_capture(place), False
+        with _failing(f"cannot write the capture {place}"):
+            capture.mkdir()
+            if arrived.dump.suffix == ".zst":
+                os.rename(arrived.dump, capture / DUMP)
+            else:
+                _pack(arrived.dump, capture / DUMP)
+            sync(capture / DUMP)
+            if arrived.perf_map is not None:
+                compress(arrived.perf_map, capture / PERF_MAP)
+            write(capture / "capture.json", json.dumps(arrived.facts, sort_keys=True).encode() + b"\n")
+            sync(capture)
+            make_directory(place.parent)
+            if _is_removed(place):
+                os.rename(place, capture.with_suffix(f".{REMOVED}"))
+            if rename_directory(capture, place):
+                return _capture(place, arrived.facts), True
+        return self._read_capture(place), False
+
+    def remove_capture(self, capture: Capture) -> None:
+        """Take a capture out. Its place remains, empty, so that it is not brought again from its host."""
+        with self.incoming() as aside, _failing(f"cannot remove {capture.path}"):
+            (aside / "place").mkdir()
+            write(aside / "place" / REMOVED, b"")
+            with contextlib.suppress(FileNotFoundError):  # another process was first
+                os.rename(capture.path, aside / "capture")
+                rename_directory(aside / "place", capture.path)
+                sync(capture.path.parent)
+
+    def add_image(self, build_id: str, basename: str, source: Path) -> Path:
+        """Bring an image in, unless the archive has one of this build. The caller has checked that it is this build."""
+        existing = self.image(build_id)
+        if existing is not None:
+            return existing
+        place = self._image_directory(build_id) / directory_name(basename)
+        with self.incoming() as aside, _failing(f"cannot write the image {place}"):
+            self._bring(source, aside / "image")
+            make_directory(place.parent)
+            os.rename(aside / "image", place)
+            sync(place.parent)
+        return place
+
+    def image(self, build_id: str) -> Path | None:
+        """The file of a build, or None."""
+        directory = self._image_directory(build_id)
+        if not directory.is_dir():
+            return None
+        return next((path for path in sorted(directory.iterdir()) if path.is_file() and path.name[0] != "."), None)
+
+    def missing_images(self, build_ids: Iterable[str]) -> list[str]:
+        """Those that the archive does not have, in their order and once each."""
+        return [build_id for build_id in dict.fromkeys(build_ids) if self.image(build_id) is None]
+
+    def _image_directory(self, build_id: str) -> Path:
+        if not capture_facts.is_build_id(build_id):
+            raise ArchiveError(f"{str(build_id)[:100]!r} is not a build-id")
+        return self.root / "images" / build_id
+
+    def _bring(self, source: Path, target: Path) -> None:
+        if self._incoming in source.parents:
+            os.rename(source, target)
+        else:
+            shutil.copyfile(source, target)
+        sync(target)
+
+
+class DumpWriter:
+    """Writes a dump of C(size) bytes into a new file, as the archive keeps it. Use it as a context manager."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._file = path.open("xb")
+        compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+        self._stream = compressor.stream_writer(self._file, size=size)
+        self._digest = hashlib.sha256()
+
+    def write(self, block: bytes) -> None:
+        self._digest.update(block)
+        self._stream.write(block)
+
+    @property
+    def sha256(self) -> str:
+        """Of what was written, in hex."""
+        return self._digest.hexdigest()
+
+    def __enter__(self) -> DumpWriter:
+        return self
+
+    def __exit__(self, error: object, *_exc: object) -> None:
+        with self._file:
+            if error is None:  # else what is there is not the whole, and cannot be ended
+                self._stream.close()
+        del self._stream  # megabytes, and the checksum may be asked for much later
+
+
+def _pack(source: Path, target: Path) -> None:
+    with source.open("rb") as stream, DumpWriter(target, source.stat().st_size) as output:
+        shutil.copyfileobj(stream, output, 1 << 20)
+
+
+def zstandard_missing() -> bool:
+    """Whether the library zstandard is not there; writing needs it."""
+    return zstandard is None
+
+
+def _is_removed(path: Path) -> bool:
+    return (path / REMOVED).is_file() and not (path / "capture.json").is_file()
+
+
+def _capture(path: Path, facts: dict[str, Any]) -> Capture:
+    name = dump.parse_name(facts["dump"]["name"])
+    return Capture(
+        path=path,
+        host=facts["host"],
+        unit=facts["unit"],
+        process=facts["process"]["key"],
+        sequence=0 if name is None else name.sequence,
+        time=float(facts["dump"]["time"]),
+        facts=facts,
+    )
+
+
+@contextlib.contextmanager
+def _failing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise ArchiveError(f"{what}: {exc}") from exc

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""An archive beside another one at any address that fsspec knows, such as s3://bucket/offheap: copied, never moved.
+
+Archives merge by copying. Where there is no rename, a capture is complete once it has its capture.json, which is
+written last. What comes from elsewhere is checked like what a host sends: facts, checksums, build-ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import posixpath
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...module_utils.formats import elf
+from ...module_utils.runtimes import jit
+from ..base import unpack
+from ..columns import sample_cache
+from ..columns.parquet import NAME as SAMPLES
+from ..columns.parquet import SamplesError
+from ..readers.heap_v2 import HeapFormatError
+from . import capture_facts
+from .archive import DUMP, FORMAT, PERF_MAP, Archive, ArchiveError, Capture
+
+try:
+    import fsspec as _fsspec
+except ImportError:
+    fsspec: Any = None
+else:
+    fsspec = _fsspec
+
+_INDEX, _FACTS = "archive.json", "capture.json"
+_MOST_FACTS = 64 << 20
+_LARGEST_DUMP = 1 << 30
+_LARGEST_IMAGE = 4 << 30
+_PIECE = 1 << 20
+
+
+@dataclass
+class Copied:
+    """How many captures and images were copied, or would be."""
+
+    captures: int = 0
+    images: int = 0
+
+
+def fsspec_missing() -> bool:
+    """Whether the library fsspec is not there; everything here needs it."""
+    return fsspec is None
+
+
+class Remote:
+    """An archive at an address. ``options`` are those of the file system, such as keys. Raises ArchiveError."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self.url = url
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url, **options)
+            found = self._files.find(self._root) if self._files.exists(self._root) else []
+            self._paths = {posixpath.relpath(path, self._root) for path in found}
+        except (ImportError, OSError, ValueError, TypeError) as error:
+            raise ArchiveError(f"{url} cannot be read: {type(error).__name__}: {error}") from error
+
+    def push(self, archive: Archive, dry: bool = False) -> Copied:
+        """Copy there what is not there yet. Raises ArchiveError."""
+        copied = Copied()
+        self._check_index(make=not dry)
+        for path in sorted((archive.root / "images").glob("*/*")):
+            name = path.relative_to(archive.root).as_posix()
+            if path.is_file() and not path.name.startswith(".") and name not in self._paths:
+                copied.images += 1
+                if not dry:
+                    self._put(path, name)
+        for capture in archive.captures():
+            place = capture.path.relative_to(archive.root).as_posix()
+            if f"{place}/{_FACTS}" in self._paths:
+                continue
+            copied.captures += 1
+            if not dry:
+                self._put_capture(archive, capture, place)
+        return copied
+
+    def _put_capture(self, archive: Archive, capture: Capture, place: str) -> None:
+        """With its samples, since nobody makes them there."""
+        with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
+            kept = os.access(archive.root, os.W_OK)
+            files = {path.name: path for path in capture.path.iterdir()}
+            with contextlib.suppress(SamplesError):
+                files[SAMPLES] = sample_cache.of(archive, capture, None if kept else Path(passing))
+            for name in sorted(files, key=lambda name: name == _FACTS):
+                self._put(files[name], f"{place}/{name}")
+
+    def pull(self, archive: Archive, warn: Callable[[str], None], dry: bool = False) -> Copied:
+        """Copy from there what the archive does not have. What is not sound is told and left. Raises ArchiveError."""
+        copied = Copied()
+        self._check_index(make=False)
+        facts_of = [
+            path for path in sorted(self._paths) if path.startswith("captures/") and path.endswith(f"/{_FACTS}")
+        ]
+        wanted: dict[str, None] = {}
+        with archive.incoming() as aside:
+            for path in facts_of:
+                place = posixpath.dirname(path)
+                try:
+                    if not (archive.root / "captures" / _inside(place)).is_dir():
+                        facts = self._facts(archive, place)
+                        if not dry:
+                            self._add(archive, facts, place, aside)
+                        copied.captures += 1
+                        wanted.update((image["build_id"], None) for image in facts["images"] if image["build_id"])
+                except (ArchiveError, HeapFormatError, ValueError) as error:
+                    warn(f"{self.url}/{place} was left: {error}")
+            copied.images = self._add_images(archive, archive.missing_images(wanted), aside, warn, dry)
+        return copied
+
+    def _check_index(self, make: bool) -> None:
+        if _INDEX in self._paths:
+            try:
+                found = json.loads(self._read(_INDEX, 1 << 16))
+            except ValueError as error:
+                raise ArchiveError(f"{self.url}/{_INDEX} is no JSON: {error}") from error
+            if not isinstance(found, dict) or found.get("format") != FORMAT:
+                raise ArchiveError(f"{self.url} is not an archive of format {FORMAT}")
+        elif self._paths:
+            raise ArchiveError(f"{self.url} is no archive and not empty; name another place")
+        elif make:
+            self._pipe(_INDEX, json.dumps({"format": FORMAT}).encode() + b"\n")
+
+    def _facts(self, archive: Archive, place: str) -> dict[str, Any]:
+        facts = capture_facts.check(json.loads(self._read(f"{place}/{_FACTS}", _MOST_FACTS)))
+        if archive.place(facts).relative_to(archive.root).as_posix() != place:
+            raise ArchiveError("its facts belong to another place")
+        if facts["dump"]["size"] > _LARGEST_DUMP:
+            raise ArchiveError("its dump is too large")
+        return facts
+
+    def _add(self, archive: Archive, facts: dict[str, Any], place: str, aside: Path) -> None:
+        data = self._read(f"{place}/{DUMP}", _LARGEST_DUMP)
+        content = unpack.unpack(data, DUMP, max(facts["dump"]["size"], len(data)))
+        if hashlib.sha256(content).hexdigest() != facts["dump"]["sha256"]:
+            raise ArchiveError("its dump has another checksum than its facts say")
+        (aside / "dump").write_bytes(content)
+        perf_map = None
+        if f"{place}/{PERF_MAP}" in self._paths:
+            perf_map = aside / "perf.map"
+            _gunzip(self._get(f"{place}/{PERF_MAP}", aside / "packed", jit.MAX_MAP), perf_map)
+        archive.add_capture(facts, aside / "dump", perf_map)
+
+    def _add_images(
+        self, archive: Archive, build_ids: Iterable[str], aside: Path, warn: Callable[[str], None], dry: bool
+    ) -> int:
+        names = {
+            posixpath.basename(posixpath.dirname(path)): path for path in self._paths if path.startswith("images/")
+        }
+        count = 0
+        for build_id in build_ids:
+            if build_id not in names:
+                continue
+            count += 1
+            if dry:
+                continue
+            try:
+                file = self._get(names[build_id], aside / "image", _LARGEST_IMAGE)
+                if elf.read(file).build_id != build_id:
+                    raise ArchiveError("it is another build")
+                archive.add_image(build_id, posixpath.basename(names[build_id]), file)
+            except (ArchiveError, elf.ElfError) as error:
+                count -= 1
+                warn(f"{self.url}/{names[build_id]} was left: {error}")
+        return count
+
+    def _put(self, source: Path, name: str) -> None:
+        with self._talking(name):
+            self._files.makedirs(posixpath.dirname(self._at(name)), exist_ok=True)
+            self._files.put_file(str(source), self._at(name))
+
+    def _pipe(self, name: str, content: bytes) -> None:
+        with self._talking(name):
+            self._files.makedirs(self._root, exist_ok=True)
+            self._files.pipe_file(self._at(name), content)
+
+    def _read(self, name: str, limit: int) -> bytes:
+        with self._talking(name):
+            self._check_size(name, limit)
+            content: bytes = self._files.cat_file(self._at(name))
+            return content
+
+    def _get(self, name: str, target: Path, limit: int) -> Path:
+        with self._talking(name):
+            self._check_size(name, limit)
+            self._files.get_file(self._at(name), str(target))
+            return target
+
+    def _check_size(self, name: str, limit: int) -> None:
+        size = self._files.size(self._at(name))
+        if size is None or size > limit:
+            raise ArchiveError(f"{posixpath.basename(name)} is larger than {limit} bytes")
+
+    def _at(self, name: str) -> str:
+        return posixpath.join(self._root, name)
+
+    @contextlib.contextmanager
+    def _talking(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ArchiveError(f"{self.url}/{name}: {error}") from error
+
+
+def _inside(place: str) -> Path:
+    """The part of a capture's path below C(captures). Raises ArchiveError where that would lead elsewhere."""
+    parts = place.split("/")
+    if len(parts) != 5 or any(part in ("", ".", "..") for part in parts):
+        raise ArchiveError("that is no place of a capture")
+    return Path(*parts[1:])
+
+
+def _gunzip(source: Path, target: Path) -> None:
+    try:
+        with gzip.open(source) as stream, target.open("wb") as plain:
+            for _piece in range(-(-jit.MAX_MAP // _PIECE)):
+                plain.write(stream.read(_PIECE))
+            if stream.read(1):
+                raise ArchiveError("its perf map is too large")
+    except (OSError, EOFError, zlib.error) as error:
+        raise ArchiveError(f"its perf map cannot be unpacked: {error}") from error

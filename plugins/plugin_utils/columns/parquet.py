@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The samples of one capture as a Parquet file: what the numbers of the dump say, and where in which image.
+
+No names of functions: those need images, which may be brought later, and the file does not change then. A place is
+known by build-id and file offset, so the same stack has the same number in every process on every host.
+
+One row per stack of the dump. docs/archive_format.md describes the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..model.samples import BYTES, OBJECTS, unbiased
+from ..readers import heap_v2
+from ..readers.heap_v2 import Dump
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Integers = NDArray[numpy.int64]
+    Numbers = NDArray[numpy.float64]
+
+try:
+    import numpy as np
+    import pyarrow as _pyarrow
+    import pyarrow.parquet as _parquet
+except ImportError:
+    pa: Any = None
+    pq: Any = None
+else:
+    pa, pq = _pyarrow, _parquet
+
+FORMAT = 1
+NAME = "samples.parquet"
+#: the module of code that a runtime has compiled, and of what lies nowhere
+JIT, UNMAPPED = "[jit]", ""
+_VALUES = ("objects", "bytes", "accum_objects", "accum_bytes")
+# Seconds since the epoch that a timestamp in microseconds can hold.
+_LATEST = 1e11
+
+
+class SamplesError(Exception):
+    """A file of samples cannot be read. The message says which and why."""
+
+
+class Place(NamedTuple):
+    """A place in an image: C(module) is the mapped path, C(offset) the position in the file of the call's last byte.
+
+    For code that no file holds, C(module) is JIT or UNMAPPED and C(offset) the address.
+    """
+
+    module: str
+    build_id: str
+    offset: int
+
+
+def pyarrow_missing() -> bool:
+    """Whether the library pyarrow is not there; everything here needs it."""
+    return pa is None
+
+
+def write(path: Path, dump: Dump, facts: Mapping[str, Any], sequence: int) -> None:
+    """Write the samples of a dump that has these (checked) facts. Raises OSError."""
+    build_ids = {image["path"]: image["build_id"] for image in facts["images"] if image["build_id"]}
+    places = _places(dump, build_ids)
+    ends = np.array(dump.stack_ends, dtype=np.int64)
+    bounds = np.concatenate((np.zeros(1, dtype=np.int64), ends))
+    addresses = np.array(dump.stack_addresses, dtype=np.int64)
+    count = len(ends)
+    values = unbiased(dump.counts, dump.sample_interval)
+    columns: dict[str, Any] = {
+        "unit": _constant(facts["unit"], count),
+        "host": _constant(facts["host"], count),
+        "process": _constant(facts["process"]["key"], count),
+        "label": _constant(facts.get("label"), count),
+        "sequence": pa.array(np.full(count, sequence, dtype=np.int64)),
+        "time": pa.array([_moment(facts["dump"]["time"])] * count, pa.timestamp("us")),
+        "sample_interval": pa.array(np.full(count, min(dump.sample_interval, (1 << 63) - 1), dtype=np.int64)),
+        "stack": pa.array(_stack_numbers(places, addresses, bounds)),
+        **{name: pa.array(row) for name, row in zip(_VALUES, values, strict=True)},
+        "frames": _list_of(bounds, _frames(places, addresses)),
+        "threads": _threads(dump, count),
+    }
+    table = pa.table(columns, metadata={"offheap.samples": str(FORMAT)})
+    pq.write_table(
+        table, path, compression="zstd", use_dictionary=True, write_statistics=["time", "stack"], store_schema=True
+    )
+
+
+def read_values(path: Path) -> tuple[Integers, Numbers, Numbers]:
+    """(stack, live objects, live bytes) by row. Raises SamplesError."""
+    table = _read(path, ["stack", "objects", "bytes"])
+    stack, objects, size = (table.column(name).to_numpy() for name in ("stack", "objects", "bytes"))
+    return stack, objects, size
+
+
+def read_interval(path: Path) -> int:
+    """The sample interval in bytes, 0 of a dump without stacks. Raises SamplesError."""
+    values = _read(path, ["sample_interval"]).column("sample_interval")
+    return values[0].as_py() if len(values) else 0
+
+
+def read_stacks(path: Path) -> tuple[Integers, list[Place], Integers, Integers]:
+    """(stack by row, distinct places, for each frame of all rows the position of its place, bounds of the rows).
+
+    Row ``i`` has the frames ``bounds[i]:bounds[i + 1]``, leaf first. Raises SamplesError.
+    """
+    table = _read(path, ["stack", "frames"]).combine_chunks()
+    frames = table.column("frames").combine_chunks()
+    if isinstance(frames, pa.ChunkedArray):
+        frames = frames.chunk(0) if frames.num_chunks else pa.array([], frames.type)
+    flat = frames.flatten()
+    bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(frames.value_lengths().to_numpy(), dtype=np.int64)))
+    modules, module = _encoded(flat.field("module"))
+    build_ids, build_id = _encoded(flat.field("build_id"))
+    offset = flat.field("offset").to_numpy(zero_copy_only=False)
+    offsets, number = np.unique(offset, return_inverse=True)
+    image = module * max(len(build_ids), 1) + build_id
+    _keys, first, position = np.unique(image * max(len(offsets), 1) + number, return_index=True, return_inverse=True)
+    places = [Place(modules[module[at]] or "", build_ids[build_id[at]] or "", int(offset[at])) for at in first.tolist()]
+    return table.column("stack").to_numpy(), places, position, bounds
+
+
+def _read(path: Path, columns: Sequence[str]) -> Any:
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.read(columns=list(columns), use_threads=False)
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise SamplesError(f"{path}: {error}") from error
+
+
+def _encoded(column: Any) -> tuple[list[str | None], Integers]:
+    """(distinct texts, for each row the position of its own)"""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode("encode")
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+class _Places(NamedTuple):
+    """Where each of the dump's addresses lies: C(images) has the position in C(names), of (module, build-id)."""
+
+    names: list[tuple[str, str]]
+    images: Integers
+    offsets: NDArray[numpy.uint64]
+
+
+def _places(dump: Dump, build_ids: Mapping[str, str]) -> _Places:
+    """All addresses are those of returns: the call ends one byte before."""
+    mappings = sorted(dump.mappings, key=lambda mapping: mapping.start)
+    names = [*(_name(mapping, build_ids) for mapping in mappings), (UNMAPPED, "")]
+    starts = np.array([mapping.start for mapping in mappings], dtype=np.uint64)
+    # The last one is for what lies in no mapping; before the first mapping, the position -1 leads there too.
+    ends = np.array([*(mapping.end for mapping in mappings), 0], dtype=np.uint64)
+    shifts = np.array([*map(_shift, mappings), 0], dtype=np.uint64)
+    addresses = np.array(dump.addresses, dtype=np.uint64)
+    calls = addresses - (addresses > 0)
+    position = np.searchsorted(starts, calls, side="right") - 1
+    position[calls >= ends[position]] = len(mappings)
+    used, images = np.unique(position, return_inverse=True)
+    return _Places([names[at] for at in used.tolist()], images, calls + shifts[position])
+
+
+def _shift(mapping: heap_v2.Mapping) -> int:
+    """From an address to the position in the file, modulo 2^64; code of no file keeps its address."""
+    return (mapping.offset - mapping.start) % (1 << 64) if mapping.path.startswith("/") else 0
+
+
+def _name(mapping: heap_v2.Mapping, build_ids: Mapping[str, str]) -> tuple[str, str]:
+    """(module, build-id)"""
+    if not mapping.path.startswith("/"):
+        named = mapping.path if mapping.path.startswith("[v") else ""
+        return named or (JIT if mapping.executable else UNMAPPED), ""
+    path = mapping.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return path, build_ids.get(mapping.path + (" (deleted)" if mapping.deleted else ""), "")
+
+
+def _stack_numbers(places: _Places, addresses: Integers, bounds: Integers) -> Integers:
+    """A number for each stack that the same places always give (a 64-bit hash)."""
+    prefixes = [(build_id or module).encode() for module, build_id in places.names]
+    named = zip(places.images.tolist(), places.offsets.tolist(), strict=True)
+    known = b"".join([blake2b(b"%b+%d" % (prefixes[at], offset), digest_size=8).digest() for at, offset in named])
+    data = np.frombuffer(known, dtype=np.int64)[addresses].tobytes() if len(addresses) else b""
+    limits = (8 * bounds).tolist()
+    hashed = [blake2b(data[a:b], digest_size=8).digest() for a, b in pairwise(limits)]
+    return np.frombuffer(b"".join(hashed), dtype=np.int64)
+
+
+def _frames(places: _Places, addresses: Integers) -> Any:
+    images = places.images[addresses]
+    modules, build_ids = ([name[part] for name in places.names] for part in (0, 1))
+    offsets = (places.offsets & np.uint64((1 << 63) - 1)).astype(np.int64)
+    return pa.StructArray.from_arrays(
+        [_chosen(modules, images), _chosen(build_ids, images), pa.array(offsets[addresses])],
+        names=["module", "build_id", "offset"],
+    )
+
+
+def _chosen(texts: Sequence[str], positions: Integers) -> Any:
+    """The text at each of the positions, each text kept once."""
+    known = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    numbers = np.array([known[text] for text in texts], dtype=np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(numbers[positions]), pa.array(list(known), pa.string()))
+
+
+def _threads(dump: Dump, count: int) -> Any:
+    """For each stack, what each thread holds; a thread is jemalloc's own number of it."""
+    names = {thread.uid: thread.name for thread in dump.threads}
+    lengths = np.bincount(np.array(dump.thread_stack, dtype=np.int64), minlength=count)
+    bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)))
+    number = np.array(dump.thread_uid, dtype=np.uint64)
+    threads, position = np.unique(number, return_inverse=True)
+    values = unbiased(dump.thread_counts, dump.sample_interval)
+    columns = pa.StructArray.from_arrays(
+        [
+            pa.array(number),
+            pa.array([names.get(uid) or None for uid in threads.tolist()], pa.string())
+            .take(pa.array(position))
+            .dictionary_encode(),
+            pa.array(values[OBJECTS]),
+            pa.array(values[BYTES]),
+        ],
+        names=["thread", "name", "objects", "bytes"],
+    )
+    return _list_of(bounds, columns)
+
+
+def _list_of(bounds: Integers, values: Any) -> Any:
+    return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values)
+
+
+def _constant(text: str | None, count: int) -> Any:
+    indices = pa.array(np.zeros(count, dtype=np.int32))
+    if text is None:
+        return pa.nulls(count, pa.dictionary(pa.int32(), pa.string()))
+    return pa.DictionaryArray.from_arrays(indices, pa.array([text], pa.string()))
+
+
+def _moment(seconds: float) -> int | None:
+    return round(seconds * 1e6) if 0 <= seconds < _LATEST else None

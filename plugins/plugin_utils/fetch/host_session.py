@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A session with a host: our own target code, sent over a stream of bytes and run from memory, asked and answering.
+
+The console has one with each host, and heap_fetch where Ansible's connection is OpenSSH.
+
+What is sent is what the modules run (module_utils), as a zip archive that the host's Python imports from a file
+without a name (memfd_create(2)): nothing is written to the host, and it ends with the stream.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import secrets
+import shlex
+import socket
+import subprocess
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from ...module_utils.formats import wire
+
+PACKAGE = "ansible_collections.offheap.profiler.plugins.module_utils"
+_MODULE_UTILS = Path(__file__).resolve().parents[2] / "module_utils"
+#: listings of thousands of dumps
+_MAX_ANSWER = 64 << 20
+#: what a shell or sudo may say before our own code speaks
+_MAX_GREETING = 64 << 10
+_BOOTSTRAP = """
+import os, sys
+source, target = sys.stdin.buffer, sys.stdout.buffer
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+target.write(b"{ready}\\n"); target.flush()
+size = int(source.readline())
+code = os.memfd_create("offheap")
+with open(code, "wb", closefd=False) as stream: stream.write(source.read(size))
+sys.dont_write_bytecode = True
+sys.path.insert(0, "/proc/self/fd/%d" % code)
+from {package}.session import server
+server.serve(source, target)
+"""
+
+
+class SessionError(Exception):
+    """The session could not be begun, has ended, or makes no sense. The message says which and what to do."""
+
+
+class PasswordRefused(SessionError):
+    """sudo did not take the password. To try again with the same one could lock the account."""
+
+
+class HostError(Exception):
+    """The host did as it was asked, and failed. The message is the host's."""
+
+
+class Stream(Protocol):
+    """A command that runs on a host, by its standard input and (with standard error in it) output."""
+
+    def send(self, block: bytes) -> None:
+        """Write all of it. Raises OSError."""
+
+    def receive(self, most: int) -> bytes:
+        """At least one byte and at most C(most); nothing at the end. Raises OSError, TimeoutError too."""
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long C(send) and C(receive) wait for the other end."""
+
+    def close(self) -> None:
+        """End the command."""
+
+
+class ProcessStream:
+    """A process of this machine. Its standard error is in its output, unless C(errors) takes it."""
+
+    def __init__(self, arguments: Sequence[str | bytes], timeout: float, errors: IO[bytes] | None = None) -> None:
+        """Raises OSError."""
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(timeout)
+        with theirs:
+            fd = theirs.fileno()
+            self._process = subprocess.Popen(arguments, stdin=fd, stdout=fd, stderr=fd if errors is None else errors)
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of a process that has ended."""
+        return self._process.returncode
+
+    def send(self, block: bytes) -> None:
+        self._socket.sendall(block)
+
+    def receive(self, most: int) -> bytes:
+        return self._socket.recv(most)
+
+    def set_timeout(self, seconds: float) -> None:
+        self._socket.settimeout(seconds)
+
+    def close(self) -> None:
+        self._socket.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def command(python: str, become: bool, become_user: str) -> tuple[str, str, str]:
+    """(the shell's command line, the word that says that our code runs, sudo's prompt for a password)"""
+    token = secrets.token_hex(8)
+    ready, prompt = f"offheap-ready-{token}", f"offheap-password-{token}:"
+    # Alone: what lies in the host's environment or site-packages has no business in a process of root's.
+    line = [python, "-IS", "-c", _BOOTSTRAP.format(ready=ready, package=PACKAGE)]
+    if become:
+        line = ["sudo", "-S", "-p", prompt, "-u", become_user, "--", *line]
+    return shlex.join(line), ready, prompt
+
+
+@functools.cache
+def _code() -> bytes:
+    """The zip archive of module_utils and its rooms, packages above it empty."""
+    packed = io.BytesIO()
+    root = Path(*PACKAGE.split("."))
+    files = {root / path.relative_to(_MODULE_UTILS): path for path in sorted(_MODULE_UTILS.rglob("*.py"))}
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        # Python 3.8 finds a package in a zip archive only by a file of its own.
+        for package in sorted({parent for name in files for parent in name.parents if parent.name}):
+            archive.writestr(str(package / "__init__.py"), "")
+        for name, path in files.items():
+            archive.write(path, str(name))
+    return packed.getvalue()
+
+
+class Session:
+    """A session that has begun. Use it as a context manager; C(timeout) of a request is in seconds of silence."""
+
+    def __init__(self, stream: Stream, ready: str, prompt: str, password: Callable[[], str | None]) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+        try:
+            self._begin(ready.encode(), prompt.encode(), password)
+        except OSError as error:
+            self.close()
+            raise SessionError(f"no session: {_reason(error)}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it. What runs on the host ends with its input."""
+        self._stream.close()
+
+    def _begin(self, ready: bytes, prompt: bytes, password: Callable[[], str | None]) -> None:
+        """Wait until our code runs, give sudo its password if it asks, and send the rest of the code."""
+        asked = 0
+        while ready + b"\n" not in self._buffer:
+            if self._buffer.count(prompt) > asked:
+                asked += 1
+                if asked > 1:
+                    raise PasswordRefused("sudo did not take the password")
+                secret = password()
+                if secret is None:
+                    raise SessionError(
+                        "sudo wants a password and there is none: set ansible_become_password in the inventory, or run"
+                        " this in a terminal, where it is asked for"
+                    )
+                self._stream.send(secret.encode() + b"\n")
+            block = self._stream.receive(1 << 16)
+            if not block or len(self._buffer) > _MAX_GREETING:
+                raise SessionError(f"its Python was not started: {_said(bytes(self._buffer).replace(prompt, b''))}")
+            self._buffer += block
+        del self._buffer[: self._buffer.index(ready + b"\n") + len(ready) + 1]
+        code = _code()
+        self._stream.send(b"%d\n" % len(code) + code)
+
+    def ask(
+        self, what: str, timeout: float = 60.0, data: Callable[[bytes], None] | None = None, **request: Any
+    ) -> dict[str, Any]:
+        """The host's answer; blocks that come before it go to C(data). Raises SessionError, HostError."""
+        self._stream.set_timeout(timeout)
+        try:
+            wire.write_message(self._stream.send, {"ask": what, **request})
+            while True:
+                frame = wire.read(self._exactly, _MAX_ANSWER)
+                if frame is None:
+                    raise SessionError("the host ended the session")
+                if frame.message is not None:
+                    return self._answer(frame.message)
+                if data is None:
+                    raise SessionError("the host sent data that nobody asked for")
+                data(frame.data)
+        except wire.FrameError as error:
+            raise SessionError(f"the host does not speak as it should: {error}") from error
+        except OSError as error:
+            raise SessionError(f"the connection broke: {_reason(error)}") from error
+
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(message.get("error"), str):
+            raise HostError(_printable(message["error"]))
+        answer = message.get("answer")
+        if not isinstance(answer, dict):
+            raise SessionError("the host does not speak as it should: neither an answer nor an error")
+        return answer
+
+    def _exactly(self, length: int) -> bytes:
+        """So many bytes, fewer at the end of the stream."""
+        while len(self._buffer) < length:
+            block = self._stream.receive(1 << 18)
+            if not block:
+                break
+            self._buffer += block
+        found = bytes(self._buffer[:length])
+        del self._buffer[:length]
+        return found
+
+
+def _reason(error: OSError) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError) else (error.strerror or str(error))
+
+
+def _said(output: bytes) -> str:
+    lines = [line for line in _printable(output.decode("utf-8", "replace")).splitlines() if line.strip()]
+    return " / ".join(lines[-3:]) or "it said nothing"
+
+
+def _printable(text: str) -> str:
+    """A host's words, without what a terminal would take for more than text."""
+    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text[:2000])

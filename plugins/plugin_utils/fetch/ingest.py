@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A transfer that has arrived, into the archive: everything verified first, and only then stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...module_utils.formats import elf
+from ...module_utils.runtimes import jit
+from ...module_utils.spool import pack
+from ..archive.archive import Archive, Arrived, Capture, DumpWriter
+from ..base.printable import printable
+from . import unpack_tar
+from .plan import Batch, Found
+from .unpack_tar import TransferError
+
+PACKED_NAME = pack.NAME
+
+#: gzip adds less than this to what it cannot shrink, tar a header and a filling for each member
+_OVERHEAD = 1.001
+_PER_MEMBER = 2048
+_FIXED = 65536
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The packed file on the target as the module's step "pack" has announced it."""
+
+    size: int
+    sha256: str
+    members: dict[str, int]
+    skipped: dict[str, str]
+
+
+@dataclass
+class Ingested:
+    """What a transfer brought: captures with True where they are new, build-ids of images, what was not taken and why,
+    and the dumps that are safe now."""
+
+    captures: list[tuple[Capture, bool]] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    safe: list[Found] = field(default_factory=list)
+
+
+def read_packed(data: dict[str, Any], batch: Batch) -> Packed:
+    """Check an announcement against what was asked for. Raises TransferError."""
+    size, sha256, members, skipped = (data.get(key) for key in ("size", "sha256", "members", "skipped"))
+    sizes = batch.sizes()
+    if (
+        not isinstance(sha256, str)
+        or not isinstance(size, int)
+        or not isinstance(members, dict)
+        or not isinstance(skipped, dict)
+    ):
+        raise TransferError("the host did not say what it has packed")
+    made = batch.made()
+    for member in made & set(members):
+        if not isinstance(members[member], int) or not 0 < members[member] <= jit.MAX_MAP:
+            raise TransferError("the host has packed a perf map of an impossible size")
+        sizes[member] = members[member]
+    total = sum(sizes.values())
+    if not 0 < size <= most_packed(sizes):
+        raise TransferError(f"the host has packed {total} bytes into {size}, which cannot be")
+    for member, announced in members.items():
+        if sizes.get(member) != announced:
+            raise TransferError(f"the host has packed {str(member)[:100]!r}, which was not asked for like that")
+    if set(sizes) | made != set(members) | set(skipped):
+        raise TransferError("the host has packed less than it was asked for, without saying why")
+    return Packed(size, sha256, members, {member: str(reason)[:500] for member, reason in skipped.items()})
+
+
+def most_packed(sizes: Mapping[str, int]) -> int:
+    """The most bytes that members of these sizes can be packed into."""
+    return int(sum(sizes.values()) * _OVERHEAD) + len(sizes) * _PER_MEMBER + _FIXED
+
+
+def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Path) -> Ingested:
+    """Verify the file, unpack it into the directory C(aside) and store what it holds.
+
+    Raises TransferError when the file is not what was announced, ArchiveError when the archive cannot be written.
+    """
+    unpack_tar.verify(file, packed.size, packed.sha256)
+    unpacked = _Unpacked(aside, batch, packed)
+    unpack_tar.unpack(file, packed.members, unpacked.open)
+    file.unlink()
+    files = unpacked.files
+    result = Ingested()
+    for member, reason in packed.skipped.items():
+        files.pop(member, None)
+        if member not in batch.maps:
+            result.problems.append(f"{_title(batch, member)} was not packed: {reason}")
+        elif reason not in (jit.ENDED, jit.NONE):
+            result.problems.append(f"{_title(batch, member)}: methods may have no names, since {reason}")
+    for member, image in batch.images.items():
+        if member not in files:
+            continue
+        if _build_id(files[member]) != image.build_id:
+            result.problems.append(f"{_title(batch, member)} is not the build that the host has announced; left out")
+            continue
+        archive.add_image(image.build_id, image.basename, files[member])
+        result.images.append(image.build_id)
+    arrived = []
+    for member, found in batch.dumps.items():
+        if member not in files:
+            continue
+        if unpacked.dumps[member].sha256 != found.facts["dump"]["sha256"]:
+            result.problems.append(f"{_title(batch, member)} changed between listing and packing; left on the host")
+            continue
+        arrived.append(_arrived(batch, packed, found, files[member], files))
+        result.safe.append(found)
+    result.captures = archive.add_captures(arrived, aside)
+    return result
+
+
+class _Unpacked:
+    """The files of a transfer, named by number: C(dumps) as the archive keeps them, the others as they are."""
+
+    def __init__(self, aside: Path, batch: Batch, packed: Packed) -> None:
+        self._aside = aside
+        self._batch = batch
+        self._sizes = packed.members
+        self.files: dict[str, Path] = {}
+        self.dumps: dict[str, DumpWriter] = {}
+
+    def open(self, member: str) -> AbstractContextManager[unpack_tar.Output]:
+        path = self._aside / f"member-{len(self.files)}"
+        if member not in self._batch.dumps:
+            self.files[member] = path
+            return path.open("xb")
+        self.files[member] = path.with_suffix(".zst")
+        self.dumps[member] = DumpWriter(self.files[member], self._sizes[member])
+        return self.dumps[member]
+
+
+def _arrived(batch: Batch, packed: Packed, found: Found, dump: Path, files: dict[str, Path]) -> Arrived:
+    """A dump with its perf map, or with the reason why there is none."""
+    member = next((member for member, dump_of in batch.maps.items() if dump_of is found), None)
+    if member is None:
+        return Arrived(found.facts, dump)
+    told: dict[str, str] = {"source": "beside" if found.map_identity else "process"}
+    if member in packed.skipped:
+        told = {"problem": printable(packed.skipped[member])}
+    return Arrived({**found.facts, "perf_map": told}, dump, files.get(member))
+
+
+def _build_id(file: Path) -> str | None:
+    try:
+        return elf.read(file).build_id
+    except elf.ElfError:
+        return None
+
+
+def _title(batch: Batch, member: str) -> str:
+    if member in batch.maps:
+        facts = batch.maps[member].facts
+        return f"process {facts['process']['pid']} of {facts['unit']}"
+    if member in batch.dumps:
+        facts = batch.dumps[member].facts
+        return f"dump {facts['dump']['name']} of {facts['unit']}"
+    return f"image {batch.images[member].path}"

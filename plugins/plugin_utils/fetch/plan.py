@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What to bring from a target, decided from its listing: checked, without what the archive has, and in batches."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...module_utils.formats import sidecar
+from ...module_utils.runtimes import jit, jvm_heap
+from ..archive import capture_facts
+from ..archive.archive import Archive, ArchiveError
+from .unpack_tar import TransferError
+
+_KINDS = ("incomplete", "unreadable", "writing")
+_MAX_REASON = 500
+_REFUSED = (ArchiveError, sidecar.SidecarError, jvm_heap.JvmMemoryError)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A dump on the target: the facts for the archive, and what makes it recognisable when it is moved there.
+
+    C(jit) tells that its process has compiled code while it ran, C(map_identity) that a perf map lies beside it.
+    """
+
+    facts: dict[str, Any]
+    identity: tuple[int, ...]
+    jit: bool = False
+    map_identity: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        return int(self.facts["dump"]["size"])
+
+    def mark(self) -> dict[str, Any]:
+        """As the module's step "mark" wants it."""
+        return {"unit": self.facts["unit"], "name": self.facts["dump"]["name"], "identity": list(self.identity)}
+
+    @property
+    def map_size(self) -> int:
+        """Bytes of the map beside it."""
+        return self.map_identity[1] if self.map_identity else 0
+
+
+@dataclass(frozen=True)
+class WantedImage:
+    """An image that the archive does not have, and where on the target it may be read."""
+
+    build_id: str
+    path: str
+    size: int
+    sources: tuple[str, ...]
+
+    @property
+    def basename(self) -> str:
+        return posixpath.basename(self.path) or "image"
+
+
+@dataclass
+class Listing:
+    """A target's listing, checked. C(free) is the room for packing, in bytes."""
+
+    captures: list[Found] = field(default_factory=list)
+    images: list[WantedImage] = field(default_factory=list)
+    missing_images: list[dict[str, str]] = field(default_factory=list)
+    others: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    left: int = 0
+    free: int = 0
+
+
+@dataclass
+class Batch:
+    """What goes into one transfer, by the name of the member that holds it. C(maps) has the dump that each is for."""
+
+    dumps: dict[str, Found] = field(default_factory=dict)
+    images: dict[str, WantedImage] = field(default_factory=dict)
+    maps: dict[str, Found] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes before compression."""
+        return sum(self.sizes().values())
+
+    def sizes(self) -> dict[str, int]:
+        """Size in bytes by member, without what is only made while it is packed."""
+        sizes = {member: found.size for member, found in self.dumps.items()}
+        sizes.update((member, image.size) for member, image in self.images.items())
+        sizes.update((member, found.map_size) for member, found in self.maps.items() if found.map_identity)
+        return sizes
+
+    def made(self) -> set[str]:
+        """Members whose size nobody knows before: maps that living processes are asked for."""
+        return {member for member, found in self.maps.items() if not found.map_identity}
+
+    def request(self) -> dict[str, Any]:
+        """As the module's step "pack" wants it."""
+        return {
+            "dumps": [{"member": member, **found.mark()} for member, found in self.dumps.items()],
+            "images": [
+                {"member": member, "build_id": image.build_id, "size": image.size, "sources": list(image.sources)}
+                for member, image in self.images.items()
+            ],
+            "maps": [
+                {
+                    "member": member,
+                    **found.mark(),
+                    "identity": list(found.map_identity) if found.map_identity else None,
+                    "pid": found.facts["process"]["pid"],
+                    "key": found.facts["process"]["key"],
+                }
+                for member, found in self.maps.items()
+            ],
+        }
+
+
+def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int, label: str = "") -> Listing:
+    """Check what the module's step "list" returned. C(host) is the name that we know the target by.
+
+    C(label) becomes part of the facts where there is one.
+
+    Raises TransferError for anything that the module would not have sent.
+    """
+    try:
+        images = [_image(image) for image in _a_list(data, "images")]
+        processes = _a_list(data, "processes")
+        listing = Listing(
+            captures=[_found(entry, host, label, processes, images, max_dump) for entry in _a_list(data, "captures")],
+            others={kind: [_other(entry) for entry in _a_list(data["others"], kind)] for kind in _KINDS},
+            counts={kind: _count(data["counts"][kind]) for kind in _KINDS},
+            absent=[_text(unit) for unit in _a_list(data, "absent")],
+            problems=[_text(problem) for problem in _a_list(data, "problems")],
+            left=_count(data["left"]),
+            free=_count(data["free"]),
+        )
+        used = {index for entry in data["captures"] for index in entry["images"]}
+        _sort_images(listing, [(images[index], data["images"][index]) for index in sorted(used)], max_image)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, *_REFUSED) as exc:
+        raise TransferError(f"the host sent a listing that cannot be right: {type(exc).__name__}: {exc}") from exc
+    return listing
+
+
+def _a_list(data: dict[str, Any], key: str) -> list[Any]:
+    if not isinstance(data[key], list):
+        raise ValueError(f"{key} is not a list")
+    return list(data[key])
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
+        raise ValueError("a number is out of range")
+    return value
+
+
+def _text(value: object) -> str:
+    """Text to be shown to people: short and printable."""
+    if not isinstance(value, str):
+        raise ValueError("a text is none")
+    return "".join(character if character.isprintable() else "?" for character in value[:_MAX_REASON])
+
+
+def _other(entry: dict[str, Any]) -> dict[str, Any]:
+    size = entry["size"]
+    return {
+        "unit": _text(entry["unit"]),
+        "name": _text(entry["name"]),
+        "size": None if size is None else _count(size),
+        "reason": _text(entry["reason"]),
+    }
+
+
+def _image(entry: dict[str, Any]) -> dict[str, Any]:
+    """As capture.json has it."""
+    image = {key: entry[key] for key in ("path", "build_id", "size")}
+    if image["build_id"] is None:
+        image["reason"] = entry["reason"]
+    return image
+
+
+def _found(
+    entry: dict[str, Any], host: str, label: str, processes: list[Any], images: list[dict[str, Any]], max_dump: int
+) -> Found:
+    identity = tuple(_count(part) for part in _a_list(entry, "identity"))
+    if len(identity) != 3 or identity[1] > max_dump:
+        raise ValueError("a dump's size is out of range")
+    process = processes[_count(entry["process"])]
+    facts = {
+        "format": capture_facts.FORMAT,
+        "host": host,
+        "unit": entry["unit"],
+        "dump": {"name": entry["name"], "size": identity[1], "sha256": entry["sha256"], "time": entry["time"]},
+        "process": {key: process[key] for key in ("pid", "key", "boot_id", "start_time", "exe", "cmdline")},
+        "images": [images[_count(index)] for index in _a_list(entry, "images")],
+    }
+    if label:
+        facts["label"] = label
+    if entry.get("agent") is not None:
+        facts["agent"] = sidecar.check(entry["agent"])
+    elif entry.get("agent_problem") is not None:
+        facts["agent"] = {"problem": _text(entry["agent_problem"])}
+    if entry.get("jvm") is not None:
+        facts["jvm"] = jvm_heap.check(entry["jvm"])
+    beside = None if entry.get("map") is None else tuple(_count(part) for part in _a_list(entry, "map"))
+    if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= jit.MAX_MAP):
+        raise ValueError("a perf map's size is out of range")
+    return Found(capture_facts.check(facts), identity, entry.get("jit") is True, beside)
+
+
+def _sort_images(listing: Listing, images: list[tuple[dict[str, Any], dict[str, Any]]], max_image: int) -> None:
+    """Once per build: into those to be brought and those that cannot be."""
+    wanted: dict[str, WantedImage] = {}
+    missing: dict[tuple[str, str], dict[str, str]] = {}
+    for image, entry in images:
+        reason = image.get("reason")
+        if image["build_id"] is not None and image["size"] > max_image:
+            reason = f"larger than max_image ({max_image} bytes)"
+        if reason is not None:
+            path, reason = _text(image["path"]), _text(reason)
+            missing.setdefault((path, reason), {"path": path, "reason": reason})
+        elif image["build_id"] not in wanted:
+            sources = [source for source in (entry["source"], image["path"]) if isinstance(source, str)]
+            wanted[image["build_id"]] = WantedImage(
+                image["build_id"], image["path"], image["size"], tuple(dict.fromkeys(sources))
+            )
+    listing.images = list(wanted.values())
+    listing.missing_images = list(missing.values())
+
+
+def without_known(listing: Listing, archive: Archive | None) -> tuple[list[Found], list[Found], list[WantedImage]]:
+    """New dumps, dumps that the archive has already, and the images it lacks. No archive yet: everything is new."""
+    if archive is None:
+        return listing.captures, [], listing.images
+    new: list[Found] = []
+    known: list[Found] = []
+    for found in listing.captures:
+        (known if archive.has(found.facts) else new).append(found)
+    lacking = set(archive.missing_images(image.build_id for image in listing.images))
+    return new, known, [image for image in listing.images if image.build_id in lacking]
+
+
+def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterator[Batch]:
+    """Transfers of at most C(limit) bytes before compression; something larger goes alone. Images go first.
+
+    A dump's perf map goes with it: one that lies beside it, or for the last dump of each process one as it is now.
+    """
+    batch = Batch()
+    size = 0
+    items: list[Found | WantedImage] = [*images, *dumps]
+    newest = {found.facts["process"]["key"]: found for found in dumps}
+    for item in items:
+        its_size = item.size + (item.map_size if isinstance(item, Found) else 0)
+        if size and size + its_size > limit:
+            yield batch
+            batch, size = Batch(), 0
+        if isinstance(item, Found):
+            if item.map_identity or (item.jit and newest[item.facts["process"]["key"]] is item):
+                batch.maps[f"maps/{len(batch.dumps)}"] = item
+            batch.dumps[f"dumps/{len(batch.dumps)}"] = item
+        else:
+            batch.images[f"images/{item.build_id}"] = item
+        size += its_size
+    if size:
+        yield batch

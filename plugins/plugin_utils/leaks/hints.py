@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Known causes of leaks, matched to suspects. The causes are data: hints.yml, which also describes their form."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..model.profile import Frame
+from .verdict import Answer
+
+try:
+    import yaml
+except ImportError:
+    yaml = None  # type: ignore[assignment]
+
+_OWN = Path(__file__).with_name("hints.yml")
+_WIDTH = 90
+_KEYS = {"id", "title", "match", "within", "verdict", "check", "link"}
+
+
+class HintError(Exception):
+    """A file of hints is not as it must be. The message says which entry and why."""
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A known cause: see hints.yml."""
+
+    id: str
+    title: str
+    check: str
+    link: str
+    patterns: tuple[re.Pattern[str], ...] = ()
+    within: int = 0
+    verdict: str = ""
+
+    @property
+    def text(self) -> str:
+        """Title, check and link, each on its own lines, wrapped for a terminal."""
+        check = textwrap.wrap(self.check, _WIDTH)
+        return "\n".join([f"{self.title}?", *check, *([self.link] if self.link else [])])
+
+    def fits(self, path: Sequence[Frame]) -> bool:
+        """Whether one of the functions of a path (leaf first) is of this cause."""
+        frames = path[: self.within] if self.within else path
+        return any(pattern.fullmatch(frame.label) for frame in frames for pattern in self.patterns)
+
+
+def load(files: Sequence[Path] = ()) -> list[Hint]:
+    """The hints of these files, and behind them our own, without those whose id a file has. Raises HintError."""
+    found: dict[str, Hint] = {}
+    for path in files:
+        for hint in _read(path):
+            found.setdefault(hint.id, hint)
+    for hint in _built_in():
+        found.setdefault(hint.id, hint)
+    return list(found.values())
+
+
+def for_path(hints: Sequence[Hint], path: Sequence[Frame]) -> list[Hint]:
+    """The hints for a suspect's path."""
+    return [hint for hint in hints if hint.fits(path)]
+
+
+def for_verdict(hints: Sequence[Hint], answer: Answer) -> list[Hint]:
+    """The hints for a unit on a host with this verdict."""
+    return [hint for hint in hints if hint.verdict == answer.value]
+
+
+@cache
+def _built_in() -> tuple[Hint, ...]:
+    return tuple(_read(_OWN))
+
+
+def _read(path: Path) -> list[Hint]:
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise HintError(f"{path} cannot be read: {error}") from error
+    if not isinstance(entries, list):
+        raise HintError(f"{path} is not a list of hints")
+    return [_hint(entry, f"{path}, entry {number}") for number, entry in enumerate(entries, 1)]
+
+
+def _hint(entry: Any, where: str) -> Hint:
+    if not isinstance(entry, dict):
+        raise HintError(f"{where} is not a mapping")
+    if unknown := sorted(map(str, set(entry) - _KEYS)):
+        raise HintError(f"{where} has an unknown key {unknown[0]!r}; a hint has {', '.join(sorted(_KEYS))}")
+    texts = {key: entry.get(key, "") for key in ("id", "title", "check", "link", "verdict")}
+    for key, text in texts.items():
+        if not isinstance(text, str) or (key not in ("link", "verdict") and not text.strip()):
+            raise HintError(f"{where}: {key} is missing or not a text")
+    match, within = entry.get("match", []), entry.get("within", 0)
+    if not isinstance(match, list) or not all(isinstance(text, str) for text in match):
+        raise HintError(f"{where}: match is not a list of regular expressions")
+    if not isinstance(within, int) or within < 0:
+        raise HintError(f"{where}: within is not a number of functions")
+    if bool(match) == bool(texts["verdict"]):
+        raise HintError(f"{where} needs either match or verdict")
+    if texts["verdict"] and texts["verdict"] not in [answer.value for answer in Answer]:
+        raise HintError(f"{where}: verdict is none of {', '.join(answer.value for answer in Answer)}")
+    try:
+        patterns = tuple(re.compile(text) for text in match)
+    except re.error as error:
+        raise HintError(f"{where}: {error.pattern!r} is no regular expression: {error}") from error
+    return Hint(texts["id"], texts["title"], texts["check"], texts["link"], patterns, within, texts["verdict"])

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What memory does that changes and is no leak: it starts up, it takes a step, it comes and goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ..model.profile import Frame
+from ..model.series import Series
+from .trend import SIGNIFICANT, WARM_UP
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
+# Of a rise, the part that has to be given back to be called a fall, and that has to come early to be a start.
+_PART = 0.5
+_MOST = 5
+
+
+class Pattern(Enum):
+    """START_UP rises in the first fifth of the time, STEP later and then stays (a cache that fills), SAW_TOOTH falls
+    back, RISES goes on without being steady or sure enough to be a leak, NOISE is what sampling explains."""
+
+    START_UP = "start-up"
+    STEP = "step"
+    SAW_TOOTH = "saw-tooth"
+    RISES = "rises"
+    NOISE = "noise"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A code path (leaf first) whose live bytes change and that is no suspect. ``size`` is by how much, in bytes."""
+
+    path: tuple[Frame, ...]
+    pattern: Pattern
+    size: float
+    live: float
+
+
+def changes(watched: Series, leaking: Collection[int], most: int = _MOST) -> list[Change]:
+    """The largest changes among the rows of a series that do not leak."""
+    if len(watched.times) < 2 or not len(watched.members):
+        return []
+    size = watched.bytes.max(axis=1) - watched.bytes.min(axis=1)
+    size[list(leaking)] = 0.0
+    found = []
+    for row in np.argsort(-size)[: 4 * most].tolist():
+        if size[row] == 0:
+            break
+        pattern = pattern_of(watched.times, watched.bytes[row].tolist(), watched.interval)
+        if pattern is not Pattern.NOISE:
+            found.append(Change(watched.frames[row], pattern, float(size[row]), float(watched.bytes[row, -1])))
+    return found[:most]
+
+
+def pattern_of(times: Sequence[float], values: Sequence[float], interval: int) -> Pattern:
+    """The pattern of live bytes (unbiased) at these times (seconds, ascending), sampled every ``interval`` bytes."""
+    highest, lowest = max(values), min(values)
+    noise = SIGNIFICANT * math.sqrt(max(interval, 1) * highest)
+    if highest - lowest <= noise:
+        return Pattern.NOISE
+    if _largest_fall(values) > max(_PART * (highest - lowest), noise):
+        return Pattern.SAW_TOOTH
+    gain = values[-1] - values[0]
+    if gain <= noise:
+        return Pattern.NOISE
+    early = [value for time, value in zip(times, values, strict=True) if time <= _at(times, WARM_UP)]
+    if max(early) - values[0] >= (1 - WARM_UP) * gain:
+        return Pattern.START_UP
+    late = [value for time, value in zip(times, values, strict=True) if time >= _at(times, 1 - WARM_UP)]
+    # In a fifth of the time less than half of a fifth of the rise: it has come to an end.
+    return Pattern.STEP if late[-1] - late[0] < _PART * WARM_UP * gain else Pattern.RISES
+
+
+def _at(times: Sequence[float], part: float) -> float:
+    return times[0] + part * (times[-1] - times[0])
+
+
+def _largest_fall(values: Sequence[float]) -> float:
+    highest, fall = values[0], 0.0
+    for value in values:
+        highest = max(highest, value)
+        fall = max(fall, highest - value)
+    return fall

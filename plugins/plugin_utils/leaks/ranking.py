@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What leaks over all hosts and restarts: the suspects of single processes, put together by their functions, ranked.
+
+A suspect of one process and one of another are the same when their functions are, or when the functions of one begin
+(at the allocation) with those of the other, where less was needed to see it grow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from statistics import median
+from urllib.parse import unquote
+
+from ..archive.archive import Archive, ArchiveError, Capture, directory_name, zstandard_missing
+from ..columns.parquet import pyarrow_missing
+from ..columns.series_reader import Reader
+from ..model.profile import CONFIDENCE, Frame
+from ..model.series import Key
+from ..symbols.demangle import demangler_missing
+from ..symbols.symbolizer import Symbolizer, symbolic_missing
+from .trend import evenly_spread
+from .verdict import LEAST_SPAN, Answer, Suspect, Verdict, judge_series
+
+# Of one process, so many captures are read, evenly spread over the time: more would say the same.
+_MOST_CAPTURES = 100
+# Seconds since the epoch that no honest host will claim.
+_LATEST = 1e11
+# A host is an outlier beyond so many robust standard deviations (Iglewicz and Hoaglin's 3.5).
+_OUTLIER = 3.5
+_LEAST_HOSTS = 4
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One process of a unit, judged. ``label`` is what the newest capture was labelled with, times are the epoch's,
+    ``live`` is bytes in the newest capture."""
+
+    unit: str
+    host: str
+    process: str
+    label: str
+    start: float
+    end: float
+    verdict: Verdict
+    live: float = 0.0
+
+
+@dataclass(frozen=True)
+class Leak:
+    """The same suspect wherever it is. Rates are bytes per day, ``error`` is half of the 95 % interval.
+
+    ``growth`` is the sum over the processes that ran last on each host and have it; ``hosts`` are these with their
+    rates, of ``watched`` hosts with a verdict. ``outliers`` are hosts whose rate is far from the others'. ``processes``
+    counts those before restarts too. ``share`` is the part of all growth of the unit. ``label`` is the one with which
+    it appeared, empty where no process with another label was seen without it before. ``example`` is the suspect
+    where it grows fastest.
+    """
+
+    unit: str
+    key: Key
+    growth: float
+    error: float
+    hosts: dict[str, float]
+    watched: int
+    processes: int
+    outliers: list[str]
+    share: float
+    first_seen: float
+    label: str
+    example: Suspect
+
+    @property
+    def path(self) -> tuple[Frame, ...]:
+        return self.example.path
+
+    @property
+    def number(self) -> str:
+        """Eight digits that stay the same as long as the path does."""
+        return blake2b("\0".join(self.key).encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def missing_libraries() -> dict[str, bool]:
+    """By name the libraries that a ranking needs, and whether each is missing."""
+    return {
+        "zstandard": zstandard_missing(),
+        "symbolic": symbolic_missing(),
+        "pydemumble": demangler_missing(),
+        "pyarrow": pyarrow_missing(),
+    }
+
+
+def rank(
+    archive: Archive,
+    warn: Callable[[str], None],
+    units: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    least_span: float = LEAST_SPAN,
+    kept: bool = True,
+) -> tuple[list[Leak], list[Watched]]:
+    """The leaks of an archive, the fastest first, and every process that was looked at.
+
+    What had to be prepared is ``kept`` in the archive, or else nothing is written there. Raises ArchiveError.
+    """
+    leaks: list[Leak] = []
+    watched: list[Watched] = []
+    with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
+        symbolizer = Symbolizer(archive.image, archive.symcaches if kept else Path(passing))
+        for unit in sorted(unquote(path.name) for path in (archive.root / "captures").glob("*") if path.is_dir()):
+            if not units or unit in units:
+                reader = Reader(archive, symbolizer, warn, kept)
+                of_unit = list(_judged(archive, unit, hosts, least_span, reader, warn))
+                leaks += together(of_unit)
+                watched += of_unit
+    for warning in dict.fromkeys(symbolizer.warnings):
+        warn(warning)
+    return sorted(leaks, key=lambda leak: leak.growth, reverse=True), watched
+
+
+def _judged(
+    archive: Archive, unit: str, hosts: Sequence[str], least_span: float, reader: Reader, warn: Callable[[str], None]
+) -> Iterator[Watched]:
+    for host in _hosts(archive, unit):
+        if hosts and host not in hosts:
+            continue
+        try:
+            captures = archive.captures(unit, host)
+        except ArchiveError as error:
+            warn(str(error))
+            continue
+        for process, members in itertools.groupby(captures, key=lambda capture: capture.process):
+            chosen = _chosen(list(members))
+            if chosen:
+                series = reader.read(chosen)
+                verdict = judge_series(process, series, least_span)
+                label = str(chosen[-1].facts.get("label") or "")
+                live = float(series.bytes[:, -1].sum()) if series.times else 0.0
+                yield Watched(unit, host, process, label, chosen[0].time, chosen[-1].time, verdict, live)
+
+
+def _hosts(archive: Archive, unit: str) -> list[str]:
+    return sorted(
+        unquote(path.name) for path in (archive.root / "captures" / directory_name(unit)).iterdir() if path.is_dir()
+    )
+
+
+def _chosen(captures: list[Capture]) -> list[Capture]:
+    timely = [capture for capture in captures if 0 <= capture.time < _LATEST]
+    timely.sort(key=lambda capture: (capture.time, capture.sequence))
+    return [timely[position] for position in evenly_spread([capture.time for capture in timely], _MOST_CAPTURES)]
+
+
+def together(watched: Sequence[Watched]) -> list[Leak]:
+    """The leaks of one unit from its processes, the fastest first."""
+    found: dict[Key, list[tuple[Watched, Suspect]]] = {}
+    having = [(process, suspect) for process in watched for suspect in process.verdict.suspects]
+    # The shortest paths first, so that longer ones join them.
+    for process, suspect in sorted(having, key=lambda pair: len(pair[1].key)):
+        same = next((key for key in found if suspect.key[: len(key)] == key), suspect.key)
+        found.setdefault(same, []).append((process, suspect))
+    judged = [process for process in watched if process.verdict.answer is not Answer.CANNOT_TELL]
+    last = _last(judged)
+    all_growth = math.fsum(max(process.verdict.growth, 0.0) for process in last)
+    leaks = []
+    for key, members in found.items():
+        now = [(process, suspect) for process, suspect in members if process in last]
+        if now:  # else it has gone, with a restart
+            leak = _leak(key, members, now, judged)
+            leaks.append(replace(leak, share=min(leak.growth / all_growth, 1.0) if all_growth > 0 else 0.0))
+    return sorted(leaks, key=lambda leak: leak.growth, reverse=True)
+
+
+def _last(judged: list[Watched]) -> list[Watched]:
+    """Of each host the process that ran last, and those that lived beside it (workers)."""
+    newest: dict[str, Watched] = {}
+    for process in sorted(judged, key=lambda process: process.end):
+        newest[process.host] = process
+    return [process for process in judged if process.end >= newest[process.host].start]
+
+
+def _leak(
+    key: Key, members: list[tuple[Watched, Suspect]], now: list[tuple[Watched, Suspect]], judged: list[Watched]
+) -> Leak:
+    rates: dict[str, float] = {}
+    for process, suspect in now:
+        rates[process.host] = rates.get(process.host, 0.0) + suspect.growth
+    first = min(members, key=lambda pair: pair[1].first_seen)[0]
+    having = {(process.host, process.process) for process, _suspect in members}
+    without = [process for process in judged if (process.host, process.process) not in having]
+    earlier = any(process.label != first.label and process.end <= first.end for process in without)
+    return Leak(
+        unit=first.unit,
+        key=key,
+        growth=math.fsum(rates.values()),
+        error=math.sqrt(math.fsum(suspect.error**2 for _process, suspect in now)),
+        hosts=dict(sorted(rates.items(), key=lambda item: -item[1])),
+        watched=len({process.host for process in judged}),
+        processes=len(having),
+        outliers=_outliers(rates, {process.host: suspect.error for process, suspect in now}),
+        share=0.0,
+        first_seen=min(suspect.first_seen for _process, suspect in members),
+        label=first.label if earlier else "",
+        example=max(members, key=lambda pair: pair[1].growth)[1],
+    )
+
+
+def _outliers(rates: dict[str, float], errors: dict[str, float]) -> list[str]:
+    """Hosts far from the median of those that have it, by the spread of the hosts and by their own error."""
+    if len(rates) < _LEAST_HOSTS:
+        return []
+    middle = median(rates.values())
+    spread = 1.4826 * median(abs(rate - middle) for rate in rates.values())
+    return sorted(
+        host for host, rate in rates.items() if abs(rate - middle) > _OUTLIER * max(spread, errors[host] / CONFIDENCE)
+    )

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""From the profiles of a unit on a host to a verdict: leak, no leak, or cannot tell, and which code path it is.
+
+Each process is a series of its own. Stacks are compared by function, so that addresses, source lines and offsets do
+not matter, and only as far as machine code that was there from the beginning goes: what a runtime compiles has other
+frames once it is compiled, inlined, compiled better, and a leak would seem to stop in one stack and begin in another.
+
+A leak may be spread over stacks that differ far from the allocation: what shows no growth stack by stack is looked at
+again by the eight, four, two functions nearest to the allocation, and by that function alone. Where that shows nothing
+either, though all of live memory grows, it is looked at by any function that stands in the stacks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import pairwise
+
+from ..base import byte_size
+from ..model import series
+from ..model.profile import Frame
+from ..model.series import Key, Point, Series, stack_key, without_repeats
+from .inlining import least_inlined
+from .patterns import Change, changes
+from .trend import LEAST_EVENTS, LEAST_GROWTH, SIGNIFICANT, Measured, Shape, Trend, assess, window
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
+__all__ = ["Answer", "Point", "Suspect", "Verdict", "duration", "judge", "judge_series", "per_day", "stack_key"]
+
+DAY = 86400.0
+LEAST_POINTS = 3
+LEAST_SPAN = 60.0
+_DEPTHS = (8, 4, 2, 1)
+# Callers in compiled code are told apart where so few of them make up so much of a leak, each growing by itself.
+_MOST_CALLERS = 4
+_SHARE_OF_CALLERS = 0.85
+# What a function below which a leak is spread has to have of it.
+_SHARE_OF_FUNCTION = 0.85
+
+
+class Answer(Enum):
+    LEAK = "leak"
+    NO_LEAK = "no-leak"
+    CANNOT_TELL = "cannot-tell"
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A code path whose live bytes grow.
+
+    ``path`` is leaf first; ``whole`` says whether it is a whole stack or only the part that several stacks share. Of
+    stacks that differ in compiled code only, it is the one that grows fastest, as it was before calls were inlined.
+    ``key`` is what was compared, and
+    ``caller`` the whole stack's names where one such stack is a suspect of its own.
+    ``growth`` and ``error`` (half of the 95 % interval) are bytes per day, ``live`` is bytes in the newest profile.
+    ``share`` is its part of the growth of all live memory (0 to 1), ``first_seen`` when a dump first had any of it
+    (seconds since the epoch), ``monotonic`` the share of the steps from dump to dump that do not fall.
+    ``below`` is the function that all its stacks have in common, where that is neither a whole stack nor its beginning;
+    ``path`` then starts there.
+    """
+
+    path: tuple[Frame, ...]
+    key: Key
+    whole: bool
+    stacks: int
+    growth: float
+    error: float
+    live: float
+    caller: Key = ()
+    share: float = 0.0
+    first_seen: float = 0.0
+    monotonic: float = 0.0
+    below: str = ""
+
+    def covers(self, frames: Sequence[Frame]) -> bool:
+        """Whether a stack (leaf first) is one of this suspect's."""
+        if self.below:
+            return any(frame.group == self.below for frame in frames)
+        if self.caller:
+            return without_repeats([frame.group for frame in frames]) == self.caller
+        key = stack_key(frames)
+        return key == self.key if self.whole else key[: len(self.key)] == self.key
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known about a unit on a host. Rates are bytes per day; ``reason`` is one sentence without a full stop.
+
+    ``changes`` are the largest changes of what is no suspect.
+    """
+
+    answer: Answer
+    reason: str
+    growth: float = 0.0
+    error: float = 0.0
+    suspects: list[Suspect] = field(default_factory=list)
+    process: str = ""
+    points: int = 0
+    span: float = 0.0
+    changes: list[Change] = field(default_factory=list)
+
+
+def judge(processes: Mapping[str, Sequence[Point]], least_span: float = LEAST_SPAN) -> Verdict:
+    """The verdict over all processes of a unit on a host (process key -> its points, in any order).
+
+    The newest process that can be judged decides, together with those that lived beside it (workers). Earlier ones
+    are named where they say something else.
+    """
+    ordered = {key: sorted(points, key=lambda point: point.time) for key, points in processes.items() if points}
+    verdicts = {key: judge_process(key, points, least_span) for key, points in ordered.items()}
+    if not verdicts:
+        return Verdict(Answer.CANNOT_TELL, "there are no captures")
+    newest_first = sorted(verdicts, key=lambda key: ordered[key][-1].time, reverse=True)
+    judged = [key for key in newest_first if verdicts[key].answer is not Answer.CANNOT_TELL]
+    if not judged:
+        return max((verdicts[key] for key in newest_first), key=lambda verdict: (verdict.points, verdict.span))
+    newest = ordered[judged[0]]
+    beside = [key for key in judged if ordered[key][-1].time >= newest[0].time]
+    leaking = [verdicts[key] for key in beside if verdicts[key].answer is Answer.LEAK]
+    if leaking:
+        return _add_up(leaking)
+    earlier = [key for key in judged if key not in beside and verdicts[key].answer is Answer.LEAK]
+    verdict = max((verdicts[key] for key in beside), key=lambda verdict: verdict.span)
+    if earlier:
+        number = "an earlier process" if len(earlier) == 1 else f"{len(earlier)} earlier processes"
+        return replace(verdict, reason=f"{verdict.reason}; but {number} (newest: {earlier[0]}) leaked")
+    return verdict
+
+
+def judge_process(key: str, points: Sequence[Point], least_span: float = LEAST_SPAN) -> Verdict:
+    """The verdict on one process from its points, oldest first."""
+    return judge_series(key, series.of_points(points), least_span)
+
+
+def judge_series(key: str, watched: Series, least_span: float = LEAST_SPAN) -> Verdict:
+    """The verdict on one process (``key`` is its name)."""
+    count = len(watched.times)
+    span = watched.times[-1] - watched.times[0] if watched.times else 0.0
+    if count < LEAST_POINTS:
+        reason = f"only {_count(count, 'dump')} of process {key}, at least {LEAST_POINTS} are needed"
+        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
+    if span < least_span:
+        reason = f"the dumps of process {key} span only {duration(span)}, at least {duration(least_span)} are needed"
+        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
+    chosen = window(watched.times)
+    if len(chosen) < LEAST_POINTS:
+        reason = f"the dumps of process {key} lie too close together in time"
+        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
+    table = _Table(watched, chosen)
+    total = table.total()
+    suspects, settling = table.suspects()
+    if total.shape is Shape.GROWS and not suspects:
+        suspects = settling or table.below_a_function(total)
+    verdict = _weigh(watched, total, suspects, table)
+    return replace(verdict, process=key, points=count, span=span, changes=changes(watched, table.leaking))
+
+
+def _weigh(watched: Series, total: Trend, suspects: list[Suspect], table: _Table) -> Verdict:
+    over = f"over {duration(watched.times[-1] - watched.times[0])} and {len(watched.times)} dumps"
+    if suspects:
+        growth = math.fsum(suspect.growth for suspect in suspects)
+        whole = max(growth, total.slope * DAY)
+        suspects = [replace(suspect, share=suspect.growth / whole) for suspect in suspects]
+        error = math.sqrt(math.fsum(suspect.error**2 for suspect in suspects))
+        paths = "one code path grows" if len(suspects) == 1 else f"{len(suspects)} code paths grow"
+        return Verdict(Answer.LEAK, f"{paths} steadily {over}", growth, error, suspects)
+    growth, error = total.slope * DAY, total.error * DAY
+    if total.shape is Shape.GROWS:
+        return Verdict(Answer.LEAK, f"live memory grows steadily {over}, but spread over many paths", growth, error)
+    if total.shape is Shape.SETTLES and total.late:
+        reason = f"live memory still grows, but ever slower ({over}): this may be a start, collect again later"
+        return Verdict(Answer.CANNOT_TELL, reason, growth, error)
+    why = {
+        Shape.FLAT: "no code path grows beyond what sampling explains",
+        Shape.SETTLES: "live memory grew and then stopped",
+        Shape.BREATHES: "live memory rises and falls back",
+    }[total.shape]
+    limit = f"a leak of less than {per_day(table.smallest_visible(total) * DAY)} would not show yet"
+    return Verdict(Answer.NO_LEAK, f"{why} {over} ({limit})", growth, error)
+
+
+class _Table:
+    """Live objects and bytes by code path and point in time; a path is a row of the series."""
+
+    def __init__(self, watched: Series, chosen: Sequence[int]) -> None:
+        self._watched = watched
+        self._series = watched.at(chosen)
+        self._times = self._series.times
+        self._interval = self._series.interval
+        self._keys = self._series.keys
+        self.leaking: set[int] = set()
+        self._peak = self._series.bytes.max(axis=1, initial=0.0)
+        self._gain = self._series.bytes[:, -1] - self._series.bytes[:, 0]
+
+    def total(self) -> Trend:
+        return self._trend(list(range(len(self._keys))))
+
+    def smallest_visible(self, total: Trend) -> float:
+        """The rate (bytes per second) below which a leak beside everything else is not told from sampling."""
+        span = self._times[-1] - self._times[0]
+        interval = max(self._interval, 1)
+        return max(LEAST_EVENTS * interval / span, SIGNIFICANT / 2 * total.error)
+
+    def suspects(self) -> tuple[list[Suspect], list[Suspect]]:
+        """(paths that grow, paths that grow ever slower), the fastest first."""
+        growing: list[Suspect] = []
+        settling: list[Suspect] = []
+        left = list(range(len(self._keys)))
+        for depth in (None, *_DEPTHS):
+            groups: dict[Key, list[int]] = {}
+            for row in left:
+                groups.setdefault(self._keys[row][:depth], []).append(row)
+            left = []
+            candidates = self._candidates(list(groups.values()))
+            for (group, rows), is_candidate in zip(groups.items(), candidates, strict=True):
+                looked_at_before = depth is not None and len({self._keys[row] for row in rows}) == 1
+                trend = self._trend(rows) if is_candidate and not looked_at_before else None
+                if trend is not None and trend.shape is Shape.GROWS:
+                    self.leaking.update(rows)
+                    growing += self._by_caller(group, rows, trend) or [self._suspect(group, rows, trend)]
+                    continue
+                if depth is None and trend is not None and trend.shape is Shape.SETTLES and trend.late:
+                    settling.append(self._suspect(group, rows, trend))
+                left.extend(rows)
+        for found in (growing, settling):
+            found.sort(key=lambda suspect: suspect.growth, reverse=True)
+        return growing, settling
+
+    def below_a_function(self, total: Trend) -> list[Suspect]:
+        """The function nearest to the allocations below which nearly all of the growth of live memory is, if any."""
+        members = self._series.members
+        rows_of: dict[str, list[int]] = {}
+        for row, member in enumerate(members):
+            for name in set(member):
+                rows_of.setdefault(name, []).append(row)
+        # One that is in all stacks says nothing.
+        named = {name: rows for name, rows in rows_of.items() if 1 < len(rows) < len(members) and name != "[jit]"}
+        found = []
+        for (name, rows), is_candidate in zip(named.items(), self._candidates(list(named.values())), strict=True):
+            trend = self._trend(rows) if is_candidate else None
+            if trend and trend.shape is Shape.GROWS and trend.slope >= _SHARE_OF_FUNCTION * total.slope:
+                found.append((len(rows), sum(members[row].index(name) for row in rows) / len(rows), name, trend))
+        if not found:
+            return []
+        _count, _depth, name, trend = min(found, key=lambda one: one[:3])
+        rows = rows_of[name]
+        self.leaking.update(rows)
+        suspect = self._suspect((name,), rows, trend)
+        best = max(rows, key=self._gain.__getitem__)
+        frames = self._series.frames[best]
+        start = next(number for number, frame in enumerate(frames) if frame.group == name)
+        return [replace(suspect, path=frames[start:], whole=False, below=name)]
+
+    def _by_caller(self, group: Key, rows: list[int], together: Trend) -> list[Suspect]:
+        """The suspects of a group whose stacks differ in compiled code, where a few of these make it up."""
+        if len(rows) == 1 or len({self._keys[row] for row in rows}) > 1:
+            return []
+        candidates = zip(rows, self._candidates([[row] for row in rows]), strict=True)
+        trends = {row: self._trend([row]) for row, is_candidate in candidates if is_candidate}
+        alone = [row for row, trend in trends.items() if trend.shape is Shape.GROWS]
+        share = math.fsum(trends[row].slope for row in alone) / together.slope
+        if not 1 < len(alone) <= _MOST_CALLERS or share < _SHARE_OF_CALLERS:
+            return []
+        members = self._series.members
+        return [replace(self._suspect(group, [row], trends[row]), caller=members[row]) for row in alone]
+
+    def _candidates(self, groups: list[list[int]]) -> list[bool]:
+        """Which groups of rows need statistics. Cheap and generous: most do not."""
+        if not groups:
+            return []
+        rows = np.array([row for group in groups for row in group])
+        group_of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        gain = np.bincount(group_of, self._peak[rows])
+        may = (gain > self._interval) & (np.bincount(group_of, self._gain[rows]) > -gain / 2)
+        number = np.cumsum(may) - 1
+        chosen = may[group_of]
+        values = np.zeros((int(may.sum()), len(self._times)))
+        np.add.at(values, number[group_of[chosen]], self._series.bytes[rows[chosen]])
+        least = LEAST_GROWTH * self._interval if self._interval > 1 else 0.0
+        may[may] = series.rises(self._times, values, least)
+        found: list[bool] = may.tolist()
+        return found
+
+    def _trend(self, rows: list[int]) -> Trend:
+        objects = self._series.objects[rows].sum(axis=0).tolist()
+        values = self._series.bytes[rows].sum(axis=0).tolist()
+        return assess(Measured(self._times, objects, values), self._interval)
+
+    def _suspect(self, group: Key, rows: list[int], trend: Trend) -> Suspect:
+        live = self._series.bytes[:, -1]
+        members = self._series.members
+        ranked = sorted(rows, key=self._gain.__getitem__, reverse=True)
+        best = ranked[0]
+        same = {members[row]: float(live[row]) for row in rows if self._keys[row] == self._keys[best]}
+        shown = members[best]
+        if len(same) > 1:
+            shown = least_inlined(shown, same)
+        frames = list(self._series.frames[next(row for row in rows if members[row] == shown)])
+        shared = _shared([self._keys[row] for row in ranked if self._gain[row] > 0.05 * self._gain[best]])
+        whole = shared == self._keys[best]
+        values = self._watched.bytes[rows].sum(axis=0)
+        steps = [later >= earlier for earlier, later in pairwise(values.tolist())]
+        return Suspect(
+            path=tuple(frames if whole else _first_frames(frames, len(shared))),
+            key=group,
+            whole=len({self._keys[row] for row in rows}) == 1,
+            stacks=len(rows),
+            growth=trend.slope * DAY,
+            error=trend.error * DAY,
+            live=float(live[rows].sum()),
+            first_seen=self._watched.times[int(np.argmax(values > 0))],
+            monotonic=sum(steps) / len(steps),
+        )
+
+
+def _shared(keys: Sequence[Key]) -> Key:
+    """The longest beginning that all keys have."""
+    shortest = min(keys, key=len)
+    for length, names in enumerate(zip(*keys, strict=False)):
+        if len(set(names)) > 1:
+            return shortest[:length]
+    return shortest
+
+
+def _first_frames(frames: list[Frame], count: int) -> list[Frame]:
+    """The frames from the leaf whose key has ``count`` names."""
+    for end in range(len(frames), 0, -1):
+        if len(stack_key(frames[:end])) <= count:
+            return frames[:end]
+    return []
+
+
+def _add_up(leaking: list[Verdict]) -> Verdict:
+    """One verdict for processes that leak side by side: the worst one's, with the growth of all."""
+    worst = max(leaking, key=lambda verdict: verdict.growth)
+    if len(leaking) == 1:
+        return worst
+    growth = math.fsum(verdict.growth for verdict in leaking)
+    error = math.sqrt(math.fsum(verdict.error**2 for verdict in leaking))
+    reason = f"{worst.reason} in process {worst.process}, the worst of {len(leaking)} that leak"
+    return replace(worst, growth=growth, error=error, reason=reason)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``45 s``, ``12 min``, ``3 h 20 min``, ``4 d 2 h``."""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if minutes < 120:
+        return f"{minutes} min"
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
+    return f"{days} d {hours % 24} h" if hours % 24 else f"{days} d"
+
+
+def per_day(value: float) -> str:
+    """A rate in bytes per day: ``64.0 MiB/day``."""
+    return f"{byte_size.as_text(value)}/day"

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A profile in full, in columns: every place in the code, every stack, every thread.
+
+:class:`~.profile.Profile` keeps what a report needs, stacks of frames. Here nothing is thrown away: a frame also says
+where in which image it is, and what each thread holds stands beside what all hold. Filtering, merging and grouping
+are operations on whole columns.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..readers.heap_v2 import Dump
+from .profile import Frame, Profile, Resolver, is_allocator_function, is_allocator_module, unbias
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Integers = NDArray[numpy.int64]
+    Numbers = NDArray[numpy.float64]
+    Flags = NDArray[numpy.bool_]
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
+# The rows of ``Samples.values``.
+OBJECTS, BYTES, ACCUM_OBJECTS, ACCUM_BYTES = range(4)
+
+
+def numpy_missing() -> bool:
+    """Whether the library numpy is not there; everything here needs it."""
+    return np is None
+
+
+class Location(NamedTuple):
+    """A place in an image: ``offset`` is the position in the file of the call's last byte.
+
+    Memory of no file has no ``path``; ``offset`` is then the address. ``address`` is where it lay in the process that
+    was seen first, and no part of ``key``, which is what makes locations the same.
+    """
+
+    path: str
+    build_id: str
+    offset: int
+    address: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.build_id or self.path, self.offset)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Stacks and what was allocated there, unbiased.
+
+    A place is a frame at a location: ``place_frame`` and ``place_location`` are indices into ``frames`` and
+    ``locations`` (a location has several places where calls were inlined). Stack ``i`` is
+    ``stacks[bounds[i]:bounds[i + 1]]``, indices of places, leaf first, without the allocator's own.
+    ``values[row, i]`` are live objects and bytes, accumulated objects and bytes of stack ``i``; ``variance`` has the
+    same shape. The ``thread_`` columns say the same by stack and thread.
+    """
+
+    interval: int
+    frames: list[Frame]
+    locations: list[Location]
+    place_frame: Integers
+    place_location: Integers
+    stacks: Integers
+    bounds: Integers
+    values: Numbers
+    variance: Numbers
+    thread_stack: Integers
+    thread_uid: Integers
+    thread_values: Numbers
+    thread_names: Mapping[int, str]
+
+    def __len__(self) -> int:
+        """The number of stacks."""
+        return len(self.bounds) - 1
+
+    def total(self, row: int) -> float:
+        return float(self.values[row].sum())
+
+    def stack_of(self) -> Integers:
+        """For each element of ``stacks``, the stack that it belongs to."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.bounds))
+
+    def each_stack(self) -> Iterator[Integers]:
+        for start, end in zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True):
+            yield self.stacks[start:end]
+
+    def thread_uids(self) -> list[int]:
+        return [int(uid) for uid in np.unique(self.thread_uid)]
+
+    def of_thread(self, uid: int) -> Samples:
+        """What one thread holds (jemalloc's own number of it)."""
+        chosen = self.thread_uid == uid
+        values = np.zeros_like(self.values)
+        for row in range(4):
+            np.add.at(values[row], self.thread_stack[chosen], self.thread_values[row][chosen])
+        result = replace(self, values=values, variance=variances(values, self.interval))
+        return result.keep_stacks(np.any(values != 0, axis=0))
+
+    def keep_stacks(self, wanted: Flags) -> Samples:
+        """Only the stacks with a true flag."""
+        lengths = np.diff(self.bounds)
+        number = np.cumsum(wanted) - 1
+        threads = wanted[self.thread_stack] if len(self.thread_stack) else np.zeros(0, dtype=bool)
+        return replace(
+            self,
+            stacks=self.stacks[np.repeat(wanted, lengths)],
+            bounds=_bounds(lengths[wanted]),
+            values=self.values[:, wanted],
+            variance=self.variance[:, wanted],
+            thread_stack=number[self.thread_stack[threads]],
+            thread_uid=self.thread_uid[threads],
+            thread_values=self.thread_values[:, threads],
+        )
+
+    def keep_places(self, wanted: Flags) -> Samples:
+        """Stacks without the places whose flag is false; stacks of which nothing is left go too."""
+        kept = wanted[self.stacks]
+        lengths = np.bincount(self.stack_of()[kept], minlength=len(self))
+        result = replace(self, stacks=self.stacks[kept], bounds=_bounds(lengths))
+        return result.keep_stacks(lengths > 0)
+
+    def to_profile(self) -> Profile:
+        """The stacks of frames alone: places in one frame, and stacks that then are equal, become one."""
+        merged: dict[bytes, int] = {}
+        frame_stacks: list[tuple[int, ...]] = []
+        number = []
+        frames = self.place_frame[self.stacks]
+        for start, end in zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True):
+            stack = frames[start:end]
+            position = merged.setdefault(stack.tobytes(), len(frame_stacks))
+            if position == len(frame_stacks):
+                frame_stacks.append(tuple(stack.tolist()))
+            number.append(position)
+        columns = [array("d", np.bincount(number, row, len(frame_stacks)).tolist()) for row in self.values]
+        return Profile(self.interval, self.frames, frame_stacks, *columns)
+
+
+def variances(values: Numbers, interval: int) -> Numbers:
+    """The variance that sampling gives to unbiased numbers, of the same shape (objects, bytes, twice).
+
+    R * L for L bytes, and for their n objects, which are of L / n bytes on the average, that over the square of the
+    size. Both are bounds which small objects reach; see profile.sampling_error.
+    """
+    result = np.zeros_like(values)
+    if interval > 1:
+        for objects, size in ((OBJECTS, BYTES), (ACCUM_OBJECTS, ACCUM_BYTES)):
+            result[size] = interval * np.abs(values[size])
+            some = values[size] > 0
+            result[objects][some] = interval * values[objects][some] ** 2 / values[size][some]
+    return result
+
+
+def from_dump(dump: Dump, resolve: Resolver, build_ids: Mapping[str, str]) -> Samples:
+    """The samples of a dump. ``build_ids`` are those of the mapped paths, as for ``Symbolizer.resolver``."""
+    frames: dict[Frame, int] = {}
+    place_frame: list[int] = []
+    place_location: list[int] = []
+    for number, resolved in enumerate(resolve(dump)):
+        for frame in resolved:
+            place_frame.append(frames.setdefault(frame, len(frames)))
+            place_location.append(number)
+    frame_at, location_at = np.array(place_frame, dtype=np.int64), np.array(place_location, dtype=np.int64)
+    places = np.bincount(location_at, minlength=len(dump.addresses))
+    functions, modules = (
+        np.bincount(location_at, np.array(list(map(is_allocator, frames)), dtype=bool)[frame_at], len(places)) > 0
+        for is_allocator in (is_allocator_function, is_allocator_module)
+    )
+    addresses: Integers = np.asarray(dump.stack_addresses)  # the dump's own memory: it is not copied, nor written to
+    bounds = _bounds_of_ends(dump.stack_ends)
+    addresses, bounds = _without_allocator(addresses, bounds, functions, modules)
+    stacks, bounds = _expand(addresses, bounds, places)
+    values = unbiased(dump.counts, dump.sample_interval)
+    thread_values = unbiased(dump.thread_counts, dump.sample_interval)
+    return Samples(
+        interval=dump.sample_interval,
+        frames=list(frames),
+        locations=locations(dump, build_ids),
+        place_frame=frame_at,
+        place_location=location_at,
+        stacks=stacks,
+        bounds=bounds,
+        values=values,
+        variance=variances(values, dump.sample_interval),
+        thread_stack=_integers(dump.thread_stack),
+        thread_uid=np.array(dump.thread_uid, dtype=np.uint64).astype(np.int64),
+        thread_values=thread_values,
+        thread_names={thread.uid: thread.name for thread in dump.threads if thread.name},
+    )
+
+
+def locations(dump: Dump, build_ids: Mapping[str, str]) -> list[Location]:
+    """Where each of the dump's addresses lies, in their order."""
+    mappings = sorted(dump.mappings, key=lambda mapping: mapping.start)
+    starts = [mapping.start for mapping in mappings]
+    found = []
+    for address in dump.addresses:
+        call = max(address - 1, 0)
+        position = bisect_right(starts, call) - 1
+        mapping = mappings[position] if position >= 0 and call < mappings[position].end else None
+        if mapping is None or not mapping.path.startswith("/"):
+            found.append(Location("", "", call, address))
+            continue
+        build_id = build_ids.get(mapping.path + (" (deleted)" if mapping.deleted else ""), "")
+        found.append(Location(mapping.path, build_id, call - mapping.start + mapping.offset, address))
+    return found
+
+
+def _integers(column: array[int]) -> Integers:
+    return np.array(column, dtype=np.int64)
+
+
+def _bounds(lengths: Integers) -> Integers:
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)))
+
+
+def _bounds_of_ends(ends: array[int]) -> Integers:
+    return np.concatenate((np.zeros(1, dtype=np.int64), _integers(ends)))
+
+
+def _without_allocator(
+    addresses: Integers, bounds: Integers, functions: Flags, modules: Flags
+) -> tuple[Integers, Integers]:
+    """Stacks from where the allocator ends: after the last of its functions, and after its module (as in profile)."""
+    lengths = np.diff(bounds)
+    starts = bounds[:-1].copy()
+    flagged = np.flatnonzero(functions[addresses])
+    np.maximum.at(starts, np.searchsorted(bounds, flagged, side="right") - 1, flagged + 1)
+    in_module = np.append(modules[addresses], False)
+    while True:
+        further = (starts < bounds[1:]) & in_module[starts]
+        if not further.any():
+            break
+        starts[further] += 1
+    # Half the memory of 64 bits; a dump that could be read has fewer addresses than 2^31.
+    kept = np.arange(len(addresses), dtype=np.int32) >= np.repeat(starts.astype(np.int32), lengths)
+    return addresses[kept], _bounds(bounds[1:] - starts)
+
+
+def _expand(addresses: Integers, bounds: Integers, places: Integers) -> tuple[Integers, Integers]:
+    """Stacks of addresses to stacks of places; ``places`` is how many each address has, which lie in a row."""
+    if (places == 1).all():
+        return addresses, bounds  # nothing is inlined: places are numbered as addresses are
+    first = _bounds(places)
+    counts = places[addresses]
+    ends = _bounds(counts)
+    stacks = np.repeat(first[addresses] - ends[:-1], counts) + np.arange(ends[-1])
+    return stacks, ends[bounds]
+
+
+def unbiased(counts: Any, interval: int) -> Numbers:
+    """The four columns of counters, unbiased record by record: the same doubles as everywhere (profile.unbias)."""
+    values = np.zeros((4, len(counts)))
+    columns = ((OBJECTS, counts.objects, counts.bytes), (ACCUM_OBJECTS, counts.accum_objects, counts.accum_bytes))
+    for row, objects, size in columns:
+        pairs = list(zip(objects, size, strict=True))
+        unbiased = {pair: unbias(*pair, interval) for pair in set(pairs)}  # many records hold the same
+        if pairs:
+            values[row : row + 2] = np.array([unbiased[pair] for pair in pairs]).T
+    return values
+
+
+def combine(parts: Sequence[tuple[Samples, float]]) -> Samples:
+    """The sum of samples, each times its factor (-1 subtracts). Equal places become one, and so do equal stacks.
+
+    Places are the same when function, image (by build-id) and offset in it are; addresses do not matter. Thread columns
+    are left out: jemalloc numbers threads anew in every process.
+    """
+    frames: dict[Frame, int] = {}
+    known: dict[tuple[str, int], int] = {}
+    all_locations: list[Location] = []
+    places: dict[tuple[int, int], int] = {}
+    merged: dict[bytes, int] = {}
+    stacks: list[Integers] = []
+    numbers: list[Integers] = []
+    for part, _factor in parts:
+        frame_ids = [frames.setdefault(frame, len(frames)) for frame in part.frames]
+        location_ids = []
+        for location in part.locations:
+            position = known.setdefault(location.key, len(all_locations))
+            if position == len(all_locations):
+                all_locations.append(location)
+            location_ids.append(position)
+        pairs = zip(part.place_frame.tolist(), part.place_location.tolist(), strict=True)
+        translated = [places.setdefault((frame_ids[f], location_ids[at]), len(places)) for f, at in pairs]
+        renamed = replace(part, stacks=np.array(translated, dtype=np.int64)[part.stacks])
+        number = []
+        for stack in renamed.each_stack():
+            position = merged.setdefault(stack.tobytes(), len(stacks))
+            if position == len(stacks):
+                stacks.append(stack)
+            number.append(position)
+        numbers.append(np.array(number, dtype=np.int64))
+    values, variance = np.zeros((4, len(stacks))), np.zeros((4, len(stacks)))
+    for (part, factor), number_of in zip(parts, numbers, strict=True):
+        for row in range(4):
+            values[row] += np.bincount(number_of, factor * part.values[row], len(stacks))
+            variance[row] += np.bincount(number_of, factor * factor * part.variance[row], len(stacks))
+    return Samples(
+        interval=max((part.interval for part, _factor in parts), default=0),
+        frames=list(frames),
+        locations=all_locations,
+        place_frame=np.array([frame for frame, _at in places], dtype=np.int64),
+        place_location=np.array([at for _frame, at in places], dtype=np.int64),
+        stacks=np.concatenate(stacks) if stacks else np.zeros(0, dtype=np.int64),
+        bounds=_bounds(np.array([len(stack) for stack in stacks], dtype=np.int64)),
+        values=values,
+        variance=variance,
+        thread_stack=np.zeros(0, dtype=np.int64),
+        thread_uid=np.zeros(0, dtype=np.int64),
+        thread_values=np.zeros((4, 0)),
+        thread_names={},
+    )

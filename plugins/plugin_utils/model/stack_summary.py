@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A stack in one line, for people: the frames that tell something, leaf first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .profile import Frame, Kind
+
+ARROW = " ← "
+_MOST = 5
+_MANAGED = (Kind.JAVA, Kind.PYTHON, Kind.JS)
+# What comes with a language, by the beginning of the class's name or of the file's path.
+_JAVA_LIBRARY = ("java.", "javax.", "jdk.", "sun.", "com.sun.", "kotlin.", "kotlinx.", "scala.", "groovy.lang.")
+_LIBRARY_FILE = ("<frozen ", "node:", "internal/")
+_LIBRARY_DIRECTORY = ("/site-packages/", "/dist-packages/", "/node_modules/", "/lib/python")
+# Frames between the parts of a program, which its author never wrote.
+_GLUE = ("std::", "__gnu_cxx::", "operator new")
+
+
+def render(path: Sequence[Frame], most: int = _MOST) -> str:
+    """``inflate ← java.util.zip.Inflater.inflate ← java.util.zip.GZIPInputStream.read ← Frontend.serveAsset``
+
+    Frames without a symbol and those of the C++ standard library are left out where there are others to show. Where
+    the path leads through a language with a runtime, one native function is shown, the one that allocates; and where
+    the program has frames of its own, of the libraries above them only the first and the last function.
+    """
+    managed = [frame for frame in path if frame.kind in _MANAGED]
+    if managed:
+        native = [frame for frame in path[: path.index(managed[0])] if _is_own_name(frame.function)]
+        own = next((position for position, frame in enumerate(managed) if not _is_library(frame)), None)
+        library = managed[:own] if own is None else [*managed[:own][:1], *managed[:own][-1:]]
+        telling = [frame.label for frame in (*native[:1], *library, *(managed[own:] if own is not None else ()))]
+    else:
+        telling = [frame.label for frame in path if frame.kind is Kind.JIT or _is_own_name(frame.function)]
+        if not any(label != "[jit]" for label in telling):
+            telling = [frame.label for frame in path] or ["[no stack]"]
+    shown = [label for position, label in enumerate(telling) if position == 0 or telling[position - 1] != label]
+    return ARROW.join([*shown[:most], *(["…"] if len(shown) > most else [])])
+
+
+def _is_library(frame: Frame) -> bool:
+    """Whether a frame is the language's library or another's, not the program's own code."""
+    if frame.kind is Kind.JAVA:
+        return frame.function.startswith(_JAVA_LIBRARY) or "$$Lambda" in frame.function
+    return frame.file.startswith(_LIBRARY_FILE) or any(part in frame.file for part in _LIBRARY_DIRECTORY)
+
+
+def _is_own_name(function: str) -> bool:
+    return bool(function) and not function.startswith(_GLUE)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Growth and totals as Prometheus' text format, for node_exporter's textfile collector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..leaks.ranking import Leak, Watched
+from ..leaks.verdict import Answer
+from ..model.stack_summary import render as short_path
+
+_MOST_LEAKS = 50
+_Row = tuple[str, Mapping[str, str], float]
+
+_HELP = {
+    "offheap_live_bytes": "Live bytes of the newest dump, an estimate by sampling.",
+    "offheap_growth_bytes_per_day": "Growth of the suspects, or without any the trend of all live bytes.",
+    "offheap_growth_error_bytes_per_day": "Half of the 95 % interval of the growth.",
+    "offheap_leak": "1 where the process leaks, 0 where it does not; missing where that cannot be told.",
+    "offheap_newest_dump_timestamp_seconds": "When the newest dump was written.",
+    "offheap_suspect_growth_bytes_per_day": "Growth of one suspect on one host.",
+    "offheap_suspect_hosts": "Number of hosts that have the suspect.",
+}
+
+
+def render(leaks: Sequence[Leak], watched: Sequence[Watched]) -> str:
+    """The text of the file: of each unit and host the process that ran last, and the largest suspects."""
+    newest: dict[tuple[str, str], Watched] = {}
+    for process in sorted(watched, key=lambda process: process.end):
+        newest[process.unit, process.host] = process
+    rows = [row for process in newest.values() for row in _of_process(process)]
+    rows += [row for leak in leaks[:_MOST_LEAKS] for row in _of_leak(leak)]
+    rows.sort(key=lambda row: list(_HELP).index(row[0]))
+    lines: list[str] = []
+    told = ""
+    for name, labels, value in rows:
+        if name != told:
+            lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} gauge"]
+            told = name
+        inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        lines.append(f"{name}{{{inside}}} {value!r}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _of_process(process: Watched) -> Iterator[_Row]:
+    labels = {"unit": process.unit, "host": process.host}
+    verdict = process.verdict
+    yield "offheap_live_bytes", labels, process.live
+    yield "offheap_newest_dump_timestamp_seconds", labels, process.end
+    if verdict.answer is not Answer.CANNOT_TELL:
+        yield "offheap_growth_bytes_per_day", labels, verdict.growth
+        yield "offheap_growth_error_bytes_per_day", labels, verdict.error
+        yield "offheap_leak", labels, float(verdict.answer is Answer.LEAK)
+
+
+def _of_leak(leak: Leak) -> Iterator[_Row]:
+    # Paths that look the same when shortened are told apart by their number.
+    path = short_path(leak.path)
+    for host, rate in leak.hosts.items():
+        labels = {"unit": leak.unit, "host": host, "path": path, "suspect": leak.number}
+        yield "offheap_suspect_growth_bytes_per_day", labels, rate
+    labels = {"unit": leak.unit, "path": path, "suspect": leak.number}
+    yield "offheap_suspect_hosts", labels, float(len(leak.hosts))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The reports on an archive as files: a directory for each unit with the files of each host, and the fleet's page."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..archive.archive import Archive, directory_name
+from ..base.output_file import write
+from ..leaks.verdict import Answer
+from ..triage import findings
+from . import host_report, page, ticket
+from .fleet import Fleet, without_stacks
+from .host_report import Limits, Report
+
+_FLEET = {"page": "report.html", "json": "report.json", "text": "report.txt"}
+_KINDS = {"text": "txt", "folded": "folded", "flamegraph": "html"}
+
+
+@dataclass
+class Files:
+    """Reports with the paths of their files by kind, those of the fleet, and the paths whose content is new."""
+
+    reports: list[tuple[Report, dict[str, str]]] = field(default_factory=list)
+    fleet: dict[str, str] = field(default_factory=dict)
+    changed: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[tuple[Answer | None, str]]:
+        """The verdicts for a terminal, each line with the answer that colours it."""
+        pages = [(report, Path(paths["flamegraph"]) if paths else None) for report, paths in self.reports]
+        lines = host_report.summary(pages)
+        return [*lines, (None, f"all of it: {self.fleet['page']}")] if self.fleet else lines
+
+
+def make(
+    archive: Archive,
+    limits: Limits,
+    dest: Path,
+    force: bool,
+    check_mode: bool,
+    warn: Callable[[str], None],
+    triage: Path | None = None,
+) -> Files:
+    """Read the archive and write the reports below ``dest``. Without ``force`` a file that is there is left alone.
+
+    ``triage`` is a directory of samples (triage_samples.py), whose verdicts are shown where it is there.
+    In check mode nothing is written, and ``changed`` has what would be. Raises ArchiveError, OutputError.
+    """
+    seen = Fleet()
+    with _symcaches(archive, check_mode) as symcaches:
+        found = list(host_report.reports(archive, symcaches, limits, warn, seen))
+    files = Files()
+
+    def bring(path: Path, text: str) -> str:
+        if (force or not path.exists()) and write(path, text.encode("utf-8", "replace"), force, check_mode):
+            files.changed.append(str(path))
+        return str(path)
+
+    for report in found:
+        stem = dest / directory_name(report.unit) / directory_name(report.host)
+        paths = {
+            kind: bring(stem.with_name(f"{stem.name}.{suffix}"), report.files[suffix])
+            for kind, suffix in _KINDS.items()
+            if suffix in report.files
+        }
+        files.reports.append((report, paths))
+    if found:
+        looked = findings.findings(triage, limits.units, limits.hosts, warn) if triage and triage.is_dir() else []
+        data = {**seen.data(), "triage": [finding.data for finding in looked]}
+        files.fleet = {kind: bring(dest / _FLEET[kind], text) for kind, text in _of_fleet(data).items()}
+    return files
+
+
+def _of_fleet(data: dict[str, Any]) -> dict[str, str]:
+    return {
+        "page": page.render(data),
+        "json": json.dumps(without_stacks(data), separators=(",", ":")) + "\n",
+        "text": ticket.render(data),
+    }
+
+
+@contextlib.contextmanager
+def _symcaches(archive: Archive, check_mode: bool) -> Iterator[Path]:
+    """The archive's directory of symcaches, or a passing one where nothing may be or can be written."""
+    if not check_mode:
+        with contextlib.suppress(OSError):
+            if os.access(archive.symcaches, os.W_OK):
+                yield archive.symcaches
+                return
+    with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
+        yield Path(directory)

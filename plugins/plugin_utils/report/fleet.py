@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What the report on a fleet is made from: what was seen of each unit on each host, brought into one shape.
+
+The data is the page's, and the JSON file's for other programs. Times are seconds since the epoch, sizes bytes, rates
+bytes per day. It is kept small: curves have a point for each dump, but stacks are kept of some dumps only, evenly
+spread over the time, and of those stacks the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..archive.archive import Capture
+from ..base.printable import printable
+from ..leaks.hints import Hint
+from ..leaks.ranking import Leak, Watched, together
+from ..leaks.trend import evenly_spread
+from ..leaks.verdict import DAY, Answer, Point, Suspect, Verdict, judge_process
+from ..model.profile import CONFIDENCE
+from ..model.stack_summary import render as short_path
+from .rss_breakdown import reconcile
+from .stack_tree import Frames, Held, StackTree, differences
+from .threads import ThreadProfile
+
+FORMAT = 1
+# Dumps of a process whose stacks are kept, and numbers and nodes in all: about 20 MB of page at the most.
+_MOST_DUMPS = 48
+_MOST_NUMBERS = 1_200_000
+_MOST_NODES = 100_000
+_FEWEST_PATHS = 50
+_ORDER = {Answer.LEAK: 0, Answer.CANNOT_TELL: 1, Answer.NO_LEAK: 2}
+_MOST_FRAMES = 64
+_MOST_SUSPECTS = 10
+# With so much of its memory in the first dump, a suspect has begun before.
+_HELD_BEFORE = 0.2
+
+
+@dataclass(frozen=True)
+class Process:
+    """The dumps that were read of a process, by time."""
+
+    key: str
+    captures: Sequence[Capture]
+    points: Sequence[Point]
+    threads: Sequence[ThreadProfile] = ()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A unit on a host: its processes and what was found. ``suspects`` are those to show, ``hints`` what is known of
+    the causes of each."""
+
+    unit: str
+    host: str
+    verdict: Verdict
+    headline: str
+    suspects: Sequence[Suspect]
+    processes: Sequence[Process]
+    hints: Sequence[Sequence[Hint]] = ()
+
+
+@dataclass
+class _Kept:
+    """What is left of an ``Observed`` when its profiles have gone into the tree."""
+
+    data: dict[str, Any]
+    verdict: Verdict
+    dumps: list[tuple[dict[str, Any], Held]] = field(default_factory=list)
+    threads: list[tuple[dict[str, Any], Held]] = field(default_factory=list)
+    suspects: list[tuple[dict[str, Any], set[int]]] = field(default_factory=list)
+
+
+class Fleet:
+    """Takes hosts one by one, so that one host's profiles are in memory at a time, and gives the data at the end."""
+
+    def __init__(self) -> None:
+        self._frames = Frames()
+        self._trees: dict[str, StackTree] = {}
+        self._hosts: dict[str, list[_Kept]] = {}
+        self._interval: dict[str, int] = {}
+        self._watched: dict[str, list[Watched]] = {}
+
+    def add(self, seen: Observed) -> None:
+        """Take what was seen of a unit on a host."""
+        tree = self._trees.setdefault(seen.unit, StackTree(self._frames))
+        kept = _Kept({"host": seen.host, **_verdict(seen)}, seen.verdict)
+        points: dict[str, list[Any]] = {
+            name: [] for name in ("time", "process", "live", "error", "rss", "heap", "dump")
+        }
+        judged: list[tuple[float, Held]] = []
+        for number, process in enumerate(seen.processes):
+            self._watched.setdefault(seen.unit, []).append(_watched(seen, process))
+            times = [point.time for point in process.points]
+            shown = set(evenly_spread(times, _MOST_DUMPS))
+            for position, (capture, point) in enumerate(zip(process.captures, process.points, strict=True)):
+                held = tree.add(point.profile)
+                if process.key == seen.verdict.process:
+                    judged.append((point.time, held))
+                _add_point(points, number, capture, point, len(kept.dumps) if position in shown else None)
+                if position in shown:
+                    dump = {"time": point.time, "process": number, "memory": _memory(capture, point)}
+                    kept.dumps.append((dump, held))
+                interval = max(self._interval.get(seen.unit, 0), point.profile.sample_interval)
+                self._interval[seen.unit] = interval
+        for thread in seen.processes[-1].threads if seen.processes else ():
+            held = tree.add(thread.profile)
+            kept.threads.append(
+                ({"name": printable(thread.name), "count": thread.count, "live": round(held.total)}, held)
+            )
+        for number, suspect in enumerate(seen.suspects):
+            paths = tree.matching(suspect.covers)
+            known = seen.hints[number] if number < len(seen.hints) else []
+            kept.suspects.append((_suspect(suspect, paths, judged, known), paths))
+        kept.data["points"] = points
+        kept.data["processes"] = [_process(process) for process in seen.processes]
+        self._hosts.setdefault(seen.unit, []).append(kept)
+
+    def data(self) -> dict[str, Any]:
+        """All of it, by unit, those that leak first. Nothing can be added afterwards."""
+        dumps = sum(len(host.dumps) + len(host.threads) for hosts in self._hosts.values() for host in hosts)
+        most_paths = max(_FEWEST_PATHS, _MOST_NUMBERS // max(dumps, 1) // 2)
+        units = [self._unit(unit, hosts, most_paths) for unit, hosts in self._hosts.items()]
+        units.sort(key=lambda unit: (-unit["leaking"], -unit["growth"], unit["unit"]))
+        times = [time for unit in units for host in unit["hosts"] for time in host["points"]["time"]]
+        return {
+            "format": FORMAT,
+            "from": min(times, default=None),
+            "to": max(times, default=None),
+            "confidence": CONFIDENCE,
+            "units": units,
+            "frames": self._frames.columns(),
+        }
+
+    def _unit(self, unit: str, hosts: list[_Kept], most_paths: int) -> dict[str, Any]:
+        tree = self._trees[unit]
+        wanted = {path for host in hosts for _data, paths in host.suspects for path in paths}
+        left_out = tree.grow(wanted, most_paths, _MOST_NODES)
+        hosts = sorted(hosts, key=lambda host: (_ORDER[host.verdict.answer], -host.verdict.growth, host.data["host"]))
+        for host in hosts:
+            host.data["dumps"] = [{**dump, **tree.by_node(held)} for dump, held in host.dumps]
+            host.data["threads"] = [{**thread, **tree.by_node(held)} for thread, held in host.threads]
+            host.data["suspects"] = [
+                {**suspect, "nodes": differences(tree.leaves(paths))} for suspect, paths in host.suspects
+            ]
+        leaking = [host for host in hosts if host.verdict.answer is Answer.LEAK]
+        answers = [host.verdict.answer for host in hosts]
+        growth, error = _mean([(host.verdict.growth, host.verdict.error) for host in leaking])
+        starts = [
+            (suspect["since"], suspect["since_before"])
+            for host in leaking
+            for suspect in host.data["suspects"]
+            if suspect["since"] is not None
+        ]
+        since, before = min(starts, default=(None, False))
+        return {
+            "unit": unit,
+            "answer": min(answers, key=_ORDER.__getitem__).value,
+            "leaking": len(leaking),
+            "growth": growth,
+            "error": error,
+            "since": since,
+            "since_before": before,
+            "suspects": _over_hosts(self._watched[unit], leaking),
+            "interval": self._interval.get(unit, 0),
+            "left_out": left_out,
+            "hosts": [host.data for host in hosts],
+            "tree": tree.columns(),
+        }
+
+
+def _watched(seen: Observed, process: Process) -> Watched:
+    decided = process.key == seen.verdict.process
+    verdict = seen.verdict if decided else judge_process(process.key, process.points)
+    times = (process.points[0].time, process.points[-1].time)
+    label = str(process.captures[-1].facts.get("label") or "")
+    return Watched(seen.unit, seen.host, process.key, label, *times, verdict)
+
+
+def _verdict(seen: Observed) -> dict[str, Any]:
+    verdict = seen.verdict
+    return {
+        "answer": verdict.answer.value,
+        "headline": seen.headline,
+        "reason": verdict.reason,
+        "growth": round(verdict.growth),
+        "error": round(verdict.error),
+        "process": verdict.process,
+    }
+
+
+def _add_point(points: dict[str, list[Any]], number: int, capture: Capture, point: Point, dump: int | None) -> None:
+    live = point.profile.total_bytes
+    memory = capture.facts.get("agent", {}).get("memory") or {}
+    jvm = capture.facts.get("jvm") or {}
+    row = {
+        "time": point.time,
+        "process": number,
+        "live": round(live),
+        "error": round(point.profile.error(live)),
+        "rss": memory.get("rss"),
+        "heap": jvm.get("heap_resident", jvm.get("heap_committed")),
+        "dump": dump,
+    }
+    for name, value in row.items():
+        points[name].append(value)
+
+
+def _memory(capture: Capture, point: Point) -> dict[str, Any] | None:
+    found = reconcile(capture.facts, point.profile.total_bytes, point.profile.sample_interval)
+    if found is None:
+        return None
+    return {
+        "rss": found.rss,
+        "notes": found.notes,
+        "parts": [
+            {
+                "name": part.name,
+                "bytes": round(part.bytes),
+                "origin": part.origin.value,
+                "meaning": part.meaning,
+                "error": round(part.error),
+            }
+            for part in found.parts
+        ],
+    }
+
+
+def _process(process: Process) -> dict[str, Any]:
+    facts = process.captures[-1].facts
+    exe = next((exe for capture in process.captures if (exe := capture.facts["process"]["exe"])), None)
+    return {
+        "key": process.key,
+        "pid": facts["process"]["pid"],
+        "exe": printable(exe or ""),
+        "start": next(
+            (start for capture in process.captures if (start := capture.facts["process"]["start_time"])), None
+        ),
+        "version": printable(_version(process)),
+    }
+
+
+def _version(process: Process) -> str:
+    """The label that the captures were given, else the beginning of the executable's build-id, else nothing."""
+    facts = process.captures[-1].facts
+    if facts.get("label"):
+        return str(facts["label"])
+    images = {image.path: image.build_id for image in process.captures[-1].images}
+    return images.get(facts["process"]["exe"] or next(iter(images), ""), "")[:12]
+
+
+def _suspect(
+    suspect: Suspect, paths: set[int], judged: Sequence[tuple[float, Held]], known: Sequence[Hint]
+) -> dict[str, Any]:
+    """``since`` is when its memory was none, going back from now at its rate; ``since_before``: earlier than we saw."""
+    times = [time for time, _held in judged]
+    sizes = [
+        math.fsum(size for path, size in zip(held.paths, held.bytes, strict=True) if path in paths)
+        for _time, held in judged
+    ]
+    since, before = None, False
+    if times and suspect.growth > 0:
+        since = max(times[-1] - sizes[-1] / (suspect.growth / DAY), times[0])
+        before = sizes[0] > _HELD_BEFORE * sizes[-1]
+    return {
+        "path": [printable(frame.label) for frame in suspect.path[:_MOST_FRAMES]],
+        "short": short_path(suspect.path),
+        "growth": round(suspect.growth),
+        "error": round(suspect.error),
+        "live": round(suspect.live),
+        "stacks": suspect.stacks,
+        "share": round(suspect.share, 3),
+        "since": since,
+        "since_before": before,
+        "hints": [{"title": hint.title, "check": hint.check, "link": hint.link} for hint in known],
+    }
+
+
+def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[dict[str, Any]]:
+    """The suspects of all hosts, the same path once: where it is, how fast on the average, since which version."""
+    hints = {suspect["short"]: suspect["hints"] for host in leaking for suspect, _paths in host.suspects}
+    found: dict[str, list[Leak]] = {}
+    for leak in together(watched):  # builds of a library differ in frames that a short path does not show
+        found.setdefault(short_path(leak.path), []).append(leak)
+    merged = []
+    for short, leaks in list(found.items())[:_MOST_SUSPECTS]:
+        hosts = list(dict.fromkeys(host for leak in leaks for host in leak.hosts))
+        merged.append(
+            {
+                "short": short,
+                "path": [printable(frame.label) for frame in leaks[0].path[:_MOST_FRAMES]],
+                "hosts": hosts,
+                "outliers": [host for leak in leaks for host in leak.outliers],
+                "growth": round(math.fsum(leak.growth for leak in leaks) / len(hosts)),
+                "error": round(math.hypot(*(leak.error for leak in leaks)) / len(hosts)),
+                "label": printable(leaks[0].label),
+                "hints": hints.get(short, []),
+            }
+        )
+    return merged
+
+
+def _mean(rates: Sequence[tuple[float, float]]) -> tuple[int, int]:
+    """The mean of rates and its error, as those of independent measurements."""
+    if not rates:
+        return 0, 0
+    error = math.sqrt(math.fsum(error * error for _rate, error in rates)) / len(rates)
+    return round(math.fsum(rate for rate, _error in rates) / len(rates)), round(error)
+
+
+def without_stacks(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data for other programs: verdicts, suspects, curves, reconciliations, but neither tree nor frames."""
+    hidden = {"nodes", "bytes"}
+
+    def of_host(host: Mapping[str, Any]) -> dict[str, Any]:
+        trimmed = {
+            name: [{key: value for key, value in item.items() if key not in hidden} for item in host[name]]
+            for name in ("dumps", "threads", "suspects")
+        }
+        return {**host, **trimmed}
+
+    units = [
+        {
+            **{key: value for key, value in unit.items() if key != "tree"},
+            "hosts": [of_host(host) for host in unit["hosts"]],
+        }
+        for unit in data["units"]
+    ]
+    return {**{key: value for key, value in data.items() if key != "frames"}, "units": units}

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Why a profile's total is not the process's resident memory: RSS, part by part.
+
+    RSS = live (sampled) + not sampled                       what the program has from malloc: stats.allocated
+        + fragmentation (active - allocated)
+        + metadata
+        + kept (resident - active - metadata)                freed, and not given back to the kernel yet
+        + Java heap + metaspace, code, thread stacks, ...    what a JVM maps itself
+        + mapped files + shared memory
+        + unexplained
+
+jemalloc's numbers are those of mallctl's stats.* (jemalloc(3)), RSS and its kinds those of proc(5). ``unexplained`` is
+what is left, so the parts always add up to RSS. It is negative where a part is counted that is not in memory: swapped
+out, or committed and never touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ..base.byte_size import as_text
+from ..model.profile import CONFIDENCE, sampling_error
+
+# Categories of native memory tracking that have names of their own here; the others are taken together.
+_TRACKED = {
+    "Class": "Metaspace",
+    "Metaspace": "Metaspace",
+    "Code": "Compiled code",
+    "Thread": "Thread stacks",
+}
+# Counted elsewhere: the heap by what of it is resident, the archive of shared classes among the mapped files.
+_ELSEWHERE = ("Java Heap", "Shared class space")
+
+
+class Origin(Enum):
+    """Who holds a part."""
+
+    PROGRAM = "program"
+    ALLOCATOR = "allocator"
+    RUNTIME = "runtime"
+    FILES = "files"
+    UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the resident memory. ``error`` is half of the 95 % interval, in bytes; ``meaning`` is for people."""
+
+    name: str
+    bytes: float
+    origin: Origin
+    meaning: str
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    """The parts of ``rss`` (bytes), which add up to it. ``notes`` are sentences on what is missing."""
+
+    rss: float
+    parts: list[Part]
+    notes: list[str]
+
+    @property
+    def unexplained(self) -> float:
+        return self.parts[-1].bytes
+
+
+def reconcile(facts: Mapping[str, Any], live: float, sample_interval: int) -> Reconciliation | None:
+    """The parts of a capture's resident memory; None where no memory statistics came with its dump.
+
+    ``facts`` are those of capture.json, ``live`` is the profile's total.
+    """
+    memory = facts.get("agent", {}).get("memory") or {}
+    rss = _number(memory.get("rss"))
+    if rss is None:
+        return None
+    notes: list[str] = []
+    jvm = facts.get("jvm") or {}
+    parts = [
+        *_malloc(memory, live, sample_interval, notes),
+        *_runtime(jvm, notes),
+        *_files(memory, notes),
+    ]
+    rest = rss - math.fsum(part.bytes for part in parts)
+    parts.append(Part("Unexplained", rest, Origin.UNEXPLAINED, _rest_meaning(rest, jvm), _error(live, sample_interval)))
+    swap = _number(memory.get("swap"))
+    if swap:
+        notes.append(f"{as_text(swap)} of the process are swapped out, which no part knows of")
+    return Reconciliation(rss, parts, notes)
+
+
+def text_rows(found: Reconciliation) -> list[tuple[str, str]]:
+    """The reconciliation for a terminal: (name, value) with shares of RSS."""
+    width = max(len(as_text(part.bytes)) for part in found.parts)
+    rows = []
+    for part in found.parts:
+        share = f"{100 * part.bytes / found.rss:5.1f}%" if found.rss else "    -"
+        rows.append((part.name, f"{as_text(part.bytes):>{width}} {share}  {part.meaning}"))
+    return [("RSS", f"{as_text(found.rss):>{width}} 100.0%"), *rows]
+
+
+def _malloc(memory: Mapping[str, Any], live: float, interval: int, notes: list[str]) -> list[Part]:
+    error = _error(live, interval)
+    sampled = Part("Live, sampled", live, Origin.PROGRAM, "what this report's stacks hold", error)
+    allocated, active, metadata, resident = (
+        _number(memory.get(name)) for name in ("allocated", "active", "metadata", "resident")
+    )
+    if allocated is None or active is None:
+        notes.append("jemalloc's own statistics did not come with the dump: its overhead is among the unexplained")
+        return [sampled]
+    parts = [
+        sampled,
+        Part("Not sampled", allocated - live, Origin.PROGRAM, _unsampled_meaning(allocated - live, error), error),
+        Part("Fragmentation", active - allocated, Origin.ALLOCATOR, "pages in use with room left in them"),
+    ]
+    if metadata is not None:
+        parts.append(Part("Allocator metadata", metadata, Origin.ALLOCATOR, "jemalloc's own records"))
+    if resident is not None:
+        kept = resident - active - (metadata or 0.0)
+        parts.append(Part("Kept by allocator", kept, Origin.ALLOCATOR, "freed, not given back to the kernel yet"))
+    return parts
+
+
+def _unsampled_meaning(size: float, error: float) -> str:
+    if abs(size) <= error:
+        return "nothing beyond the sampling error"
+    return "allocated before sampling began" if size > 0 else "the samples stand for more than is allocated"
+
+
+def _runtime(jvm: Mapping[str, Any], notes: list[str]) -> list[Part]:
+    if not jvm:
+        return []
+    tracked: dict[str, int] | None = jvm.get("nmt")
+    parts: list[Part] = []
+    heap = _number(jvm.get("heap_resident"))
+    if heap is not None:
+        used = _number(jvm.get("heap_used"))
+        meaning = "objects of the program" if used is None else f"{as_text(used)} of it in use"
+        parts.append(Part("Java heap", heap, Origin.RUNTIME, meaning))
+    else:
+        notes.append("the JVM does not say where its heap lies (ZGC): look for it under shared memory or unexplained")
+    if tracked is None:
+        notes.append(
+            "native memory tracking is off: thread stacks, compiled code and the garbage collector's tables are among"
+            " the unexplained (-XX:NativeMemoryTracking=summary)"
+        )
+        metaspace = _number(jvm.get("metaspace"))
+        if metaspace is not None:
+            parts.append(Part("Metaspace", metaspace, Origin.RUNTIME, "classes, as committed"))
+        return parts
+    sums: dict[str, float] = {}
+    for category, size in tracked.items():
+        if category not in _ELSEWHERE:
+            name = _TRACKED.get(category, "JVM, other")
+            sums[name] = sums.get(name, 0.0) + size
+    meanings = {
+        "Metaspace": "classes, as committed",
+        "Compiled code": "the code cache, as committed",
+        "Thread stacks": "as committed",
+        "JVM, other": "the garbage collector's tables and the like, as committed",
+    }
+    parts += [Part(name, sums[name], Origin.RUNTIME, meaning) for name, meaning in meanings.items() if name in sums]
+    return parts
+
+
+def _files(memory: Mapping[str, Any], notes: list[str]) -> list[Part]:
+    files, shared = _number(memory.get("rss_file")), _number(memory.get("rss_shmem"))
+    if files is None:
+        notes.append("the kernel did not say how much of it are mapped files")
+        return []
+    parts = [Part("Mapped files", files, Origin.FILES, "executables, libraries, files mapped into memory")]
+    if shared:
+        parts.append(Part("Shared memory", shared, Origin.FILES, "tmpfs, memfd, System V"))
+    return parts
+
+
+def _rest_meaning(rest: float, jvm: Mapping[str, Any]) -> str:
+    if rest < 0:
+        return "counted above, but not in memory: swapped out, or committed and never touched"
+    return "mapped by the program itself" if jvm else "mapped by the program or its runtime, beside malloc"
+
+
+def _error(live: float, interval: int) -> float:
+    return CONFIDENCE * sampling_error(live, interval)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+__all__ = ["Origin", "Part", "Reconciliation", "reconcile", "text_rows"]

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Symbol names as people write them: demangled, without parameters, printable.
+
+Mangled names come from files of hosts that are not trusted, and a few hundred bytes of them can stand for gigabytes:
+each back reference may double the output. Names with many of them are shown as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from ..base.printable import printable
+
+try:
+    import pydemumble
+except ImportError:
+    pydemumble = None
+
+_LONGEST_MANGLED = 4096
+_MOST_REFERENCES = 40
+_LONGEST_SHOWN = 1000
+_REFERENCE = re.compile(rb"[ST][0-9A-Z]*_|B[0-9A-Za-z]*_")
+# gcc's and LLVM's marks for pieces of one function: demumble shows them as " (.part.0)".
+_CLONE = re.compile(r"(?: \(\.[^()]*\)| \[clone [^\]]*\]|\.(?:part|cold|constprop|isra|lto_priv|llvm)(?:\.\d+)?)+$")
+_QUALIFIERS = re.compile(r"(?: const| volatile| ?&&?| noexcept)+$")
+_OPERATOR = re.compile(r"(?<![0-9A-Za-z_])operator(?![0-9A-Za-z_])")
+_PLAIN = re.compile(r"([\w:~]+)\([^()]*\)(?: const)?")
+_PAIRS = {"(": ")", "<": ">", "[": "]", "{": "}"}
+_BRACKET = re.compile(r"[()<>\[\]{}]")
+# What without_parameters need not look at character by character.
+_RUN = re.compile(r"(?:[^(<\[{ o]|o(?!perator))+")
+
+
+def demangler_missing() -> bool:
+    """Whether C++ and Rust names stay mangled because the library pydemumble is not installed."""
+    return pydemumble is None
+
+
+@lru_cache(maxsize=65536)
+def readable(symbol: bytes) -> str:
+    """The name to show for a symbol: ``_ZN2os6mallocEm8MEMFLAGS`` -> ``os::malloc``, ``inflate`` -> ``inflate``."""
+    name = printable(symbol.decode("utf-8", "replace"))
+    if pydemumble is not None and symbol.startswith((b"_Z", b"_R")) and len(symbol) <= _LONGEST_MANGLED:
+        # A reference has at least two characters, so that most names need not be searched for them.
+        few = len(symbol) <= 2 * _MOST_REFERENCES or len(_REFERENCE.findall(symbol)) <= _MOST_REFERENCES
+        if few and symbol.isascii():
+            demangled = pydemumble.demangle(name)
+            if demangled:
+                name = without_parameters(printable(demangled))
+    else:
+        name = _CLONE.sub("", name) or name
+    return name if len(name) <= _LONGEST_SHOWN else name[: _LONGEST_SHOWN - 1] + "…"
+
+
+def without_parameters(demangled: str) -> str:
+    """A demangled name without parameters, return type, qualifiers and marks of function pieces.
+
+    ``void shop::add<int>(std::vector<int>&)::'lambda'(int)::operator()(int) const`` ->
+    ``shop::add<int>::'lambda'::operator()``. Template arguments stay: they tell instances apart.
+    """
+    plain = _PLAIN.fullmatch(demangled)
+    if plain is not None:  # as most are: no need to look at each character
+        return plain[1]
+    text = _CLONE.sub("", demangled)
+    kept: list[str] = []
+    name_start = 0
+    position = 0
+    while position < len(text):
+        if (run := _RUN.match(text, position)) is not None:
+            kept.append(run[0])
+            position = run.end()
+            continue
+        character = text[position]
+        if text.startswith("operator", position) and _OPERATOR.match(text, position):
+            end = _operator_end(text, position)
+            kept.append(text[position:end])
+            position = end
+        elif text.startswith(("(*", "(&"), position):
+            return demangled  # returns a pointer to a function: the name stands inside the brackets
+        elif character == "(" and not text.startswith("(anonymous namespace)", position):
+            position = _closing(text, position)
+        elif character in _PAIRS:
+            end = _closing(text, position)
+            kept.append(text[position:end])
+            position = end
+        else:
+            kept.append(character)
+            position += 1
+            if character == " " and not _QUALIFIERS.match(text, position - 1) and text[position : position + 1] != "(":
+                name_start = len(kept)
+    return _QUALIFIERS.sub("", "".join(kept[name_start:])).strip() or demangled
+
+
+def _operator_end(text: str, position: int) -> int:
+    """The end of an operator's name: up to its parameters, or to the end."""
+    start = position + len("operator")
+    if text.startswith("()", start):
+        return start + 2
+    end = text.find("(", start)
+    return end if end >= 0 else len(text)
+
+
+def _closing(text: str, position: int) -> int:
+    """The position after the bracket that closes the one at ``position``; brackets inside count, "->" does not."""
+    expected = [_PAIRS[text[position]]]
+    for bracket in _BRACKET.finditer(text, position + 1):
+        character = bracket[0]
+        if character in _PAIRS:
+            expected.append(_PAIRS[character])
+        elif character == expected[-1] and not (character == ">" and text[bracket.start() - 1] == "-"):
+            expected.pop()
+            if not expected:
+                return bracket.end()
+    return len(text)

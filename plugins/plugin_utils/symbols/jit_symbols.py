@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Which perf map names the compiled code of which dump.
+
+A map belongs to one process, and says where code lay at one moment. Code moves: a method is compiled again, and the
+memory of the old code is used for another. So the map nearest in time to a dump is asked first; what it does not know
+(code that has gone since) the others of the same process may, the next nearest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ..leaks.trend import evenly_spread
+from ..model.profile import Frame
+from .perf_map import PerfMap, PerfMapError, read
+from .symbolizer import JitNames
+
+#: maps of one process that are read; they say almost the same
+_MOST = 12
+
+
+class JitMaps:
+    """The maps of one process, read when they are needed. ``warn`` is told of those that cannot be read."""
+
+    def __init__(self, maps: Mapping[Path, float], warn: Callable[[str], None]) -> None:
+        """``maps`` has the time of each (seconds since the epoch)."""
+        by_time = sorted((time, path) for path, time in maps.items())
+        self._maps = [by_time[position] for position in evenly_spread([time for time, _path in by_time], _MOST)]
+        self._read: dict[Path, PerfMap | None] = {}
+        self._warn = warn
+
+    def at(self, time: float) -> JitNames:
+        """What names the code of a dump that was written at this time, by address."""
+        nearest = [path for _distance, path in sorted((abs(when - time), path) for when, path in self._maps)]
+
+        def name(address: int, executable: bool = True) -> tuple[Frame, ...]:
+            for path in nearest:
+                known = self._map(path)
+                frames = known.frames(address, executable) if known is not None else ()
+                if frames:
+                    return frames
+            return ()
+
+        return name
+
+    def _map(self, path: Path) -> PerfMap | None:
+        if path not in self._read:
+            self._read[path] = None
+            try:
+                self._read[path] = read(path)
+            except PerfMapError as error:
+                self._warn(f"compiled code has fewer names: {error}")
+        return self._read[path]

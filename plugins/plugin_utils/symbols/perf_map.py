@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Perf maps: where a language runtime's compiled code lay, as runtimes tell Linux's perf.
+
+One line per piece of code, ``<start> <size> <name>``, numbers in hexadecimal (HotSpot writes ``0x`` before them,
+Node and CPython do not), the name with spaces (tools/perf/Documentation/jit-interface.txt). Code is freed and its
+memory used again, so pieces may overlap: the later line is right. HotSpot's end with lines of ours, one byte long: the
+address of an interpreted method, or of one call with all methods that it stands for (hotspot_methods.py).
+A map comes from a host that is not trusted; a line that is none is passed over, and so is a last one without an end,
+since runtimes append to the file while they run.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import re
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...module_utils.runtimes.hotspot_methods import INLINED
+from ..model.profile import Frame
+from .runtime_frames import frame_of
+
+#: bytes of a map that are read, and pieces of code that it may hold; a code cache has some 100,000 at the most
+LARGEST = 256 << 20
+_MOST_ENTRIES = 2_000_000
+_LINE = re.compile(rb"(?:0[xX])?([0-9A-Fa-f]{1,16}) (?:0[xX])?([0-9A-Fa-f]{1,16}) ([^\n]{1,65536})\n")
+_HIGHEST = 1 << 64
+
+
+class PerfMapError(Exception):
+    """A perf map cannot be read. The message says which and why."""
+
+
+class PerfMap:
+    """Names of code by address. Nothing is said about an address that no piece of code covers."""
+
+    def __init__(self, entries: list[tuple[int, int, bytes]]) -> None:
+        """``entries`` are start, end and name, in the order of the file."""
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._names: list[bytes] = []
+        for start, end, name in _without_overlaps(entries):
+            self._starts.append(start)
+            self._ends.append(end)
+            self._names.append(name)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def name(self, address: int) -> str | None:
+        """The name as the map has it, None where there is none."""
+        position = bisect_right(self._starts, address) - 1
+        if position < 0 or address >= self._ends[position]:
+            return None
+        return self._names[position].decode("utf-8", "replace")
+
+    def _is_alone(self, address: int) -> bool:
+        position = bisect_right(self._starts, address) - 1
+        return self._ends[position] - self._starts[position] == 1
+
+    def frames(self, address: int, executable: bool = True) -> tuple[Frame, ...]:
+        """The frames at an address, the innermost (inlined) first; empty where the map has none.
+
+        What is not executable can only be the address of a method, which has a line to itself.
+        """
+        name = self.name(address)
+        if name is None or not (executable or self._is_alone(address)):
+            return ()
+        if name.startswith(INLINED):
+            return tuple(frame_of(part) for part in name[len(INLINED) :].split(";") if part)
+        return (frame_of(name),)
+
+
+def parse(text: bytes) -> PerfMap:
+    """Raises PerfMapError for a map with more pieces of code than any runtime has."""
+    entries: list[tuple[int, int, bytes]] = []
+    for match in _lines(text):
+        start, size = int(match[1], 16), int(match[2], 16)
+        if size and start + size <= _HIGHEST and match[3].strip():
+            entries.append((start, start + size, match[3].strip()))
+            if len(entries) > _MOST_ENTRIES:
+                raise PerfMapError(f"has more than {_MOST_ENTRIES} pieces of code")
+    return PerfMap(entries)
+
+
+def _lines(text: bytes) -> Iterator[re.Match[bytes]]:
+    position = 0
+    while position < len(text):
+        match = _LINE.match(text, position)
+        if match:
+            yield match
+            position = match.end()
+            continue
+        position = text.find(b"\n", position) + 1
+        if not position:
+            return
+
+
+def read(path: Path) -> PerfMap:
+    """The map in a file, compressed with gzip or not. Raises PerfMapError."""
+    try:
+        with path.open("rb") as stream:
+            packed = stream.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if packed else path.open("rb") as stream:
+            text = stream.read(LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise PerfMapError(f"{path}: {error}") from error
+    if len(text) > LARGEST:
+        raise PerfMapError(f"{path}: is larger than {LARGEST} bytes")
+    try:
+        return parse(text)
+    except PerfMapError as error:
+        raise PerfMapError(f"{path}: {error}") from error
+
+
+def _without_overlaps(entries: list[tuple[int, int, bytes]]) -> Iterator[tuple[int, int, bytes]]:
+    """The pieces by address; where several cover the same, the last one in ``entries`` does.
+
+    A sweep over all starts and ends, with a heap of the pieces that are open, the latest on top.
+    """
+    order = sorted(range(len(entries)), key=lambda number: entries[number][0])
+    bounds = sorted({bound for start, end, _name in entries for bound in (start, end)})
+    active: list[int] = []
+    following = 0
+    pending: tuple[int, int, int] | None = None
+    for position, bound in enumerate(bounds[:-1]):
+        while following < len(order) and entries[order[following]][0] == bound:
+            heapq.heappush(active, -order[following])
+            following += 1
+        while active and entries[-active[0]][1] <= bound:
+            heapq.heappop(active)
+        if not active:
+            continue
+        top = -active[0]
+        if pending is not None and pending[2] == top and pending[1] == bound:
+            pending = (pending[0], bounds[position + 1], top)
+            continue
+        if pending is not None:
+            yield pending[0], pending[1], entries[pending[2]][2]
+        pending = (bound, bounds[position + 1], top)
+    if pending is not None:
+        yield pending[0], pending[1], entries[pending[2]][2]

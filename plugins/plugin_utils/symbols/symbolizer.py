@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Addresses of a dump to frames, by the build-ids of the images that were mapped.
+
+An address belongs to the mapping it lies in and to nothing else; what no symbol covers is named by module and offset.
+Functions with debug information (source lines, inlined calls) are looked up in a symcache, the file format of the
+library ``symbolic``, which is made once per image; the others in the image's own symbol tables.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..base.printable import printable
+from ..model.profile import Frame, Kind, Resolver
+from ..readers import heap_v2
+from . import symcache
+from .debuginfo import DebugFiles
+from .demangle import readable
+from .elf_image import ElfImage, SymbolError, SymbolTable
+
+try:
+    import symbolic as _symbolic
+except ImportError:
+    symbolic: Any = None
+else:
+    symbolic = _symbolic
+
+__all__ = ["SymbolError", "Symbolizer", "symbolic_missing"]
+
+# The frames of an address in memory that is executable (or is not), the innermost first, or none.
+JitNames = Callable[[int, bool], tuple[Frame, ...]]
+_JIT_NAMES = ("//anon", "/memfd:", "/dev/zero", "/dev/shm/", "/SYSV", "/anon_hugepage", "/[aio]")
+
+
+def symbolic_missing() -> bool:
+    """Whether the library symbolic, and with it source lines and inlined calls, is not there."""
+    return symbolic is None
+
+
+class Symbolizer:
+    """Names addresses. Holds what it has read, so that one object serves all dumps of a report.
+
+    ``find_image`` gives the path of the image with a build-id, or None; ``symcaches`` is the directory for symcaches.
+    ``debug_files`` finds the debug information of stripped images, by default on this machine and with debuginfod.
+    What went wrong with an image is in ``warnings``, once; its frames then say module and offset.
+    """
+
+    def __init__(
+        self, find_image: Callable[[str], Path | None], symcaches: Path, debug_files: DebugFiles | None = None
+    ) -> None:
+        self._find_image = find_image
+        self._symcaches = symcaches
+        self._modules: dict[tuple[str, str], _Module] = {}
+        self.warnings: list[str] = []
+        self._debug_files = debug_files or DebugFiles(symcaches / "debug", self.warnings.append)
+
+    def resolver(self, build_ids: Mapping[str, str], jit: JitNames | None = None) -> Resolver:
+        """The resolver for dumps whose mapped paths had these build-ids (path -> build-id, hexadecimal).
+
+        ``jit`` names code in executable memory of no file, and what an interpreter's frame stands for (the address of
+        a method, which is data), by its address in the process.
+        """
+
+        def resolve(dump: heap_v2.Dump) -> Sequence[Sequence[Frame]]:
+            space = _AddressSpace(dump.mappings)
+            return [self._frames(address, space, build_ids, jit) for address in dump.addresses]
+
+        return resolve
+
+    def _frames(
+        self, address: int, space: _AddressSpace, build_ids: Mapping[str, str], jit: JitNames | None
+    ) -> tuple[Frame, ...]:
+        # All addresses of a heap profile are return addresses: the call is the instruction before.
+        address = max(address - 1, 0)
+        mapping = space.find(address)
+        if mapping is None:
+            return _UNMAPPED
+        in_file = mapping.path and not mapping.path.startswith(("[anon", "[heap", "[stack", *_JIT_NAMES))
+        if not in_file or not mapping.executable:
+            named = jit(address, mapping.executable) if jit is not None else ()
+            if named or not in_file:
+                return named or (_JIT if mapping.executable else _UNMAPPED)
+        build_id = build_ids.get(mapping.path + (" (deleted)" if mapping.deleted else ""), "")
+        module = self._modules.get((mapping.path, build_id))
+        if module is None:
+            module = self._modules[mapping.path, build_id] = self._open(mapping.path, build_id)
+        return module.frames(address - mapping.start + mapping.offset, address - space.bases[mapping.path])
+
+    def _open(self, path: str, build_id: str) -> _Module:
+        name = printable(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        name = name if name.startswith("[") else PurePosixPath(name).name
+        if not build_id:
+            return _Module(name)
+        image = self._find_image(build_id)
+        if image is None:
+            self.warnings.append(
+                f"{name}: no image with build-id {build_id} in the archive, so its frames have no names"
+            )
+            return _Module(name)
+        module = _Module(name)
+        try:
+            elf = ElfImage(image)
+            if elf.build_id != build_id:
+                raise SymbolError(f"{image}: has build-id {elf.build_id}, expected {build_id}")
+            module = _Module(name, elf, elf.symbols())
+            beside = None if elf.has_debug_info else self._debug_files.find(build_id)
+            if beside is not None:
+                image, full = beside, ElfImage(beside)
+                module = _Module(name, elf, full.symbols() or elf.symbols())
+            if beside is not None or elf.has_debug_info:
+                module.symcache = self._symcache(build_id, image)
+        except SymbolError as error:
+            self.warnings.append(f"{name}: {error}")
+        return module
+
+    def _symcache(self, build_id: str, image: Path) -> Any:
+        if symbolic is None:
+            raise SymbolError("source lines and inlined calls need the Python library symbolic (pip install symbolic)")
+        return symcache.open_or_make(build_id, image, self._symcaches)
+
+
+class _AddressSpace:
+    """The mappings of one dump, and for each mapped file the address at which its first byte would lie."""
+
+    def __init__(self, mappings: Sequence[heap_v2.Mapping]) -> None:
+        self._mappings = sorted(mappings, key=lambda mapping: mapping.start)
+        self._starts = [mapping.start for mapping in self._mappings]
+        self.bases: dict[str, int] = {}
+        for mapping in self._mappings:
+            # The kernel maps a library in one piece, lowest segment first.
+            self.bases.setdefault(mapping.path, mapping.start - mapping.offset)
+
+    def find(self, address: int) -> heap_v2.Mapping | None:
+        position = bisect_right(self._starts, address) - 1
+        if position >= 0 and address < self._mappings[position].end:
+            return self._mappings[position]
+        return None
+
+
+class _Module:
+    """One image, or the name of one that is not there, with the frames found in it so far."""
+
+    def __init__(self, name: str, elf: ElfImage | None = None, symbols: SymbolTable | None = None) -> None:
+        self.name = name
+        self.symcache: Any = None
+        self._elf = elf
+        self._symbols = symbols
+        self._known: dict[int, tuple[Frame, ...]] = {}
+
+    def frames(self, file_offset: int, distance: int) -> tuple[Frame, ...]:
+        """Frames at an offset in the file; ``distance`` from the start of the mapped file, for want of better."""
+        frames = self._known.get(file_offset)
+        if frames is None:
+            frames = self._known[file_offset] = self._look_up(file_offset, distance)
+        return frames
+
+    def _look_up(self, file_offset: int, distance: int) -> tuple[Frame, ...]:
+        address = self._elf.virtual_address(file_offset) if self._elf is not None else None
+        if self._elf is None or address is None:
+            return (Frame("", self.name, Kind.NATIVE, distance),)
+        frames: list[Frame] = []
+        if self.symcache is not None and address >= self._elf.load_address:
+            try:
+                locations = self.symcache.lookup(address - self._elf.load_address)
+            except symbolic.SymbolicError:
+                locations = []
+            for location in locations:
+                # Without a line it comes from a symbol table, where symbolic lets functions without a size claim
+                # everything up to the next one.
+                if location.line and location.symbol:
+                    frames.append(self._frame(location, Kind.INLINED))
+        symbol = self._symbols.lookup(address) if self._symbols is not None else None
+        if frames:
+            # symbolic names a function by the symbol at its lowest address. Where it lies in several pieces (hot and
+            # cold), that may be another function's: the symbol that covers this address is right.
+            frames[-1] = _as_native(frames[-1], readable(symbol) if symbol else frames[-1].function)
+            return tuple(frames)
+        return (Frame(readable(symbol) if symbol else "", self.name, Kind.NATIVE, 0 if symbol else address),)
+
+    def _frame(self, location: Any, kind: Kind) -> Frame:
+        name = readable(location.symbol.encode("utf-8", "replace"))
+        return Frame(name, self.name, kind, 0, printable(location.full_path or ""), location.line)
+
+
+def _as_native(frame: Frame, function: str) -> Frame:
+    return Frame(function, frame.module, Kind.NATIVE, frame.offset, frame.file, frame.line)
+
+
+_UNMAPPED = (Frame("", "", Kind.UNKNOWN),)
+_JIT = (Frame("", "", Kind.JIT),)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The samples of a fleet that lie in a directory -> a verdict for each unit on each host, as data and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..base.byte_size import as_text
+from ..base.printable import printable
+from . import growth as memory_growth
+from . import rules, snapshots
+from .growth import Growth, Sample
+from .rules import Verdict
+
+_HEADINGS = ("UNIT", "HOST", "VERDICT", "RSS", "GROWTH")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is said of one unit on one host."""
+
+    host: str
+    growth: Growth
+    verdict: Verdict
+
+    @property
+    def notes(self) -> list[str]:
+        """What besides the growth is worth a look."""
+        process = self.growth.process
+        return [
+            *(f"an agent in the JVM is a suspect: {agent}" for agent in (process.agents if process else ())),
+            *(f"earlier: {death}" for death in self.growth.deaths),
+            *(f"not readable: {what}" for what in (process.not_readable if process else ())),
+        ]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """For JSON. Rates are bytes per hour."""
+        process = self.growth.process
+        return {
+            "unit": self.growth.name,
+            "host": self.host,
+            "verdict": self.verdict.verdict,
+            "reason": self.verdict.reason,
+            "next_step": self.verdict.next_step,
+            "source": self.verdict.source,
+            "pid": process.pid if process else None,
+            "rss": process.rss if process else None,
+            "watched": round(self.growth.seconds, 1),
+            "growth_bytes_per_hour": round(self.growth.per_hour(self.growth.growth)),
+            "growth_by_part": {part: round(self.growth.per_hour(size)) for part, size in self.growth.parts.items()},
+            "notes": self.notes,
+        }
+
+
+def findings(directory: Path, units: Sequence[str], hosts: Sequence[str], warn: Callable[[str], None]) -> list[Finding]:
+    """The verdicts, by unit and host, on all that the directory has or on those named."""
+    samples: dict[tuple[str, str], list[Sample]] = {}
+    for host, sample in snapshots.read(directory, warn):
+        if (not units or sample.name in units) and (not hosts or host in hosts):
+            samples.setdefault((sample.name, host), []).append(sample)
+    found = []
+    for (_unit, host), of_unit in sorted(samples.items()):
+        growth = memory_growth.growth(of_unit)
+        found.append(Finding(host, growth, rules.judge(growth, host)))
+    return found
+
+
+def table(found: Sequence[Finding]) -> list[tuple[str | None, str]]:
+    """Lines for a terminal, and the verdict that colours a line."""
+    rows = [
+        (
+            finding.growth.name,
+            printable(finding.host),
+            finding.verdict.verdict,
+            as_text(finding.growth.process.rss) if finding.growth.process else "-",
+            rules.per_hour(finding.growth, finding.growth.growth) if finding.growth.seconds else "-",
+        )
+        for finding in found
+    ]
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+    lines: list[tuple[str | None, str]] = [(None, _row(_HEADINGS, widths))]
+    for row, finding in zip(rows, found, strict=True):
+        lines.append((finding.verdict.verdict, _row(row, widths)))
+        lines.append((None, f"    {printable(finding.verdict.reason)}"))
+        if finding.verdict.verdict != "not-growing":
+            lines.append((None, f"    Next: {printable(finding.verdict.next_step)}"))
+        lines += [(None, f"    Note: {printable(note)}") for note in finding.notes]
+    return lines
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Words to the left, numbers to the right."""
+    texts = [cell.ljust(width) for cell, width in zip(cells[:3], widths[:3], strict=True)]
+    numbers = [cell.rjust(width) for cell, width in zip(cells[3:], widths[3:], strict=True)]
+    return "  ".join([*texts, *numbers]).rstrip()

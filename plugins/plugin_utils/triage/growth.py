@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Samples of one unit's memory, as native_memory_info takes them -> what of it grows, and how fast.
+
+Samples come from a host and are checked here: what does not have the expected types is no sample.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..base.byte_size import as_text
+
+# A younger process still loads classes, compiles and fills its caches.
+_WARM = 600.0
+_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,250}\.service|pid \d{1,10}")
+_MIB = 1 << 20
+
+#: The parts that the resident set is divided into for a verdict.
+PARTS = (
+    "java-heap",
+    "code-cache",
+    "metaspace",
+    "thread-stacks",
+    "malloc-used",
+    "malloc-free-arenas",
+    "malloc-free-heap",
+    "mapped-files",
+    "jit",
+    "unknown",
+)
+_SAME = ("java-heap", "code-cache", "metaspace", "thread-stacks", "jit", "unknown")
+
+
+class SampleError(ValueError):
+    """Something that is no sample of native_memory_info."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process in one sample, sizes in bytes.
+
+    ``parts`` is None where its memory map was not readable; ``direct`` is what native memory tracking counts as direct
+    buffers, None where that is off; ``collected`` is what the Java heap held after its last collection.
+    """
+
+    key: str
+    pid: int
+    rss: int
+    age: float
+    threads: int
+    arenas: int
+    parts: dict[str, int] | None
+    malloc_known: bool
+    jvm: bool
+    direct: int | None
+    collected: int | None
+    agents: tuple[str, ...]
+    not_readable: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A unit at a time (seconds since the epoch)."""
+
+    name: str
+    time: float
+    problem: str | None
+    processes: dict[str, Process]
+    deaths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What two looks at one process say. Sizes in bytes; ``parts`` and ``growth`` are differences over ``seconds``.
+
+    ``problem`` says why there is nothing to judge by.
+    """
+
+    name: str
+    problem: str | None = None
+    process: Process | None = None
+    seconds: float = 0.0
+    growth: int = 0
+    parts: Mapping[str, int] = field(default_factory=dict)
+    threads: int = 0
+    arenas: int = 0
+    direct: int | None = None
+    deaths: tuple[str, ...] = ()
+
+    @property
+    def floor(self) -> float:
+        """A growth below this is not told from the noise of a working process: 1 MiB, or half a percent of it."""
+        return max(_MIB, 0.005 * self.process.rss) if self.process else 0.0
+
+    @property
+    def grows(self) -> bool:
+        return self.growth > self.floor
+
+    def per_hour(self, size: float) -> float:
+        return size * 3600 / self.seconds if self.seconds else 0.0
+
+    def leads(self, part: str) -> bool:
+        """Whether this part grows most of all, and makes a third of the growth at least."""
+        most = max(self.parts.values(), default=0)
+        return self.grows and self.parts.get(part, 0) == most and most * 3 >= self.growth
+
+    def idle(self, part: str) -> bool:
+        """Whether this part, which malloc keeps free, is a quarter of the resident set and worth the effort."""
+        if self.process is None or not self.process.parts:
+            return False
+        free = self.process.parts[part]
+        return free >= 32 * _MIB and free * 4 >= self.process.rss
+
+
+def parse(data: Any) -> Sample:
+    """A sample as the module returned it.
+
+    :raises SampleError: when it is none.
+    """
+    name, problem = _value(data, "name", str), data.get("problem")
+    if not _UNIT.fullmatch(name):
+        raise SampleError(f"{name[:50]!r} is no name of a unit")
+    boot = _value(data, "boot_id", str)
+    processes = [_process(item, boot) for item in _value(data, "processes", list)]
+    time = float(_value(data, "time", (int, float)))
+    return Sample(
+        name,
+        time,
+        None if problem is None else str(problem)[:300],
+        {process.key: process for process in processes},
+        tuple(_deaths(data.get("crashes"))),
+    )
+
+
+def _deaths(crashes: Any) -> Iterator[str]:
+    """How it died before, each in some words."""
+    for file in _entries(crashes, "error_files"):
+        failed = _optional(file, "failed")
+        what = "" if failed is None else f" for {as_text(failed)}"
+        yield f"{str(file.get('reason'))[:20]}{what} in {str(file.get('path'))[:200]}"
+    for dump in _entries(crashes, "core_dumps"):
+        yield f"core dump {str(dump.get('path'))[:200]}"
+    for kill in _entries(crashes, "oom_kills"):
+        anon = _optional(kill, "anon")
+        size = "" if anon is None else f" at {as_text(anon)}"
+        yield f"OOM kill of {str(kill.get('name'))[:20]}{size}"
+
+
+def _entries(crashes: Any, kind: str) -> list[dict[str, Any]]:
+    found = crashes.get(kind) if isinstance(crashes, dict) else None
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(str(item)[:300] for item in value) if isinstance(value, list) else ()
+
+
+def _value(data: Any, key: str, kind: Any) -> Any:
+    value = data.get(key) if isinstance(data, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise SampleError(f"it has no {key}")
+    return value
+
+
+def _process(data: Any, boot: str) -> Process:
+    pid, start = _value(data, "pid", int), _value(data, "start", int)
+    jvm = data.get("jvm") or {}
+    nmt = jvm.get("nmt") if isinstance(jvm, dict) else None
+    malloc = data.get("malloc")
+    known = isinstance(malloc, dict) and None not in (malloc.get("heap"), malloc.get("arenas"))
+    return Process(
+        key=f"{boot} {pid} {start}",
+        pid=pid,
+        rss=_value(data, "rss", int),
+        age=float(_value(data, "age", (int, float))),
+        threads=_value(data, "threads", int),
+        arenas=_optional(data, "arenas") or 0,
+        parts=_parts(data["classes"], malloc if known else None) if data.get("classes") else None,
+        malloc_known=known,
+        jvm=data.get("jvm") is not None,
+        direct=_value(_value(nmt, "categories", dict), "Other", int) if _has_other(nmt) else 0 if nmt else None,
+        collected=_optional(jvm, "heap_after_collection"),
+        agents=_texts(data.get("agents")),
+        not_readable=_texts(data.get("not_readable")),
+    )
+
+
+def _optional(data: Any, key: str) -> int | None:
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _has_other(nmt: Any) -> bool:
+    return isinstance(nmt, dict) and isinstance(nmt.get("categories"), dict) and "Other" in nmt["categories"]
+
+
+def _parts(classes: Any, malloc: dict[str, Any] | None) -> dict[str, int]:
+    def resident(name: str) -> int:
+        return int(_value(_value(classes, name, dict), "resident", int))
+
+    parts = {name: resident(name) for name in _SAME}
+    parts["mapped-files"] = resident("mapped-files") + resident("shared-memory")
+    free = {"heap": 0, "arenas": 0}
+    if malloc is not None:
+        free = {kind: int(_value(malloc[kind], "free", int)) for kind in free}
+    parts["malloc-free-heap"], parts["malloc-free-arenas"] = free["heap"], free["arenas"]
+    held = ("malloc-heap", "glibc-arenas", "malloc-mmapped", "other-malloc")
+    parts["malloc-used"] = sum(map(resident, held)) - free["heap"] - free["arenas"]
+    return parts
+
+
+def growth(samples: Iterable[Sample]) -> Growth:
+    """What grows in the unit, by its process that grows most: from its first look, once it was warm, to its last.
+
+    A process that was started between two looks is another one. Samples are of one unit on one host.
+    """
+    ordered = sorted(samples, key=lambda sample: sample.time)
+    last = ordered[-1]
+    if last.problem:
+        return Growth(last.name, last.problem)
+    found = [_of_process(last, process, ordered) for process in last.processes.values()]
+    judged = [growth for growth in found if not growth.problem] or found
+    if not judged:
+        return Growth(last.name, f"{last.name} has no process")
+    chosen = max(judged, key=lambda growth: (growth.grows, growth.growth if growth.grows else 0, _rss(growth)))
+    return replace(chosen, deaths=last.deaths)
+
+
+def _rss(growth: Growth) -> int:
+    return growth.process.rss if growth.process else 0
+
+
+def _of_process(last: Sample, now: Process, ordered: Sequence[Sample]) -> Growth:
+    looks = [(sample.time, sample.processes[now.key]) for sample in ordered if now.key in sample.processes]
+    warm = [look for look in looks if look[1].age >= _WARM]
+    time, then = (warm if len(warm) > 1 else looks)[0]
+    if len(looks) < 2 or last.time <= time:
+        restarted = len(ordered) > 1
+        why = "it was started between the looks" if restarted else "there is one look at it only"
+        return Growth(last.name, f"{why}: look again later", now)
+    if now.parts is None or then.parts is None:
+        why = next((item for item in now.not_readable if item.startswith("its memory map")), "its memory map")
+        return Growth(last.name, f"not readable: {why}", now)
+    return Growth(
+        last.name,
+        None,
+        now,
+        last.time - time,
+        now.rss - then.rss,
+        {part: now.parts[part] - then.parts[part] for part in PARTS},
+        now.threads - then.threads,
+        now.arenas - then.arenas,
+        None if now.direct is None or then.direct is None else now.direct - then.direct,
+    )

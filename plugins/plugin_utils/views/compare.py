@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A profile against a profile: what has grown, shrunk, come and gone, and which differences are none.
+
+Stacks are compared by what their frames are, never by address: by function where a symbol is known, else by offset in
+an image with the same build-id on both sides, else by the image's name without its version. So runs of a program,
+hosts and versions can be compared.
+
+A difference counts only where it is larger than sampling explains. Both sides are estimates, with the variance R * L
+(see profile.sampling_error); and as sampled allocations come one by one, a difference must also exceed what one of
+them stands for, R bytes (the correction for continuity).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..model.profile import CONFIDENCE, Frame, Kind
+from ..model.samples import Samples
+from .table import NO_STACK, Measure
+
+_LIBRARY_VERSION = re.compile(r"(?:-\d[\d.]*)?\.so(?:\.\d+)*\Z")
+
+
+class Change(Enum):
+    """What became of a stack or function. Within the error it is NOT_SIGNIFICANT, whatever the numbers say."""
+
+    GROWN = "grown"
+    SHRUNK = "shrunk"
+    NEW = "new"
+    GONE = "gone"
+    NOT_SIGNIFICANT = "not significant"
+
+
+class By(Enum):
+    """What is compared."""
+
+    STACKS = "stacks"
+    FUNCTIONS = "functions"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two profiles: ``executable`` is (path, build-id) of the program, ``facts`` are for people."""
+
+    samples: Samples
+    executable: tuple[str, str] = ("", "")
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``path`` are names, leaf first (one, when functions are compared); ``error`` is half of the 95 % interval."""
+
+    path: tuple[str, ...]
+    before: float
+    after: float
+    error: float
+    change: Change
+
+    @property
+    def difference(self) -> float:
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All differences, the largest first, and what makes them doubtful in ``warnings``."""
+
+    measure: Measure
+    by: By
+    differences: list[Difference]
+    total: Difference
+    warnings: list[str]
+
+    def of(self, change: Change) -> list[Difference]:
+        return [difference for difference in self.differences if difference.change is change]
+
+
+def compare(before: Side, after: Side, measure: Measure = Measure.INUSE_SPACE, by: By = By.STACKS) -> Comparison:
+    """What has changed from ``before`` to ``after``."""
+    same_builds = _builds(before.samples) & _builds(after.samples)
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for position, side in enumerate((before, after)):
+        _add(sums, side.samples, measure, by, same_builds, position)
+    found = [_difference(path, *numbers) for path, numbers in sums.items() if any(numbers)]
+    found.sort(key=lambda item: (item.change is Change.NOT_SIGNIFICANT, -abs(item.difference), item.path))
+    totals = [float(side.samples.values[measure.row].sum()) for side in (before, after)]
+    variance = sum(float(side.samples.variance[measure.row].sum()) for side in (before, after))
+    total = _difference(("total",), totals[0], totals[1], variance)
+    return Comparison(measure, by, found, total, warnings(before, after, measure))
+
+
+def warnings(before: Side, after: Side, measure: Measure) -> list[str]:
+    """Why the two should not be compared, or only with care. Empty where nothing speaks against it."""
+    found = []
+    if before.samples.interval != after.samples.interval:
+        found.append(
+            f"the sample intervals differ ({before.samples.interval} and {after.samples.interval} bytes): the estimates"
+            " can be compared, but small allocations are seen less well on the side with the larger one"
+        )
+    names = [PurePosixPath(side.executable[0]).name for side in (before, after)]
+    if all(names) and names[0] != names[1]:
+        found.append(f"the executables differ ({names[0]} and {names[1]}): these are different programs")
+    elif before.executable[1] and after.executable[1] and before.executable[1] != after.executable[1]:
+        found.append(
+            f"the executable {names[1]} is of another build ({before.executable[1]} and {after.executable[1]}):"
+            " functions are compared by name"
+        )
+    versions = [_versions(side.samples) for side in (before, after)]
+    other = sorted(name for name in versions[0].keys() & versions[1].keys() if versions[0][name] != versions[1][name])
+    other = [name for name in other if name not in names]
+    if other:
+        shown = ", ".join(other[:5]) + (f" and {len(other) - 5} more" if len(other) > 5 else "")
+        found.append(f"libraries are of another build: {shown}; their functions are compared by name")
+    if measure.accumulated and not all(side.samples.values[measure.row].any() for side in (before, after)):
+        found.append("a side has no accumulated numbers (jemalloc counts them with prof_accum:true only)")
+    return found
+
+
+def _builds(samples: Samples) -> set[str]:
+    return {location.build_id for location in samples.locations if location.build_id}
+
+
+def _versions(samples: Samples) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for location in samples.locations:
+        if location.build_id:
+            found.setdefault(PurePosixPath(location.path).name, set()).add(location.build_id)
+    return found
+
+
+def _add(
+    sums: dict[tuple[str, ...], list[float]],
+    samples: Samples,
+    measure: Measure,
+    by: By,
+    same_builds: set[str],
+    position: int,
+) -> None:
+    names = [
+        _name(samples.frames[frame], samples.locations[at].build_id in same_builds)
+        for frame, at in zip(samples.place_frame.tolist(), samples.place_location.tolist(), strict=True)
+    ]
+    columns = (samples.values[measure.row].tolist(), samples.variance[measure.row].tolist())
+    for stack, value, variance in zip(samples.each_stack(), *columns, strict=True):
+        path = [names[place] for place in stack.tolist()] or [NO_STACK]
+        # Repeats in a row are recursion, whose depth says nothing.
+        whole = tuple([name for at, name in enumerate(path) if at == 0 or path[at - 1] != name])
+        for key in [whole] if by is By.STACKS else [(name,) for name in dict.fromkeys(path)]:
+            numbers = sums.setdefault(key, [0.0, 0.0, 0.0])
+            numbers[position] += value
+            numbers[2] += variance
+
+
+def _name(frame: Frame, same_build: bool) -> str:
+    if frame.function or frame.kind is Kind.JIT or not frame.module:
+        return frame.label
+    return frame.label if same_build else _LIBRARY_VERSION.sub(".so", frame.module)
+
+
+def _difference(path: tuple[str, ...], before: float, after: float, variance: float) -> Difference:
+    error = CONFIDENCE * math.sqrt(variance)
+    change = Change.NOT_SIGNIFICANT
+    difference = after - before
+    # The variance of a Poisson sum over the sum itself is what one event adds to it.
+    one_event = variance / (abs(before) + abs(after)) if variance else 0.0
+    # Less than one is rounding, where every allocation was recorded.
+    if abs(difference) > error + one_event and abs(difference) >= 1:
+        change = Change.GROWN if difference > 0 else Change.SHRUNK
+        if before <= 0:
+            change = Change.NEW
+        elif after <= 0:
+            change = Change.GONE
+    return Difference(path, before, after, error, change)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The client of the control socket, against agents that lie, flood, hang or are not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+
+Serve = Callable[..., client.Agent]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """An agent that gives one canned answer to each line; None is silence."""
+    listeners: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def start(answer: bytes | None, pid: int | None = None, unit: str = "u.service") -> client.Agent:
+        path = tmp_path / unit / f"{os.getpid() if pid is None else pid}.sock"
+        path.parent.mkdir(exist_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        directory = os.open(path.parent, os.O_PATH)
+        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+        os.close(directory)
+        listener.listen()
+        listeners.append(listener)
+        got: list[bytes] = []
+
+        def run() -> None:
+            try:
+                connection, _address = listener.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    for line in connection.makefile("rb"):
+                        got.append(line)
+                        if answer is not None:
+                            connection.sendall(answer)
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        threads.append(thread)
+        return client.find(unit, str(tmp_path))[0]
+
+    yield start
+    for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+    for thread in threads:
+        thread.join(10)
+
+
+def line(**values: object) -> bytes:
+    return json.dumps({"protocol": 1, "ok": True, **values}).encode() + b"\n"
+
+
+def test_a_request(serve: Serve) -> None:
+    with client.Connection(serve(line(active=True))) as connection:
+        assert connection.peer == os.getpid()
+        assert connection.request("activate")["active"] is True
+        assert connection.request("schedule", dump=3)["ok"] is True
+
+
+def test_a_dump(serve: Serve) -> None:
+    path = "/spool/jeprof.1.2.m3.heap"
+    answer = line(path=path, size=10, time=1.5, sample_interval=4096, objects=1, bytes=None)
+    with client.Connection(serve(answer)) as connection:
+        assert connection.dump("/spool") == client.Dump(path, 10, 1.5, 4096, 1, None)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/shadow", "/spool/../etc/jeprof.1.2.m3.heap", "/spool/x", "jeprof.1.2.m3.heap", None, 5, "/spool/a\nb"],
+)
+def test_a_dump_that_lies_elsewhere(serve: Serve, path: object) -> None:
+    with (
+        client.Connection(serve(line(path=path))) as connection,
+        pytest.raises(client.AgentError, match="not in /spool"),
+    ):
+        connection.dump("/spool")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"hello\n", "JSON"),
+        (b"[" * 100000 + b"\n", "JSON"),
+        (b"\xff\n", "JSON"),
+        (b"[1]\n", "protocol"),
+        (b'{"protocol": 2, "ok": true}\n', "protocol"),
+        (line(ok=False, error="spool is full"), "spool is full"),
+        (line(ok=1), "refused"),
+        (b"x" * (2 << 20), "more than any answer"),
+    ],
+)
+def test_answers_that_are_none(serve: Serve, answer: bytes, message: str) -> None:
+    with client.Connection(serve(answer)) as connection, pytest.raises(client.AgentError, match=message):
+        connection.request("status")
+
+
+def test_silence(serve: Serve) -> None:
+    found = serve(None)
+    silence = pytest.raises(client.AgentError, match=r"no answer .* 0\.3 s")
+    with silence, client.Connection(found, timeout=0.3) as connection:
+        connection.request("status")
+
+
+def test_a_drip_does_not_extend_the_time(serve: Serve) -> None:
+    with client.Connection(serve(b"x"), timeout=0.3) as connection, pytest.raises(client.AgentError, match="no answer"):
+        connection.request("status")
+
+
+def test_somebody_elses_socket(serve: Serve) -> None:
+    with pytest.raises(client.AgentError, match="not listened to by the process"):
+        client.Connection(serve(line(), pid=1))
+
+
+def test_a_process_in_a_pid_namespace(serve: Serve, tmp_path: Path) -> None:
+    proc = tmp_path / "proc" / str(os.getpid())
+    proc.mkdir(parents=True)
+    (proc / "status").write_text(f"Name:\tx\nNSpid:\t{os.getpid()}\t7\n")
+    with client.Connection(serve(line(), pid=7), proc=str(tmp_path / "proc")) as connection:
+        assert connection.request("status")["ok"]
+
+
+def test_a_long_name(serve: Serve) -> None:
+    with client.Connection(serve(line(), unit="u" * 200 + ".service")) as connection:
+        assert connection.request("status")["ok"]
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    assert client.find("u.service", str(tmp_path)) == []
+    (tmp_path / "u.service").mkdir()
+    for name in ("12.sock", "0.sock", "x.sock", "12.sock.bak", "99999999999.sock"):
+        (tmp_path / "u.service" / name).touch()
+    found = client.find("u.service", str(tmp_path))
+    assert [each.pid for each in found] == [12]
+    with pytest.raises(client.AgentGone):
+        client.Connection(found[0])
+    with pytest.raises(client.AgentGone):
+        client.Connection(client.Agent(12, str(tmp_path / "none")))
+
+
+def test_an_agent_that_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "u.service" / "12.sock"
+    path.parent.mkdir()
+    code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()"
+    subprocess.run(["python3", "-c", code, str(path)], check=True)
+    with pytest.raises(client.AgentGone):
+        client.Connection(client.Agent(12, str(path)))
+
+
+@pytest.mark.parametrize("unit", ["", ".", "..", "a/b", "/etc", "a\0b"])
+def test_what_is_no_unit(unit: str) -> None:
+    with pytest.raises(client.AgentError):
+        client.directory_of(unit)

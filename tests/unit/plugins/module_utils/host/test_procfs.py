@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Procfs: real processes, and lines that only a hostile or a lucky process has."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        ["/bin/sleep", "100"], env={"PLAIN": "a=b", "ODD": "\udcff", "EMPTY": ""}, stdin=subprocess.DEVNULL
+    )
+    programs.settled(process, "/bin/sleep")
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process(sleeper: subprocess.Popen[bytes]) -> None:
+    pid = sleeper.pid
+    assert pid in procfs.pids()
+    assert procfs.cmdline(pid) == ["/bin/sleep", "100"]
+    assert procfs.environ(pid) == {"PLAIN": "a=b", "ODD": "\udcff", "EMPTY": ""}
+    assert abs(procfs.start_time(pid) - time.time()) < 5
+    assert procfs.start_ticks(pid) > procfs.start_ticks(1)
+    assert not procfs.is_secure(pid)
+    program = os.path.realpath("/bin/sleep")
+    mappings = procfs.mapped_files(pid)[program]
+    assert any(mapping.executable for mapping in mappings)
+    for mapping in mappings:
+        assert os.path.samefile(f"/proc/{pid}/map_files/{mapping.range_name}", program)
+    assert all(path.startswith("/") for path in procfs.mapped_files(pid))
+
+
+def test_zombie_and_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert procfs.maps(sleeper.pid) == []
+    assert procfs.cmdline(sleeper.pid) == []
+    assert procfs.exe(sleeper.pid) is None
+    sleeper.wait()
+    for question in (procfs.maps, procfs.environ, procfs.cmdline, procfs.exe, procfs.start_ticks, procfs.open_files):
+        with pytest.raises(procfs.ProcessGone):
+            question(sleeper.pid)
+
+
+def test_open_files(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("w") as writer, path.open() as reader:
+        found = {entry.fd: entry for entry in procfs.open_files(os.getpid())}
+        status = os.stat(path)
+        assert found[writer.fileno()] == procfs.OpenFile(writer.fileno(), status.st_dev, status.st_ino, True)
+        assert found[reader.fileno()] == procfs.OpenFile(reader.fileno(), status.st_dev, status.st_ino, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["with space.so", " leading", "trailing ", "new\nline", "back\\slash", "\udcff\udcfe", "ümläut"]
+)
+def test_names_of_mapped_files(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ):
+        mapping = procfs.mapped_files(os.getpid())[str(path)][0]
+        assert not mapping.deleted
+        assert mapping.inode == path.stat().st_ino
+        path.unlink()
+        mapping = procfs.mapped_files(os.getpid())[str(path)][0]
+        assert mapping.deleted
+
+
+def test_secure_process(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a set-uid program")
+    program = tmp_path / "sleep"
+    program.write_bytes(Path("/bin/sleep").read_bytes())
+    program.chmod(0o4755)
+    for directory in (tmp_path, *tmp_path.parents):
+        if not directory.stat().st_mode & 1:
+            directory.chmod(directory.stat().st_mode | 0o11)
+    process = subprocess.Popen([program, "100"], user=65534)
+    try:
+        while procfs.cmdline(process.pid)[:1] != [str(program)]:
+            time.sleep(0.01)
+        if os.statvfs(tmp_path).f_flag & os.ST_NOSUID:
+            pytest.skip("the temporary directory is mounted nosuid")
+        assert procfs.is_secure(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_secure_flag_of_a_32_bit_process(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    words = [16, 0xBFEBFBFF, 6, 4096, 23, 1, 0, 0]
+    (tmp_path / "7" / "auxv").write_bytes(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
+    assert procfs.is_secure(7, str(tmp_path))
+
+
+def test_program_name_with_parentheses(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    fields = " ".join(str(number) for number in range(3, 53))
+    (tmp_path / "7" / "stat").write_text(f"7 (a) R (b 1 2) {fields}\n")
+    (tmp_path / "stat").write_text("cpu 1 2\nbtime 1700000000\n")
+    assert procfs.start_ticks(7, str(tmp_path)) == 22
+    assert procfs.start_time(7, str(tmp_path)) == pytest.approx(1700000000 + 22 / os.sysconf("SC_CLK_TCK"))
+
+
+def test_boot() -> None:
+    assert len(procfs.boot_id()) == 36
+    assert procfs.boot_time() < time.time()
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.binary(max_size=60).filter(lambda name: b"\n" not in name and b"\\012" not in name),
+    st.booleans(),
+)
+def test_lines_of_maps(start: int, end: int, inode: int, name: bytes, deleted: bool) -> None:
+    path = b"/" + name
+    if path.endswith(b" (deleted)"):
+        return
+    line = b"%x-%x r-xp 00001000 fe:00 %d %s" % (
+        start,
+        end,
+        inode,
+        b" " * 20 + path + (b" (deleted)" if deleted else b""),
+    )
+    mapping = procfs.parse_mapping(line)
+    assert mapping == (start, end, "r-xp", 0x1000, "fe:00", inode, os.fsdecode(path), deleted)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_file"),
+    [
+        (b"7f00-7f01 rw-p 00000000 00:00 0 ", False),
+        (b"7f00-7f01 rw-p 00000000 00:00 0                          [heap]", False),
+        (b"7f00-7f01 rw-s 00000000 00:01 1027                       /memfd:java (deleted)", False),
+        (b"7f00-7f01 rw-s 00000000 00:0e 2056                       anon_inode:[perf_event]", False),
+        (b"7f00-7f01 rw-p 00000000 00:00 0                          //anon", False),
+        (b"7f00-7f01 r--p 00000000 fe:00 12                         /usr/lib/libz.so (deleted)", True),
+    ],
+)
+def test_what_is_a_file(line: bytes, is_file: bool) -> None:
+    assert procfs.parse_mapping(line).is_file is is_file
+
+
+@given(st.binary(max_size=120))
+def test_other_lines_raise_procfs_error(line: bytes) -> None:
+    with contextlib.suppress(procfs.ProcfsError):
+        procfs.parse_maps(line)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The memory map: of smaps as text, of real processes, and of one with many threads and mappings."""
+
+from __future__ import annotations
+
+import io
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.memory import glibc_chunks, smaps
+from ansible_collections.offheap.profiler.plugins.module_utils.memory.smaps import Knowledge, Region
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
+
+ENTRY = """{start:x}-{end:x} {perms} 00000000 00:00 0                          {path}
+Size:              {size} kB
+KernelPageSize:        4 kB
+MMUPageSize:           4 kB
+Rss:                 {rss} kB
+Pss:                 {rss} kB
+Shared_Clean:          0 kB
+Private_Dirty:       {rss} kB
+Anonymous:           {rss} kB
+Swap:                  {swap} kB
+SwapPss:               0 kB
+Locked:                0 kB
+THPeligible:           0
+VmFlags: rd wr mr mw me ac
+"""
+ARENA = 0x7F0000000000
+MIB = 1 << 20
+
+# Threads with arenas of their own, of which nine in ten blocks are given back; a block that malloc maps by itself.
+FRAGMENTS = """
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/mman.h>
+static pthread_barrier_t done;
+static void *volatile kept;
+static void *work(void *p) {
+    enum { N = 10000 };
+    static __thread char *a[N];
+    for (int i = 0; i < N; i++) a[i] = memset(malloc(1992), 1, 1992);
+    for (int i = 0; i < N - 1; i++) if (i % 10) free(a[i]);
+    if (p) { pthread_barrier_wait(&done); pause(); }
+    return 0;
+}
+int main(void) {
+    pthread_t thread;
+    pthread_barrier_init(&done, 0, 4);
+    for (int i = 0; i < 3; i++) pthread_create(&thread, 0, work, &thread);
+    work(0);
+    kept = memset(malloc(8 << 20), 1, 8 << 20);
+    char *code = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *code = 1;
+    pthread_barrier_wait(&done);
+    pause();
+}
+"""
+
+
+def _text(*regions: Region) -> bytes:
+    return "".join(
+        ENTRY.format(
+            start=region.start,
+            end=region.end,
+            perms=region.perms,
+            path=region.path,
+            size=region.size >> 10,
+            rss=region.rss >> 10,
+            swap=region.swap >> 10,
+        )
+        for region in regions
+    ).encode()
+
+
+def _region(start: int, end: int, perms: str = "rw-p", path: str = "", rss: int = 4096) -> Region:
+    return Region(start, end, perms, path, rss, rss, 0)
+
+
+def _classes(*regions: Region, known: Knowledge | None = None) -> dict[str, int]:
+    """Resident bytes of the classes that have any mapping."""
+    known = known or Knowledge([], [], True, lambda address, length: b"")
+    found = smaps.summarize(smaps.regions(io.BytesIO(_text(*regions))), known)
+    return {name: sizes["resident"] for name, sizes in found.classes.items() if sizes["mappings"]}
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40), st.text("ab /[]()-:x", max_size=30)), max_size=40))
+def test_every_entry_is_read_whatever_its_path(rows: list[tuple[int, int, str]]) -> None:
+    regions, at = [], 0x10000
+    for pages, resident, path in rows:
+        regions.append(Region(at, at + pages * 4096, "rw-p", path.strip(), resident * 1024, resident * 1024, 0))
+        at += (pages + 1) * 4096
+    assert list(smaps.regions(io.BytesIO(_text(*regions)))) == regions
+
+
+def test_a_text_that_is_no_map_is_refused() -> None:
+    with pytest.raises(procfs.ProcfsError, match="not an entry"):
+        list(smaps.regions(io.BytesIO(b"x" * (2 << 20))))
+
+
+def test_an_arena_is_its_memory_and_its_reservation() -> None:
+    arena, rest = _region(ARENA, ARENA + MIB), _region(ARENA + MIB, ARENA + 64 * MIB, "---p", rss=0)
+    assert _classes(arena, rest) == {"glibc-arenas": 4096}
+    assert _classes(arena) == {"unknown": 4096}, "nothing is reserved behind it"
+    shifted = _region(ARENA + 4096, ARENA + MIB)
+    assert _classes(shifted, rest) == {"unknown": 4096}
+
+
+def test_ranges_of_the_jvm_come_first() -> None:
+    known = Knowledge([(ARENA, ARENA + 64 * MIB, "java-heap")], [], True, lambda address, length: b"")
+    arena, rest = _region(ARENA, ARENA + MIB), _region(ARENA + MIB, ARENA + 64 * MIB, "---p", rss=0)
+    assert _classes(arena, rest, known=known) == {"java-heap": 4096}
+
+
+def test_what_a_stack_is() -> None:
+    guard, stack = _region(0x7000, 0x8000, "---p", rss=0), _region(0x8000, 0x18000)
+    cached = [_region(0x20000, 0x21000, "---p", rss=0), _region(0x21000, 0x31000)]
+    other = [_region(0x40000, 0x41000, "---p", rss=0), _region(0x41000, 0x44000)]
+    known = Knowledge([], [0x9000], True, lambda address, length: b"")
+    assert _classes(guard, stack, *cached, *other, known=known) == {"thread-stacks": 8192, "unknown": 4096}
+
+
+@pytest.mark.parametrize(
+    ("path", "perms", "expected"),
+    [
+        ("[heap]", "rw-p", "malloc-heap"),
+        ("[stack]", "rw-p", "thread-stacks"),
+        ("/usr/lib/libc.so.6", "r-xp", "mapped-files"),
+        ("/dev/shm/queue", "rw-s", "shared-memory"),
+        ("/memfd:java_heap (deleted)", "rw-s", "java-heap"),
+        ("/memfd:frames (deleted)", "rw-s", "shared-memory"),
+        ("", "rwxp", "jit"),
+        ("[vdso]", "r-xp", "unknown"),
+    ],
+)
+def test_names_and_permissions(path: str, perms: str, expected: str) -> None:
+    assert _classes(_region(0x10000, 0x20000, perms, path)) == {expected: 4096}
+
+
+def test_memory_of_another_malloc() -> None:
+    known = Knowledge([], [], False, lambda address, length: b"")
+    arena, rest = _region(ARENA, ARENA + MIB), _region(ARENA + MIB, ARENA + 64 * MIB, "---p", rss=0)
+    assert _classes(arena, rest, known=known) == {"other-malloc": 4096, "unknown": 0}
+
+
+@pytest.fixture(scope="module")
+def fragments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    program = programs.compiled(tmp_path_factory.mktemp("map"), "fragments", FRAGMENTS, "-O1", "-lpthread")
+    with programs.running(program) as pid:
+        deadline = time.monotonic() + 20
+        while len(smaps.stack_pointers(pid)) < 4:  # all sleep
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield pid
+
+
+def test_a_real_process(fragments: int) -> None:
+    with glibc_chunks.looking_into(fragments) as peek:
+        pointers = smaps.stack_pointers(fragments)
+        assert len(pointers) == 4
+        found = smaps.read(fragments, Knowledge([], pointers, True, peek))
+        arenas = glibc_chunks.in_use([heap for heap in found.heaps if not heap.main], peek)
+        heap = glibc_chunks.in_use([heap for heap in found.heaps if heap.main], peek)
+    status = procfs.status(fragments)
+    counted = sum(int(status[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile", "RssShmem"))
+    assert found.resident == pytest.approx(counted, rel=0.01)
+    sizes = {name: sizes["resident"] for name, sizes in found.classes.items()}
+    assert sizes["malloc-mmapped"] == pytest.approx(8 * MIB, rel=0.01)
+    assert sizes["thread-stacks"] > 0 and sizes["jit"] == 4096 and sizes["unknown"] < MIB
+    assert len([heap for heap in found.heaps if not heap.main]) == 3
+    assert arenas and arenas.used == pytest.approx(3 * 1000 * 2000, rel=0.01)
+    assert heap and heap.used == pytest.approx(1000 * 2000, rel=0.02)
+    assert arenas.seen == pytest.approx(arenas.size, rel=0.01)
+    assert found.largest[0]["class"] in ("glibc-arenas", "malloc-heap")
+
+
+def test_a_budget_gives_an_estimate(fragments: int) -> None:
+    with glibc_chunks.looking_into(fragments) as peek:
+        found = smaps.read(fragments, Knowledge([], [], True, peek))
+        arenas = [heap for heap in found.heaps if not heap.main]
+        whole, part = glibc_chunks.in_use(arenas, peek), glibc_chunks.in_use(arenas, peek, most_chunks=900)
+    assert whole and part and part.seen < whole.seen / 2
+    assert part.estimate == pytest.approx(whole.used, rel=0.2)
+
+
+def test_what_is_swapped_out_stays_so(fragments: int) -> None:
+    with glibc_chunks.looking_into(fragments) as peek:
+        found = smaps.read(fragments, Knowledge([], [], True, peek))
+        assert glibc_chunks.in_use([heap._replace(swap=4096) for heap in found.heaps], peek) is None
+
+
+@given(st.binary(max_size=400))
+def test_chunks_that_are_none(data: bytes) -> None:
+    heap = smaps.Heap(0, 4096, 4096, 0, True)
+    use = glibc_chunks.in_use([heap], lambda address, length: data[address : address + length])
+    assert use is None or (0 <= use.used <= use.seen <= use.size and use.estimate <= use.size)
+
+
+def test_a_map_of_any_length_takes_the_same_memory(tmp_path: Path) -> None:
+    directory = tmp_path / "50"
+    directory.mkdir()
+    with (directory / "smaps").open("wb") as stream:
+        for number in range(20000):
+            stream.write(_text(_region(number << 16, (number << 16) + 4096)))
+    tracemalloc.start()
+    found = smaps.read(50, Knowledge([], [], True, lambda address, length: b""), str(tmp_path))
+    _now, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.mappings == 20000
+    assert peak < 4 * MIB

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What a language runtime is asked for, and of whom."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
+
+NODE = ["--perf-basic-prof-only-functions", "--interpreted-frames-native-stack"]
+
+
+@pytest.mark.parametrize(
+    ("executable", "mapped", "runtime"),
+    [
+        ("/usr/lib/jvm/java-17/bin/java", [], "jvm"),
+        ("/usr/bin/jsvc", ["/usr/lib/jvm/java-17/lib/server/libjvm.so"], "jvm"),
+        ("/usr/bin/python3.13", [], "python"),
+        ("/usr/bin/node", [], "node"),
+        ("/usr/bin/nodejs", [], "node"),
+        ("/usr/sbin/nginx", ["/lib/x86_64-linux-gnu/libc.so.6"], "native"),
+    ],
+)
+def test_which_runtime(executable: str, mapped: list[str], runtime: str) -> None:
+    assert aids.detect(executable, mapped) == runtime
+
+
+def test_what_is_left_out() -> None:
+    assert aids.additions("jvm", ["memory-tracking"], "/bin/java", []) == {
+        "JAVA_TOOL_OPTIONS": ["-XX:+PreserveFramePointer"]
+    }
+    assert aids.additions("native", [], "/bin/java", []) == {}
+
+
+def test_a_node_is_asked_only_for_what_it_knows(tmp_path: Path) -> None:
+    """It does not start with an option that it does not allow in NODE_OPTIONS."""
+    program, library = tmp_path / "node", tmp_path / "libnode.so.115"
+    program.write_bytes(b"\x7fELF" + b"--perf-basic-prof-only-functions-and-more\0")
+    assert aids.additions("node", [], str(program), []) == {}
+    library.write_bytes(b"\0".join(word.encode() for word in ["", *NODE, ""]))
+    assert aids.additions("node", [], str(program), [str(library)]) == {"NODE_OPTIONS": NODE}
+    assert aids.additions("node", [], str(tmp_path / "gone"), []) == {}
+    library.write_bytes(b"")
+    assert aids.additions("node", [], str(program), [str(library)]) == {}
+
+
+def test_a_real_node_starts_with_it(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if not node:
+        pytest.skip("no node")
+    mapped = subprocess.run(["ldd", node], capture_output=True, text=True, check=True).stdout.split()
+    words = aids.additions("node", [], node, mapped)["NODE_OPTIONS"]
+    script = "require('fs').unlinkSync(`/tmp/perf-${process.pid}.map`); console.log(process.env.NODE_OPTIONS)"
+    environment = {"NODE_OPTIONS": " ".join(words)}
+    done = subprocess.run(
+        [node, "-e", script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == NODE
+    assert list(tmp_path.iterdir()) == [], "it leaves nothing in the working directory"
+
+
+def test_an_option_that_is_set_stays() -> None:
+    words = ["-XX:+PreserveFramePointer", "-XX:NativeMemoryTracking=summary"]
+    assert aids.merge("-Xmx1g -XX:-PreserveFramePointer", words) == (
+        "-Xmx1g -XX:-PreserveFramePointer -XX:NativeMemoryTracking=summary"
+    )

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Spools, and what somebody who took over the service could plant in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
+
+UNIT = "frontend.service"
+NAME = "jeprof.12.0.i0.heap"
+OWNER = 12345
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    directory = tmp_path / "offheap"
+    (directory / UNIT).mkdir(parents=True, mode=0o755)
+    directory.chmod(0o755)
+    if os.geteuid() == 0:
+        os.chown(directory / UNIT, OWNER, OWNER)
+    return directory
+
+
+def put(root: Path, name: str = NAME, content: bytes = b"dump") -> Path:
+    path = root / UNIT / name
+    path.write_bytes(content)
+    if os.geteuid() == 0:
+        os.chown(path, OWNER, OWNER)
+    return path
+
+
+def identity(path: Path) -> spool.Identity:
+    return spool.Identity.of(path.stat())
+
+
+def opened(root: Path, stack: contextlib.ExitStack) -> spool.Spool:
+    found = stack.enter_context(spool.Root(str(root))).spool(UNIT)
+    assert found is not None
+    return stack.enter_context(found)
+
+
+@pytest.fixture
+def stack() -> contextlib.ExitStack:
+    return contextlib.ExitStack()
+
+
+@pytest.mark.parametrize("name", ["a", "a.service", "app@1.service", r"dev-\x2d.service", "a:b_c-d.service"])
+def test_names_of_units(name: str) -> None:
+    assert spool.check_unit(name).endswith(".service")
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../a", "a/b", ".hidden", "a b", "a\n", "a.service\n", "ä", "x" * 300, "-a"]
+)
+def test_what_is_no_name_of_a_unit(name: str) -> None:
+    with pytest.raises(spool.SpoolError, match="not the name"):
+        spool.check_unit(name)
+
+
+def test_units(root: Path, stack: contextlib.ExitStack) -> None:
+    (root / "other.service").mkdir()
+    (root / ".hidden.service").mkdir()
+    (root / "no unit").mkdir()
+    with spool.Root(str(root)) as found:
+        assert found.units() == [UNIT, "other.service"]
+        assert found.spool("frontend") is not None
+        assert found.spool("absent") is None
+
+
+def test_names_of_dumps(root: Path, stack: contextlib.ExitStack) -> None:
+    put(root)
+    put(root, "jeprof.12.0.i0.heap.tmp")
+    put(root, "core")
+    (root / UNIT / "collected").mkdir()
+    with stack:
+        assert list(opened(root, stack).names()) == [NAME]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+def test_root_directory_that_others_can_write(root: Path, mode: int) -> None:
+    root.chmod(mode)
+    with pytest.raises(spool.SpoolError, match="writable"):
+        spool.Root(str(root))
+
+
+@needs_root
+def test_root_directory_of_somebody_else(root: Path) -> None:
+    os.chown(root, OWNER, OWNER)
+    with pytest.raises(spool.SpoolError, match=f"user {OWNER}"):
+        spool.Root(str(root))
+
+
+def test_absent_root_directory(tmp_path: Path) -> None:
+    with pytest.raises(spool.SpoolError, match="No such file"):
+        spool.Root(str(tmp_path / "absent"))
+
+
+def test_a_spool_that_is_a_link(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (root / "linked.service").symlink_to(tmp_path / "elsewhere")
+    (root / "file.service").write_bytes(b"")
+    with spool.Root(str(root)) as found:
+        with pytest.raises(spool.SpoolError, match="systemd would not make"):
+            found.spool("linked")
+        with pytest.raises(spool.SpoolError, match="not a directory"):
+            found.spool("file")
+
+
+@pytest.mark.parametrize("target", ["../private/offheap/dynamic.service", "{state}/private/offheap/dynamic.service"])
+def test_spool_of_a_dynamic_user(root: Path, target: str) -> None:
+    private = root.parent / "private" / "offheap" / "dynamic.service"
+    private.mkdir(parents=True)
+    (root.parent / "private").chmod(0o700)
+    (root / "dynamic.service").symlink_to(target.format(state=root.parent))
+    (private / NAME).write_bytes(b"dump")
+    with spool.Root(str(root)) as found:
+        entered = found.spool("dynamic")
+        assert entered is not None
+        with entered:
+            assert list(entered.names()) == [NAME]
+            assert entered.path == str(private)
+
+
+@needs_root
+def test_spool_of_a_dynamic_user_below_a_directory_of_somebody_else(root: Path) -> None:
+    private = root.parent / "private" / "offheap" / "dynamic.service"
+    private.mkdir(parents=True)
+    os.chown(private.parent, OWNER, OWNER)
+    (root / "dynamic.service").symlink_to("../private/offheap/dynamic.service")
+    with spool.Root(str(root)) as found, pytest.raises(spool.SpoolError, match=f"user {OWNER}"):
+        found.spool("dynamic")
+
+
+def test_opening_a_dump(root: Path, stack: contextlib.ExitStack) -> None:
+    put(root)
+    with stack:
+        fd = opened(root, stack).open(NAME)
+        assert os.read(fd, 10) == b"dump"
+        os.close(fd)
+
+
+@pytest.mark.parametrize("plant", ["symlink", "hard link", "fifo", "directory", "socket", "absent"])
+def test_what_is_planted_is_not_opened(root: Path, tmp_path: Path, stack: contextlib.ExitStack, plant: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    path = root / UNIT / NAME
+    if plant == "symlink":
+        path.symlink_to(secret)
+    elif plant == "hard link":
+        path.hardlink_to(secret)
+    elif plant == "fifo":
+        os.mkfifo(path)
+    elif plant == "directory":
+        path.mkdir()
+    elif plant == "socket":
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    with stack, pytest.raises(spool.SpoolError, match=NAME.replace(".", r"\.")):
+        opened(root, stack).open(NAME)
+
+
+@needs_root
+def test_a_dump_of_a_third_user(root: Path, stack: contextlib.ExitStack) -> None:
+    path = put(root)
+    os.chown(path, OWNER + 1, OWNER)
+    with stack, pytest.raises(spool.SpoolError, match="belongs to user"):
+        opened(root, stack).open(NAME)
+
+
+@pytest.mark.parametrize("name", ["../../../etc/shadow", "collected", ".."])
+def test_other_names_are_not_opened(root: Path, stack: contextlib.ExitStack, name: str) -> None:
+    with stack, pytest.raises(spool.SpoolError, match="not the name of a dump"):
+        opened(root, stack).open(name)
+    with stack, pytest.raises(spool.SpoolError, match="not the name of a dump"):
+        opened(root, stack).collect([(name, spool.Identity(0, 0, 0))], delete=True)
+
+
+def test_collecting_moves(root: Path, stack: contextlib.ExitStack) -> None:
+    first, second = put(root), put(root, "jeprof.12.1.i1.heap", b"second")
+    with stack:
+        entered = opened(root, stack)
+        assert entered.collect([(first.name, identity(first)), (second.name, identity(second))], delete=False) == [
+            first.name,
+            second.name,
+        ]
+        assert list(entered.names()) == []
+    collected = root / UNIT / "collected"
+    assert (collected / second.name).read_bytes() == b"second"
+    assert collected.stat().st_mode & 0o777 == 0o700
+
+
+def test_collecting_deletes(root: Path, stack: contextlib.ExitStack) -> None:
+    path = put(root)
+    with stack:
+        assert opened(root, stack).collect([(path.name, identity(path))], delete=True) == [path.name]
+    assert list((root / UNIT).iterdir()) == []
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_what_changed_since_it_was_packed_stays(root: Path, stack: contextlib.ExitStack, delete: bool) -> None:
+    path = put(root)
+    packed = identity(path)
+    path.write_bytes(b"newer dump of a process with the same number")
+    with stack:
+        entered = opened(root, stack)
+        assert entered.collect([(path.name, packed)], delete) == []
+        assert list(entered.names()) == [NAME]
+        path.unlink()
+        assert entered.collect([(path.name, packed)], delete) == []
+
+
+def test_planted_link_in_the_place_of_collected(root: Path, tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    elsewhere = tmp_path / "etc"
+    elsewhere.mkdir()
+    (root / UNIT / "collected").symlink_to(elsewhere)
+    path = put(root)
+    with stack, pytest.raises(spool.SpoolError, match="not a directory, so dumps are left"):
+        opened(root, stack).collect([(path.name, identity(path))], delete=False)
+    assert list(elsewhere.iterdir()) == []
+    assert path.exists()
+
+
+@needs_root
+def test_collected_of_a_third_user(root: Path, stack: contextlib.ExitStack) -> None:
+    (root / UNIT / "collected").mkdir()
+    os.chown(root / UNIT / "collected", OWNER + 1, OWNER)
+    path = put(root)
+    with stack, pytest.raises(spool.SpoolError, match="another user"):
+        opened(root, stack).collect([(path.name, identity(path))], delete=False)
+    assert path.exists()
+
+
+def test_a_spool_swapped_for_a_link_after_it_was_entered(
+    root: Path, tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    path = put(root)
+    packed = identity(path)
+    elsewhere = tmp_path / "victim"
+    elsewhere.mkdir()
+    (elsewhere / NAME).write_bytes(b"keep me")
+    with stack:
+        entered = opened(root, stack)
+        (root / UNIT).rename(root / "moved.service")
+        (root / UNIT).symlink_to(elsewhere)
+        assert entered.collect([(NAME, packed)], delete=False) == [NAME]
+    assert (elsewhere / NAME).read_bytes() == b"keep me"
+    assert (root / "moved.service" / "collected" / NAME).exists()
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_what_lies_beside_a_dump_goes_with_it(root: Path, stack: contextlib.ExitStack, delete: bool) -> None:
+    names = [NAME, f"{NAME}.json", f"{NAME}.map", "jeprof.12.1.i1.heap.json"]
+    paths = [put(root, name) for name in names]
+    with stack:
+        found = opened(root, stack)
+        assert list(found.names()) == [NAME], "companions are no dumps"
+        fd = found.open_companion(NAME, spool.SIDECAR)
+        assert fd is not None
+        os.close(fd)
+        assert found.open_companion("jeprof.12.1.i1.heap", spool.MAP) is None
+        assert found.collect([(NAME, identity(paths[0]))], delete) == [NAME]
+    assert [path.exists() for path in paths] == [False, False, False, True]
+    collected = root / UNIT / spool.COLLECTED
+    assert delete or sorted(path.name for path in collected.iterdir()) == sorted(names[:3])
+
+
+def test_traps_beside_a_dump(root: Path, stack: contextlib.ExitStack) -> None:
+    (root / UNIT / f"{NAME}.json").symlink_to("/etc/shadow")
+    os.mkfifo(root / UNIT / f"{NAME}.map")
+    with stack:
+        found = opened(root, stack)
+        for suffix in spool.COMPANIONS:
+            with pytest.raises(spool.SpoolError):
+                found.open_companion(NAME, suffix)
+        with pytest.raises(spool.SpoolError, match="not the name of a dump"):
+            found.open_companion("../x", spool.MAP)

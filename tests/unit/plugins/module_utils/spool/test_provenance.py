@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Facts of captures, from real processes whose files are replaced under them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump, listing, provenance
+from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.malloc import jemalloc_process
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    directory = tmp_path / "offheap"
+    directory.mkdir(mode=0o755)
+    return directory
+
+
+@pytest.fixture
+def spool(root: Path) -> Path:
+    directory = root / "probe.service"
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A Python of our own, to be replaced at will."""
+    path = tmp_path / "python"
+    shutil.copy("/usr/bin/python3", path)
+    return path
+
+
+@pytest.fixture
+def process(spool: Path, program: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with jemalloc_process.running(spool, str(program)) as running:
+        yield running
+
+
+def examined(path: Path) -> tuple[int, list[procfs.Mapping], int]:
+    """Process number, mappings and mtime of a dump."""
+    name = dump.parse_name(path.name)
+    assert name is not None
+    with path.open("rb") as stream:
+        content = dump.read(stream.fileno(), path.stat().st_size)
+    return name.pid, content.mappings, path.stat().st_mtime_ns
+
+
+def image(images: list[provenance.Image], path: Path) -> provenance.Image:
+    return next(found for found in images if found.path == str(path))
+
+
+def test_facts_of_a_living_process(process: subprocess.Popen[bytes], spool: Path, program: Path) -> None:
+    pid, mappings, _written = examined(jemalloc_process.dumps(spool)[0])
+    facts = provenance.Examiner().process(pid, mappings, jemalloc_process.dumps(spool)[0].stat().st_mtime)
+    assert facts["pid"] == process.pid
+    assert facts["key"] == f"{process.pid}-{dump.fingerprint(procfs.maps(process.pid))}"
+    assert facts["boot_id"] == procfs.boot_id()
+    assert facts["start_time"] == procfs.start_time(process.pid)
+    assert facts["exe"] == str(program)
+    assert facts["cmdline"][:2] == [str(program), "-c"]
+
+
+def test_facts_after_its_end(process: subprocess.Popen[bytes], spool: Path) -> None:
+    path = jemalloc_process.dumps(spool)[0]
+    pid, mappings, _written = examined(path)
+    process.kill()
+    process.wait()
+    facts = provenance.Examiner().process(pid, mappings, path.stat().st_mtime)
+    assert facts["key"] == f"{pid}-{dump.fingerprint(mappings)}"
+    assert facts["boot_id"] == procfs.boot_id(), "it was written after the boot, so in this one"
+    assert (facts["start_time"], facts["exe"], facts["cmdline"]) == (None, None, None)
+    assert provenance.Examiner().process(pid, mappings, procfs.boot_time() - 1)["boot_id"] is None
+
+
+def test_another_process_with_the_same_number(process: subprocess.Popen[bytes], spool: Path) -> None:
+    _pid, mappings, _written = examined(jemalloc_process.dumps(spool)[0])
+    facts = provenance.Examiner().process(os.getpid(), mappings, 0)
+    assert (facts["start_time"], facts["exe"], facts["cmdline"]) == (None, None, None)
+
+
+@pytest.mark.parametrize("how", ["renamed over", "renamed away"])
+def test_images_of_a_living_process_are_the_mapped_files(
+    process: subprocess.Popen[bytes], spool: Path, program: Path, how: str
+) -> None:
+    build_id = elf.read(program).build_id
+    pid, mappings, written = examined(jemalloc_process.dumps(spool)[0])
+    if how == "renamed over":
+        shutil.copy("/bin/ls", program.with_name("new"))
+        program.with_name("new").rename(program)
+    elif how == "renamed away":
+        program.rename(program.with_name("old"))
+        shutil.copy("/bin/ls", program)
+        program.with_name("old").unlink()
+    found = image(provenance.Examiner().images(pid, mappings, written), program)
+    assert found.build_id == build_id != elf.read(program).build_id
+    assert found.source is not None and "map_files" in found.source
+    fd = provenance.open_regular(found.source)
+    assert elf.read(fd).build_id == build_id
+    os.close(fd)
+
+
+def test_images_after_its_end_come_from_unchanged_paths_only(
+    process: subprocess.Popen[bytes], spool: Path, program: Path
+) -> None:
+    pid, mappings, written = examined(jemalloc_process.dumps(spool)[0])
+    process.kill()
+    process.wait()
+    images = provenance.Examiner().images(pid, mappings, written)
+    assert all(found.build_id for found in images)
+    assert image(images, program).source == str(program)
+    assert len({found.path for found in images}) == len(images)
+    shutil.copy("/bin/ls", program)
+    found = image(provenance.Examiner().images(pid, mappings, written), program)
+    assert (found.build_id, found.reason) == (None, "replaced")
+    program.unlink()
+    found = image(provenance.Examiner().images(pid, mappings, written), program)
+    assert (found.build_id, found.reason) == (None, "gone")
+
+
+def test_images_that_a_forged_dump_names() -> None:
+    """A service can write what it likes into its dumps; we are root when we read them."""
+    now = 1 << 62
+    names = (
+        b"/etc/passwd",
+        b"/dev/zero",
+        b"/proc/kmsg",
+        b"/sys/kernel/notes",
+        b"/etc",
+        b"/nowhere",
+        b"/bin/ls (deleted)",
+    )
+    lines = b"".join(b"%x-%x r-xp 00000000 00:00 1 %s\n" % (n, n + 1, name) for n, name in enumerate(names, 1))
+    images = provenance.Examiner().images(1 << 30, procfs.parse_maps(lines), now)
+    assert {found.path: found.reason for found in images} == {
+        "/etc/passwd": "not an ELF file",
+        "/etc": "gone",
+        "/nowhere": "gone",
+        "/bin/ls": "replaced",
+    }
+    assert {found.build_id for found in images} == {None}
+
+
+def test_opening_files() -> None:
+    for path in ("/dev/zero", "/etc", "/nowhere"):
+        with pytest.raises(OSError):
+            provenance.open_regular(path)
+
+
+def test_text_that_is_no_utf_8() -> None:
+    assert provenance.clean("a\udcffb") == "a\ufffdb"
+    assert provenance.clean("ä" * 10, 5) == "ää\ufffd"
+
+
+def find(root: Path, *units: str, max_dump: int = GIB, limit: int = 100) -> dict[str, object]:
+    return dict(listing.find(str(root), list(units), max_dump, limit, provenance.Examiner()))
+
+
+def test_listing_a_host(process: subprocess.Popen[bytes], root: Path, spool: Path) -> None:
+    names = [path.name for path in jemalloc_process.dumps(spool)]
+    found = find(root)
+    captures = found["captures"]
+    assert isinstance(captures, list)
+    assert [entry["name"] for entry in captures] == names
+    assert {entry["process"] for entry in captures} == {0}
+    assert find(root, "probe")["captures"] == captures
+    assert find(root, "other")["absent"] == ["other.service"]
+    assert find(root / "nowhere", "other")["absent"] == ["other.service"]
+
+
+def test_listing_no_more_than_the_limit(process: subprocess.Popen[bytes], root: Path, spool: Path) -> None:
+    count = len(jemalloc_process.dumps(spool))
+    found = find(root, limit=1)
+    assert isinstance(found["captures"], list)
+    assert [entry["name"].split(".")[2] for entry in found["captures"]] == ["0"], "the oldest"
+    assert found["left"] == count - 1
+
+
+def others(found: dict[str, object], kind: str) -> dict[str, str]:
+    listed = found["others"]
+    assert isinstance(listed, dict)
+    return {entry["name"]: entry["reason"] for entry in listed[kind]}
+
+
+def test_what_is_not_ready(process: subprocess.Popen[bytes], root: Path, spool: Path) -> None:
+    whole = jemalloc_process.dumps(spool)[0].read_bytes()
+    for path in jemalloc_process.dumps(spool):
+        path.unlink()
+    (spool / "jeprof.999999.0.i0.heap").write_bytes(whole[: len(whole) // 2])
+    (spool / "jeprof.999999.1.i1.heap").write_bytes(whole.replace(b"heap_v2", b"heap_v3", 1))
+    (spool / "jeprof.999999.2.i2.heap").symlink_to("/etc/passwd")
+    (spool / "jeprof.999999.3.i3.heap").write_bytes(whole + whole)
+    (spool / f"jeprof.{os.getpid()}.4.i4.heap").write_bytes(whole)
+    with (spool / f"jeprof.{os.getpid()}.4.i4.heap").open("ab"):
+        found = find(root, max_dump=len(whole))
+    assert found["captures"] == []
+    assert others(found, "incomplete") == {"jeprof.999999.0.i0.heap": "it ends before the list of mappings"}
+    assert set(others(found, "unreadable")) == {f"jeprof.999999.{n}.i{n}.heap" for n in (1, 2, 3)}
+    assert "heap_v3" in others(found, "unreadable")["jeprof.999999.1.i1.heap"]
+    assert "max_dump" in others(found, "unreadable")["jeprof.999999.3.i3.heap"]
+    assert set(others(found, "writing")) == {f"jeprof.{os.getpid()}.4.i4.heap"}
+    found = find(root, max_dump=len(whole))
+    assert isinstance(found["captures"], list)
+    assert [entry["name"] for entry in found["captures"]] == [f"jeprof.{os.getpid()}.4.i4.heap"], (
+        "written to its end now"
+    )
+
+
+def test_a_spool_that_cannot_be_entered_does_not_hide_the_others(
+    process: subprocess.Popen[bytes], root: Path, spool: Path
+) -> None:
+    (root / "linked.service").symlink_to("/etc")
+    found = find(root)
+    assert found["captures"]
+    assert isinstance(found["problems"], list)
+    assert "linked.service" in found["problems"][0]

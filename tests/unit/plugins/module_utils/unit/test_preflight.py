@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What is refused, by real programs and scripts, and what is not. Every refusal names a way out."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import preflight
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
+from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
+from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, unit
+
+LIBRARY = "/opt/offheap/jemalloc/none/lib/libjemalloc.so.2"
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def dynamic(directory: Path) -> Path:
+    return programs.compiled(directory, "dynamic")
+
+
+@pytest.fixture(scope="module")
+def library(directory: Path) -> Path:
+    return programs.library(directory, "libours.so")
+
+
+# The unit's state
+
+
+def test_a_unit_that_runs_or_is_stopped() -> None:
+    preflight.check_state(unit())
+    preflight.check_state(unit(ActiveState="active", SubState="running"))
+
+
+@pytest.mark.parametrize(
+    ("single", "reason", "way_out"),
+    [
+        ({"LoadState": "not-found"}, "no-such-unit", "systemctl list-units"),
+        ({"LoadState": "masked"}, "masked", "systemctl unmask probe.service"),
+        ({"LoadState": "bad-setting"}, "not-loaded", "systemctl status"),
+        ({"ActiveState": "failed", "SubState": "failed"}, "already-failing", "journalctl -u probe.service"),
+        ({"ActiveState": "activating", "SubState": "auto-restart"}, "already-failing", "Get it to run first"),
+        ({"NeedDaemonReload": "yes"}, "needs-daemon-reload", "systemctl daemon-reload"),
+    ],
+)
+def test_a_unit_in_no_state_to_be_restarted(single: dict[str, str], reason: str, way_out: str) -> None:
+    refusal(lambda: preflight.check_state(unit(text=single)), reason, "probe.service", way_out)
+
+
+def test_a_reload_that_our_own_file_needs() -> None:
+    ours = {"DropInPaths": ["/etc/systemd/system/probe.service.d/90-offheap.conf"]}
+    preflight.check_state(unit(NeedDaemonReload="yes", lists=ours))
+    theirs = {"DropInPaths": ["/etc/systemd/system/probe.service.d/90-offheap.conf.d"]}
+    refusal(lambda: preflight.check_state(unit(NeedDaemonReload="yes", lists=theirs)), "needs-daemon-reload")
+
+
+# Containers
+
+
+@pytest.mark.parametrize("command", ["/usr/bin/docker", "/usr/local/bin/podman", "/usr/bin/systemd-nspawn"])
+def test_a_container_engine(command: str) -> None:
+    refusal(lambda: preflight.check_container(unit("/bin/true", command)), "container", command, "set LD_PRELOAD")
+
+
+def test_a_container_engine_behind_a_wrapper(directory: Path) -> None:
+    """What ExecStart= names says nothing, but the process does."""
+    docker = programs.compiled(directory, "docker")
+    with programs.running(docker) as pid:
+        running = unit("/bin/sh", ActiveState="active", MainPID=str(pid))
+        refusal(lambda: preflight.check_container(running), "container", str(docker), "volume for the dumps")
+
+
+@pytest.mark.parametrize("setting", ["RootDirectory", "RootImage"])
+def test_a_root_of_its_own(setting: str) -> None:
+    refusal(
+        lambda: preflight.check_container(unit("/bin/true", text={setting: "/srv/root"})),
+        "own-root",
+        f"{setting}=/srv/root",
+        "Install it there",
+    )
+
+
+@pytest.mark.parametrize("command", ["/usr/bin/dockerize", "/opt/docker/bin/java", "/usr/bin/java"])
+def test_what_is_no_container_engine(command: str) -> None:
+    preflight.check_container(unit(command))
+
+
+# Programs
+
+
+def check(program: Path | str, library: Path | str = LIBRARY, **single: str) -> None:
+    preflight.check_programs(unit(program, text=single), str(library))
+
+
+def test_a_dynamic_program(dynamic: Path, library: Path) -> None:
+    check(dynamic, library)
+    check("/bin/ls", library)
+    check("/usr/bin/python3", library)
+
+
+def test_a_script_by_its_interpreter(tmp_path: Path, library: Path) -> None:
+    check(programs.script(tmp_path, "start", "#!/bin/sh\nexec java\n"), library)
+    check(programs.script(tmp_path, "env", "#! /usr/bin/env python3\n"), library)
+    static = programs.compiled(tmp_path, "static", programs.SLEEPS, "-static")
+    start = programs.script(tmp_path, "with-static", f"#!{static} -x\n")
+    refusal(lambda: check(start), "static-binary", str(static))
+
+
+@pytest.mark.parametrize("flag", ["-static", "-static-pie"])
+def test_a_static_program(tmp_path: Path, flag: str) -> None:
+    static = programs.compiled(tmp_path, "static", programs.SLEEPS, flag)
+    refusal(lambda: check(static), "static-binary", str(static), "Use a dynamically linked build")
+
+
+def test_musl(tmp_path: Path) -> None:
+    program = programs.compiled(tmp_path, "musl", programs.SLEEPS, "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1")
+    refusal(lambda: check(program), "musl", "/lib/ld-musl-x86_64.so.1", "Use a glibc build")
+
+
+def thirty_two_bits() -> bytes:
+    """A program for i386: header, and the name of its loader."""
+    at = 52 + 32
+    ident = b"\x7fELF\x01\x01\x01" + bytes(9)
+    header = struct.pack("<HHIIIIIHHHHHH", 2, 3, 1, 0, 52, 0, 0, 52, 32, 1, 40, 0, 0)
+    return ident + header + struct.pack("<IIIIIIII", 3, at, at, at, 19, 19, 4, 1) + b"/lib/ld-linux.so.2\0"
+
+
+def test_another_architecture(tmp_path: Path, dynamic: Path, library: Path) -> None:
+    small = tmp_path / "i386"
+    small.write_bytes(thirty_two_bits())
+    refusal(lambda: check(small, library), "other-architecture", "32-bit i386", "64-bit", "Build jemalloc for")
+    check(small)  # the library is not there yet, so nobody can say
+    other = tmp_path / "other"
+    content = bytearray(dynamic.read_bytes())
+    struct.pack_into("<H", content, 18, 243)
+    other.write_bytes(content)
+    refusal(lambda: check(other, library), "other-architecture", "64-bit riscv")
+
+
+@pytest.mark.parametrize("symbol", ["mallctl", "je_mallctl", "_rjem_mallctl"])
+def test_a_jemalloc_inside(tmp_path: Path, symbol: str) -> None:
+    source = f"int {symbol}(void) {{ return 0; }}\n{programs.SLEEPS}"
+    program = programs.compiled(tmp_path, "own", source)
+    refusal(lambda: check(program), "own-jemalloc", str(program), "--enable-prof")
+
+
+MESSAGES = 'const char *a = "<jemalloc>: %s", *b = "Invalid conf pair";\n'
+
+
+def test_a_stripped_jemalloc_inside(tmp_path: Path) -> None:
+    program = programs.compiled(tmp_path, "stripped", MESSAGES + programs.SLEEPS, "-s")
+    refusal(lambda: check(program), "own-jemalloc")
+    half = programs.compiled(tmp_path, "half", MESSAGES.replace("Invalid", "Valid") + programs.SLEEPS, "-s")
+    check(half)
+
+
+def test_a_program_that_links_jemalloc_may_have_it_preloaded(tmp_path: Path) -> None:
+    programs.library(tmp_path, "libjemalloc.so.2", "int mallctl(void) { return 0; }\n", "-Wl,-soname,libjemalloc.so.2")
+    source = f"extern int mallctl(void);\n{MESSAGES}int (*used)(void) = mallctl;\n{programs.SLEEPS}"
+    check(programs.compiled(tmp_path, "linked", source, "-L.", "-l:libjemalloc.so.2"))
+
+
+@pytest.mark.parametrize("content", [b"", b"#!", b"text", b"\x7fELF" + bytes(100)])
+def test_what_is_no_program(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    refusal(lambda: check(path), "not-readable", str(path), "probe.service")
+
+
+def test_a_program_that_is_not_there() -> None:
+    refusal(lambda: check("/nowhere/program"), "not-readable", "/nowhere/program")
+
+
+def secure(program: Path, uid: int = 0, gid: int = 0) -> bool:
+    """Whether the kernel starts the program so that the loader ignores LD_PRELOAD."""
+    code = "import os, sys; os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[1])); os.execv(sys.argv[3], ['x'])"
+    arguments = ["/usr/bin/python3", "-c", code, str(uid), str(gid), str(program)]
+    with subprocess.Popen(arguments, stdin=subprocess.DEVNULL) as process:
+        answer = procfs.is_secure(programs.settled(process, "x"))
+        process.kill()
+    return answer
+
+
+@as_root
+def test_file_capabilities(tmp_path: Path, directory: Path) -> None:
+    program = programs.compiled(tmp_path, "capable")
+    net_bind_service = struct.pack("<IIIII", 0x02000001, 1 << 10, 0, 0, 0)
+    os.setxattr(program, "security.capability", net_bind_service)
+    refusal(lambda: check(program), "file-capabilities", f"getcap {program}", f"setcap -r {program}")
+    refusal(lambda: check(program, NoNewPrivileges="yes"), "file-capabilities", "AmbientCapabilities=")
+    os.removexattr(program, "security.capability")
+    check(program)
+
+
+@as_root
+@pytest.mark.parametrize("bit", [0o4000, 0o2000])
+def test_another_user_or_group_than_the_service(bit: int, public_directory: Path) -> None:
+    """As the kernel decides, too: it is not secure mode where the bit changes nothing."""
+    program = programs.compiled(public_directory, f"bit-{bit:o}")
+    os.chown(program, NOBODY, NOBODY)
+    program.chmod(0o755 | bit)
+    refusal(lambda: check(program), "setuid", str(program), "NoNewPrivileges=yes")
+    assert secure(program)
+    refusal(lambda: check(program, DynamicUser="yes"), "setuid")
+    check(program, NoNewPrivileges="yes")
+    check(program, User=str(NOBODY), Group=str(NOBODY))
+    assert not secure(program, uid=NOBODY, gid=NOBODY)
+    other = (0, NOBODY) if bit == 0o4000 else (NOBODY, 0)
+    os.chown(program, *other)
+    program.chmod(0o755 | bit)
+    check(program)  # the other one of the two differs, and has no bit
+    assert not secure(program)
+    os.chown(program, NOBODY, NOBODY)
+    program.chmod(0o644 | bit if bit == 0o2000 else 0o755)
+    check(program)  # without execute permission for the group the bit means mandatory locking
+
+
+def test_only_the_main_program_decides_or_all_of_them(tmp_path: Path, dynamic: Path, systemctl: Systemctl) -> None:
+    static = programs.compiled(tmp_path, "static", programs.SLEEPS, "-static")
+    with programs.running(dynamic) as good, programs.running(static) as bad:
+        systemctl.processes("/g", good, bad)
+        mixed = {"ActiveState": "active", "ControlGroup": "/g"}
+        preflight.check_programs(unit(static, MainPID=str(good), text=mixed), LIBRARY)
+        refusal(
+            lambda: preflight.check_programs(unit(dynamic, MainPID=str(bad), text=mixed), LIBRARY),
+            "static-binary",
+            str(static),
+        )
+        systemctl.processes("/g", bad)
+        refusal(lambda: preflight.check_programs(unit(MainPID="0", text=mixed), LIBRARY), "static-binary")
+
+
+def test_a_script_that_runs_is_judged_by_its_process(tmp_path: Path, dynamic: Path) -> None:
+    """A shell that is static itself, say, and has become something else long since."""
+    static = programs.compiled(tmp_path, "static", programs.SLEEPS, "-static")
+    start = programs.script(tmp_path, "start", f"#!{static}\n")
+    with programs.running(dynamic) as pid:
+        preflight.check_programs(unit(start, ActiveState="active", MainPID=str(pid)), LIBRARY)
+
+
+def test_an_active_unit_without_processes(systemctl: Systemctl) -> None:
+    umbrella = unit("/bin/true", ActiveState="active", SubState="exited", Type="oneshot", ControlGroup="")
+    refusal(lambda: preflight.check_programs(umbrella, LIBRARY), "no-process", "Name the unit whose processes")
+    preflight.check_programs(unit("/bin/true", ActiveState="inactive", Type="oneshot"), LIBRARY)
+
+
+# Users
+
+
+def test_owner() -> None:
+    assert preflight.owner(unit()) == preflight.Owner(0, 0)
+    assert preflight.owner(unit(User="nobody")) == preflight.Owner(NOBODY, NOBODY)
+    assert preflight.owner(unit(User="nobody", Group="daemon")) == preflight.Owner(NOBODY, 1)
+    assert preflight.owner(unit(User=str(NOBODY), Group="4711")) == preflight.Owner(NOBODY, 4711)
+
+
+def test_users_and_groups_that_do_not_exist() -> None:
+    refusal(lambda: preflight.owner(unit(User="nosuchuser")), "no-such-user", "nosuchuser", "create it")
+    refusal(lambda: preflight.owner(unit(User="987654")), "no-such-user", "correct User=")
+    refusal(lambda: preflight.owner(unit(Group="nosuchgroup")), "no-such-group", "nosuchgroup", "correct Group=")
+
+
+# The library and its options
+
+
+@pytest.fixture
+def proved(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """Replaces the proof, which has its own tests, by one that notes the options and says yes."""
+    seen: list[dict[str, object]] = []
+
+    def prove(_library: str, options: dict[str, object]) -> proof.Proof:
+        seen.append(dict(options))
+        return proof.Proof(None, "", "5.3.0")
+
+    monkeypatch.setattr(proof, "prove", prove)
+    return seen
+
+
+def test_a_library_that_profiles(library: Path, proved: list[dict[str, object]]) -> None:
+    preflight.check_library(str(library), {"lg_prof_sample": 19}, None, may_be_missing=False)
+    assert proved == [{"lg_prof_sample": 19}]
+
+
+def test_a_library_that_does_not(library: Path) -> None:
+    refusal(
+        lambda: preflight.check_library(str(library), {}, None, may_be_missing=False),
+        "library-does-not-load",
+        str(library),
+        "build on the oldest host",
+    )
+
+
+def test_a_library_of_a_release_that_crashes_services(public_directory: Path) -> None:
+    """By what it says of itself, or by what is to be installed."""
+    source = Path(programs.__file__).with_name("broken_jemalloc.c").read_text()
+    there = str(programs.library(public_directory, "libcrashes.so", source, '-DVERSION="5.3.1-0-g81034ce1f137"'))
+    for library, version in ((there, None), (there, "5.3.0"), (LIBRARY, "5.3.1")):
+        refusal(
+            lambda library=library, version=version: preflight.check_library(library, {}, version, may_be_missing=True),  # type: ignore[misc]
+            "library-unsound",
+            library,
+            "5.3.1 can crash a service",
+            "use 5.3.0",
+        )
+
+
+def test_a_library_that_is_not_there() -> None:
+    refusal(
+        lambda: preflight.check_library(LIBRARY, {}, None, may_be_missing=False),
+        "no-library",
+        LIBRARY,
+        "the role offheap.profiler.jemalloc installs it",
+    )
+    preflight.check_library(LIBRARY, {"lg_prof_sample": 19}, "5.3.0", may_be_missing=True)
+
+
+@pytest.mark.parametrize("path", ["lib/libjemalloc.so.2", "/opt/my lib/x.so", "/opt/a:b/x.so", "/opt/%n.so", "", "/"])
+def test_a_path_that_ld_preload_cannot_hold(path: str) -> None:
+    refusal(
+        lambda: preflight.check_library(path, {}, None, may_be_missing=True), "bad-library-path", "another directory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"prof": True}, ["prof is set by this module", "take it out"]),
+        ({"prof_prefix": "/tmp/x"}, ["prof_prefix", "take it out"]),
+        ({"lg_prof_sampel": 19}, ["5.3.0 has no option lg_prof_sampel", "TUNING.md"]),
+        ({"narenas": "1,2"}, ["the value of narenas", "Correct it"]),
+        ({"Prof": True}, ["'Prof' is not the name", "Correct it"]),
+    ],
+)
+def test_bad_options(options: dict[str, str | bool], words: list[str]) -> None:
+    refusal(lambda: preflight.check_library(LIBRARY, options, "5.3.0", may_be_missing=True), "bad-option", *words)
+
+
+# Space
+
+
+def test_space(tmp_path: Path) -> None:
+    spool = str(tmp_path / "not" / "there" / "yet")
+    preflight.check_space(spool, 1)
+    refusal(lambda: preflight.check_space(spool, 1 << 40), "disk-full", spool, "profiled_service_min_free_mib")
+
+
+@as_root
+def test_a_full_file_system(tmp_path: Path) -> None:
+    """A real one, full of bytes or full of files."""
+    for options, words in (("size=1m", "MiB free"), ("size=64m,nr_inodes=50", "inodes free")):
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], check=False)
+        if done.returncode:
+            pytest.skip("this machine mounts no tmpfs")
+        try:
+            refusal(lambda words=words: preflight.check_space(str(tmp_path / "x"), 2), "disk-full", words)  # type: ignore[misc]
+        finally:
+            subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_every_refusal_has_a_test() -> None:
+    """By the reasons in the source. The agent's unknown-executable is told with the agent."""
+    reasons = set(re.findall(r'Refusal\(\s*"([a-z-]+)"[,)]', Path(preflight.__file__).read_text()))
+    assert len(reasons) > 15
+    here = "".join(path.read_text() for path in Path(__file__).parent.glob("test_preflight*.py"))
+    assert {reason for reason in reasons if here.count(f'"{reason}"') == 0} <= {"unknown-executable"}

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A sandbox is opened for the library and the spool where it hides them, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import preflight, sandbox
+from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
+
+LIBRARY = "/opt/offheap/jemalloc/x/lib/libjemalloc.so.2"
+SPOOL = "/var/lib/offheap/probe.service"
+BESIDE = "/opt/offheap/jemalloc/x/lib"
+
+
+def lines(lists: dict[str, list[str]] | None = None, **single: str) -> list[str]:
+    return sandbox.lines(unit("/bin/true", lists=lists, text=single), LIBRARY, SPOOL)
+
+
+def test_no_sandbox() -> None:
+    assert lines() == []
+    for setting in ("yes", "full"):
+        assert lines(ProtectSystem=setting) == [], "these leave /var writable"
+
+
+def test_a_read_only_system() -> None:
+    assert lines(ProtectSystem="strict") == [f"ReadWritePaths=-{SPOOL}"]
+
+
+@pytest.mark.parametrize("path", ["/", "/var", "/var/lib/offheap", "-/var/lib", "+/var/", SPOOL])
+def test_a_read_only_path_above(path: str) -> None:
+    assert lines({"ReadOnlyPaths": ["/etc", path]}) == [f"ReadWritePaths=-{SPOOL}"]
+
+
+@pytest.mark.parametrize("path", ["/etc", "/var/lib/off", "/var/lib/offheap/probe.service/x", "/va"])
+def test_a_read_only_path_elsewhere(path: str) -> None:
+    assert lines({"ReadOnlyPaths": [path]}) == []
+
+
+def test_empty_directories_in_the_way() -> None:
+    assert lines({"TemporaryFileSystem": ["/var:ro", "/srv"]}) == [f"BindPaths=-{SPOOL}"]
+    assert lines({"TemporaryFileSystem": ["/opt:rw,noexec"]}) == [f"BindReadOnlyPaths=-{BESIDE}"]
+    assert lines({"TemporaryFileSystem": ["/home"]}) == []
+
+
+def test_a_library_that_could_not_be_executed() -> None:
+    assert lines({"NoExecPaths": ["/"]}) == [f"ExecPaths={BESIDE}"]
+    assert lines({"NoExecPaths": ["/var"]}) == []
+
+
+@pytest.mark.parametrize("path", ["/opt", "-/var/lib", SPOOL, BESIDE, "/"])
+def test_paths_that_hide_ours(path: str) -> None:
+    with pytest.raises(preflight.Refusal, match="Narrow it to what has to be hidden") as caught:
+        lines({"InaccessiblePaths": ["/srv", path]})
+    assert caught.value.reason == "hidden-paths"
+    assert f"InaccessiblePaths={path}" in str(caught.value)
+
+
+def test_a_transient_user() -> None:
+    assert lines(DynamicUser="yes", ProtectSystem="strict") == [
+        "StateDirectory=offheap/probe.service",
+        "UnsetEnvironment=STATE_DIRECTORY",
+    ]
+
+
+def test_a_transient_user_that_has_state_directories() -> None:
+    """What it is told of them stays as it was, also when our own drop-in is there already."""
+    expected = ["StateDirectory=offheap/probe.service", 'Environment="STATE_DIRECTORY=/var/lib/a:/var/lib/b"']
+    assert lines({"StateDirectory": ["a", "b:link"]}, DynamicUser="yes") == expected
+    assert lines({"StateDirectory": ["a", "b", "offheap/probe.service"]}, DynamicUser="yes") == expected
+
+
+def test_a_state_directory_with_an_odd_name() -> None:
+    assert lines({"StateDirectory": [r"a\x2d%"]}, DynamicUser="yes")[1] == (
+        r'Environment="STATE_DIRECTORY=/var/lib/a\\x2d%%"'
+    )
+
+
+def test_a_directory_for_the_agent_s_socket() -> None:
+    plain = unit("/bin/true")
+    assert sandbox.socket_lines(plain) == [
+        "RuntimeDirectory=offheap/probe.service",
+        "UnsetEnvironment=RUNTIME_DIRECTORY",
+    ]
+    having = unit("/bin/true", lists={"RuntimeDirectory": ["web", "offheap/probe.service"]})
+    assert sandbox.socket_lines(having)[1] == 'Environment="RUNTIME_DIRECTORY=/run/web"'

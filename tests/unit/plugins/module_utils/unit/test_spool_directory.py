@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The spool: made for one user, and never removed before its dumps are home."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, spool_directory
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.drop_in_files import Changes
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="gives directories to other users, which only root can")
+APP = Owner(4711, 4712)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(drop_in, "SPOOL_ROOT", str(tmp_path / "offheap"))
+    monkeypatch.setattr(spool_directory, "_PRIVATE_ROOT", str(tmp_path / "private" / "offheap"))
+    return tmp_path / "offheap"
+
+
+def facts(directory: Path) -> dict[str, tuple[int, int, int]]:
+    found = {}
+    for path in [directory, *directory.rglob("*")]:
+        status = path.lstat()
+        found[str(path)] = (status.st_mode, status.st_uid, status.st_gid)
+    return found
+
+
+def run(tmp_path: Path, act: Callable[[Changes], None]) -> Changes:
+    """Act, and see that a check before says the same and changes nothing."""
+    before = facts(tmp_path)
+    checked = Changes(check_mode=True)
+    act(checked)
+    assert facts(tmp_path) == before
+    done = Changes(check_mode=False)
+    act(done)
+    assert checked.diff() == done.diff()
+    assert done.any == (facts(tmp_path) != before)
+    assert not done.units, "systemd need not read anything again"
+    return done
+
+
+def make(tmp_path: Path, spool: Path, owner: Owner = APP) -> Changes:
+    return run(tmp_path, lambda changes: spool_directory.make(changes, str(spool), owner))
+
+
+def purge(tmp_path: Path, spool: Path, in_use: bool = False, discard: bool = False) -> Changes:
+    return run(tmp_path, lambda changes: spool_directory.purge(changes, str(spool), in_use, discard))
+
+
+def test_make(root: Path, tmp_path: Path) -> None:
+    spool = root / "web.service"
+    os.umask(os.umask(0o077))
+    done = make(tmp_path, spool)
+    assert facts(root) == {str(root): (0o40755, 0, 0), str(spool): (0o40700, APP.uid, APP.gid)}
+    assert [part["after"] for part in done.diff()] == ["directory 755 0:0\n", "directory 700 4711:4712\n"]
+    assert not make(tmp_path, spool).any
+
+
+def test_make_whatever_the_umask(root: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        spool_directory.make(Changes(False), str(root / "web.service"), APP)
+    finally:
+        os.umask(before)
+    assert root.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_directory_with_another_owner_or_mode_is_set_right(root: Path, tmp_path: Path) -> None:
+    spool = root / "web.service"
+    spool.mkdir(parents=True, mode=0o755)
+    spool.chmod(0o755)
+    os.chown(root, 4711, 4711)
+    done = make(tmp_path, spool)
+    assert facts(root) == {str(root): (0o40755, 0, 0), str(spool): (0o40700, APP.uid, APP.gid)}
+    assert [part["before"] for part in done.diff()] == ["directory 755 4711:4711\n", "directory 755 0:0\n"]
+
+
+@pytest.mark.parametrize("place", ["offheap", "offheap/web.service"])
+def test_a_planted_link_is_refused(root: Path, tmp_path: Path, place: str) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o755)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).symlink_to(victim)
+    before = facts(victim)
+    with pytest.raises(spool_directory.SpoolDirectoryError, match=r"is no directory; move it away"):
+        spool_directory.make(Changes(False), str(root / "web.service"), APP)
+    assert facts(victim) == before
+
+
+def test_a_link_planted_at_the_last_moment_is_not_followed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o755)
+    root.mkdir()
+
+    def planting(path: str, _mode: int) -> None:
+        os.symlink(victim, path)
+
+    monkeypatch.setattr(os, "mkdir", planting)
+    before = facts(victim)
+    with pytest.raises(OSError, match="Not a directory"):
+        spool_directory.make(Changes(False), str(root / "web.service"), APP)
+    assert facts(victim) == before
+
+
+def test_purge(root: Path, tmp_path: Path) -> None:
+    spool = root / "web.service"
+    make(tmp_path, spool)
+    (spool / "collected").mkdir()
+    (spool / "collected" / "jeprof.1.0.i0.heap").write_text("")
+    (spool / "stats.json").write_text("")
+    done = purge(tmp_path, spool)
+    assert not root.exists()
+    assert [(part["before_header"], part["before"], part["after"]) for part in done.diff()] == [
+        (str(spool), "directory\n", "")
+    ]
+    assert not purge(tmp_path, spool).any
+
+
+def test_spools_of_other_units_stay(root: Path, tmp_path: Path) -> None:
+    for name in ("web.service", "other.service"):
+        make(tmp_path, root / name)
+    purge(tmp_path, root / "web.service")
+    assert [path.name for path in root.iterdir()] == ["other.service"]
+
+
+def test_dumps_that_were_not_collected_are_kept(root: Path, tmp_path: Path) -> None:
+    spool = root / "web.service"
+    make(tmp_path, spool)
+    for number in (2, 1):
+        (spool / f"jeprof.{number}.0.i0.heap").write_text("")
+    before = facts(root)
+    for check in (True, False):
+        with pytest.raises(
+            spool_directory.SpoolDirectoryError, match=r"2 dumps .* jeprof\.1\.0\.i0\.heap.* rollback_disc"
+        ):
+            spool_directory.purge(Changes(check), str(spool), False, False)
+    assert facts(root) == before
+    purge(tmp_path, spool, discard=True)
+    assert not root.exists()
+
+
+def test_a_spool_in_use_is_kept(root: Path, tmp_path: Path) -> None:
+    spool = root / "web.service"
+    make(tmp_path, spool)
+    with pytest.raises(spool_directory.SpoolDirectoryError, match="Restart it first"):
+        spool_directory.purge(Changes(False), str(spool), True, True)
+    assert spool.exists()
+
+
+def test_a_spool_that_systemd_made_goes_with_its_link(root: Path, tmp_path: Path) -> None:
+    real = tmp_path / "private" / "offheap" / "web.service"
+    real.mkdir(parents=True)
+    root.mkdir()
+    (root / "web.service").symlink_to("../private/offheap/web.service")
+    (real / "jeprof.1.0.i0.heap").write_text("")
+    with pytest.raises(spool_directory.SpoolDirectoryError, match="1 dumps"):
+        spool_directory.purge(Changes(False), str(root / "web.service"), False, False)
+    (real / "jeprof.1.0.i0.heap").unlink()
+    purge(tmp_path, root / "web.service")
+    assert not os.path.lexists(root) and not real.parent.exists()
+    assert (tmp_path / "private").exists(), "systemd's own"
+
+
+def test_a_link_without_its_directory_goes(root: Path, tmp_path: Path) -> None:
+    root.mkdir()
+    (root / "web.service").symlink_to("../private/offheap/web.service")
+    purge(tmp_path, root / "web.service")
+    assert not root.exists()
+
+
+def test_links_are_not_followed_when_purging(root: Path, tmp_path: Path) -> None:
+    """Neither one in the place of the spool, nor one that the service has put into it."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "kept").write_text("")
+    root.mkdir()
+    (root / "link.service").symlink_to(victim)
+    spool_directory.purge(Changes(False), str(root / "link.service"), False, True)
+    make(tmp_path, root / "web.service")
+    (root / "web.service" / "collected").symlink_to(victim)
+    spool_directory.purge(Changes(False), str(root / "web.service"), False, True)
+    assert (victim / "kept").exists()
+    assert not root.exists()

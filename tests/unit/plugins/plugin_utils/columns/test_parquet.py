@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import Place, SamplesError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.tests.unit.strategies import heap_dumps, leaky_archives
+from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
+    DescribedDump,
+    DescribedMapping,
+    DescribedStack,
+)
+
+LIB, JIT, INTERVAL = 0x7F0000000000, 0x7E0000000000, 1 << 19
+
+
+def _facts(**more: Any) -> dict[str, Any]:
+    return {**leaky_archives.facts(b"", host="app1", sequence=3, time=1761234567.25), **more}
+
+
+def _dump(base: int = LIB) -> heap_v2.Dump:
+    stacks = [
+        DescribedStack([base + 0x1001, JIT + 65], (3, 12288, 5, 20480), [(0, (1, 4096, 0, 0)), (7, (2, 8192, 0, 0))]),
+        DescribedStack([base + 0x2001], (1, 1 << 20, 0, 0), []),
+        DescribedStack([], (1, 100, 0, 0), []),
+    ]
+    mappings = [
+        DescribedMapping(JIT, 1 << 16, "rwxp", 0, "", False),
+        DescribedMapping(base, 1 << 20, "r-xp", 0x1000, str(leaky_archives.libz()), False),
+    ]
+    return heap_v2.parse(DescribedDump(INTERVAL, stacks=stacks, mappings=mappings).text(), "dump")
+
+
+def test_duckdb_reads_an_archive_in_place(tmp_path: Path) -> None:
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=4)
+    for capture in archive.captures():
+        sample_cache.of(archive, capture)
+    glob = archive.root / "captures/*/*/*/*/samples.parquet"
+    with duckdb.connect() as connection:
+        rows = connection.sql(
+            f"SELECT unit, host, process, sequence, epoch(time), sum(bytes) FROM '{glob}' GROUP BY ALL ORDER BY ALL"
+        ).fetchall()
+        (module, build_id), *_rest = connection.sql(
+            f"SELECT DISTINCT frames[1].module, frames[1].build_id FROM '{glob}'"
+        ).fetchall()
+    assert [row[:4] for row in rows] == [
+        ("frontend.service", host, "12-1a2b3c4d", number) for host in ("app1", "app2") for number in range(4)
+    ]
+    assert [row[4] for row in rows[:4]] == [leaky_archives.START + 300 * number for number in range(4)]
+    for capture, row in zip(archive.captures(), rows, strict=True):
+        dump = heap_v2.parse(leaky_archives.dump_of(capture), "dump")
+        assert row[5] == pytest.approx(profile.from_dump(dump, lambda dump: [()] * len(dump.addresses)).total_bytes)
+    assert module == str(leaky_archives.libz())
+    assert build_id == leaky_archives.facts(b"", host="a", sequence=0, time=0.0)["images"][0]["build_id"]
+
+
+def test_every_column(tmp_path: Path) -> None:
+    parquet.write(tmp_path / "s.parquet", _dump(), _facts(label="2.1"), 3)
+    with duckdb.connect() as connection:
+        found = connection.sql(f"SELECT * FROM '{tmp_path / 's.parquet'}'")
+        rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
+    build_id = _facts()["images"][0]["build_id"]
+    first = rows[0]
+    assert (first["label"], first["sequence"], first["sample_interval"]) == ("2.1", 3, INTERVAL)
+    assert first["frames"] == [
+        {"module": str(leaky_archives.libz()), "build_id": build_id, "offset": 0x2000},
+        {"module": "[jit]", "build_id": "", "offset": JIT + 64},
+    ]
+    assert (first["objects"], first["bytes"]) == profile.unbias(3, 12288, INTERVAL)
+    assert (first["accum_objects"], first["accum_bytes"]) == profile.unbias(5, 20480, INTERVAL)
+    objects, size = profile.unbias(2, 8192, INTERVAL)
+    assert first["threads"][1] == {"thread": 7, "name": None, "objects": objects, "bytes": size}
+    assert (rows[2]["frames"], rows[2]["threads"]) == ([], [])
+    assert len({row["stack"] for row in rows}) == 3
+
+
+def test_a_stack_has_its_number_wherever_it_was_loaded(tmp_path: Path) -> None:
+    numbers = []
+    for base in (LIB, 0x7F5550000000):
+        parquet.write(tmp_path / "s.parquet", _dump(base), _facts(), 3)
+        stack, objects, size = parquet.read_values(tmp_path / "s.parquet")
+        numbers.append(stack.tolist())
+        assert (len(objects), size[1]) == (3, profile.unbias(1, 1 << 20, INTERVAL)[1])
+    assert numbers[0] == numbers[1]
+    parquet.write(tmp_path / "s.parquet", _dump(), _facts(images=[]), 3)
+    other = parquet.read_values(tmp_path / "s.parquet")[0].tolist()
+    assert set(other) & set(numbers[0]) == {numbers[0][2]}, "what has no build-id is known by its path"
+
+
+def test_reading_stacks(tmp_path: Path) -> None:
+    parquet.write(tmp_path / "s.parquet", _dump(), _facts(), 3)
+    stack, places, frames, bounds = parquet.read_stacks(tmp_path / "s.parquet")
+    build_id, libz = _facts()["images"][0]["build_id"], str(leaky_archives.libz())
+    read = [[places[at] for at in frames[a:b]] for a, b in pairwise(bounds)]
+    assert read == [[Place(libz, build_id, 0x2000), Place("[jit]", "", JIT + 64)], [Place(libz, build_id, 0x3000)], []]
+    assert len(stack) == 3
+    assert parquet.read_interval(tmp_path / "s.parquet") == INTERVAL
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "s.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SamplesError, match=r"s\.parquet: "):
+        parquet.read_values(tmp_path / "s.parquet")
+    with pytest.raises(SamplesError, match=r"absent"):
+        parquet.read_stacks(tmp_path / "absent")
+
+
+@given(st.data())
+def test_any_dump_can_be_stored(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    described = data.draw(heap_dumps.dumps())
+    dump = heap_v2.parse(described.text(), "dump")
+    path = tmp_path_factory.getbasetemp() / "any.parquet"
+    parquet.write(path, dump, _facts(), 3)
+    stack, places, frames, bounds = parquet.read_stacks(path)
+    assert len(stack) == len(dump.stack_ends)
+    assert bounds[-1] == len(dump.stack_addresses) == len(frames)
+    assert not len(frames) or frames.max() < len(places)
+    _stack, _objects, size = parquet.read_values(path)
+    counts = zip(dump.counts.objects, dump.counts.bytes, strict=True)
+    assert size.tolist() == [profile.unbias(*pair, dump.sample_interval)[1] for pair in counts]

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Who makes the samples of a capture, when, and what happens when that goes wrong."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError, Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import NAME, SamplesError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+
+_CAPTURE = ["capture.json", "dump.heap.zst"]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=3)
+
+
+@pytest.fixture
+def capture(archive: Archive) -> Capture:
+    return archive.captures()[0]
+
+
+def _files(capture: Capture) -> list[str]:
+    return sorted(os.listdir(capture.path))
+
+
+def test_the_first_reader_makes_them_and_the_second_finds_them(archive: Archive, capture: Capture) -> None:
+    assert _files(capture) == _CAPTURE, "a capture is brought without"
+    path = sample_cache.of(archive, capture)
+    assert path == capture.path / NAME
+    assert _files(capture) == [*_CAPTURE, NAME]
+    assert len(parquet.read_values(path)[0]) == 2
+    made = path.stat()
+    assert sample_cache.of(archive, capture) == path
+    assert path.stat() == made
+    assert list((archive.root / ".incoming").iterdir()) == []
+
+
+def test_where_nothing_is_to_be_kept(archive: Archive, capture: Capture, tmp_path: Path) -> None:
+    passing = tmp_path / "passing"
+    passing.mkdir()
+    assert sample_cache.of(archive, capture, passing).parent == passing
+    assert _files(capture) == _CAPTURE
+    warnings: list[str] = []
+    passed = ranking.rank(archive, warnings.append, kept=False)
+    assert [_files(one) for one in archive.captures()] == 6 * [_CAPTURE]
+    assert not (archive.root / "symcaches").exists()
+    assert passed == ranking.rank(archive, warnings.append, kept=True)
+    assert [_files(one) for one in archive.captures()] == 6 * [[*_CAPTURE, NAME]]
+    assert warnings == []
+
+
+def _make_all(root: Path) -> None:
+    archive = Archive.open(root)
+    for capture in archive.captures():
+        assert len(parquet.read_values(sample_cache.of(archive, capture))[0]) == 2
+
+
+def test_many_at_once(archive: Archive) -> None:
+    context = multiprocessing.get_context("fork")
+    readers = [context.Process(target=_make_all, args=(archive.root,)) for _reader in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert [reader.exitcode for reader in readers] == [0, 0, 0, 0]
+    assert [_files(one) for one in archive.captures()] == 6 * [[*_CAPTURE, NAME]]
+
+
+def test_a_capture_that_has_been_removed(archive: Archive, capture: Capture) -> None:
+    archive.remove_capture(capture)
+    with pytest.raises(SamplesError, match="has no samples"):
+        sample_cache.of(archive, capture)
+    assert _files(capture) == ["removed"]
+    shutil.rmtree(capture.path)
+    with pytest.raises(SamplesError, match="has no samples"):
+        sample_cache.of(archive, capture)
+    assert not capture.path.exists()
+
+
+def test_a_capture_that_is_removed_while_its_samples_are_made(
+    archive: Archive, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = parquet.write
+
+    def remove_and_write(*arguments: Any) -> None:
+        archive.remove_capture(capture)
+        write(*arguments)
+
+    monkeypatch.setattr(parquet, "write", remove_and_write)
+    with pytest.raises(SamplesError, match="it was removed"):
+        sample_cache.of(archive, capture)
+    assert _files(capture) == ["removed"]
+    assert len(archive.captures()) == 5
+
+
+def test_dumps_without_samples(
+    archive: Archive, capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = leaky_archives.dump_text(1, 1)[:-10]
+    place = leaky_archives.add(archive, tmp_path / "scratch", cut, host="app3", sequence=0, time=leaky_archives.START)
+    with pytest.raises(SamplesError, match=rf"{place} has no samples: .*the dump is cut off here"):
+        sample_cache.of(archive, archive.captures(host="app3")[0])
+    monkeypatch.setattr(sample_cache, "_LARGEST", 100)
+    with pytest.raises(SamplesError, match=r"has no samples: .* is larger than 100"):
+        sample_cache.of(archive, capture)
+    assert _files(capture) == _CAPTURE
+    assert list((archive.root / ".incoming").iterdir()) == []
+
+
+def test_an_archive_that_cannot_be_written_to(
+    archive: Archive, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_arguments: Any, **_more: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sample_cache, "sync", refused)
+        with pytest.raises(ArchiveError, match=r"cannot keep .*denied; in check mode nothing is kept"):
+            ranking.rank(archive, pytest.fail, kept=True)
+    shutil.rmtree(archive.root / ".incoming")
+    (archive.root / ".incoming").touch()
+    with pytest.raises(ArchiveError, match="cannot write to the archive"):
+        sample_cache.of(archive, capture)
+    assert _files(capture) == _CAPTURE
+
+
+def test_who_has_to_wait_is_told(archive: Archive, capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sample_cache.notice(archive, [], []) == ""
+    monkeypatch.setattr(sample_cache, "_MANY", 2)
+    sample_cache.of(archive, capture)
+    assert "up to 5 captures for the first time" in sample_cache.notice(archive, [], [])
+    assert "up to 2 captures" in sample_cache.notice(archive, ["frontend.service"], ["app1"])
+    assert sample_cache.notice(archive, ["other.service"], []) == ""

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Sessions with this machine's own Python, and with programs that are not what they should be."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import host_session
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import (
+    HostError,
+    Session,
+    SessionError,
+)
+
+Password = Callable[[], str | None]
+
+
+def begun(line: str, ready: str, prompt: str, password: Password = lambda: None) -> Session:
+    return Session(host_session.ProcessStream(["sh", "-c", line], 10), ready, prompt, password)
+
+
+@pytest.mark.parametrize("python", [sys.executable, "/usr/bin/python3"])
+def test_a_host_answers_and_nothing_is_written(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with begun(*host_session.command(python, False, "root")) as host:
+        with pytest.raises(HostError, match="not the name of a service unit"):
+            host.ask("sample", unit="../x")
+        found = host.ask("find", options={"units": ["nosuchunit"], "max_dump": 1, "max_captures": 1}, ask_jvms=True)
+        assert found["absent"] == ["nosuchunit.service"] and found["captures"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_ends_with_its_input() -> None:
+    stream = host_session.ProcessStream(["sh", "-c", host_session.command(sys.executable, False, "root")[0]], 10)
+    stream.close()
+    assert stream._process.returncode is not None
+
+
+def shell(text: str) -> tuple[str, str, str]:
+    return f"exec sh -c {shlex.quote(text)}", "READY", "PASSWORD:"
+
+
+def test_no_python() -> None:
+    line, ready, prompt = host_session.command("/nowhere/python3", False, "root")
+    with pytest.raises(SessionError, match=r"Python was not started.*not found"):
+        begun(line, ready, prompt)
+
+
+def test_what_a_login_shell_prints_is_skipped() -> None:
+    line, ready, prompt = host_session.command(sys.executable, False, "root")
+    with begun(f"echo Welcome; echo 'J{{}}' >&2; {line}", ready, prompt) as host, pytest.raises(HostError):
+        host.ask("sample", unit="/")
+
+
+def test_sudo_is_given_the_password_when_it_asks() -> None:
+    line, ready, prompt = host_session.command(sys.executable, False, "root")
+    asking = f'printf %s {prompt} >&2; read -r word; test "$word" = geheim && exec {line}; echo wrong'
+    with begun(asking, ready, prompt, lambda: "geheim") as host, pytest.raises(HostError):
+        host.ask("sample", unit="/")
+    with pytest.raises(SessionError, match="wrong"):
+        begun(asking, ready, prompt, lambda: "falsch")
+    with pytest.raises(SessionError, match="there is none: set ansible_become_password"):
+        begun(asking, ready, prompt)
+
+
+def test_sudo_asks_again() -> None:
+    with pytest.raises(SessionError, match="did not take the password"):
+        begun(*shell("printf PASSWORD:; read -r word; echo Sorry; printf PASSWORD:; read -r word"), lambda: "falsch")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("printf '\\033[2Jhello'", "not the head of a message"),
+        ("printf 'J\\0\\0\\0\\002[]'", "not a JSON object"),
+        ("printf 'J\\0\\0\\0\\002{}'", "neither an answer nor an error"),
+        ("printf 'D\\0\\0\\0\\002ab'", "data that nobody asked for"),
+        ("printf 'J\\377\\377\\377\\377'", "larger than any"),
+        ("exec timeout 1 cat >/dev/null", "ended the session"),
+    ],
+)
+def test_a_host_that_speaks_otherwise(answer: str, message: str) -> None:
+    with (
+        begun(*shell(f"echo READY; {answer}; exec cat >/dev/null")) as host,
+        pytest.raises(SessionError, match=message),
+    ):
+        host.ask("units")
+
+
+def test_a_host_that_says_nothing() -> None:
+    with (
+        begun(*shell("echo READY; exec cat >/dev/null")) as host,
+        pytest.raises(SessionError, match="no answer in time"),
+    ):
+        host.ask("units", timeout=0.2)
+
+
+def test_an_error_is_shown_without_what_a_terminal_obeys() -> None:
+    message = '{"error": "a\\u001b[31mb"}'
+    answer = f"printf 'J\\0\\0\\0\\{len(message):03o}'; printf %s {shlex.quote(message)}"
+    with begun(*shell(f"echo READY; {answer}; exec cat >/dev/null")) as host, pytest.raises(HostError) as caught:
+        host.ask("units")
+    assert str(caught.value) == "a?[31mb"
+
+
+def test_words_of_the_command_are_quoted() -> None:
+    line, _ready, _prompt = host_session.command("/opt/my python/bin/python3; reboot", True, "a b")
+    words = shlex.split(line)
+    assert words[:2] == ["sudo", "-S"] and "a b" in words and "/opt/my python/bin/python3; reboot" in words

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""From a target's listing to the archive: the plan, and what of an arrived transfer is believed."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import jit
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack as staging
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ingest, plan
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.unpack_tar import TransferError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive.create(tmp_path / "archive")
+
+
+def listed(*contents: bytes, host: str = "app1") -> plan.Listing:
+    return plan.read_listing(capture_samples.listing(*contents), host, GIB, GIB)
+
+
+def test_listing() -> None:
+    listing = listed(b"one", b"second", host="the host")
+    assert [found.facts["dump"]["size"] for found in listing.captures] == [3, 6]
+    assert listing.captures[0].facts["host"] == "the host", "our name for it, whatever it says"
+    assert listing.captures[1].mark() == {
+        "unit": "frontend.service",
+        "name": "jeprof.12.1.i1.heap",
+        "identity": [1001, 6, 1761234567250000000],
+    }
+    assert [(image.build_id, image.sources) for image in listing.images] == [
+        (capture_samples.BUILD_ID, ("/proc/12/map_files/7f00-7f01", "/usr/lib/libz.so.1.2.13"))
+    ]
+    assert listing.missing_images == [{"path": "/opt/gone.so", "reason": "replaced"}]
+
+
+def test_limits() -> None:
+    data = capture_samples.listing(b"a" * 200)
+    with pytest.raises(TransferError, match="size is out of range"):
+        plan.read_listing(data, "app1", 199, GIB)
+    listing = plan.read_listing(data, "app1", 200, 99)
+    assert listing.images == []
+    assert {"path": "/usr/lib/libz.so.1.2.13", "reason": "larger than max_image (99 bytes)"} in listing.missing_images
+
+
+def test_texts_for_people_are_made_harmless() -> None:
+    data = capture_samples.listing()
+    data["problems"] = ["\x1b[2Jcleared\n" + "x" * 10000]
+    problem = plan.read_listing(data, "app1", GIB, GIB).problems[0]
+    assert problem.startswith("?[2Jcleared?x") and len(problem) == 500
+
+
+def paths_of(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [way] if way else []
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        found += paths_of(child, (*way, key))
+    return found
+
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just([]), st.just({}), st.just(["x"])
+)
+
+
+@given(st.sampled_from(paths_of(capture_samples.listing(b"one"))), JUNK, st.booleans())
+def test_any_wrong_field_raises_one_kind_of_error(way: tuple[Any, ...], junk: Any, remove: bool) -> None:
+    data = copy.deepcopy(capture_samples.listing(b"one"))
+    place: Any = data
+    for key in way[:-1]:
+        place = place[key]
+    if remove:
+        del place[way[-1]]
+    else:
+        place[way[-1]] = junk
+    try:
+        plan.read_listing(data, "app1", GIB, GIB)
+    except TransferError as exc:
+        assert "cannot be right" in str(exc)
+
+
+def test_only_what_is_new(archive: Archive, tmp_path: Path) -> None:
+    listing = listed(b"one", b"two")
+    assert plan.without_known(listing, None) == (listing.captures, [], listing.images)
+    source = tmp_path / "one"
+    source.write_bytes(b"one")
+    archive.add_capture(listing.captures[0].facts, source)
+    archive.add_image(capture_samples.BUILD_ID, "libz.so", source)
+    assert plan.without_known(listing, archive) == (listing.captures[1:], listing.captures[:1], [])
+
+
+def test_batches() -> None:
+    listing = listed(b"a" * 60, b"b" * 60, b"c" * 500, b"d" * 10)
+    batches = list(plan.batches(listing.captures, listing.images, 160))
+    assert [sorted(batch.sizes().values()) for batch in batches] == [[60, 100], [60], [500], [10]]
+    assert list(batches[0].images) == [f"images/{capture_samples.BUILD_ID}"], "images first"
+    assert list(plan.batches([], [], 160)) == []
+
+
+def test_fetching_loads_nothing_that_only_reading_needs() -> None:
+    """Dozens of processes fetch at once, and each would hold it."""
+    collections = next(path for path in sys.path if path.endswith("collections"))
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import archive\n"
+        "from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ingest, plan, unpack_tar\n"
+        "print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script, collections], text=True, capture_output=True, check=True)
+    assert not {name.rpartition(".")[2] for name in loaded.stdout.split()} & {"heap_v2", "numpy", "pyarrow"}
+
+
+class Target:
+    """The target's half, on files of ours."""
+
+    def __init__(self, directory: Path, contents: list[bytes]) -> None:
+        self.staging = directory / "staging"
+        self.staging.mkdir(mode=0o700)
+        self.program = directory / "program"
+        self.program.write_bytes(Path("/bin/true").read_bytes())
+        data = capture_samples.listing(*contents)
+        data["images"][0].update(build_id=elf.read("/bin/true").build_id, size=self.program.stat().st_size)
+        self.batch = next(
+            plan.batches((listing := plan.read_listing(data, "app1", GIB, GIB)).captures, listing.images, GIB)
+        )
+        self.files = {member: directory / f"dump-{number}" for number, member in enumerate(self.batch.dumps)}
+        for path, content in zip(self.files.values(), contents, strict=True):
+            path.write_bytes(content)
+        self.files.update(dict.fromkeys(self.batch.images, self.program))
+
+    def pack(self) -> dict[str, Any]:
+        def opener(path: Path) -> Callable[[], int]:
+            return lambda: os.open(path, os.O_RDONLY)
+
+        items = [staging.Item(member, opener(path)) for member, path in self.files.items()]
+        return staging.pack(str(self.staging), items, 0)
+
+    def bring(self, archive: Archive, packed: dict[str, Any]) -> ingest.Ingested:
+        with archive.incoming() as aside:
+            file = aside / "transfer"
+            file.write_bytes((self.staging / staging.NAME).read_bytes())
+            return ingest.ingest(archive, self.batch, ingest.read_packed(packed, self.batch), file, aside)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    return Target(tmp_path, [b"one", b"second", b"third"])
+
+
+def test_a_transfer(archive: Archive, target: Target) -> None:
+    result = target.bring(archive, target.pack())
+    assert [added for _capture, added in result.captures] == [True, True, True]
+    assert [leaky_archives.dump_of(capture) for capture in archive.captures()] == [b"one", b"second", b"third"]
+    assert result.problems == []
+    assert result.safe == list(target.batch.dumps.values())
+    image = archive.image(result.images[0])
+    assert image is not None and image.read_bytes() == target.program.read_bytes()
+    again = target.bring(archive, target.pack())
+    assert [added for _capture, added in again.captures] == [False, False, False]
+    assert again.safe == result.safe, "and may be marked"
+
+
+def test_a_dump_that_is_not_what_was_listed(archive: Archive, target: Target) -> None:
+    next(iter(target.files.values())).write_bytes(b"xyz")
+    result = target.bring(archive, target.pack())
+    assert [leaky_archives.dump_of(capture) for capture in archive.captures()] == [b"second", b"third"]
+    assert result.safe == list(target.batch.dumps.values())[1:]
+    assert "jeprof.12.0.i0.heap of frontend.service changed" in result.problems[0]
+
+
+def test_an_image_that_is_not_what_it_says(archive: Archive, target: Target) -> None:
+    content = bytearray(target.program.read_bytes())
+    content[:4] = b"XELF"
+    target.program.write_bytes(content)
+    result = target.bring(archive, target.pack())
+    assert result.images == []
+    assert "is not the build" in result.problems[0]
+    assert len(result.captures) == 3
+
+
+def test_something_that_was_gone(archive: Archive, target: Target) -> None:
+    next(iter(target.files.values())).unlink()
+    target.program.unlink()
+    result = target.bring(archive, target.pack())
+    assert [capture.sequence for capture, _added in result.captures] == [1, 2]
+    assert len(result.problems) == 2 and "was not packed" in result.problems[0]
+
+
+def damage(place: Path, how: str) -> None:
+    content = place.read_bytes()
+    place.write_bytes(content[:-10] if how == "cut" else content[:-10] + bytes(10))
+
+
+@pytest.mark.parametrize("how", ["cut", "damaged"])
+def test_a_broken_transfer_leaves_nothing(archive: Archive, target: Target, how: str) -> None:
+    packed = target.pack()
+    damage(target.staging / staging.NAME, how)
+    with pytest.raises(TransferError, match="run again"):
+        target.bring(archive, packed)
+    assert sorted(path.name for path in archive.root.iterdir()) == [".incoming", "archive.json"]
+    assert list((archive.root / ".incoming").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": 0},
+        {"size": 1 << 40},
+        {"size": "1"},
+        {"sha256": None},
+        {"members": []},
+        {"members": {}},
+        {"members": {"dumps/0": 3, "../../etc/passwd": 4}},
+        {"members": {"dumps/0": 1 << 40}},
+        {"skipped": None},
+    ],
+)
+def test_announcements_that_cannot_be(archive: Archive, target: Target, change: dict[str, Any]) -> None:
+    with pytest.raises(TransferError, match="the host "):
+        target.bring(archive, {**target.pack(), **change})
+
+
+def with_maps(data: dict[str, Any], beside: int | None = None) -> plan.Batch:
+    """A listing's one batch, where all dumps have compiled code and the first has a map of so many bytes beside it."""
+    for entry in data["captures"]:
+        entry["jit"] = True
+    if beside is not None:
+        data["captures"][0]["map"] = [77, beside, 5]
+    listing = plan.read_listing(data, "app1", GIB, GIB)
+    return next(plan.batches(listing.captures, [], GIB))
+
+
+def test_which_maps_are_asked_for() -> None:
+    batch = with_maps(capture_samples.listing(b"one", b"two", b"three"), beside=100)
+    assert [(entry["name"], entry["identity"], entry["key"]) for entry in batch.request()["maps"]] == [
+        ("jeprof.12.0.i0.heap", [77, 100, 5], "12-1a2b3c4d"),
+        ("jeprof.12.2.i2.heap", None, "12-1a2b3c4d"),
+    ], "the one that lies there, and one for the last dump of the process"
+    assert batch.made() == {"maps/2"}
+    assert not with_maps(capture_samples.listing(b"one"), beside=1).made()
+
+
+def test_a_map_arrives_with_its_dump(archive: Archive, target: Target, tmp_path: Path) -> None:
+    target.batch = with_maps(capture_samples.listing(b"one", b"second", b"third"), beside=11)
+    target.files = {member: path for member, path in target.files.items() if member.startswith("dumps/")}
+    for member, content in (("maps/0", b"1000 10 one"), ("maps/2", b"1000 10 third\n")):
+        target.files[member] = tmp_path / member.replace("/", "-")
+        target.files[member].write_bytes(content)
+    result = target.bring(archive, target.pack())
+    assert result.problems == []
+    found = archive.captures()
+    assert [capture.perf_map is not None for capture in found] == [True, False, True]
+    assert found[2].perf_map is not None and perf_map.read(found[2].perf_map).name(0x1005) == "third"
+    assert [capture.facts.get("perf_map") for capture in found] == [{"source": "beside"}, None, {"source": "process"}]
+    assert [added for _capture, added in target.bring(archive, target.pack()).captures] == [False] * 3
+
+
+@pytest.mark.parametrize(("reason", "told"), [(jit.ENDED, False), (jit.NONE, False), ("it is JDK\x1b 11", True)])
+def test_a_dump_without_a_map_says_why(archive: Archive, target: Target, reason: str, told: bool) -> None:
+    target.batch = with_maps(capture_samples.listing(b"one", b"second", b"third"))
+    target.files = {member: path for member, path in target.files.items() if member.startswith("dumps/")}
+    packed = target.pack()
+    packed["skipped"]["maps/2"] = reason
+    result = target.bring(archive, packed)
+    assert archive.captures()[2].facts["perf_map"] == {"problem": reason.replace("\x1b", "\ufffd")}
+    assert archive.captures()[2].perf_map is None
+    assert bool(result.problems) is told
+
+
+@pytest.mark.parametrize("size", [0, -1, "1", None, jit.MAX_MAP + 1])
+def test_a_map_of_an_impossible_size(target: Target, size: Any) -> None:
+    batch = with_maps(capture_samples.listing(b"one"))
+    packed = {"size": 100, "sha256": "0" * 64, "members": {"dumps/0": 3, "maps/0": size}, "skipped": {}}
+    with pytest.raises(TransferError):
+        ingest.read_packed(packed, batch)
+
+
+def test_the_agents_facts_go_into_the_capture() -> None:
+    data = capture_samples.listing(b"one", b"two")
+    jemalloc = {"version": "5.3.0", "malloc_conf": None, "options": {"prof_accum": False}}
+    agent = dict.fromkeys(("version", "reason", "unwinder", "active", "active_since", "duration"))
+    data["captures"][0]["agent"] = {**agent, "memory": {"rss": 1}, "jemalloc": jemalloc}
+    data["captures"][1]["agent_problem"] = "it is not\njson"
+    found = plan.read_listing(data, "app1", GIB, GIB).captures
+    assert found[0].facts["agent"]["memory"] == {"rss": 1}
+    assert found[1].facts["agent"] == {"problem": "it is not?json"}
+    data["captures"][0]["agent"]["memory"]["rss"] = "much"
+    with pytest.raises(TransferError, match="memory is not what it must be"):
+        plan.read_listing(data, "app1", GIB, GIB)
+
+
+def test_the_jvms_numbers_go_into_the_capture_when_they_are_right() -> None:
+    data = capture_samples.listing(b"one")
+    jvm = {"time": 1.0, "heap_used": 5, "heap_committed": 6, "heap_resident": None, "metaspace": 7, "nmt": {"Code": 8}}
+    data["captures"][0]["jvm"] = jvm
+    assert plan.read_listing(data, "app1", GIB, GIB).captures[0].facts["jvm"] == jvm
+    data["captures"][0]["jvm"] = {**jvm, "nmt": {"Code": "<b>"}}
+    with pytest.raises(TransferError, match="JvmMemoryError"):
+        plan.read_listing(data, "app1", GIB, GIB)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import Leak, Watched
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, judge_process
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import Point
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
+
+MIB = 1 << 20
+HOUR = 3600.0
+LEAK = ("inflate", "serve", "main")
+
+
+def _watched(
+    host: str, rate: float = 100.0, *, start: float = 0.0, label: str = "", path: tuple[str, ...] = LEAK, pid: int = 7
+) -> Watched:
+    """A process that leaks so many MiB an hour for an hour."""
+    points = [
+        Point(
+            start + HOUR * step / 20,
+            profile({path: (5 + rate * step / 20) * MIB, ("cache", "main"): 50.0 * MIB}),
+        )
+        for step in range(21)
+    ]
+    verdict = judge_process(f"{pid}-aa", points)
+    return Watched("a.service", host, f"{pid}-aa", label, start, start + HOUR, verdict)
+
+
+def _only(watched: list[Watched]) -> Leak:
+    (leak,) = ranking.together(watched)
+    return leak
+
+
+def test_the_same_path_on_many_hosts_is_one_leak() -> None:
+    leak = _only([_watched("app1"), _watched("app2", 50), _watched("app3", 0)])
+    assert (list(leak.hosts), leak.watched, leak.processes) == (["app1", "app2"], 3, 2)
+    assert abs(leak.growth - 150 * 24 * MIB) < leak.error
+    assert leak.growth == pytest.approx(sum(leak.hosts.values()))
+    assert leak.share > 0.9
+    assert [frame.label for frame in leak.path] == list(LEAK)
+    assert leak.example.monotonic == 1.0
+
+
+def test_leaks_are_ranked_by_their_growth_on_all_hosts() -> None:
+    one = [_watched(f"app{number}", 60) for number in range(3)]
+    leaks = ranking.together([*one, _watched("app9", 100, path=("deflate", "store", "main"))])
+    assert [leak.key[0] for leak in leaks] == ["inflate", "deflate"]
+    assert sum(leak.share for leak in leaks) == pytest.approx(1.0)
+
+
+def test_a_host_that_leaks_faster_than_the_others_is_named() -> None:
+    leak = _only([_watched(f"app{number}", 100 + number) for number in range(5)] + [_watched("hot", 900)])
+    assert leak.outliers == ["hot"]
+    assert _only([_watched("app1"), _watched("hot", 900)]).outliers == [], "of two, none is the odd one"
+
+
+def test_a_restart_continues_a_leak_and_a_cured_one_is_gone() -> None:
+    before, after = _watched("app1"), _watched("app1", start=2 * HOUR, pid=8)
+    leak = _only([before, after])
+    assert (leak.processes, list(leak.hosts), leak.first_seen) == (2, ["app1"], 0.0)
+    assert abs(leak.growth - 100 * 24 * MIB) < leak.error, "it is not counted twice"
+    assert ranking.together([before, _watched("app1", 0, start=2 * HOUR, pid=8)]) == []
+
+
+def test_workers_that_live_side_by_side_add_up() -> None:
+    leak = _only([_watched("app1"), _watched("app1", pid=8)])
+    assert (leak.processes, list(leak.hosts)) == (2, ["app1"])
+    assert abs(leak.growth - 200 * 24 * MIB) < leak.error
+
+
+def test_the_version_with_which_a_leak_appeared() -> None:
+    cured, leaking = _watched("app1", 0, label="1.0"), _watched("app1", start=2 * HOUR, label="1.1", pid=8)
+    leak = _only([cured, leaking, _watched("app2", start=2 * HOUR, label="1.1")])
+    assert (leak.label, leak.first_seen) == ("1.1", 2 * HOUR)
+    assert _only([_watched("app1", label="1.0"), _watched("app1", start=2 * HOUR, label="1.1", pid=8)]).label == ""
+
+
+def test_an_archive_is_ranked_as_its_reports_say(tmp_path: Path) -> None:
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+    warnings: list[str] = []
+    (leak,), watched = ranking.rank(archive, warnings.append)
+    leaking, healthy = reports(archive, archive.symcaches, Limits(), warnings.append)
+    assert warnings == []
+    assert [(process.host, process.verdict.answer) for process in watched] == [
+        (report.host, report.verdict.answer) for report in (leaking, healthy)
+    ]
+    (suspect,) = leaking.suspects
+    assert leak.example == suspect
+    assert leak.hosts == {"app1": suspect.growth}
+    assert ranking.rank(archive, warnings.append, hosts=["app2"])[0] == []
+    assert ranking.rank(archive, warnings.append, units=["other.service"]) == ([], [])
+
+
+def test_what_cannot_be_read_is_told_and_left_out(tmp_path: Path) -> None:
+    archive: Archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+    paths = [capture.path for capture in archive.captures(host="app1")]
+    (paths[0] / parquet.NAME).write_bytes(b"PAR1")
+    (paths[3] / "dump.heap.zst").unlink()
+    (archive.captures(host="app2")[0].path / "capture.json").write_text("{")
+    warnings: list[str] = []
+    (leak,), watched = ranking.rank(archive, warnings.append)
+    assert [(process.host, process.verdict.points) for process in watched] == [("app1", 10)]
+    assert leak.watched == 1 and watched[0].verdict.answer is Answer.LEAK
+    for part in ("has no samples", "samples.parquet: ", "is damaged"):
+        assert sum(part in warning for warning in warnings) == 1

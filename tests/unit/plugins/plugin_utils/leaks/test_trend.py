@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What is told about processes whose allocations are known, seen through a sampling profiler, over many seeds."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend import (
+    Measured,
+    Shape,
+    Trend,
+    assess,
+    evenly_spread,
+    theil_sen,
+    window,
+)
+from ansible_collections.offheap.profiler.tests.unit.strategies.simulated_heaps import sampled
+
+MIB = 1 << 20
+INTERVAL = 1 << 19
+HOUR = 3600.0
+SEEDS = 60
+
+Live = Callable[[float], float]
+
+
+def _trends(live: Live, points: int, lifetime: float = math.inf, size: int = 4096) -> list[Trend]:
+    """One hour watched, with dumps at almost even times, for each of the seeds."""
+    found = []
+    for seed in range(SEEDS):
+        generator = random.Random(seed)
+        step = HOUR / (points - 1)
+        times = sorted(step * index + generator.uniform(-0.1, 0.1) * step for index in range(points))
+        measured = sampled(live, times, interval=INTERVAL, size=size, lifetime=lifetime, generator=generator)
+        found.append(assess(measured.select(window(times)), INTERVAL))
+    return found
+
+
+def _shapes(trends: list[Trend]) -> Counter[Shape]:
+    return Counter(trend.shape for trend in trends)
+
+
+def _saw(teeth: float, height: float) -> Live:
+    return lambda time: height * MIB * ((time * teeth / HOUR) % 1)
+
+
+LEAKS: dict[str, tuple[Live, float]] = {
+    "100 MiB/h": (lambda time: 100 * MIB * time / HOUR, 100),
+    "30 MiB/h": (lambda time: 30 * MIB * time / HOUR, 30),
+    "30 MiB/h beside 100 MiB that stay": (lambda time: (100 + 30 * time / HOUR) * MIB, 30),
+    "60 MiB/h after a start of 200 MiB": (lambda time: (200 * min(1, time * 20 / HOUR) + 60 * time / HOUR) * MIB, 60),
+}
+
+
+@pytest.mark.parametrize("points", [10, 30, 100])
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_leak_is_seen_and_its_rate_lies_in_the_interval(name: str, points: int) -> None:
+    live, rate = LEAKS[name]
+    trends = _trends(live, points)
+    assert _shapes(trends)[Shape.GROWS] >= 0.95 * SEEDS
+    inside = sum(abs(trend.slope - rate * MIB / HOUR) <= trend.error for trend in trends)
+    assert inside >= 0.88 * SEEDS  # 95 %, less three standard deviations of a count of 60
+
+
+@pytest.mark.parametrize("points", [3, 4, 6])
+def test_few_dumps_suffice_for_a_plain_leak(points: int) -> None:
+    assert _shapes(_trends(LEAKS["100 MiB/h"][0], points))[Shape.GROWS] >= 0.95 * SEEDS
+
+
+@pytest.mark.parametrize("points", [10, 30])
+def test_a_leak_of_large_buffers_is_seen(points: int) -> None:
+    trends = _trends(lambda time: (10 + 400 * time / HOUR) * MIB, points, size=8 * MIB)
+    assert _shapes(trends)[Shape.GROWS] >= 0.9 * SEEDS
+
+
+def test_a_leak_under_a_cache_that_is_emptied_again_and_again_is_seen() -> None:
+    trends = _trends(lambda time: 200 * MIB * time / HOUR + _saw(7, 100)(time), 100)
+    assert _shapes(trends)[Shape.GROWS] >= 0.9 * SEEDS
+
+
+HEALTHY: dict[str, tuple[Live, float]] = {
+    "500 MiB, replaced every minute": (lambda time: 500 * MIB, 60),
+    "500 MiB, replaced every hour": (lambda time: 500 * MIB, HOUR),
+    "5 GiB, replaced every two hours": (lambda time: 5000 * MIB, 2 * HOUR),
+    "50 MiB, replaced every quarter": (lambda time: 50 * MIB, HOUR / 4),
+    "a cache that fills fast": (lambda time: 200 * MIB * (1 - math.exp(-time / (HOUR / 10))), math.inf),
+    "a start of three minutes": (lambda time: 300 * MIB * min(1, time * 20 / HOUR), math.inf),
+    "one step early": (lambda time: (50 + 200 * (time > 0.3 * HOUR)) * MIB, math.inf),
+    "one step in the middle": (lambda time: (50 + 200 * (time > 0.5 * HOUR)) * MIB, math.inf),
+    "one step late": (lambda time: (50 + 200 * (time > 0.8 * HOUR)) * MIB, math.inf),
+    "saw-tooth, three": (_saw(3.3, 200), math.inf),
+    "saw-tooth, one and a half": (_saw(1.6, 200), math.inf),
+    "shrinking": (lambda time: (300 - 200 * time / HOUR) * MIB, math.inf),
+    "nothing": (lambda time: 0, math.inf),
+}
+
+
+@pytest.mark.parametrize("points", [10, 30, 100])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_is_no_leak_is_hardly_ever_called_one(name: str, points: int) -> None:
+    live, lifetime = HEALTHY[name]
+    trends = _trends(live, points, lifetime)
+    assert _shapes(trends)[Shape.GROWS] <= 1
+
+
+def test_a_cache_that_still_fills_slows_down_and_says_so() -> None:
+    trends = _trends(lambda time: 200 * MIB * (1 - math.exp(-time / (HOUR / 4))), 30)
+    assert _shapes(trends)[Shape.GROWS] == 0
+    assert sum(trend.late for trend in trends if trend.shape is Shape.SETTLES) >= 0.5 * SEEDS
+
+
+def _steady(live: float, _time: float) -> float:
+    return live
+
+
+def test_false_alarms_are_rare_among_thousands_of_stacks() -> None:
+    alarms = 0
+    for seed in range(2000):
+        generator = random.Random(seed)
+        times = [60.0 * index for index in range(20)]
+        size = generator.choice([64, 1024, 65536, 2 * MIB])
+        steady = partial(_steady, generator.choice([2, 20, 200]) * MIB)
+        lifetime = generator.choice([30.0, 600.0, 6000.0])
+        measured = sampled(steady, times, interval=INTERVAL, size=size, lifetime=lifetime, generator=generator)
+        alarms += assess(measured.select(window(times)), INTERVAL).shape is Shape.GROWS
+    assert alarms <= 2
+
+
+def test_theil_sen_does_not_mind_a_few_wild_points() -> None:
+    times = [float(index) for index in range(20)]
+    values = [2 * time for time in times]
+    values[3], values[11], values[17] = 1e9, -1e9, 1e9
+    assert theil_sen(times, values) == 2
+    assert theil_sen([1, 1, 1], [1, 2, 3]) == 0
+
+
+def test_a_crowd_of_dumps_at_the_start_counts_as_little_as_its_time() -> None:
+    times = [index / 100 for index in range(100)] + [60.0 * index for index in range(1, 31)]
+    assert len([position for position in evenly_spread(times, 100) if times[position] < 1]) == 1
+    kept = [times[position] for position in window(times)]
+    assert kept[0] == 360 and kept[-1] == 1800
+
+
+@pytest.mark.parametrize(
+    ("times", "kept"), [([], []), ([5.0], [0]), ([5.0, 5.0, 5.0], [2]), ([0.0, 1.0, 2.0], [0, 1, 2])]
+)
+def test_the_window_of_few_points_is_all_of_them(times: list[float], kept: list[int]) -> None:
+    assert window(times) == kept
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e11), st.floats(0, 1e40), st.floats(0, 1e40)), min_size=3, max_size=30),
+    st.sampled_from([0, 1, INTERVAL, 1 << 63]),
+)
+def test_any_numbers_have_a_trend(points: list[tuple[float, float, float]], interval: int) -> None:
+    points.sort()
+    positions = window([point[0] for point in points])
+    if len(positions) >= 3:
+        columns = [list(column) for column in zip(*points, strict=True)]
+        assess(Measured(*columns).select(positions), interval)

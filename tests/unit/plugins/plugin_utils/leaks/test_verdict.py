@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import (
+    DAY,
+    Answer,
+    Point,
+    duration,
+    judge,
+    per_day,
+)
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame, Profile
+from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
+
+MIB = 1 << 20
+
+Stacks = dict[tuple[str, ...], float]
+INFLATE = ("libz.so.1+0xbdc5", "inflate", "Java_java_util_zip_Inflater_inflateBytesBytes", "[jit]")
+
+
+def _profile(stacks: Stacks) -> Profile:
+    """Stacks (leaf first) with their live MiB."""
+    return profile({stack: size * MIB for stack, size in stacks.items()})
+
+
+def _frames(*names: str) -> list[Frame]:
+    found = profile({names: 1.0})
+    return [found.frames[index] for index in found.stacks[0]]
+
+
+def _series(
+    stacks: Callable[[float], Stacks], start: float = 0, seconds: float = 3600, points: int = 25
+) -> list[Point]:
+    step = seconds / (points - 1)
+    return [Point(start + step * index, _profile(stacks(step * index))) for index in range(points)]
+
+
+def _leaking(time: float) -> Stacks:
+    return {INFLATE: 5 + 100 * time / 3600, ("G1Init", "main"): 40.0, ("cache", "main"): 20.0}
+
+
+def _healthy(time: float) -> Stacks:
+    return {("G1Init", "main"): 40.0, ("cache", "main"): 20 + time % 7}
+
+
+def test_a_leak_is_named_with_its_rate() -> None:
+    verdict = judge({"7-aa": _series(_leaking)})
+    assert verdict.answer is Answer.LEAK
+    assert verdict.reason == "one code path grows steadily over 60 min and 25 dumps"
+    assert (verdict.process, verdict.points, verdict.span) == ("7-aa", 25, 3600)
+    assert abs(verdict.growth - 100 * MIB * 24) < verdict.error < 0.3 * verdict.growth
+    (suspect,) = verdict.suspects
+    assert tuple(frame.label for frame in suspect.path) == INFLATE
+    assert (suspect.whole, suspect.stacks, suspect.live) == (True, 1, 105 * MIB)
+
+
+def test_a_healthy_process_is_told_what_would_not_have_been_seen() -> None:
+    verdict = judge({"7-aa": _series(_healthy)})
+    assert (verdict.answer, verdict.suspects) == (Answer.NO_LEAK, [])
+    assert verdict.reason.startswith(
+        "no code path grows beyond what sampling explains over 60 min and 25 dumps (a leak"
+    )
+
+
+@pytest.mark.parametrize(
+    ("points", "seconds", "reason"),
+    [
+        (1, 0, "only 1 dump of process 7-aa, at least 3 are needed"),
+        (2, 3600, "only 2 dumps of process 7-aa, at least 3 are needed"),
+        (10, 45, "the dumps of process 7-aa span only 45 s, at least 60 s are needed"),
+    ],
+)
+def test_too_little_to_judge_by_is_said_so(points: int, seconds: float, reason: str) -> None:
+    series = [Point(0, _profile(_leaking(0)))] if points == 1 else _series(_leaking, 0, seconds, points)
+    verdict = judge({"7-aa": series})
+    assert (verdict.answer, verdict.reason) == (Answer.CANNOT_TELL, reason)
+
+
+def test_dumps_in_two_bunches_cannot_be_judged() -> None:
+    series = [Point(time, _profile(_leaking(time))) for time in (0, 0.001, 0.002, 3600)]
+    assert judge({"7-aa": series}).reason == "the dumps of process 7-aa lie too close together in time"
+
+
+def test_no_captures_no_verdict() -> None:
+    assert judge({}).answer is judge({"1-a": []}).answer is Answer.CANNOT_TELL
+
+
+def test_growth_that_slows_down_is_left_open() -> None:
+    logarithm = judge({"7-aa": _series(lambda time: {("table", "main"): 400 * math.log(1 + time)})})
+    assert logarithm.answer is Answer.CANNOT_TELL
+    slowing = judge({"7-aa": _series(lambda time: {("table", "main"): 300 * (1 - 0.5 ** (time / 700))})})
+    assert slowing.answer is Answer.CANNOT_TELL
+    assert "ever slower" in slowing.reason
+
+
+def test_stacks_that_differ_in_addresses_only_are_one_suspect() -> None:
+    def live(time: float) -> Stacks:
+        # The same functions with other offsets and one frame of recursion more, each of its own too slow to be seen.
+        stacks: Stacks = {(f"libz.so.1+{offset:#x}", "inflate", "main"): 4 * time / 3600 for offset in range(16, 26)}
+        return {**stacks, ("libz.so.1+0x10", "inflate", "inflate", "main"): 4 * time / 3600, ("fixed",): 10.0}
+
+    (suspect,) = judge({"7-aa": _series(live)}).suspects
+    assert suspect.key == ("libz.so.1", "inflate", "main")
+    assert abs(suspect.growth - 44 * MIB * 24) < suspect.error
+
+
+def test_a_leak_spread_over_many_callers_is_found_by_what_they_share() -> None:
+    def live(time: float) -> Stacks:
+        return {("strdup", "remember", "handle", f"request_{kind}", "main"): 1 + time / 3600 for kind in range(60)}
+
+    verdict = judge({"7-aa": _series(live)})
+    (suspect,) = verdict.suspects
+    assert [frame.label for frame in suspect.path] == ["strdup", "remember", "handle"][: len(suspect.path)]
+    assert (suspect.whole, suspect.stacks) == (False, 60)
+    assert suspect.covers(_frames("strdup", "remember", "handle", "new", "main"))
+    assert not suspect.covers(_frames("malloc_usable_size", "remember"))
+
+
+def test_a_leak_spread_over_what_a_function_calls_is_found_by_that_function() -> None:
+    def live(time: float) -> Stacks:
+        leaked: Stacks = {
+            (f"copy_{kind}", f"parse_{kind}", "handle_request", "serve", "main"): 1 + time / 900 for kind in range(40)
+        }
+        return {**leaked, ("table", "load", "main"): 30.0, ("index", "load", "main"): 20.0, ("pool", "start"): 9.0}
+
+    verdict = judge({"7-aa": _series(live)})
+    assert verdict.answer is Answer.LEAK
+    (suspect,) = verdict.suspects
+    assert [frame.label for frame in suspect.path] == ["handle_request", "serve", "main"]
+    assert (suspect.below, suspect.stacks, suspect.whole) == ("handle_request", 40, False)
+    assert abs(suspect.growth - 160 * 24 * MIB) < suspect.error
+    assert suspect.covers(_frames("anything", "handle_request", "main"))
+    assert not suspect.covers(_frames("table", "load", "main"))
+
+
+def _java(time: float) -> Stacks:
+    """A leak of 100 MiB/h whose Java frames change when they are compiled (at 20 minutes) and inlined (at 35)."""
+    native, leaked = ("libz.so.1+0x10", "inflate", "Java_java_util_zip_Inflater_inflateBytesBytes"), time / 36
+    stages = {
+        ("[jit]",): min(leaked, 33),
+        ("java:java.util.zip.Inflater.inflate", "java:Leak.serve", "JavaCalls::call_helper"): min(
+            max(leaked - 33, 0), 25
+        ),
+        ("java:Leak.serve", "java:Leak.run", "JavaCalls::call_helper"): max(leaked - 58, 0.0),
+    }
+    return {("G1Init", "main"): 40.0, **{(*native, *managed): size for managed, size in stages.items()}}
+
+
+def test_code_that_is_compiled_on_the_way_does_not_break_a_leak_into_pieces() -> None:
+    verdict = judge({"7-aa": _series(_java)})
+    (suspect,) = verdict.suspects
+    assert (suspect.whole, suspect.stacks) == (True, 3)
+    assert abs(suspect.growth - 100 * MIB * 24) < suspect.error
+    assert [frame.label for frame in suspect.path[2:5]] == [
+        "Java_java_util_zip_Inflater_inflateBytesBytes",
+        "Leak.serve",
+        "Leak.run",
+    ]
+
+
+def test_callers_in_compiled_code_are_told_apart_when_each_leaks() -> None:
+    def live(time: float) -> Stacks:
+        native = ("Unsafe_AllocateMemory0",)
+        return {
+            (*native, "java:Bits.reserve", "java:Cache.put"): 100 * time / 3600,
+            (*native, "java:Bits.reserve", "java:Index.add"): 60 * time / 3600,
+            (*native, "java:Bits.reserve", "java:Pool.take"): 30.0,
+        }
+
+    verdict = judge({"7-aa": _series(live)})
+    assert [suspect.path[2].label for suspect in verdict.suspects] == ["Cache.put", "Index.add"]
+    cache, index = verdict.suspects
+    assert cache.covers(_frames("Unsafe_AllocateMemory0", "java:Bits.reserve", "java:Cache.put"))
+    assert not index.covers(_frames("Unsafe_AllocateMemory0", "java:Bits.reserve", "java:Cache.put"))
+
+
+def test_a_shared_part_is_shown_as_far_as_it_goes() -> None:
+    def live(time: float) -> Stacks:
+        # Growth moves from one caller to the next, so that no whole stack grows steadily.
+        stacks: Stacks = {}
+        for caller in range(12):
+            leaked = min(max(time / 3600 * 120 - 10 * caller, 0), 10.0)
+            stacks[("zalloc", "inflateInit", *(f"step{n}" for n in range(8)), "load", f"f{caller}", "main")] = leaked
+        return stacks
+
+    (suspect,) = judge({"7-aa": _series(live)}).suspects
+    assert [frame.label for frame in suspect.path] == ["zalloc", "inflateInit", *(f"step{n}" for n in range(8)), "load"]
+
+
+def test_suspects_are_ranked_by_their_rate() -> None:
+    def live(time: float) -> Stacks:
+        hours = time / 3600
+        return {("slow", "main"): 50 * hours, ("fast", "main"): 200 * hours, ("steady", "main"): 300.0}
+
+    verdict = judge({"7-aa": _series(live)})
+    assert [suspect.path[0].label for suspect in verdict.suspects] == ["fast", "slow"]
+    assert abs(verdict.growth - 250 * MIB * 24) < verdict.error
+    assert "2 code paths grow" in verdict.reason
+
+
+def _loaded(size: float, _time: float) -> Stacks:
+    return {("load", "main"): size}
+
+
+def test_processes_are_never_mixed() -> None:
+    """Each process holds more than the one before, but none grows: restarts of a service with more to load."""
+    series = {f"{number}-aa": _series(partial(_loaded, 100.0 * number), 4000.0 * number) for number in range(1, 5)}
+    assert judge(series).answer is Answer.NO_LEAK
+
+
+def test_after_a_restart_the_newest_process_decides_and_the_old_leak_is_mentioned() -> None:
+    verdict = judge({"1-aa": _series(_leaking), "2-bb": _series(_healthy, 4000)})
+    assert (verdict.answer, verdict.process) == (Answer.NO_LEAK, "2-bb")
+    assert verdict.reason.endswith("; but an earlier process (newest: 1-aa) leaked")
+
+
+def test_a_new_process_too_young_to_judge_does_not_hide_the_old_one() -> None:
+    verdict = judge({"1-aa": _series(_leaking), "2-bb": _series(_healthy, 4000, 10, 3)})
+    assert (verdict.answer, verdict.process) == (Answer.LEAK, "1-aa")
+
+
+def test_workers_side_by_side_are_added_up() -> None:
+    verdict = judge({"1-aa": _series(_leaking), "2-bb": _series(_leaking, 60), "3-cc": _series(_healthy, 60)})
+    assert verdict.answer is Answer.LEAK
+    assert abs(verdict.growth - 200 * MIB * 24) < verdict.error
+    assert "the worst of 2 that leak" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (45.9, "45 s"),
+        (119, "119 s"),
+        (600, "10 min"),
+        (12000, "3 h 20 min"),
+        (7200, "2 h"),
+        (4 * DAY + 7200, "4 d 2 h"),
+    ],
+)
+def test_durations_are_said_as_people_do(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_rates_are_per_day() -> None:
+    assert per_day(64 * MIB) == "64.0 MiB/day"

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report import page, ticket
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, without_stacks
+from ansible_collections.offheap.profiler.tests.browser import fleets
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, Any]:
+    return fleets.fleet(hosts=9, leaking=3, dumps=24)
+
+
+def test_what_leaks_comes_first_and_hosts_are_counted(data: dict[str, Any]) -> None:
+    frontend, *others = data["units"]
+    assert [unit["answer"] for unit in data["units"]] == ["leak", "no-leak", "cannot-tell"]
+    assert (frontend["unit"], frontend["leaking"], len(frontend["hosts"])) == ("frontend.service", 3, 9)
+    assert [host["answer"] for host in frontend["hosts"]] == ["leak"] * 3 + ["no-leak"] * 6
+    assert abs(frontend["growth"] - 64 * MIB) < 15 * MIB
+    mean = sum(host["growth"] for host in frontend["hosts"][:3]) / 3
+    assert abs(frontend["growth"] - mean) <= 1
+    assert frontend["error"] < min(host["error"] for host in frontend["hosts"][:3])
+    assert all(unit["leaking"] == 0 for unit in others)
+
+
+def test_the_same_suspect_on_several_hosts_is_one_with_the_version_that_brought_it(data: dict[str, Any]) -> None:
+    suspect = data["units"][0]["suspects"][0]
+    assert suspect["short"].startswith("inflate ← java.util.zip.Inflater.inflateBytesBytes ← ")
+    assert (len(suspect["hosts"]), suspect["label"]) == (3, "4.2.0")
+    assert suspect["hints"][0]["title"]
+
+
+def test_since_is_when_the_suspect_began_to_grow(data: dict[str, Any]) -> None:
+    restart = fleets.START + 8 * fleets.STEP
+    frontend = data["units"][0]
+    assert abs(frontend["since"] - restart) <= 2 * fleets.STEP
+    assert not frontend["since_before"]
+
+
+def test_points_dumps_and_suspects_fit_together(data: dict[str, Any]) -> None:
+    for unit in data["units"]:
+        nodes = len(unit["tree"]["frame"])
+        for host in unit["hosts"]:
+            points = host["points"]
+            assert len({len(column) for column in points.values()}) == 1
+            shown = [dump for dump in points["dump"] if dump is not None]
+            assert shown == list(range(len(host["dumps"])))
+            for point, dump in enumerate(points["dump"]):
+                held = host["dumps"][dump]
+                assert held["time"] == points["time"][point]
+                assert abs(sum(held["bytes"]) - points["live"][point]) <= len(held["bytes"])
+                assert max(accumulate(held["nodes"])) < nodes
+            for suspect in host["suspects"]:
+                held = host["dumps"][-1]
+                size = dict(zip(accumulate(held["nodes"]), held["bytes"], strict=True))
+                live = sum(size.get(node, 0) for node in accumulate(suspect["nodes"]))
+                assert abs(live - suspect["live"]) <= 2
+
+
+def test_of_many_dumps_the_curve_has_all_and_the_stacks_of_some(data: dict[str, Any]) -> None:
+    many = fleets.fleet(hosts=1, leaking=0, dumps=90)
+    host = next(unit for unit in many["units"] if unit["unit"] == "edge-proxy.service")["hosts"][0]
+    assert len(host["points"]["time"]) == 90
+    assert len(host["dumps"]) == 48
+    assert sum(dump is not None for dump in host["points"]["dump"]) == 48
+
+
+def test_other_programs_get_everything_but_stacks(data: dict[str, Any]) -> None:
+    unit = json.loads(json.dumps(without_stacks(data)))["units"][0]
+    assert "tree" not in unit
+    assert unit["hosts"][0]["suspects"][0]["path"][0] == "inflate"
+    assert "nodes" not in unit["hosts"][0]["dumps"][0]
+    assert unit["hosts"][0]["dumps"][0]["memory"]["parts"][0]["name"] == "Live, sampled"
+
+
+def test_the_ticket_reads_like_one(data: dict[str, Any]) -> None:
+    text = ticket.render(data)
+    assert "frontend.service leaks " in text
+    assert " each on 3 of 9 hosts, since about " in text
+    assert "appeared with version 4.2.0" in text
+    assert "edge-proxy.service does not leak (3 hosts)" in text
+    assert "mailer.service cannot be judged yet (1 host)" in text
+    assert "Java heap" in text
+
+
+def test_no_unit_at_all() -> None:
+    data = Fleet().data()
+    assert data["units"] == []
+    assert "Native memory report" in ticket.render(data)
+    assert "<main" in page.render(data)
+
+
+def test_names_cannot_end_the_element_they_stand_in() -> None:
+    html = page.render(fleets.hostile())
+    assert html.count("</script>") == 2
+    assert html.count("<img") == 0

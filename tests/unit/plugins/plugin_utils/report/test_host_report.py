@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, Report
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+
+
+def _reports(archive: Archive, limits: Limits | None = None) -> tuple[list[Report], list[str]]:
+    warnings: list[str] = []
+    found = list(host_report.reports(archive, archive.symcaches, limits or Limits(), warnings.append))
+    return found, warnings
+
+
+def test_the_leaking_host_is_told_from_the_healthy_one(archive: Archive) -> None:
+    (leaking, healthy), warnings = _reports(archive)
+    assert warnings == []
+    assert (leaking.host, leaking.verdict.answer, leaking.captures) == ("app1", Answer.LEAK, 12)
+    (suspect,) = leaking.suspects
+    assert [frame.label for frame in suspect.path] == ["inflate", "[jit]"]
+    assert abs(suspect.growth - 2.5 * MIB * 288) < suspect.error
+    assert (healthy.host, healthy.verdict.answer, healthy.suspects) == ("app2", Answer.NO_LEAK, [])
+    assert set(leaking.files) == set(healthy.files) == {"txt", "folded", "html"}
+    assert "Suspect 1" in leaking.files["txt"]
+    assert "[jit];inflate 34" in leaking.files["folded"]
+    assert "Came since 15:55:00 UTC" in leaking.files["html"]
+    assert "Process          12 /usr/bin/java" in leaking.files["txt"]
+
+
+def test_the_table_says_where_the_resident_memory_is(archive: Archive, tmp_path: Path) -> None:
+    content = leaky_archives.dump_text(70, 30)
+    memory = {"rss": 300 * MIB, "allocated": 60 * MIB, "active": 70 * MIB, "metadata": MIB, "resident": 80 * MIB}
+    facts = leaky_archives.facts(content, host="app1", sequence=50, time=leaky_archives.START + 3700)
+    facts["agent"] = {"memory": memory}
+    (tmp_path / "dump").write_bytes(content)
+    archive.add_capture(facts, tmp_path / "dump")
+    text = _reports(archive)[0][0].files["txt"]
+    assert "Resident         RSS                 300.0 MiB 100.0%\n" in text
+    assert re.search(r"\n {17}Fragmentation +10.0 MiB   3.3%  pages in use with room left in them\n", text)
+    assert re.search(r"\n {17}Unexplained +220.0 MiB  73.3%", text)
+
+
+def test_known_causes_and_what_is_no_leak_are_named(tmp_path: Path) -> None:
+    (tmp_path / "own.yml").write_text("- {id: shop, title: the shop, match: [inflate], check: ask them}")
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+    (leaking, healthy), _warnings = _reports(archive, Limits(hints=hints.load([tmp_path / "own.yml"])))
+    assert [hint.id for hint in leaking.hints[0]] == ["shop", "zlib"]
+    assert re.search(r"Perhaps +the shop\?\n +ask them\n", leaking.files["txt"])
+    assert "MALLOC_ARENA_MAX" in healthy.files["txt"] and "MALLOC_ARENA_MAX" not in leaking.files["txt"]
+    lines = [line for _answer, line in host_report.summary([(leaking, None)])]
+    assert "        perhaps the shop" in lines
+
+
+def test_the_summary_is_for_people(archive: Archive) -> None:
+    found, _warnings = _reports(archive)
+    lines = [line for _answer, line in host_report.summary([(found[0], Path("a/app1.html")), (found[1], None)])]
+    assert lines[0] == "frontend.service"
+    assert lines[1].startswith("  app1  Leak of 7")
+    assert lines[2].endswith("MiB/day  inflate ← [jit]")
+    assert lines[3:6] == [
+        "        one code path grows steadily over 55 min and 12 dumps",
+        "        a/app1.html",
+        "  app2  No leak",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "hosts"),
+    [
+        (Limits(hosts=["app2"]), ["app2"]),
+        (Limits(units=["frontend.service"]), ["app1", "app2"]),
+        (Limits(units=["other.service"]), []),
+    ],
+)
+def test_units_and_hosts_can_be_chosen(archive: Archive, limits: Limits, hosts: list[str]) -> None:
+    assert [report.host for report in _reports(archive, limits)[0]] == hosts
+
+
+def test_unreadable_captures_are_named_and_the_rest_goes_on(archive: Archive, tmp_path: Path) -> None:
+    paths = [capture.path for capture in archive.captures(host="app1")]
+    content = zstandard.decompress((paths[3] / "dump.heap.zst").read_bytes())
+    (paths[3] / "dump.heap.zst").write_bytes(zstandard.compress(content[:-10]))
+    (paths[4] / "dump.heap.zst").unlink()
+    scratch, time = tmp_path / "scratch", leaky_archives.START
+    leaky_archives.add(archive, scratch, content.replace(b"v2", b"v3", 1), host="app1", sequence=97, time=time + 1)
+    leaky_archives.add(archive, scratch, content[:100], host="app1", sequence=98, time=time + 600)
+    leaky_archives.add(archive, scratch, content, host="app1", sequence=99, time=1e200)
+    (leaking, _healthy), warnings = _reports(archive)
+    assert leaking.verdict.answer is Answer.LEAK
+    assert (leaking.captures, leaking.verdict.points) == (15, 10)
+    text = "\n".join(warnings)
+    for reason in (
+        "its checksum is not the one it had when it was brought",
+        "No such file or directory",
+        "line 1: expected the header 'heap_v2/<sample interval>', found 'heap_v3/524288'",
+        "expected 'MAPPED_LIBRARIES:' before the end of the file (the dump is cut off)",
+        "claims an impossible time",
+    ):
+        assert text.count(reason) == 1
+    assert text.count("a capture of frontend.service on app1 was left out") == len(warnings) == 5
+
+
+def test_a_damaged_archive_entry_costs_one_host(archive: Archive) -> None:
+    (archive.captures(host="app1")[0].path / "capture.json").write_text("{")
+    (healthy,), (warning,) = _reports(archive)
+    assert healthy.host == "app2"
+    assert "is damaged" in warning
+
+
+def test_a_host_without_one_readable_dump_has_a_verdict_and_no_files(archive: Archive) -> None:
+    for capture in archive.captures(host="app1"):
+        capture.dump.write_bytes(b"")
+    (nothing, _healthy), warnings = _reports(archive)
+    assert (nothing.verdict.answer, nothing.files) == (Answer.CANNOT_TELL, {})
+    assert len(warnings) == 12
+
+
+def test_a_single_dump_has_no_verdict_but_all_files(tmp_path: Path) -> None:
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=1)
+    (first, _second), _warnings = _reports(archive)
+    assert first.verdict.answer is Answer.CANNOT_TELL
+    assert "Came since" not in first.files["html"]
+
+
+def test_the_same_archive_gives_the_same_files(archive: Archive) -> None:
+    assert [report.files for report in _reports(archive)[0]] == [report.files for report in _reports(archive)[0]]
+
+
+def test_of_many_dumps_as_many_are_read_as_pay(tmp_path: Path) -> None:
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=110, step=30)
+    (leaking, _healthy), _warnings = _reports(archive)
+    assert (leaking.captures, leaking.verdict.points) == (110, 100)
+    assert "110, 100 read of this process, over 54 min" in leaking.files["txt"]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.rss_breakdown import Origin, reconcile, text_rows
+
+MIB = 1 << 20
+MEMORY = {
+    "rss": 1000 * MIB,
+    "rss_file": 40 * MIB,
+    "rss_shmem": 0,
+    "swap": 0,
+    "allocated": 310 * MIB,
+    "active": 330 * MIB,
+    "metadata": 12 * MIB,
+    "resident": 372 * MIB,
+}
+JVM = {
+    "time": 1.0,
+    "heap_used": 300 * MIB,
+    "heap_committed": 512 * MIB,
+    "heap_resident": 400 * MIB,
+    "metaspace": 60 * MIB,
+    "nmt": {
+        "Java Heap": 512 * MIB,
+        "Class": 6 * MIB,
+        "Metaspace": 54 * MIB,
+        "Code": 50 * MIB,
+        "Thread": 20 * MIB,
+        "GC": 25 * MIB,
+        "Internal": MIB,
+        "Shared class space": 12 * MIB,
+    },
+}
+
+
+def _facts(memory: dict[str, Any] | None = None, jvm: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"agent": {"memory": MEMORY if memory is None else memory}, **({"jvm": jvm} if jvm else {})}
+
+
+def _sizes(facts: dict[str, Any], live: float = 300 * MIB) -> dict[str, int]:
+    found = reconcile(facts, live, 1 << 19)
+    assert found is not None
+    return {part.name: round(part.bytes / MIB) for part in found.parts}
+
+
+def test_a_jvm_with_native_memory_tracking() -> None:
+    assert _sizes(_facts(jvm=JVM)) == {
+        "Live, sampled": 300,
+        "Not sampled": 10,
+        "Fragmentation": 20,
+        "Allocator metadata": 12,
+        "Kept by allocator": 30,
+        "Java heap": 400,
+        "Metaspace": 60,
+        "Compiled code": 50,
+        "Thread stacks": 20,
+        "JVM, other": 26,
+        "Mapped files": 40,
+        "Unexplained": 32,
+    }
+
+
+def test_without_tracking_the_jvms_rest_is_unexplained_and_a_note_says_so() -> None:
+    found = reconcile(_facts(jvm={**JVM, "nmt": None}), 300 * MIB, 1 << 19)
+    assert found is not None
+    assert round(found.unexplained / MIB) == 32 + 50 + 20 + 26
+    assert any("NativeMemoryTracking" in note for note in found.notes)
+
+
+def test_a_program_without_a_runtime() -> None:
+    found = reconcile(_facts(), 300 * MIB, 1 << 19)
+    assert found is not None
+    assert {part.origin for part in found.parts} == set(Origin) - {Origin.RUNTIME}
+    assert found.notes == []
+
+
+def test_the_difference_to_the_allocators_count_is_named_by_its_size() -> None:
+    def meaning(live: float) -> str:
+        found = reconcile(_facts(), live, 1 << 19)
+        assert found is not None
+        return found.parts[1].meaning
+
+    assert meaning(310 * MIB) == "nothing beyond the sampling error"
+    assert meaning(100 * MIB) == "allocated before sampling began"
+    assert "more than is allocated" in meaning(400 * MIB)
+
+
+def test_swap_and_what_was_never_touched() -> None:
+    found = reconcile(_facts({**MEMORY, "rss": 400 * MIB, "swap": 5 * MIB}), 300 * MIB, 1 << 19)
+    assert found is not None
+    assert found.unexplained < 0
+    assert "not in memory" in found.parts[-1].meaning
+    assert "5.0 MiB of the process are swapped out" in found.notes[0]
+
+
+@pytest.mark.parametrize("facts", [{}, {"agent": {"problem": "no"}}, {"agent": {"memory": {"allocated": 1}}}])
+def test_without_rss_there_is_nothing_to_reconcile(facts: dict[str, Any]) -> None:
+    assert reconcile(facts, 1.0, 1 << 19) is None
+
+
+def test_without_the_allocators_statistics_a_note_says_so() -> None:
+    found = reconcile(_facts({"rss": 1000 * MIB}), 300 * MIB, 1 << 19)
+    assert found is not None
+    assert [part.name for part in found.parts] == ["Live, sampled", "Unexplained"]
+    assert len(found.notes) == 2
+
+
+_sizes_of_all = st.dictionaries(st.sampled_from([*MEMORY]), st.integers(0, 1 << 50))
+
+
+@given(_sizes_of_all, st.floats(0, 1e15), st.none() | st.just(JVM))
+def test_the_parts_add_up_to_rss(memory: dict[str, int], live: float, jvm: dict[str, Any] | None) -> None:
+    found = reconcile(_facts(memory, jvm), live, 1 << 19)
+    assert (found is None) == ("rss" not in memory)
+    if found is not None:
+        assert math.isclose(math.fsum(part.bytes for part in found.parts), memory["rss"], abs_tol=1.0, rel_tol=1e-9)
+        assert text_rows(found)[-1][0] == "Unexplained"

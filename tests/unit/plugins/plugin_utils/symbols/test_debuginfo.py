@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Debug information beside an image: split off by build-id, packed in the image, and from a real debuginfod.
+
+debuginfod, eu-strip and xz are Debian's; where they are missing the tests fail.
+"""
+
+from __future__ import annotations
+
+import lzma
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import elf_image
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.debuginfo import DebugFiles
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage, SymbolError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.symbolizer import Symbolizer
+from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
+    DescribedDump,
+    DescribedMapping,
+    DescribedStack,
+)
+
+PROGRAM = """\
+#include <stdlib.h>
+static inline __attribute__((always_inline)) void *pack(int n) { return malloc(n); }
+static __attribute__((noinline)) void *hidden(int n) { void *p = pack(n); __asm__ volatile(""); return p; }
+__attribute__((visibility("default"))) void *shown(int n) { void *p = hidden(n); __asm__ volatile(""); return p; }
+"""
+BASE = 0x7F0000000000
+PATH = "/usr/lib/libshop.so"
+
+
+class Split:
+    """A library, stripped, with its debug file; ``address`` is a return address in ``hidden`` when mapped at BASE."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        whole = directory / "whole.so"
+        (directory / "shop.c").write_text(PROGRAM)
+        subprocess.run(
+            ["gcc", "-g", "-O1", "-fPIC", "-shared", "-Wl,--build-id", "-o", whole, "shop.c"], check=True, cwd=directory
+        )
+        self.whole = ElfImage(whole)
+        self.build_id = self.whole.build_id or ""
+        self.stripped = directory / "libshop.so"
+        debug = directory / "debug" / ".build-id" / self.build_id[:2]
+        debug.mkdir(parents=True)
+        self.debug = debug / f"{self.build_id[2:]}.debug"
+        subprocess.run(["eu-strip", "-f", self.debug, "-o", self.stripped, whole], check=True)
+        listing = subprocess.run(["nm", whole], check=True, capture_output=True, text=True).stdout
+        start = next(int(line.split()[0], 16) for line in listing.splitlines() if line.endswith(" hidden"))
+        offset = next(at for at in range(whole.stat().st_size) if self.whole.virtual_address(at) == start)
+        self.address = BASE + offset + 10
+
+    def mini(self) -> Path:
+        """The stripped library with a packed symbol table, as Fedora's builds have it."""
+        path, table = self.directory / "mini.so", self.directory / "table"
+        command = ["objcopy", "-S", "--keep-symbol=hidden", str(self.whole.path), str(table)]
+        subprocess.run(command, check=True)
+        (self.directory / "table.xz").write_bytes(lzma.compress(table.read_bytes()))
+        packed = f".gnu_debugdata={self.directory / 'table.xz'}"
+        subprocess.run(["objcopy", "--add-section", packed, self.stripped, path], check=True)
+        return path
+
+    def names(self, image: Path, debug_files: DebugFiles, symcaches: Path) -> tuple[list[str], list[str]]:
+        """(the frames' names at ``address``, warnings)"""
+        described = DescribedDump(
+            stacks=[DescribedStack([self.address], (1, 100, 0, 0), [])],
+            mappings=[DescribedMapping(BASE, 1 << 20, "r-xp", 0, PATH, False)],
+        )
+        symbolizer = Symbolizer({self.build_id: image}.get, symcaches, debug_files)
+        (frames,) = symbolizer.resolver({PATH: self.build_id})(heap_v2.parse(described.text(), "x"))
+        return [frame.label for frame in frames], symbolizer.warnings
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    return Split(tmp_path_factory.mktemp("split"))
+
+
+def _files(cache: Path, warnings: list[str], *urls: str, directories: tuple[Path, ...] = ()) -> DebugFiles:
+    return DebugFiles(cache, warnings.append, urls, directories)
+
+
+def test_without_debug_information_a_static_function_has_no_name(split: Split, tmp_path: Path) -> None:
+    names, warnings = split.names(split.stripped, _files(tmp_path, []), tmp_path)
+    assert names[0].startswith("libshop.so+0x") and warnings == []
+
+
+def test_a_debug_file_by_build_id_names_it(split: Split, tmp_path: Path) -> None:
+    files = _files(tmp_path, [], directories=(split.directory / "debug",))
+    assert split.names(split.stripped, files, tmp_path) == (["pack", "hidden"], [])
+
+
+def test_a_packed_symbol_table_names_it(split: Split, tmp_path: Path) -> None:
+    assert split.names(split.mini(), _files(tmp_path, []), tmp_path) == (["hidden"], [])
+
+
+def test_a_packed_symbol_table_that_is_damaged_or_a_bomb_is_refused(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elf_image, "_MAX_UNPACKED", 1 << 20)
+    for name, content in (("damaged", b"\xfd7zXZ\0no"), ("bomb", lzma.compress(bytes(4 << 20), preset=0))):
+        (tmp_path / name).write_bytes(content)
+        image = tmp_path / f"{name}.so"
+        section = f".gnu_debugdata={tmp_path / name}"
+        subprocess.run(["objcopy", "--add-section", section, split.stripped, image], check=True)
+        with pytest.raises(SymbolError, match="gnu_debugdata"):
+            ElfImage(image).symbols()
+
+
+@pytest.fixture(scope="module")
+def debuginfod(split: Split, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("debuginfod")
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    command = ["debuginfod", "-p", str(port), "-d", str(directory / "index.sqlite"), "-F", str(split.directory)]
+    with (directory / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
+        url = f"http://127.0.0.1:{port}"
+        try:
+            for _attempt in range(100):
+                try:
+                    with urllib.request.urlopen(f"{url}/buildid/{split.build_id}/debuginfo", timeout=5):
+                        break
+                except OSError:
+                    time.sleep(0.2)
+            else:
+                pytest.fail(f"debuginfod does not serve: {(directory / 'log').read_text()[-2000:]}")
+            yield url
+        finally:
+            server.terminate()
+
+
+def test_a_debuginfod_server_names_it_and_is_asked_once(split: Split, debuginfod: str, tmp_path: Path) -> None:
+    warnings: list[str] = []
+    files = _files(tmp_path / "debug", warnings, debuginfod)
+    assert split.names(split.stripped, files, tmp_path) == (["pack", "hidden"], [])
+    kept = _files(tmp_path / "debug", warnings)
+    assert kept.find(split.build_id) == tmp_path / "debug" / ".build-id" / split.build_id[:2] / split.debug.name
+    assert files.find("00" * 20) is None and warnings == []
+
+
+def test_the_servers_are_those_of_the_environment(
+    split: Split, debuginfod: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEBUGINFOD_URLS", f"{debuginfod}/ {debuginfod}")
+    symbolizer = Symbolizer({split.build_id: split.stripped}.get, tmp_path)
+    described = DescribedDump(
+        stacks=[DescribedStack([split.address], (1, 100, 0, 0), [])],
+        mappings=[DescribedMapping(BASE, 1 << 20, "r-xp", 0, PATH, False)],
+    )
+    (frames,) = symbolizer.resolver({PATH: split.build_id})(heap_v2.parse(described.text(), "x"))
+    assert [frame.label for frame in frames] == ["pack", "hidden"]
+
+
+def test_a_server_that_lies_or_fails_is_left_out_with_a_word(split: Split, tmp_path: Path) -> None:
+    class Liar(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"\x7fELF no such thing")
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        warnings: list[str] = []
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        files = _files(tmp_path, warnings, url, "file:///etc/passwd", "http://127.0.0.1:1")
+        assert files.find(split.build_id) is None
+        assert [warning.partition(" of ")[0] for warning in warnings] == [
+            url,
+            "file:///etc/passwd",
+            "http://127.0.0.1:1",
+        ]
+        assert "another build" in warnings[0]
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+        server.shutdown()

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import demangle
+
+
+@pytest.mark.parametrize(
+    ("demangled", "plain"),
+    [
+        ("os::malloc(unsigned long, MEMFLAGS)", "os::malloc"),
+        ("void shop::add<int>(std::vector<int>&)::'lambda'(int)::operator()(int) const", None),
+        ("operator new(unsigned long)", "operator new"),
+        ("operator new[](unsigned long, std::nothrow_t const&)", "operator new[]"),
+        ("(anonymous namespace)::f(int)", "(anonymous namespace)::f"),
+        ("unsigned int A::b<(anonymous namespace)::C>() const &", "A::b<(anonymous namespace)::C>"),
+        ("<alloc::vec::Vec<T> as core::ops::Drop>::drop", "<alloc::vec::Vec<T> as core::ops::Drop>::drop"),
+        ("std::ostream& operator<< <char>(std::ostream&, char)", "operator<< <char>"),
+        ("foo::operator bool() const", "foo::operator bool"),
+        ("foo::operator->(int)", "foo::operator->"),
+        ("myoperator(int)", "myoperator"),
+        ("Events::init() (.part.0)", "Events::init"),
+        ("decltype(a(b)) zed<int>(int)", "zed<int>"),
+        ("void (*foo(int))(char)", "void (*foo(int))(char)"),
+        ("main::{closure#0}", "main::{closure#0}"),
+        ("f(", "f"),
+    ],
+)
+def test_names_lose_what_is_no_name(demangled: str, plain: str | None) -> None:
+    assert demangle.without_parameters(demangled) == (plain or "shop::add<int>::'lambda'::operator()")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        (b"inflate", "inflate"),
+        (b"_ZN2os6mallocEm8MEMFLAGS", "os::malloc"),
+        (b"_Znwm", "operator new"),
+        (b"_ZN6Events4initEv.part.0", "Events::init"),
+        (b"fill_window.isra.0", "fill_window"),
+        (b"_ZN4core3fmt9Formatter3pad17h0123456789abcdefE", "core::fmt::Formatter::pad"),
+        (b"_RNvCskwGfYPst2Cb_3foo16example_function", "foo::example_function"),
+        (b"_Z", "_Z"),
+        (b"Java_java_util_zip_Inflater_init", "Java_java_util_zip_Inflater_init"),
+        (b"a\n\x1b[31m\xff", "a��[31m�"),
+    ],
+)
+def test_symbols_become_readable(symbol: bytes, name: str) -> None:
+    assert demangle.readable(symbol) == name
+
+
+def test_a_name_that_would_unfold_to_gigabytes_stays_as_it_is() -> None:
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    bomb = "_Z1f1AIiiE" + "".join(f"S_IS{digits[level]}_S{digits[level]}_E" for level in range(30))
+    start = time.monotonic()
+    assert demangle.readable(bomb.encode()) == bomb
+    assert demangle.readable(b"_ZN" + b"1a" * 5000 + b"E").endswith("…")
+    assert time.monotonic() - start < 1
+
+
+@given(st.binary(max_size=60).map(b"_Z".__add__) | st.binary(max_size=60))
+def test_any_symbol_becomes_a_name_of_one_line(symbol: bytes) -> None:
+    assert demangle.readable(symbol).isprintable()
+
+
+@given(st.text(alphabet="ab()<>[]{}-*& :,operator", max_size=60))
+def test_any_text_survives(text: str) -> None:
+    demangle.without_parameters(text)

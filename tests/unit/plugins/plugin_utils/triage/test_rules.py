@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""From samples to verdicts, each rule by what it is about; and samples that a host may not send."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import findings, rules, snapshots
+from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import growth as memory_growth
+from ansible_collections.offheap.profiler.plugins.plugin_utils.triage.growth import SampleError
+
+MIB = 1 << 20
+ROOT = Path(__file__).resolve().parents[5]
+CLASSES = (
+    "java-heap code-cache metaspace thread-stacks malloc-heap glibc-arenas malloc-mmapped other-malloc mapped-files"
+    " shared-memory jit unknown"
+).split()
+
+
+def sample(time: float, *, free: tuple[int, int] | None = (0, 0), arenas: int = 0, **more: Any) -> dict[str, Any]:
+    """A look at a process with 10 MiB in each class that is named with its size in MiB; free is (heap, arenas)."""
+    sizes = {name: more.pop(name.replace("-", "_"), 10) * MIB for name in CLASSES}
+    process: dict[str, Any] = {
+        "pid": 50,
+        "start": 7,
+        "rss": sum(sizes.values()),
+        "age": time,
+        "threads": 10,
+        "arenas": arenas,
+        "classes": {name: {"resident": size} for name, size in sizes.items()},
+        "malloc": {"heap": {"free": free[0] * MIB}, "arenas": {"free": free[1] * MIB}} if free else {"heap": None},
+        "jvm": None,
+        "tunables": {},
+        "not_readable": [],
+        **more,
+    }
+    return {"name": "a.service", "time": time, "boot_id": "b", "problem": None, "processes": [process]}
+
+
+def judged(*samples: dict[str, Any]) -> rules.Verdict:
+    return rules.judge(memory_growth.growth(memory_growth.parse(one) for one in samples), "app1")
+
+
+def nmt(other: int) -> dict[str, Any]:
+    return {"nmt": {"categories": {"Other": other * MIB}}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ({}, {"java_heap": 90}, "java-heap"),
+        ({}, {"metaspace": 90, "glibc_arenas": 50}, "metaspace"),
+        ({}, {"thread_stacks": 90, "threads": 90}, "threads"),
+        ({}, {"thread_stacks": 90}, "cannot-tell"),
+        ({}, {"mapped_files": 90}, "mapped-files"),
+        ({}, {"shared_memory": 90}, "mapped-files"),
+        ({"jvm": nmt(1)}, {"jvm": nmt(60), "malloc_mmapped": 90}, "direct-buffers"),
+        ({"jvm": nmt(1)}, {"jvm": nmt(20), "malloc_mmapped": 90}, "native-leak"),
+        ({"jvm": {}}, {"jvm": {}, "glibc_arenas": 90}, "native-leak"),
+        ({"other_malloc": 10}, {"other_malloc": 90}, "native-leak"),
+        ({"arenas": 16}, {"arenas": 16, "glibc_arenas": 90, "free": (0, 70)}, "malloc-arenas"),
+        ({"arenas": 1}, {"arenas": 1, "glibc_arenas": 90, "free": (0, 70)}, "fragmentation"),
+        ({}, {"malloc_heap": 90, "free": (70, 0)}, "fragmentation"),
+        ({"malloc_heap": 90, "free": (70, 0)}, {"malloc_heap": 90, "free": (70, 0)}, "fragmentation"),
+        (
+            {"arenas": 16, "glibc_arenas": 90, "free": (0, 70)},
+            {"arenas": 16, "glibc_arenas": 90, "free": (0, 70)},
+            "malloc-arenas",
+        ),
+        # A leak in a heap with holes is a leak.
+        ({"malloc_heap": 90, "free": (70, 0)}, {"malloc_heap": 190, "free": (70, 0)}, "native-leak"),
+        ({"free": None}, {"free": None, "malloc_heap": 90}, "cannot-tell"),
+        ({}, {"unknown": 90}, "cannot-tell"),
+        ({}, {}, "not-growing"),
+        ({"java_heap": 90}, {}, "not-growing"),
+    ],
+)
+def test_what_grows_decides(first: dict[str, Any], second: dict[str, Any], verdict: str) -> None:
+    found = judged(sample(100, **first), sample(700, **second))
+    assert found.verdict == verdict, found
+    assert "{" not in found.next_step.replace('{"offheap_units"', "")
+
+
+def test_direct_buffers_are_not_ruled_out_without_memory_tracking() -> None:
+    found = judged(sample(100, jvm={}), sample(700, jvm={}, glibc_arenas=90))
+    assert "direct buffers are not ruled out" in found.reason
+    assert "direct" not in judged(sample(100), sample(700, glibc_arenas=90)).reason
+
+
+def test_a_java_heap_is_told_with_what_the_last_collection_left() -> None:
+    found = judged(sample(100), sample(700, java_heap=90, jvm={"heap_after_collection": 20 * MIB}))
+    assert found.reason.endswith("20.0 MiB of the heap in use after the last collection")
+
+
+def test_one_look_and_another_process_tell_nothing() -> None:
+    assert "one look" in judged(sample(100)).reason
+    other = sample(700, java_heap=90, start=8)
+    assert "started between" in judged(sample(100), other).reason
+    assert judged(sample(100), {**sample(700), "problem": "gone", "processes": []}).reason == "gone"
+
+
+def test_a_map_that_is_not_readable_is_named() -> None:
+    first, second = (sample(t, classes=None, not_readable=["its memory map: denied"]) for t in (100, 700))
+    found = judged(first, second)
+    assert (found.verdict, found.reason) == ("cannot-tell", "not readable: its memory map: denied")
+
+
+def test_the_growth_of_a_young_process_does_not_count_later() -> None:
+    young = sample(10, java_heap=10)
+    assert judged(young, sample(700, java_heap=90)).verdict == "java-heap"
+    assert judged(young, sample(700, java_heap=90), sample(4000, java_heap=90)).verdict == "not-growing"
+
+
+def test_the_process_that_grows_most_is_judged() -> None:
+    first, second = sample(100), sample(700)
+    first["processes"] += sample(100, pid=51, java_heap=500)["processes"] + sample(100, pid=52)["processes"]
+    second["processes"] += (
+        sample(700, pid=51, java_heap=500)["processes"] + sample(700, pid=52, unknown=90, metaspace=200)["processes"]
+    )
+    growth = memory_growth.growth(map(memory_growth.parse, (first, second)))
+    assert growth.process and growth.process.pid == 52
+    assert rules.judge(growth, "app1").verdict == "metaspace"
+
+
+def test_agents_and_earlier_deaths_are_noted() -> None:
+    crashes = {
+        "error_files": [{"reason": "out-of-memory", "failed": 4096, "path": "/srv/hs_err_pid7.log"}],
+        "core_dumps": [{"path": "/srv/core"}],
+        "oom_kills": [{"name": "java", "anon": 2 * MIB}],
+    }
+    looks = [{**sample(time, agents=["agentlib:jdwp"]), "crashes": crashes} for time in (100, 700)]
+    growth = memory_growth.growth(map(memory_growth.parse, looks))
+    finding = findings.Finding("app1", growth, rules.judge(growth, "app1"))
+    assert finding.data["notes"] == [
+        "an agent in the JVM is a suspect: agentlib:jdwp",
+        "earlier: out-of-memory for 4.0 KiB in /srv/hs_err_pid7.log",
+        "earlier: core dump /srv/core",
+        "earlier: OOM kill of java at 2.0 MiB",
+    ]
+    assert [line for _verdict, line in findings.table([finding])][-1] == f"    Note: {finding.notes[-1]}"
+
+
+def test_rates_are_per_hour() -> None:
+    growth = memory_growth.growth(map(memory_growth.parse, (sample(0), sample(1800, java_heap=60))))
+    assert rules.per_hour(growth, growth.growth) == "+100.0 MiB/h"
+
+
+def test_the_document_has_every_verdict_and_each_rule_a_source() -> None:
+    text = (ROOT / "docs" / "triage.md").read_text()
+    rows = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \|", text[text.index("## The rules") :], re.MULTILINE)
+    told = [name for row in rows for name in re.findall("`(.*?)`", row)]
+    assert told == [rule.verdict for rule in rules.RULES]
+    assert all(rule.source and rule.next_step for rule in rules.RULES)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.data())
+def test_a_host_may_send_anything(data: st.DataObject) -> None:
+    """One place of a good sample holds junk: it is taken, or refused with a SampleError."""
+    whole = sample(100, jvm=nmt(5))
+    process = whole["processes"][0]
+    whole["crashes"] = {"error_files": [{"failed": 1}], "oom_kills": [{}]}
+    at = data.draw(
+        st.sampled_from([whole, whole["crashes"], process, process["classes"], process["malloc"], process["jvm"]])
+    )
+    at[data.draw(st.sampled_from(sorted(at)))] = data.draw(JUNK)
+    with contextlib.suppress(SampleError):
+        judged(whole, sample(700))
+
+
+def test_looks_are_kept_and_told_by_host(tmp_path: Path) -> None:
+    for host in ("app1", "../app2"):
+        snapshots.keep(tmp_path / "t", host, [sample(100)])
+        snapshots.keep(tmp_path / "t", host, [sample(700, java_heap=90)])
+    assert [path.parent.parent for path in tmp_path.rglob("*.json")] == [tmp_path / "t"] * 4
+    (tmp_path / "t" / "app1" / "broken.json").write_text("{")
+    (tmp_path / "t" / "app1" / "other.json").write_text(json.dumps({"host": "app1", "samples": [{"name": "x\x1b[2J"}]}))
+    warnings: list[str] = []
+    found = findings.findings(tmp_path / "t", [], [], warnings.append)
+    assert [(finding.host, finding.verdict.verdict) for finding in found] == [
+        ("../app2", "java-heap"),
+        ("app1", "java-heap"),
+    ]
+    assert len(warnings) == 2
+    lines = [line for _verdict, line in findings.table(found)]
+    assert lines[1].split() == ["a.service", "../app2", "java-heap", "200.0", "MiB", "+480.0", "MiB/h"]
+    assert findings.findings(tmp_path / "t", ["b.service"], [], warnings.append) == []
+    assert len(findings.findings(tmp_path / "t", [], ["app1"], warnings.append)) == 1
