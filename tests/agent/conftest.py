@@ -28,11 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def compiled(name: str, sources: list[Path], *options: str, compiler: str = "gcc") -> Path:
     target = BUILD / name
-    newest = max(path.stat().st_mtime for path in [*sources, SOURCES / "offheap.h"])
+    newest = max(path.stat().st_mtime for path in [*sources, *SOURCES.glob("*.h")])
     if not target.exists() or target.stat().st_mtime < newest:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_suffix(f".{os.getpid()}")
-        command = [compiler, *FLAGS, f"-I{SOURCES}", *options, "-o", str(part), *map(str, sources), "-pthread", "-ldl"]
+        command = [compiler, *FLAGS, *options, "-o", str(part), *map(str, sources), "-pthread", "-ldl"]
         subprocess.run(command, check=True)
         part.rename(target)
     return target

@@ -3,171 +3,140 @@
 //
 // The agent's life. The constructor decides whether this is the process that is meant, and starts one thread; the
 // thread opens the control socket, switches sampling on some seconds later, keeps the schedule and serves clients.
-#include "offheap.h"
+//
+// Rules for every part:
+//
+// - Everything but the unwinder and the fork handler runs in that thread, so nothing else needs a lock.
+// - The agent writes only to descriptors that it knows to be its own, prints nothing and never aborts.
+// - It calls no malloc: static buffers keep it out of the heap that it observes.
+#include "clock.h"
+#include "command.h"
+#include "config.h"
+#include "control.h"
+#include "descriptors.h"
+#include "dump.h"
+#include "facts.h"
+#include "mallctl.h"
+#include "problem.h"
+#include "sampling.h"
+#include "schedule.h"
+#include "spool.h"
+#include "statistics.h"
+#include "unwind.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#define STACK (256 << 10)       // more where libc takes much of it for thread-local storage
-#define RANGES_PAUSE 1000        // milliseconds between two looks at the maps when addresses are not found
-#define RANGES_PAUSE_MAX 64000   // the same, when looking never helps
+#define STACK (256 << 10)   // more where libc takes much of it for thread-local storage
+#define LONGEST 3600000     // milliseconds without a look at what is due
+
+struct agent {
+    pid_t pid;   // 0 in a child without an agent of its own
+    struct config config;
+    struct problem problem;
+    struct facts facts;
+    struct spool spool;
+    struct dumps dumps;
+    struct sampling sampling;
+    struct schedule schedule;
+    struct command command;
+    struct control control;
+};
 
 static struct agent agent;
-static struct owned standard_error;   // as it was when the process started; not ours, only for one line
-static char owner[40];
-
-void agent_problem(struct agent *self, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(self->problem, sizeof self->problem, format, arguments);
-    va_end(arguments);
-    self->problem_time = facts_now();
-    struct stat now;
-    if (self->quiet || standard_error.fd < 0 || fstat(2, &now) < 0 || now.st_dev != standard_error.device ||
-        now.st_ino != standard_error.inode)
-        return;
-    char line[sizeof self->problem + 16];
-    int length = snprintf(line, sizeof line, "offheap: %s\n", self->problem);
-    self->quiet = true;
-    if (length > 0)
-        (void)!write(2, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
-}
-
-static void note_activity(struct agent *self) {
-    bool active = false;
-    je_get_bool("prof.active", &active);
-    if (!active)
-        self->active_since = 0;
-    else if (!self->active_since)
-        self->active_since = facts_now();
-}
-
-bool agent_set_active(struct agent *self, bool active) {
-    self->wanted = active;
-    if (!self->begun)
-        return true;   // not before static initialisation is over
-    bool done = je_set_bool("prof.active", active);
-    if (!done)
-        agent_problem(self, "jemalloc does not let prof.active be set");
-    note_activity(self);
-    return done;
-}
-
-void agent_schedule(struct agent *self, const struct config *config) {
-    int64_t now = facts_monotonic();
-    if (config->dump_seconds != self->config.dump_seconds || !self->next_dump)
-        self->next_dump = config->dump_seconds ? now + config->dump_seconds * 1000 : 0;
-    if (config->stats_seconds != self->config.stats_seconds || !self->next_stats)
-        self->next_stats = config->stats_seconds ? now + config->stats_seconds * 1000 : 0;
-    self->config = *config;
-}
-
-static void begin(struct agent *self) {
-    self->begun = true;
-    self->unwinder = unwind_prepare(self->config.unwinder, &self->unwinder_why);
-    if (self->wanted)
-        agent_set_active(self, true);
-    note_activity(self);
-    self->ranges_pause = RANGES_PAUSE;
-    agent_schedule(self, &self->config);
-}
-
-static bool is_due(int64_t *when, int64_t period, int64_t now) {
-    if (!*when || now < *when)
-        return false;
-    *when += period;
-    if (*when <= now)
-        *when = now + period;   // late by more than a period: the machine slept
-    return true;
-}
+static char owner[40];   // putenv keeps a pointer to it
 
 static int64_t earlier(int64_t one, int64_t other) {
     return other && other < one ? other : one;
 }
 
-// Does what is due; returns how long there is nothing to do, in milliseconds.
+// Does what is due, and returns how many milliseconds there is nothing more to do.
 static int64_t work(struct agent *self) {
-    int64_t now = facts_monotonic(), next = now + 3600000;
-    if (!self->begun) {
-        if (now < self->begin_at)
-            return self->begin_at - now;
-        begin(self);
+    int64_t now = clock_monotonic();
+    if (!self->sampling.begun) {
+        if (now < self->sampling.begin_at)
+            return self->sampling.begin_at - now;
+        sampling_begin(&self->sampling);
+        schedule_change(&self->schedule, &self->config);
     }
-    if (is_due(&self->next_dump, self->config.dump_seconds * 1000, now)) {
-        struct dump dump;
-        dump_take(self, "schedule", &dump);
-    }
-    if (is_due(&self->next_stats, self->config.stats_seconds * 1000, now))
-        stats_append(self);
-    if (self->active_since && self->unwinder != UNWINDER_BUILTIN) {
-        if (now >= self->next_ranges && ranges_wanted()) {
-            bool news = ranges_refresh();
-            self->ranges_pause = news ? RANGES_PAUSE : self->ranges_pause * 2;
-            if (self->ranges_pause > RANGES_PAUSE_MAX)
-                self->ranges_pause = RANGES_PAUSE_MAX;
-            self->next_ranges = now + self->ranges_pause;
-        }
-        next = now + RANGES_PAUSE;
-    }
-    next = earlier(earlier(next, self->next_dump), self->next_stats);
-    now = facts_monotonic();
+    if (schedule_dump_is_due(&self->schedule, now))
+        dump_take(&self->dumps, "schedule");
+    if (schedule_stats_are_due(&self->schedule, now))
+        statistics_append(&self->spool, &self->problem);
+    int64_t next = earlier(now + LONGEST, sampling_work(&self->sampling, now));
+    next = earlier(next, schedule_next(&self->schedule));
+    now = clock_monotonic();
     return next > now ? next - now : 0;
 }
 
 static void *run(void *argument) {
     struct agent *self = argument;
     prctl(PR_SET_NAME, "offheap");
-    self->private_descriptors = descriptors_isolate();
+    descriptors_isolate();
     je_set_bool("thread.prof.active", false);
-    control_open(self);
-    if (!spool_find(&self->spool))
-        agent_problem(self, "prof_prefix in MALLOC_CONF is not an absolute path: there will be no dumps");
+    control_open(&self->control);
+    if (!spool_find(&self->spool, self->pid))
+        problem_note(&self->problem, "prof_prefix in MALLOC_CONF is not an absolute path: there will be no dumps");
     else if (access(self->spool.directory, W_OK | X_OK) < 0)
-        agent_problem(self, "spool %s: %s", self->spool.directory, strerror(errno));
+        problem_note(&self->problem, "spool %s: %s", self->spool.directory, strerror(errno));
     else
-        spool_thin(&self->spool, self->pid, self->config.keep_files, self->config.keep_bytes);
-    self->quiet = true;
+        spool_thin(&self->spool, self->config.keep_files, self->config.keep_bytes);
+    self->problem.quiet = true;
     descriptors_silence();
     for (;;)
-        control_wait(self, work(self));
+        control_wait(&self->control, work(self));
     return NULL;
 }
 
-// False when there is nothing to do here; the reason has been told.
-static bool launch(struct agent *self) {
+// Gives each part what it needs of the others.
+static void connect_parts(struct agent *self) {
+    struct sampling *sampling = &self->sampling;
+    struct dumps *dumps = &self->dumps;
+    struct control *control = &self->control;
+    sampling->config = &self->config;
+    sampling->facts = &self->facts;
+    sampling->problem = &self->problem;
+    self->schedule.config = &self->config;
+    dumps->config = &self->config;
+    dumps->facts = &self->facts;
+    dumps->spool = &self->spool;
+    dumps->problem = &self->problem;
+    self->command = (struct command){.config = &self->config,
+                                     .facts = &self->facts,
+                                     .problem = &self->problem,
+                                     .spool = &self->spool,
+                                     .dumps = dumps,
+                                     .sampling = sampling,
+                                     .schedule = &self->schedule};
+    control->config = &self->config;
+    control->command = &self->command;
+    control->problem = &self->problem;
+    control->pid = self->pid;
+}
+
+// Why there is nothing to do in this process; NULL if there is something.
+static const char *obstacle(void) {
     bool prof = false;
+    if (!je_present())
+        return "this process has no jemalloc: it runs unprofiled";
+    if (!je_get_bool("config.prof", &prof) || !prof)
+        return "this jemalloc was built without profiling: the process runs unprofiled";
+    if (!je_get_bool("opt.prof", &prof) || !prof)
+        return "MALLOC_CONF does not say prof:true: the process runs unprofiled";
+    return NULL;
+}
+
+// Returns an error number, as pthread_create does.
+static int start_thread(struct agent *self) {
     pthread_attr_t attributes;
     pthread_t thread;
     sigset_t all, before;
-    self->pid = getpid();
-    self->started = facts_monotonic();
-    self->begin_at = self->started + self->config.start_delay * 1000;
-    self->control.socket.fd = -1;
-    for (int i = 0; i < CLIENTS; i++)
-        self->control.clients[i].socket.fd = -1;
-    if (!je_present()) {
-        agent_problem(self, "there is no jemalloc in this process: it runs unprofiled");
-        return false;
-    }
-    if (!je_get_bool("config.prof", &prof) || !prof) {
-        agent_problem(self, "this jemalloc was built without profiling: the process runs unprofiled");
-        return false;
-    }
-    if (!je_get_bool("opt.prof", &prof) || !prof) {
-        agent_problem(self, "MALLOC_CONF does not say prof:true: the process runs unprofiled");
-        return false;
-    }
-    bool active = false;
-    je_get_bool("prof.active", &active);
-    self->wanted = active || !self->config.dormant;
     // Signals stay the service's own affair. A thread inherits the mask that it is created under.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -180,18 +149,31 @@ static bool launch(struct agent *self) {
     }
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+// False when this process has no agent; the reason has been told.
+static bool launch(struct agent *self) {
+    self->pid = getpid();
+    self->facts.started = clock_monotonic();
+    connect_parts(self);
+    control_prepare(&self->control);
+    const char *why = obstacle();
+    if (why) {
+        problem_note(&self->problem, "%s", why);
+        return false;
+    }
+    sampling_prepare(&self->sampling);
+    int error = start_thread(self);
     if (error)
-        agent_problem(self, "no thread for the agent: %s", strerror(error));
+        problem_note(&self->problem, "no thread for the agent: %s", strerror(error));
     return !error;
 }
 
-// In a child that was forked and has not called exec. Our thread is not in it.
+// In a child that was forked and has not called exec. The agent's thread is not in it.
 static void after_fork_in_child(void) {
-    struct control *control = &agent.control;
     je_set_bool("prof.active", false);
-    if (!agent.private_descriptors)
-        control_close_in_child(control);
-    control->path_inode = 0;   // the socket's file is the parent's
+    control_forget_in_child(&agent.control);
     agent.pid = 0;
     if (!agent.config.children)
         return;
@@ -202,18 +184,16 @@ static void after_fork_in_child(void) {
 }
 
 __attribute__((constructor)) static void start(void) {
-    struct stat status;
     if (!config_is_right_process())
         return;
-    standard_error = (struct owned){.fd = -1};
-    if (fstat(2, &status) == 0)
-        standard_error = (struct owned){.fd = 2, .device = status.st_dev, .inode = status.st_ino};
+    problem_remember_stderr();
     config_read(&agent.config);
     if (*agent.config.ignored)
-        agent_problem(&agent, "%s: ignored", agent.config.ignored);
+        problem_note(&agent.problem, "%s: ignored", agent.config.ignored);
     snprintf(owner, sizeof owner, "OFFHEAP_OWNER=%d", (int)getpid());
     putenv(owner);
-    // After mallctl has been called once, so that jemalloc's own handlers come first in a child.
+    // Handlers of fork run in the order of their registration in a child, and jemalloc's own must come first: it
+    // registers them at the latest when mallctl is called.
     bool prof;
     je_get_bool("config.prof", &prof);
     if (agent.config.unwinder == UNWINDER_HYBRID && je_present())

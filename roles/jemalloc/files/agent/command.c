@@ -2,7 +2,11 @@
 // SPDX-FileCopyrightText: Offheap contributors
 //
 // The commands: "[offheap/1 ]<command>[ <name>=<value>]...". README.md describes them.
-#include "offheap.h"
+#include "command.h"
+
+#include "clock.h"
+#include "descriptors.h"
+#include "mallctl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,28 +16,28 @@ static void refuse(struct json *answer, const char *error) {
     json_string(answer, "error", error);
 }
 
-static void put_sampling(struct agent *agent, struct json *answer) {
+static void put_sampling(const struct command *command, struct json *answer) {
     bool active = false;
     size_t lg_sample;
     je_get_bool("prof.active", &active);
     json_bool(answer, "active", active);
-    json_bool(answer, "wanted", agent->wanted);
-    if (agent->begun)
+    json_bool(answer, "wanted", command->sampling->wanted);
+    if (command->sampling->begun)
         json_null(answer, "begins_in");
     else
-        json_seconds(answer, "begins_in", agent->begin_at - facts_monotonic());
+        json_seconds(answer, "begins_in", command->sampling->begin_at - clock_monotonic());
     if (je_get_size("prof.lg_sample", &lg_sample))
         json_unsigned(answer, "lg_sample", lg_sample);
 }
 
-static void put_schedule(struct agent *agent, struct json *answer) {
+static void put_schedule(const struct command *command, struct json *answer) {
     json_open(answer, "schedule", '{');
-    json_signed(answer, "dump", agent->config.dump_seconds);
-    json_signed(answer, "stats", agent->config.stats_seconds);
-    json_signed(answer, "keep_files", agent->config.keep_files);
-    json_signed(answer, "keep_bytes", agent->config.keep_bytes);
-    if (agent->next_dump)
-        json_seconds(answer, "next_dump_in", agent->next_dump - facts_monotonic());
+    json_signed(answer, "dump", command->config->dump_seconds);
+    json_signed(answer, "stats", command->config->stats_seconds);
+    json_signed(answer, "keep_files", command->config->keep_files);
+    json_signed(answer, "keep_bytes", command->config->keep_bytes);
+    if (command->schedule->next_dump)
+        json_seconds(answer, "next_dump_in", command->schedule->next_dump - clock_monotonic());
     else
         json_null(answer, "next_dump_in");
     json_close(answer, '}');
@@ -51,61 +55,60 @@ static void put_dump(const struct dump *dump, struct json *answer) {
     }
 }
 
-static void status(struct agent *agent, struct json *answer) {
+static void status(const struct command *command, struct json *answer) {
     struct unwind_counts counts;
     json_bool(answer, "ok", true);
     json_string(answer, "agent", AGENT_VERSION);
-    json_string(answer, "unit", *agent->config.unit ? agent->config.unit : NULL);
+    json_string(answer, "unit", *command->config->unit ? command->config->unit : NULL);
     facts_process(answer, false);
-    json_seconds(answer, "uptime", facts_monotonic() - agent->started);
-    put_sampling(agent, answer);
+    json_seconds(answer, "uptime", clock_monotonic() - command->facts->started);
+    put_sampling(command, answer);
     json_open(answer, "unwinder", '{');
-    json_string(answer, "wanted", unwinder_names[agent->config.unwinder]);
-    json_string(answer, "used", agent->begun ? unwinder_names[agent->unwinder] : NULL);
-    json_string(answer, "why", agent->unwinder_why);
+    json_string(answer, "wanted", unwinder_names[command->config->unwinder]);
+    json_string(answer, "used", command->sampling->begun ? unwinder_names[command->facts->unwinder] : NULL);
+    json_string(answer, "why", command->sampling->unwinder_why);
     unwind_read_counts(&counts);
     json_unsigned(answer, "walks", counts.walks);
     json_unsigned(answer, "continued", counts.continued);
     json_unsigned(answer, "off_stack", counts.off_stack);
     json_unsigned(answer, "unmapped", counts.unmapped);
     json_close(answer, '}');
-    put_schedule(agent, answer);
+    put_schedule(command, answer);
     json_open(answer, "spool", '{');
-    json_string(answer, "directory", *agent->spool.directory ? agent->spool.directory : NULL);
-    json_signed(answer, "files", agent->spool.files);
-    json_signed(answer, "bytes", agent->spool.bytes);
-    json_signed(answer, "dumps_written", agent->dumps_written);
-    json_signed(answer, "dumps_failed", agent->dumps_failed);
+    json_string(answer, "directory", *command->spool->directory ? command->spool->directory : NULL);
+    json_signed(answer, "files", command->spool->files);
+    json_signed(answer, "bytes", command->spool->bytes);
+    json_signed(answer, "dumps_written", command->dumps->written);
+    json_signed(answer, "dumps_failed", command->dumps->failed);
     json_close(answer, '}');
     json_open(answer, "last_dump", '{');
-    if (*agent->last.path)
-        put_dump(&agent->last, answer);
+    if (*command->dumps->last.path)
+        put_dump(&command->dumps->last, answer);
     json_close(answer, '}');
-    facts_jemalloc(answer, &agent->config);
-    json_string(answer, "descriptors", agent->private_descriptors ? "private" : "shared");
-    json_string(answer, "ignored", *agent->config.ignored ? agent->config.ignored : NULL);
-    json_string(answer, "problem", *agent->problem ? agent->problem : NULL);
-    if (*agent->problem)
-        json_seconds(answer, "problem_time", agent->problem_time);
+    facts_jemalloc(answer, command->config->malloc_conf);
+    json_string(answer, "descriptors", descriptors_are_private() ? "private" : "shared");
+    json_string(answer, "ignored", *command->config->ignored ? command->config->ignored : NULL);
+    json_string(answer, "problem", *command->problem->text ? command->problem->text : NULL);
+    if (*command->problem->text)
+        json_seconds(answer, "problem_time", command->problem->time);
 }
 
-static void take_dump(struct agent *agent, struct json *answer) {
-    struct dump dump;
-    if (!dump_take(agent, "command", &dump)) {
-        refuse(answer, agent->problem);
+static void take_dump(const struct command *command, struct json *answer) {
+    if (!dump_take(command->dumps, "command")) {
+        refuse(answer, command->problem->text);
         return;
     }
     json_bool(answer, "ok", true);
-    put_dump(&dump, answer);
+    put_dump(&command->dumps->last, answer);
 }
 
-static void switch_sampling(struct agent *agent, bool on, struct json *answer) {
-    if (!agent_set_active(agent, on)) {
-        refuse(answer, agent->problem);
+static void switch_sampling(const struct command *command, bool on, struct json *answer) {
+    if (!sampling_switch(command->sampling, on)) {
+        refuse(answer, command->problem->text);
         return;
     }
     json_bool(answer, "ok", true);
-    put_sampling(agent, answer);
+    put_sampling(command, answer);
 }
 
 static void reset(char *arguments, struct json *answer) {
@@ -124,8 +127,8 @@ static void reset(char *arguments, struct json *answer) {
     json_bool(answer, "ok", true);
 }
 
-static void schedule(struct agent *agent, char *arguments, struct json *answer) {
-    struct config config = agent->config;
+static void schedule(const struct command *command, char *arguments, struct json *answer) {
+    struct config config = *command->config;
     const struct {
         const char *name;
         int64_t low, high, *value;
@@ -147,12 +150,12 @@ static void schedule(struct agent *agent, char *arguments, struct json *answer) 
             return;
         }
     }
-    agent_schedule(agent, &config);
+    schedule_change(command->schedule, &config);
     json_bool(answer, "ok", true);
-    put_schedule(agent, answer);
+    put_schedule(command, answer);
 }
 
-void command_run(struct agent *agent, char *line, struct json *answer) {
+void command_run(const struct command *command, char *line, struct json *answer) {
     static const char name[] = "offheap/", version[] = "offheap/1 ";
     line[strcspn(line, "\r")] = '\0';
     if (!strncmp(line, version, sizeof version - 1)) {
@@ -165,19 +168,19 @@ void command_run(struct agent *agent, char *line, struct json *answer) {
     if (arguments)
         *arguments++ = '\0';
     if (!strcmp(line, "status") && !arguments) {
-        status(agent, answer);
+        status(command, answer);
     } else if (!strcmp(line, "dump") && !arguments) {
-        take_dump(agent, answer);
+        take_dump(command, answer);
     } else if ((!strcmp(line, "activate") || !strcmp(line, "deactivate")) && !arguments) {
-        switch_sampling(agent, *line == 'a', answer);
+        switch_sampling(command, *line == 'a', answer);
     } else if (!strcmp(line, "reset")) {
         reset(arguments, answer);
     } else if (!strcmp(line, "stats") && !arguments) {
         json_bool(answer, "ok", true);
-        json_seconds(answer, "time", facts_now());
+        json_seconds(answer, "time", clock_now());
         facts_memory(answer);
     } else if (!strcmp(line, "schedule")) {
-        schedule(agent, arguments, answer);
+        schedule(command, arguments, answer);
     } else {
         refuse(answer, "commands: status dump activate deactivate reset stats schedule");
     }

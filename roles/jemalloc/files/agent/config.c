@@ -3,7 +3,7 @@
 //
 // Settings from the environment, and the question whether this is the process they are meant for. Every child of
 // the service inherits LD_PRELOAD and asks it, so it costs two stat calls and nothing else.
-#include "offheap.h"
+#include "config.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,8 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-const char *const unwinder_names[] = {"hybrid", "fp", "builtin", NULL};
 
 static bool copy(char *target, size_t size, const char *text) {
     size_t length = text ? strlen(text) : 0;

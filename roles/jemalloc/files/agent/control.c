@@ -4,7 +4,11 @@
 // The control socket: <directory>/<pid>.sock, 0600, for root and the service's own user. A line comes in, a line of
 // JSON goes out. One command of one client at a time; whoever is silent, sends too long a line or does not read
 // its answers is disconnected, and nobody is ever waited for.
-#include "offheap.h"
+#define _GNU_SOURCE
+#include "control.h"
+
+#include "clock.h"
+#include "json.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -53,27 +57,32 @@ static bool is_socket(const char *path, ino_t *inode) {
     return true;
 }
 
-void control_open(struct agent *agent) {
-    struct control *control = &agent->control;
+void control_prepare(struct control *control) {
+    control->socket.fd = -1;
+    for (int i = 0; i < CONTROL_CLIENTS; i++)
+        control->clients[i].socket.fd = -1;
+}
+
+void control_open(struct control *control) {
     char partial[sizeof control->path + 8];
     ino_t inode;
-    control->next_check = facts_monotonic() + CHECK;
+    control->next_check = clock_monotonic() + CHECK;
     control->path_inode = 0;
-    if (!strcmp(agent->config.socket_directory, "-"))
+    if (!strcmp(control->config->socket_directory, "-"))
         return;
-    if (!*agent->config.socket_directory) {
-        agent_problem(agent, "no control socket: neither OFFHEAP_SOCKET_DIR nor OFFHEAP_UNIT is set");
+    if (!*control->config->socket_directory) {
+        problem_note(control->problem, "no control socket: neither OFFHEAP_SOCKET_DIR nor OFFHEAP_UNIT is set");
         return;
     }
-    snprintf(control->path, sizeof control->path, "%s/%d.sock", agent->config.socket_directory, (int)agent->pid);
-    snprintf(partial, sizeof partial, "%s/.%d.sock", agent->config.socket_directory, (int)agent->pid);
+    snprintf(control->path, sizeof control->path, "%s/%d.sock", control->config->socket_directory, (int)control->pid);
+    snprintf(partial, sizeof partial, "%s/.%d.sock", control->config->socket_directory, (int)control->pid);
     if (is_socket(partial, &inode))
         unlink(partial);   // of an earlier process with our pid
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     // It gets its name when it listens, so that whoever sees it can connect.
     if (!owned_take(&control->socket, fd) || !bind_to(partial, control->socket.fd) ||
         listen(control->socket.fd, BACKLOG) < 0 || rename(partial, control->path) < 0) {
-        agent_problem(agent, "no control socket %s: %s", control->path, strerror(errno));
+        problem_note(control->problem, "no control socket %s: %s", control->path, strerror(errno));
         owned_close(&control->socket);
         return;
     }
@@ -87,16 +96,17 @@ void control_unlink(const struct control *control) {
         unlink(control->path);
 }
 
-void control_close_in_child(struct control *control) {
-    owned_close(&control->socket);
-    for (int i = 0; i < CLIENTS; i++)
-        owned_close(&control->clients[i].socket);
-    control->path_inode = 0;   // the file is the parent's
+void control_forget_in_child(struct control *control) {
+    if (!descriptors_are_private()) {   // else none of them was inherited, and their numbers are the service's files
+        owned_close(&control->socket);
+        for (int i = 0; i < CONTROL_CLIENTS; i++)
+            owned_close(&control->clients[i].socket);
+    }
+    control->path_inode = 0;
 }
 
-static void check(struct agent *agent) {
-    struct control *control = &agent->control;
-    int64_t now = facts_monotonic();
+static void check(struct control *control) {
+    int64_t now = clock_monotonic();
     ino_t inode;
     if (control->socket.fd >= 0 && !owned_still(&control->socket)) {
         control->socket.fd = -1;
@@ -109,7 +119,7 @@ static void check(struct agent *agent) {
         return;
     owned_close(&control->socket);
     control_unlink(control);
-    control_open(agent);
+    control_open(control);
 }
 
 static bool is_allowed(int fd) {
@@ -129,22 +139,22 @@ static bool welcome(struct control *control) {
         owned_close(&socket);
         return true;
     }
-    for (int i = 0; i < CLIENTS; i++)   // a free place, or the one of the client that was silent for longest
+    for (int i = 0; i < CONTROL_CLIENTS; i++)   // a free place, or the one of the client that was silent for longest
         if (!client || (client->socket.fd >= 0 && (control->clients[i].socket.fd < 0 || control->clients[i].deadline < client->deadline)))
             client = &control->clients[i];
     owned_close(&client->socket);
     client->socket = socket;
     client->length = 0;
-    client->deadline = facts_monotonic() + PATIENCE;
+    client->deadline = clock_monotonic() + PATIENCE;
     return true;
 }
 
-static bool answer(struct agent *agent, struct client *client, char *line) {
+static bool answer(struct control *control, struct client *client, char *line) {
     struct json json;
     json_start(&json, answer_buffer, sizeof answer_buffer, NULL);
     json_open(&json, NULL, '{');
     json_signed(&json, "protocol", PROTOCOL);
-    command_run(agent, line, &json);
+    command_run(control->command, line, &json);
     json_close(&json, '}');
     return json_finish(&json) && owned_still(&client->socket) &&
            send(client->socket.fd, json.buffer, json.length, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)json.length;
@@ -159,7 +169,7 @@ static bool has_line(const struct client *client) {
 static bool receive(struct client *client) {
     if (!owned_still(&client->socket))
         return false;
-    ssize_t count = recv(client->socket.fd, client->line + client->length, LINE - client->length, MSG_DONTWAIT);
+    ssize_t count = recv(client->socket.fd, client->line + client->length, CONTROL_LINE - client->length, MSG_DONTWAIT);
     if (count <= 0)
         return count < 0 && (errno == EAGAIN || errno == EINTR);
     client->length += (size_t)count;
@@ -167,39 +177,38 @@ static bool receive(struct client *client) {
 }
 
 // One command of the client's. False when the client is to go.
-static bool serve(struct agent *agent, struct client *client) {
-    char line[LINE + 1];
+static bool serve(struct control *control, struct client *client) {
+    char line[CONTROL_LINE + 1];
     char *end = memchr(client->line, '\n', client->length);
     if (!end)
-        return client->length < LINE;   // no line is that long
+        return client->length < CONTROL_LINE;   // no line is that long
     size_t size = (size_t)(end - client->line) + 1;
     memcpy(line, client->line, size - 1);
     line[size - 1] = '\0';
     client->length -= size;
     memmove(client->line, end + 1, client->length);
-    bool sane = strlen(line) == size - 1 && answer(agent, client, line);
-    client->deadline = facts_monotonic() + PATIENCE;
+    bool sane = strlen(line) == size - 1 && answer(control, client, line);
+    client->deadline = clock_monotonic() + PATIENCE;
     return sane;
 }
 
 // What poll says of a client: serve it, or let it go.
-static void attend(struct agent *agent, struct client *client, short events) {
+static void attend(struct control *control, struct client *client, short events) {
     bool gone = events & POLLNVAL;
     if (!gone && !has_line(client))
         gone = events & POLLIN ? !receive(client) : events != 0;
-    if (gone || !serve(agent, client))
+    if (gone || !serve(control, client))
         owned_close(&client->socket);
 }
 
-void control_wait(struct agent *agent, int64_t milliseconds) {
-    struct control *control = &agent->control;
-    struct pollfd files[CLIENTS + 1];
-    struct client *polled[CLIENTS];
+void control_wait(struct control *control, int64_t milliseconds) {
+    struct pollfd files[CONTROL_CLIENTS + 1];
+    struct client *polled[CONTROL_CLIENTS];
     nfds_t count = 0;
-    check(agent);
-    for (int i = 0; i < CLIENTS; i++) {
+    check(control);
+    for (int i = 0; i < CONTROL_CLIENTS; i++) {
         struct client *client = &control->clients[i];
-        if (client->socket.fd >= 0 && (!owned_still(&client->socket) || facts_monotonic() >= client->deadline))
+        if (client->socket.fd >= 0 && (!owned_still(&client->socket) || clock_monotonic() >= client->deadline))
             owned_close(&client->socket);
         if (client->socket.fd < 0)
             continue;
@@ -210,7 +219,7 @@ void control_wait(struct agent *agent, int64_t milliseconds) {
         polled[count] = client;
         files[count++] = (struct pollfd){.fd = client->socket.fd, .events = POLLIN};
     }
-    int64_t until_check = control->next_check - facts_monotonic();
+    int64_t until_check = control->next_check - clock_monotonic();
     if (milliseconds > until_check)
         milliseconds = until_check > 0 ? until_check : 0;
     files[count] = (struct pollfd){.fd = control->socket.fd, .events = POLLIN};
@@ -220,12 +229,12 @@ void control_wait(struct agent *agent, int64_t milliseconds) {
     }
     for (nfds_t i = 0; i < count; i++)
         if (files[i].revents || has_line(polled[i]))
-            attend(agent, polled[i], files[i].revents);
+            attend(control, polled[i], files[i].revents);
     if (control->socket.fd < 0)
         return;
     if (files[count].revents & POLLIN) {
         int taken = 0;
-        while (taken < CLIENTS / 2 && welcome(control))   // the others get their answers first
+        while (taken < CONTROL_CLIENTS / 2 && welcome(control))   // the others get their answers first
             taken++;
         if (!taken)
             usleep(10000);   // out of descriptors, it may be

@@ -10,7 +10,8 @@
 // A seccomp filter may kill the process for a system call that it does not know. Where one is in force we do not
 // try: the table stays shared, our descriptors go to high numbers, and each is compared with the file that it was
 // opened for before it is used.
-#include "offheap.h"
+#define _GNU_SOURCE
+#include "descriptors.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -80,6 +81,10 @@ bool descriptors_isolate(void) {
     (void)!chdir("/");
     separate = true;
     return true;
+}
+
+bool descriptors_are_private(void) {
+    return separate;
 }
 
 void descriptors_silence(void) {

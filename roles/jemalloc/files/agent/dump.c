@@ -3,7 +3,13 @@
 //
 // A dump and its sidecar. jemalloc names the dump and writes it in place; <dump>.json appears by rename when the
 // dump is whole, so a dump with a sidecar of the same size is a finished one.
-#include "offheap.h"
+#include "dump.h"
+
+#include "clock.h"
+#include "descriptors.h"
+#include "images.h"
+#include "json.h"
+#include "mallctl.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,21 +20,19 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define STATISTICS_BYTES (1 << 20)   // a statistics file is put aside at this size; one is kept aside
-
 static char buffer[4096];
 
-static bool has_room(struct agent *agent) {
+static bool has_room(const struct dumps *dumps) {
     struct statvfs volume;
-    if (statvfs(agent->spool.directory, &volume) < 0) {
-        agent_problem(agent, "spool %s: %s", agent->spool.directory, strerror(errno));
+    if (statvfs(dumps->spool->directory, &volume) < 0) {
+        problem_note(dumps->problem, "spool %s: %s", dumps->spool->directory, strerror(errno));
         return false;
     }
     int64_t room = (int64_t)volume.f_bavail * (int64_t)volume.f_frsize;
-    if (room - agent->last.size >= agent->config.minimum_free)
+    if (room - dumps->last.size >= dumps->config->minimum_free)
         return true;
-    agent_problem(agent, "spool %s: %" PRId64 " bytes free, a dump of %" PRId64 " must leave %" PRId64,
-                  agent->spool.directory, room, agent->last.size, agent->config.minimum_free);
+    problem_note(dumps->problem, "spool %s: %" PRId64 " bytes free, a dump of %" PRId64 " must leave %" PRId64,
+                 dumps->spool->directory, room, dumps->last.size, dumps->config->minimum_free);
     return false;
 }
 
@@ -46,13 +50,13 @@ static bool inspect(struct dump *dump) {
         return false;
     head[length] = '\0';
     dump->size = status.st_size;
-    dump->time = (int64_t)status.st_mtim.tv_sec * 1000 + status.st_mtim.tv_nsec / 1000000;
+    dump->time = clock_milliseconds(status.st_mtim);
     dump->totals = sscanf(head, "heap_v2/%" SCNu64 "\n t*: %" SCNu64 ": %" SCNu64 " [", &dump->sample_interval,
                           &dump->objects, &dump->bytes) == 3;
     return last == '\n';
 }
 
-static bool write_sidecar(struct agent *agent, const char *reason, const struct dump *dump) {
+static bool write_sidecar(const struct dumps *dumps, const char *reason, const struct dump *dump) {
     char path[sizeof dump->path + 8], partial[sizeof path + 8];
     struct owned file;
     struct json json;
@@ -70,18 +74,18 @@ static bool write_sidecar(struct agent *agent, const char *reason, const struct 
     json_seconds(&json, "time", dump->time);
     json_seconds(&json, "duration", dump->milliseconds);
     json_string(&json, "reason", reason);
-    json_string(&json, "unit", *agent->config.unit ? agent->config.unit : NULL);
+    json_string(&json, "unit", *dumps->config->unit ? dumps->config->unit : NULL);
     facts_process(&json, true);
-    json_string(&json, "unwinder", unwinder_names[agent->unwinder]);
+    json_string(&json, "unwinder", unwinder_names[dumps->facts->unwinder]);
     je_get_bool("prof.active", &active);
     json_bool(&json, "active", active);
-    if (agent->active_since)
-        json_seconds(&json, "active_since", agent->active_since);
+    if (dumps->facts->active_since)
+        json_seconds(&json, "active_since", dumps->facts->active_since);
     else
         json_null(&json, "active_since");
-    facts_jemalloc(&json, &agent->config);
+    facts_jemalloc(&json, dumps->config->malloc_conf);
     facts_memory(&json);
-    facts_images(&json);
+    images_list(&json);
     json_close(&json, '}');
     bool written = json_finish(&json);
     owned_close(&file);
@@ -91,66 +95,36 @@ static bool write_sidecar(struct agent *agent, const char *reason, const struct 
     return false;
 }
 
-bool dump_take(struct agent *agent, const char *reason, struct dump *dump) {
+bool dump_take(struct dumps *dumps, const char *reason) {
+    struct dump dump = {.size = 0};
     char name[NAME_MAX + 1];
-    int64_t began = facts_monotonic(), not_before = facts_now() - 20;   // files are stamped by a coarser clock
-    *dump = (struct dump){.size = 0};
-    agent->dumps_failed++;   // until it is a success
-    if (!*agent->spool.directory) {
-        agent_problem(agent, "prof_prefix in MALLOC_CONF is not an absolute path");
+    int64_t began = clock_monotonic(), not_before = clock_now() - 20;   // files are stamped by a coarser clock
+    dumps->failed++;   // until it is a success
+    if (!*dumps->spool->directory) {
+        problem_note(dumps->problem, "prof_prefix in MALLOC_CONF is not an absolute path");
         return false;
     }
-    if (!has_room(agent))
+    if (!has_room(dumps))
         return false;
     bool written = je_dump();
-    bool found = spool_newest(&agent->spool, agent->pid, not_before, name, sizeof name);
+    bool found = spool_newest(dumps->spool, not_before, name, sizeof name);
     if (found) {
-        snprintf(dump->path, sizeof dump->path, "%s/%s", agent->spool.directory, name);
-        found = strcmp(dump->path, agent->last.path) != 0;
+        snprintf(dump.path, sizeof dump.path, "%s/%s", dumps->spool->directory, name);
+        found = strcmp(dump.path, dumps->last.path) != 0;
     }
-    dump->milliseconds = facts_monotonic() - began;
-    if (!written || !found || !inspect(dump)) {
+    dump.milliseconds = clock_monotonic() - began;
+    if (!written || !found || !inspect(&dump)) {
         if (found)
-            unlink(dump->path);   // what was written of it
-        agent_problem(agent, "jemalloc could not write a dump into %s", agent->spool.directory);
-        spool_thin(&agent->spool, agent->pid, agent->config.keep_files, agent->config.keep_bytes);
+            unlink(dump.path);   // what was written of it
+        problem_note(dumps->problem, "jemalloc could not write a dump into %s", dumps->spool->directory);
+        spool_thin(dumps->spool, dumps->config->keep_files, dumps->config->keep_bytes);
         return false;
     }
-    agent->dumps_failed--;
-    agent->dumps_written++;
-    if (!write_sidecar(agent, reason, dump))
-        agent_problem(agent, "cannot write %s.json", dump->path);
-    agent->last = *dump;
-    spool_thin(&agent->spool, agent->pid, agent->config.keep_files, agent->config.keep_bytes);
+    dumps->failed--;
+    dumps->written++;
+    if (!write_sidecar(dumps, reason, &dump))
+        problem_note(dumps->problem, "cannot write %s.json", dump.path);
+    dumps->last = dump;
+    spool_thin(dumps->spool, dumps->config->keep_files, dumps->config->keep_bytes);
     return true;
-}
-
-// One line of memory statistics behind the others of this process: <prefix>.<pid>.stats.jsonl
-void stats_append(struct agent *agent) {
-    char path[sizeof agent->spool.directory + sizeof agent->spool.base + 32], aside[sizeof path + 8];
-    struct owned file;
-    struct stat status;
-    struct json json;
-    if (!*agent->spool.directory)
-        return;
-    snprintf(path, sizeof path, "%s/%s.%d.stats.jsonl", agent->spool.directory, agent->spool.base, (int)agent->pid);
-    snprintf(aside, sizeof aside, "%s.1", path);
-    if (stat(path, &status) == 0 && status.st_size > STATISTICS_BYTES)
-        rename(path, aside);
-    if (!owned_take(&file, open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600))) {
-        agent_problem(agent, "cannot write %s: %s", path, strerror(errno));
-        return;
-    }
-    off_t before = lseek(file.fd, 0, SEEK_END);
-    json_start(&json, buffer, sizeof buffer, &file);
-    json_open(&json, NULL, '{');
-    json_seconds(&json, "time", facts_now());
-    facts_memory(&json);
-    json_close(&json, '}');
-    if (!json_finish(&json)) {
-        agent_problem(agent, "cannot write %s", path);
-        if (owned_still(&file) && before >= 0)
-            (void)!ftruncate(file.fd, before);   // no half line on a full disk
-    }
-    owned_close(&file);
 }

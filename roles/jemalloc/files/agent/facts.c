@@ -3,35 +3,20 @@
 //
 // What a dump does not say itself: which process, which jemalloc with which options, how much memory. What cannot
 // be read (a sandbox hides much of /proc) is null or absent, never a guess. Formats: proc(5), jemalloc(3).
-#include "offheap.h"
+#include "facts.h"
 
-#include <elf.h>
+#include "clock.h"
+#include "descriptors.h"
+#include "mallctl.h"
+
 #include <fcntl.h>
-#include <link.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#define IMAGES 4096
-
 static char scratch[64 * 1024];
-
-static int64_t clock_ms(clockid_t clock) {
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-int64_t facts_now(void) {
-    return clock_ms(CLOCK_REALTIME);
-}
-
-int64_t facts_monotonic(void) {
-    return clock_ms(CLOCK_MONOTONIC);
-}
 
 // A small file of /proc into `scratch`, with a NUL behind it. The length, or -1.
 static ssize_t slurp(const char *path) {
@@ -62,9 +47,9 @@ static void start_time(struct json *json) {
         json_null(json, "start_time");
         return;
     }
-    int64_t age = clock_ms(CLOCK_BOOTTIME) - ticks * 1000 / sysconf(_SC_CLK_TCK);
+    int64_t age = clock_since_boot() - ticks * 1000 / sysconf(_SC_CLK_TCK);
     json_signed(json, "start_ticks", ticks);
-    json_seconds(json, "start_time", facts_now() - age);
+    json_seconds(json, "start_time", clock_now() - age);
 }
 
 void facts_process(struct json *json, bool arguments) {
@@ -93,7 +78,7 @@ void facts_process(struct json *json, bool arguments) {
     json_close(json, ']');
 }
 
-void facts_jemalloc(struct json *json, const struct config *config) {
+void facts_jemalloc(struct json *json, const char *malloc_conf) {
     static const char *const switches[] = {"prof_active", "prof_accum", "prof_final", "prof_gdump", "prof_leak",
                                            "prof_unbias", "prof_thread_active_init", "background_thread"};
     static const char *const numbers[] = {"lg_prof_sample", "lg_prof_interval", "dirty_decay_ms", "muzzy_decay_ms"};
@@ -102,7 +87,7 @@ void facts_jemalloc(struct json *json, const struct config *config) {
     size_t size;
     json_open(json, "jemalloc", '{');
     json_string(json, "version", je_get_string("version"));
-    json_string(json, "malloc_conf", *config->malloc_conf ? config->malloc_conf : NULL);
+    json_string(json, "malloc_conf", *malloc_conf ? malloc_conf : NULL);
     json_open(json, "options", '{');
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
         snprintf(name, sizeof name, "opt.%s", switches[i]);
@@ -145,86 +130,4 @@ void facts_memory(struct json *json) {
             json_unsigned(json, statistics[i], size);
     }
     json_close(json, '}');
-}
-
-// Reads our own memory the way that fails instead of faulting: another thread may unload the image meanwhile.
-static bool peek(const struct owned *memory, uintptr_t address, void *to, size_t size) {
-    return owned_still(memory) && pread(memory->fd, to, size, (off_t)address) == (ssize_t)size;
-}
-
-// The GNU build-id of the image whose file offset 0 is mapped at `base`, in hex; false when it has none.
-static bool build_id(const struct owned *memory, uintptr_t base, char *hex, size_t size) {
-    ElfW(Ehdr) header;
-    ElfW(Phdr) program[64];
-    char notes[4096];
-    if (!peek(memory, base, &header, sizeof header) || memcmp(header.e_ident, ELFMAG, SELFMAG) ||
-        header.e_phentsize != sizeof *program || !header.e_phnum || header.e_phnum > 64 || header.e_phoff > 4096 ||
-        !peek(memory, base + header.e_phoff, program, header.e_phnum * sizeof *program))
-        return false;
-    uintptr_t bias = base;
-    for (int i = 0; i < header.e_phnum; i++)
-        if (program[i].p_type == PT_LOAD && program[i].p_offset == 0)
-            bias = base - program[i].p_vaddr;
-    for (int i = 0; i < header.e_phnum; i++) {
-        size_t length = program[i].p_filesz;
-        if (program[i].p_type != PT_NOTE || length > sizeof notes || !peek(memory, bias + program[i].p_vaddr, notes, length))
-            continue;
-        size_t align = program[i].p_align == 8 ? 8 : 4;
-        for (size_t at = 0; length - at >= sizeof(ElfW(Nhdr)) && at < length;) {
-            ElfW(Nhdr) note;
-            memcpy(&note, notes + at, sizeof note);
-            size_t name = at + sizeof note;
-            if (note.n_namesz > length || note.n_descsz > length)
-                break;
-            size_t description = (name + note.n_namesz + align - 1) & -align;
-            if (description + note.n_descsz > length)
-                break;
-            if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && !memcmp(notes + name, "GNU", 4) &&
-                note.n_descsz && note.n_descsz * 2 < size) {
-                for (size_t k = 0; k < note.n_descsz; k++)
-                    snprintf(hex + 2 * k, 3, "%02x", (unsigned char)notes[description + k]);
-                return true;
-            }
-            at = (description + note.n_descsz + align - 1) & -align;
-        }
-    }
-    return false;
-}
-
-void facts_images(struct json *json) {
-    static struct maps_reader reader;
-    static char first[PATH_MAX];   // of the file whose mappings are being passed
-    struct mapping mapping;
-    struct owned memory;
-    uintptr_t base = 0;
-    uint64_t inode = 0;
-    int images = 0;
-    char hex[129];
-    if (!maps_open(&reader)) {
-        json_null(json, "images");
-        return;
-    }
-    owned_take(&memory, open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
-    json_open(json, "images", '[');
-    while (maps_next(&reader, &mapping) && images < IMAGES) {
-        if (*mapping.path != '/' || !mapping.inode)
-            continue;
-        if (mapping.offset == 0 && (inode != mapping.inode || strcmp(first, mapping.path))) {
-            snprintf(first, sizeof first, "%s", mapping.path);
-            inode = mapping.inode;
-            base = mapping.start;
-        }
-        if (!mapping.executable || !base || inode != mapping.inode || strcmp(first, mapping.path))
-            continue;
-        bool known = build_id(&memory, base, hex, sizeof hex);
-        base = 0;   // one line for each image
-        json_open(json, NULL, '{');
-        json_string(json, "path", mapping.path);
-        json_string(json, "build_id", known ? hex : NULL);
-        json_close(json, '}');
-        images++;
-    }
-    json_close(json, ']');
-    owned_close(&memory);
-    maps_close(&reader);
 }

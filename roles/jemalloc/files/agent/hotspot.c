@@ -5,7 +5,7 @@
 // say nothing; what it interprets is in each frame, at a fixed distance from the frame pointer (frame_x86.hpp and
 // frame_aarch64.hpp: interpreter_frame_method_offset, the same since JDK 9). libjvm exports what describes it, for
 // debuggers: gHotSpotVMStructs (vmStructs.hpp), a table of types, fields, and their offsets or addresses.
-#include "offheap.h"
+#include "hotspot.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>

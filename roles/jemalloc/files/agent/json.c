@@ -3,7 +3,7 @@
 //
 // Writes JSON. What is not UTF-8 (paths and arguments are bytes) becomes \udcXX, which is how Python's
 // surrogateescape spells it, so that the reader gets the bytes back.
-#include "offheap.h"
+#include "json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: Offheap contributors
 //
 // Reads /proc/self/maps line by line without malloc. Format: proc(5).
-#include "offheap.h"
+#include "maps.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -10,7 +10,10 @@
 // JIT code appears between two refreshes. Runtimes reserve address space for it (HotSpot's code cache, V8's code
 // range) and make it executable from there piece by piece, so reserved anonymous memory that touches executable
 // anonymous memory counts as code. An address that is in no range asks for a refresh, and that walk ends.
-#include "offheap.h"
+#include "ranges.h"
+
+#include "hotspot.h"
+#include "maps.h"
 
 #include <stdatomic.h>
 #include <string.h>

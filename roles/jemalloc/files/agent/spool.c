@@ -8,7 +8,11 @@
 // so that both an hour and a month of growth can be seen. What goes: of the process with the most dumps, the one
 // whose neighbours' ages are nearest to each other. When every process is down to two, the oldest goes first; our
 // own newest stays, and our own first as long as it can.
-#include "offheap.h"
+#include "spool.h"
+
+#include "clock.h"
+#include "descriptors.h"
+#include "mallctl.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -36,9 +40,9 @@ static int statistics;   // files of them
 static char oldest_statistics[128];
 static time_t oldest_time;
 
-bool spool_find(struct spool *spool) {
+bool spool_find(struct spool *spool, pid_t pid) {
     const char *prefix = je_get_string("opt.prof_prefix"), *slash = prefix ? strrchr(prefix, '/') : NULL;
-    *spool = (struct spool){.files = 0};
+    *spool = (struct spool){.pid = pid};
     if (!slash || *prefix != '/' || (size_t)(slash - prefix) >= sizeof spool->directory ||
         strlen(slash + 1) > sizeof spool->base - 1)
         return false;
@@ -99,7 +103,7 @@ static void add(struct spool *spool, const struct owned *directory, const char *
         return;
     }
     strcpy(entry->name, name);
-    entry->time = (int64_t)status.st_mtim.tv_sec * 1000 + status.st_mtim.tv_nsec / 1000000;
+    entry->time = clock_milliseconds(status.st_mtim);
     entry->size = status.st_size;
     spool->files++;
     spool->bytes += status.st_size;
@@ -128,14 +132,14 @@ static bool look(struct spool *spool) {
     return length == 0;
 }
 
-bool spool_newest(struct spool *spool, pid_t pid, int64_t not_before, char *name, size_t size) {
+bool spool_newest(struct spool *spool, int64_t not_before, char *name, size_t size) {
     const struct entry *newest = NULL;
     char kind;
     struct entry parsed;
     look(spool);
     for (int i = 0; i < count; i++) {
         const struct entry *entry = &entries[i];
-        if (entry->pid == pid && entry->time >= not_before && parse(spool->base, entry->name, &parsed, &kind) &&
+        if (entry->pid == spool->pid && entry->time >= not_before && parse(spool->base, entry->name, &parsed, &kind) &&
             kind == 'm' && (!newest || entry->sequence > newest->sequence))
             newest = entry;
     }
@@ -195,12 +199,12 @@ static int victim(pid_t own, int64_t now) {
     return best >= 0 ? best : oldest >= 0 ? oldest : first;
 }
 
-void spool_thin(struct spool *spool, pid_t pid, int64_t keep_files, int64_t keep_bytes) {
+void spool_thin(struct spool *spool, int64_t keep_files, int64_t keep_bytes) {
     for (int round = 0; round < 64 && look(spool); round++) {
         bool flood = more;
         qsort(entries, (size_t)count, sizeof *entries, by_process_and_time);
         while (spool->files > (flood ? ENTRIES / 2 : keep_files) || (!flood && spool->bytes > keep_bytes)) {
-            int index = victim(pid, facts_now());
+            int index = victim(spool->pid, clock_now());
             if (index < 0)
                 return;
             discard(spool, index);

@@ -15,7 +15,11 @@
 //   have none, nothing faults all the same: a page is probed again before a walk reads it.
 // - A return address must lie in memory that is executable (ranges.c).
 // - A frame of HotSpot's interpreter becomes the address of what it interprets (hotspot.c).
-#include "offheap.h"
+#include "unwind.h"
+
+#include "hotspot.h"
+#include "mallctl.h"
+#include "ranges.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -44,6 +48,8 @@ static struct {
     _Unwind_Word (*cfa)(struct _Unwind_Context *);
     _Unwind_Word (*gr)(struct _Unwind_Context *, int);
 } libgcc;
+
+const char *const unwinder_names[] = {"hybrid", "fp", "builtin", NULL};
 
 static bool use_libgcc;
 

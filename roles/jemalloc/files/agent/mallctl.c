@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: Offheap contributors
 //
 // mallctl(3) with types. A weak symbol: in a process without jemalloc it is NULL and the agent does nothing.
-#include "offheap.h"
+#include "mallctl.h"
 
-#include <string.h>
+#include <stdint.h>
 
 extern int mallctl(const char *name, void *old, size_t *old_size, void *new, size_t new_size) __attribute__((weak));
 

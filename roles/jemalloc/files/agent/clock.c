@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The kernel's clocks in milliseconds.
+#include "clock.h"
+
+int64_t clock_milliseconds(struct timespec time) {
+    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+static int64_t read_clock(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return clock_milliseconds(now);
+}
+
+int64_t clock_now(void) {
+    return read_clock(CLOCK_REALTIME);
+}
+
+int64_t clock_monotonic(void) {
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+int64_t clock_since_boot(void) {
+    return read_clock(CLOCK_BOOTTIME);
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// A line in, an answer out.
+#ifndef OFFHEAP_COMMAND_H
+#define OFFHEAP_COMMAND_H
+
+#include "config.h"
+#include "dump.h"
+#include "facts.h"
+#include "json.h"
+#include "problem.h"
+#include "sampling.h"
+#include "schedule.h"
+#include "spool.h"
+
+#define PROTOCOL 1
+
+struct command {   // what the commands show and change
+    const struct config *config;
+    const struct facts *facts;
+    const struct problem *problem;
+    const struct spool *spool;
+    struct dumps *dumps;
+    struct sampling *sampling;
+    struct schedule *schedule;
+};
+
+void command_run(const struct command *command, char *line, struct json *answer);
+
+#endif

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The settings. They are copied, since a service may overwrite its environment's memory (setproctitle does).
+#ifndef OFFHEAP_CONFIG_H
+#define OFFHEAP_CONFIG_H
+
+#include "unwind.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct config {
+    char executable[PATH_MAX];
+    char unit[256];
+    char socket_directory[PATH_MAX];
+    char malloc_conf[1024];
+    enum unwinder unwinder;
+    bool dormant;            // sampling stays off until somebody activates it
+    bool children;           // children with the same executable are profiled too
+    int64_t start_delay;     // seconds
+    int64_t dump_seconds;    // 0: never, as the next one
+    int64_t stats_seconds;
+    int64_t keep_files;
+    int64_t keep_bytes;
+    int64_t minimum_free;    // bytes that a dump must leave free on the spool's file system
+    char ignored[128];       // the first setting that made no sense
+};
+
+bool config_is_right_process(void);
+void config_read(struct config *config);
+bool config_number(const char *text, int64_t low, int64_t high, int64_t *value);
+
+#endif

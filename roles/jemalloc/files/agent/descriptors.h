@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// Files of our own, in a process that may close or reuse any descriptor. A descriptor that is not known to be ours is
+// never written to and never closed.
+#ifndef OFFHEAP_DESCRIPTORS_H
+#define OFFHEAP_DESCRIPTORS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct owned {
+    int fd;          // -1: none
+    dev_t device;
+    ino_t inode;
+};
+
+bool owned_take(struct owned *owned, int fd);   // remembers which file it is
+bool owned_still(const struct owned *owned);    // the descriptor still means that file
+void owned_close(struct owned *owned);          // closes it if so
+bool descriptors_isolate(void);                 // gives this thread a table (and a working directory) of its own
+bool descriptors_are_private(void);             // whether it has them
+void descriptors_silence(void);                 // lets go of the service's stderr
+
+#endif

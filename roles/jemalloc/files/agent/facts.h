@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// What the process, its jemalloc and this agent are, and how much memory they have.
+#ifndef OFFHEAP_FACTS_H
+#define OFFHEAP_FACTS_H
+
+#include "json.h"
+#include "unwind.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define AGENT_VERSION "1.0.0"
+
+struct facts {
+    int64_t started;          // monotonic milliseconds
+    int64_t active_since;     // epoch milliseconds; 0: not active
+    enum unwinder unwinder;   // the one in use, once sampling has begun
+};
+
+void facts_process(struct json *json, bool arguments);
+void facts_jemalloc(struct json *json, const char *malloc_conf);
+void facts_memory(struct json *json);
+
+#endif

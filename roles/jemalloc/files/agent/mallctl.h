@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// mallctl(3) with types. Each returns false (or NULL) when this jemalloc has no such name.
+#ifndef OFFHEAP_MALLCTL_H
+#define OFFHEAP_MALLCTL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+bool je_present(void);
+bool je_get_bool(const char *name, bool *value);
+bool je_set_bool(const char *name, bool value);
+bool je_get_size(const char *name, size_t *value);
+const char *je_get_string(const char *name);
+bool je_dump(void);
+bool je_reset(const size_t *lg_sample);   // NULL: the sample interval stays
+bool je_install_hook(void (*hook)(void **, unsigned *, unsigned));
+void je_refresh_statistics(void);
+
+#endif

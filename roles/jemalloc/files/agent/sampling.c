@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// Sampling begins when the start delay is over, since before that the service's static initialisation may not be, and
+// stays off until then whoever asks for it. While it is on, the unwinder must know where code lies.
+#include "sampling.h"
+
+#include "clock.h"
+#include "mallctl.h"
+#include "ranges.h"
+
+#define PAUSE 1000        // milliseconds between two looks at the maps when addresses are not found
+#define PAUSE_MAX 64000   // the same, when looking never helps
+
+void sampling_prepare(struct sampling *sampling) {
+    bool active = false;
+    je_get_bool("prof.active", &active);
+    sampling->wanted = active || !sampling->config->dormant;
+    sampling->begin_at = sampling->facts->started + sampling->config->start_delay * 1000;
+}
+
+// jemalloc is asked, since others in the process may switch it too.
+static void note_activity(struct facts *facts) {
+    bool active = false;
+    je_get_bool("prof.active", &active);
+    if (!active)
+        facts->active_since = 0;
+    else if (!facts->active_since)
+        facts->active_since = clock_now();
+}
+
+bool sampling_switch(struct sampling *sampling, bool on) {
+    sampling->wanted = on;
+    if (!sampling->begun)
+        return true;
+    bool done = je_set_bool("prof.active", on);
+    if (!done)
+        problem_note(sampling->problem, "jemalloc does not let the agent set prof.active");
+    note_activity(sampling->facts);
+    return done;
+}
+
+void sampling_begin(struct sampling *sampling) {
+    sampling->begun = true;
+    sampling->facts->unwinder = unwind_prepare(sampling->config->unwinder, &sampling->unwinder_why);
+    if (sampling->wanted)
+        sampling_switch(sampling, true);
+    note_activity(sampling->facts);
+    sampling->pause = PAUSE;
+}
+
+int64_t sampling_work(struct sampling *sampling, int64_t now) {
+    if (!sampling->facts->active_since || sampling->facts->unwinder == UNWINDER_BUILTIN)
+        return 0;
+    if (now >= sampling->next_refresh && ranges_wanted()) {
+        bool news = ranges_refresh();
+        sampling->pause = news ? PAUSE : sampling->pause * 2;
+        if (sampling->pause > PAUSE_MAX)
+            sampling->pause = PAUSE_MAX;
+        sampling->next_refresh = now + sampling->pause;
+    }
+    return now + PAUSE;
+}
