@@ -1,16 +1,19 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-# The lab's workloads in C compile without a warning.
+# Every C source compiles without a warning. So does every header by itself, with nothing included before it.
 set -eu
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
-sources=$(git ls-files -co --exclude-standard -- '*.c')
+sources=$(git ls-files -co --exclude-standard -- '*.[ch]')
 if [ -z "$sources" ]; then
     echo "no C source"
     exit 77
 fi
 for source in $sources; do
+    [ -e "$source" ] || continue # deleted, and git does not know it yet
     echo "$source"
-    gcc -std=gnu11 -O2 -Wall -Wextra -Werror -c -o "$out/object" "$source"
+    case $source in
+    *.h) unused=-Wno-unused-function ;; # for whoever includes it
+    *) unused= ;;
+    esac
+    gcc -std=gnu11 -O2 -Wall -Wextra -Werror $unused -x c -c -o /dev/null "$source"
 done
