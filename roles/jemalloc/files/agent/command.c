@@ -121,7 +121,7 @@ static void reset(char *arguments, struct json *answer) {
     }
     lg_sample = arguments ? (size_t)number : 0;
     if (!je_reset(arguments ? &lg_sample : NULL)) {
-        refuse(answer, "jemalloc refused");
+        refuse(answer, "jemalloc refused the reset");
         return;
     }
     json_bool(answer, "ok", true);

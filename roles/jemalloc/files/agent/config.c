@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Settings from the environment, and the question whether this is the process they are meant for. Every child of
-// the service inherits LD_PRELOAD and asks it, so it costs two stat calls and nothing else.
+// Reads the settings from the environment, and decides whether this is the process they are meant for. Every child of
+// the service inherits LD_PRELOAD and has to decide, so that costs two stat calls and nothing else.
 #include "config.h"
 
 #include <errno.h>
@@ -34,7 +34,7 @@ bool config_number(const char *text, int64_t low, int64_t high, int64_t *value) 
     return true;
 }
 
-// A process that was started by the agent's process (and by exec became another) finds a foreign number here.
+// OFFHEAP_OWNER survives exec: a program started by a process with an agent finds that process's pid in it.
 static bool is_descendant(void) {
     const char *owner = getenv("OFFHEAP_OWNER");
     int64_t pid;
@@ -53,7 +53,7 @@ bool config_is_right_process(void) {
     struct stat ours, theirs;
     bool same = stat("/proc/self/exe", &ours) == 0 && stat(wanted, &theirs) == 0 && ours.st_dev == theirs.st_dev &&
                 ours.st_ino == theirs.st_ino;
-    if (!same) {   // replaced by an upgrade while we start, or hidden by a sandbox: the name has to do
+    if (!same) {   // an upgrade replaced the file while we start, or a sandbox hides it: compare names
         char path[PATH_MAX];
         ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
         if (length <= 0)

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: Offheap contributors
 //
 // The control socket: <directory>/<pid>.sock, 0600, for root and the service's own user. A line comes in, a line of
-// JSON goes out. One command of one client at a time; whoever is silent, sends too long a line or does not read
-// its answers is disconnected, and nobody is ever waited for.
+// JSON goes out. Commands run one at a time. A client that is silent, sends too long a line or does not read its
+// answers is disconnected: the agent waits for nobody.
 #define _GNU_SOURCE
 #include "control.h"
 
@@ -23,11 +23,11 @@
 #define PATIENCE 30000   // milliseconds until a silent client is disconnected
 #define BACKLOG 64
 #define CHECK 60000      // milliseconds between two looks at whether the socket is still there
-#define REOPEN 1000      // milliseconds before a lost one is opened again, lest we race with who closes all
+#define REOPEN 1000      // milliseconds before a lost socket is reopened: the service may still be closing descriptors
 
 static char answer_buffer[32768];
 
-// sun_path has 108 bytes, and a unit's name up to 255.
+// sun_path has 108 bytes, a unit's name up to 255: a longer path goes through a descriptor of its directory.
 static bool bind_to(const char *path, int fd) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct owned directory = {.fd = -1};
@@ -77,9 +77,9 @@ void control_open(struct control *control) {
     snprintf(control->path, sizeof control->path, "%s/%d.sock", control->config->socket_directory, (int)control->pid);
     snprintf(partial, sizeof partial, "%s/.%d.sock", control->config->socket_directory, (int)control->pid);
     if (is_socket(partial, &inode))
-        unlink(partial);   // of an earlier process with our pid
+        unlink(partial);   // left by an earlier process with our pid
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    // It gets its name when it listens, so that whoever sees it can connect.
+    // It gets its name once it listens, so that whoever sees it can connect.
     if (!owned_take(&control->socket, fd) || !bind_to(partial, control->socket.fd) ||
         listen(control->socket.fd, BACKLOG) < 0 || rename(partial, control->path) < 0) {
         problem_note(control->problem, "no control socket %s: %s", control->path, strerror(errno));
@@ -128,7 +128,7 @@ static bool is_allowed(int fd) {
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == 0 || peer.uid == geteuid());
 }
 
-// Takes in one who waits. False when nobody does.
+// Accepts one waiting client. False if none waits.
 static bool welcome(struct control *control) {
     struct client *client = NULL;
     struct owned socket;
@@ -139,9 +139,11 @@ static bool welcome(struct control *control) {
         owned_close(&socket);
         return true;
     }
-    for (int i = 0; i < CONTROL_CLIENTS; i++)   // a free place, or the one of the client that was silent for longest
-        if (!client || (client->socket.fd >= 0 && (control->clients[i].socket.fd < 0 || control->clients[i].deadline < client->deadline)))
-            client = &control->clients[i];
+    for (int i = 0; i < CONTROL_CLIENTS; i++) {   // a free place, or that of the client silent for longest
+        struct client *other = &control->clients[i];
+        if (!client || (client->socket.fd >= 0 && (other->socket.fd < 0 || other->deadline < client->deadline)))
+            client = other;
+    }
     owned_close(&client->socket);
     client->socket = socket;
     client->length = 0;
@@ -160,12 +162,12 @@ static bool answer(struct control *control, struct client *client, char *line) {
            send(client->socket.fd, json.buffer, json.length, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)json.length;
 }
 
-// Whether a whole line waits.
+// Whether a whole line has come.
 static bool has_line(const struct client *client) {
     return client->socket.fd >= 0 && memchr(client->line, '\n', client->length);
 }
 
-// Takes in what has come. False when the client is to go.
+// Reads what the client sent. False if the client must go.
 static bool receive(struct client *client) {
     if (!owned_still(&client->socket))
         return false;
@@ -176,12 +178,12 @@ static bool receive(struct client *client) {
     return true;
 }
 
-// One command of the client's. False when the client is to go.
+// Runs one of the client's commands. False if the client must go.
 static bool serve(struct control *control, struct client *client) {
     char line[CONTROL_LINE + 1];
     char *end = memchr(client->line, '\n', client->length);
     if (!end)
-        return client->length < CONTROL_LINE;   // no line is that long
+        return client->length < CONTROL_LINE;   // else the line is too long
     size_t size = (size_t)(end - client->line) + 1;
     memcpy(line, client->line, size - 1);
     line[size - 1] = '\0';
@@ -192,7 +194,7 @@ static bool serve(struct control *control, struct client *client) {
     return sane;
 }
 
-// What poll says of a client: serve it, or let it go.
+// Serves or disconnects the client, whichever poll's events call for.
 static void attend(struct control *control, struct client *client, short events) {
     bool gone = events & POLLNVAL;
     if (!gone && !has_line(client))
@@ -234,11 +236,11 @@ void control_wait(struct control *control, int64_t milliseconds) {
         return;
     if (files[count].revents & POLLIN) {
         int taken = 0;
-        while (taken < CONTROL_CLIENTS / 2 && welcome(control))   // the others get their answers first
+        while (taken < CONTROL_CLIENTS / 2 && welcome(control))   // those already here get their answers first
             taken++;
         if (!taken)
-            usleep(10000);   // out of descriptors, it may be
+            usleep(10000);   // probably out of descriptors
     } else if (files[count].revents) {
-        usleep(10000);   // not ours any more; the next check sees to it
+        usleep(10000);   // no longer ours: the next check opens another
     }
 }

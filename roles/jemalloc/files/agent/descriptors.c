@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// A service may close all descriptors (daemons do), so that ours are gone or, worse, mean one of its own files a
-// moment later; it may run without stdin, stdout and stderr, so that the next file to be opened becomes one of
-// them; and what it forks inherits what we have open. All of that ends where the agent's thread has a descriptor
-// table of its own: unshare(CLONE_FILES), which needs no privilege. CLONE_FS with it: chroot, chdir and umask of
-// the service no longer reach us, and our umask does not reach it.
+// A service may close every descriptor (daemons do): ours are then gone or, worse, soon mean files of the service. It
+// may run without stdin, stdout and stderr, so that the next file opened becomes one of them. Its children inherit
+// what we have open. None of this matters once the agent's thread has a descriptor table of its own:
+// unshare(CLONE_FILES), which needs no privilege. With CLONE_FS, the service's chroot, chdir and umask do not reach us
+// either, nor our umask the service.
 //
-// A seccomp filter may kill the process for a system call that it does not know. Where one is in force we do not
-// try: the table stays shared, our descriptors go to high numbers, and each is compared with the file that it was
-// opened for before it is used.
+// A seccomp filter may kill the process for a system call that it does not list. Where a filter is in force we do not
+// try: the table stays shared, our descriptors get high numbers, and before each use we check that the descriptor still
+// means the file that it was opened for.
 #define _GNU_SOURCE
 #include "descriptors.h"
 
@@ -50,7 +50,8 @@ bool owned_still(const struct owned *owned) {
     struct stat status;
     if (owned->fd < 0)
         return false;
-    return separate || (fstat(owned->fd, &status) == 0 && status.st_dev == owned->device && status.st_ino == owned->inode);
+    return separate ||
+           (fstat(owned->fd, &status) == 0 && status.st_dev == owned->device && status.st_ino == owned->inode);
 }
 
 void owned_close(struct owned *owned) {
@@ -63,8 +64,8 @@ bool descriptors_isolate(void) {
     separate = false;
     if (prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 0 || syscall(SYS_unshare, CLONE_FILES | CLONE_FS) < 0)
         return false;
-    // What the service has open must not stay open because of us: whoever waits for the end of a pipe would wait
-    // for ever. Stderr stays until the first trouble, if any, has been told.
+    // Our copies would keep the service's files open: whoever waits for the end of a pipe would wait for ever.
+    // Stderr stays until descriptors_silence, for a problem at the start.
     if (syscall(SYS_close_range, 3U, ~0U, 0U) < 0) {
         struct rlimit limit;
         int end = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < 65536 ? (int)limit.rlim_cur : 65536;

@@ -31,12 +31,12 @@ static bool has_room(const struct dumps *dumps) {
     int64_t room = (int64_t)volume.f_bavail * (int64_t)volume.f_frsize;
     if (room - dumps->last.size >= dumps->config->minimum_free)
         return true;
-    problem_note(dumps->problem, "spool %s: %" PRId64 " bytes free, a dump of %" PRId64 " must leave %" PRId64,
+    problem_note(dumps->problem, "spool %s has %" PRId64 " bytes free; a dump of %" PRId64 " bytes must leave %" PRId64,
                  dumps->spool->directory, room, dumps->last.size, dumps->config->minimum_free);
     return false;
 }
 
-// Whether the dump is whole, and what its first lines say: "heap_v2/<interval>", "  t*: <objects>: <bytes> [".
+// False if the dump is not whole. Else reads its header, "heap_v2/<interval>", "  t*: <objects>: <bytes> [".
 static bool inspect(struct dump *dump) {
     struct owned file;
     struct stat status;
@@ -98,8 +98,8 @@ static bool write_sidecar(const struct dumps *dumps, const char *reason, const s
 bool dump_take(struct dumps *dumps, const char *reason) {
     struct dump dump = {.size = 0};
     char name[NAME_MAX + 1];
-    int64_t began = clock_monotonic(), not_before = clock_now() - 20;   // files are stamped by a coarser clock
-    dumps->failed++;   // until it is a success
+    int64_t began = clock_monotonic(), not_before = clock_now() - 20;   // files get their times from a coarser clock
+    dumps->failed++;   // until it succeeds
     if (!*dumps->spool->directory) {
         problem_note(dumps->problem, "prof_prefix in MALLOC_CONF is not an absolute path");
         return false;
@@ -115,7 +115,7 @@ bool dump_take(struct dumps *dumps, const char *reason) {
     dump.milliseconds = clock_monotonic() - began;
     if (!written || !found || !inspect(&dump)) {
         if (found)
-            unlink(dump.path);   // what was written of it
+            unlink(dump.path);   // the part that was written
         problem_note(dumps->problem, "jemalloc could not write a dump into %s", dumps->spool->directory);
         spool_thin(dumps->spool, dumps->config->keep_files, dumps->config->keep_bytes);
         return false;

@@ -36,7 +36,7 @@ static ssize_t slurp(const char *path) {
 static void start_time(struct json *json) {
     int64_t ticks = -1;
     if (slurp("/proc/self/stat") > 0) {
-        char *at = strrchr(scratch, ')');   // the name may hold anything; the start time is field 22, this is 2
+        char *at = strrchr(scratch, ')');   // the name, field 2, may hold anything; the start time is field 22
         for (int field = 2; at && field < 22; field++)
             at = strchr(at + 1, ' ');
         if (at)
@@ -96,7 +96,7 @@ void facts_jemalloc(struct json *json, const char *malloc_conf) {
     }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         snprintf(name, sizeof name, "opt.%s", numbers[i]);
-        if (je_get_size(name, &size))   // size_t and ssize_t alike; -1 is "off"
+        if (je_get_size(name, &size))   // or ssize_t, where -1 is "off"
             json_signed(json, numbers[i], (ssize_t)size);
     }
     json_string(json, "prof_prefix", je_get_string("opt.prof_prefix"));

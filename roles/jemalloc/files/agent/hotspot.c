@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Where HotSpot's interpreter lies. All that it interprets has return addresses in the same few pieces of code, which
-// say nothing; what it interprets is in each frame, at a fixed distance from the frame pointer (frame_x86.hpp and
-// frame_aarch64.hpp: interpreter_frame_method_offset, the same since JDK 9). libjvm exports what describes it, for
-// debuggers: gHotSpotVMStructs (vmStructs.hpp), a table of types, fields, and their offsets or addresses.
+// Finds HotSpot's interpreter. Whatever method it runs, the return address lies in the same few pieces of its own code
+// and names nothing. The method is in the frame, at a fixed distance from the frame pointer (frame_x86.hpp and
+// frame_aarch64.hpp: interpreter_frame_method_offset, the same since JDK 9). libjvm describes the interpreter to
+// debuggers: gHotSpotVMStructs (vmStructs.hpp) is a table of types and fields with their offsets or addresses.
 #include "hotspot.h"
 
 #include <dlfcn.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// The images of the process with the build-ids by which a controller finds their symbols later, when the files on
-// this host may be others. Formats: proc(5), elf(5).
+// Lists the images of the process with their build-ids, by which a controller finds the right symbols even when the
+// files have been replaced since. Formats: proc(5), elf(5).
 #include "images.h"
 
 #include "descriptors.h"
@@ -18,7 +18,8 @@
 
 #define IMAGES 4096
 
-// Reads our own memory the way that fails instead of faulting: another thread may unload the image meanwhile.
+// Reads our own memory through a file: should another thread unload the image meanwhile, the read fails, where a
+// pointer would fault.
 static bool peek(const struct owned *memory, uintptr_t address, void *to, size_t size) {
     return owned_still(memory) && pread(memory->fd, to, size, (off_t)address) == (ssize_t)size;
 }
@@ -38,7 +39,8 @@ static bool build_id(const struct owned *memory, uintptr_t base, char *hex, size
             bias = base - program[i].p_vaddr;
     for (int i = 0; i < header.e_phnum; i++) {
         size_t length = program[i].p_filesz;
-        if (program[i].p_type != PT_NOTE || length > sizeof notes || !peek(memory, bias + program[i].p_vaddr, notes, length))
+        if (program[i].p_type != PT_NOTE || length > sizeof notes ||
+            !peek(memory, bias + program[i].p_vaddr, notes, length))
             continue;
         size_t align = program[i].p_align == 8 ? 8 : 4;
         for (size_t at = 0; length - at >= sizeof(ElfW(Nhdr)) && at < length;) {
@@ -64,7 +66,7 @@ static bool build_id(const struct owned *memory, uintptr_t base, char *hex, size
 
 void images_list(struct json *json) {
     static struct maps_reader reader;
-    static char first[PATH_MAX];   // of the file whose mappings are being passed
+    static char first[PATH_MAX];   // path of the file whose mappings we are at
     struct mapping mapping;
     struct owned memory;
     uintptr_t base = 0;

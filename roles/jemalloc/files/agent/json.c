@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Writes JSON. What is not UTF-8 (paths and arguments are bytes) becomes \udcXX, which is how Python's
-// surrogateescape spells it, so that the reader gets the bytes back.
+// Writes JSON. Paths and arguments are bytes: those that are not UTF-8 become \udcXX, as Python's surrogateescape
+// spells them, so that a reader gets the bytes back.
 #include "json.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@ static void flush(struct json *json) {
         ssize_t written = -1;
         if (owned_still(json->file))
             written = write(json->file->fd, json->buffer + done, json->length - done);
-        if (written <= 0)   // a signal cannot interrupt: this thread has them all blocked
+        if (written <= 0)   // not EINTR: this thread has all signals blocked
             json->failed = true;
         else
             done += (size_t)written;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// mallctl(3) with types. A weak symbol: in a process without jemalloc it is NULL and the agent does nothing.
+// mallctl(3) with types. The symbol is weak: in a process without jemalloc it is NULL, and the agent does nothing.
 #include "mallctl.h"
 
 #include <stdint.h>

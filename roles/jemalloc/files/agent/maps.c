@@ -19,7 +19,7 @@ void maps_close(struct maps_reader *reader) {
     owned_close(&reader->file);
 }
 
-// The next line, its newline replaced by NUL; a line longer than the buffer is left out.
+// The next line, its newline replaced by NUL; a line longer than the buffer is skipped.
 static char *next_line(struct maps_reader *reader) {
     for (;;) {
         char *line = reader->buffer + reader->start;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// The last thing that went wrong, for `status`; the first one also goes to stderr (the journal), as one line, while the
-// agent starts. Stderr is the service's: once the service has put another file there, that file is none of our business.
+// Keeps the last problem for `status`. The first one also goes to stderr (the journal) if it happens while the agent
+// starts. Stderr is the service's: if it means another file than at the start, nothing is written.
 #include "problem.h"
 
 #include "clock.h"

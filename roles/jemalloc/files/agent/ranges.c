@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Where code lies, for the unwinder to ask while an allocation waits. A sorted table, made by the agent's thread
-// from the process's maps; readers search it without a lock and without a system call.
+// A sorted table of executable memory. The agent's thread makes it from the process's maps; the unwinder searches it
+// inside malloc, without a lock and without a system call.
 //
-// There are two tables. The writer fills the one that is not in use and then counts the generation up; a reader
-// that finds the generation changed after its search may have read a table being written, and searches again.
+// There are two tables. The writer fills the one that is not in use and then increments the generation. A reader that
+// finds the generation changed after its search may have read a table being written, and searches again.
 //
 // JIT code appears between two refreshes. Runtimes reserve address space for it (HotSpot's code cache, V8's code
 // range) and make it executable from there piece by piece, so reserved anonymous memory that touches executable
-// anonymous memory counts as code. An address that is in no range asks for a refresh, and that walk ends.
+// anonymous memory counts as code. An address in no range ends its walk and asks for a refresh.
 #include "ranges.h"
 
 #include "hotspot.h"
@@ -103,7 +103,7 @@ bool ranges_refresh(void) {
     unsigned next = (current + 1) & 1;
     size_t size = 0;
     struct mapping mapping;
-    uintptr_t reserved = 0, code_end = 0, reserved_end = 0;   // the neighbours below, where they touch
+    uintptr_t reserved = 0, code_end = 0, reserved_end = 0;   // of the mapping below
     atomic_store_explicit(&missed, false, memory_order_relaxed);
     if (!maps_open(&reader))
         return false;
@@ -119,7 +119,7 @@ bool ranges_refresh(void) {
         if (kept && (mapping.executable || (spare && code_end == mapping.start)))
             kept = add(tables[next], &size, mapping.start, mapping.end);
         if (!kept)
-            break;   // more than anybody has; what is not in the table ends a walk
+            break;   // far more than processes have; a walk ends where the table does
         reserved = spare && code_end != mapping.start ? mapping.start : 0;
         reserved_end = mapping.end;
         code_end = jit ? mapping.end : 0;

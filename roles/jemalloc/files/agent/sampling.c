@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Sampling begins when the start delay is over, since before that the service's static initialisation may not be, and
-// stays off until then whoever asks for it. While it is on, the unwinder must know where code lies.
+// Sampling stays off during the start delay, whoever asks for it: the service may still be in its static
+// initialisation. Once it is on, the ranges of executable memory must be kept fresh for the unwinder.
 #include "sampling.h"
 
 #include "clock.h"
@@ -19,7 +19,7 @@ void sampling_prepare(struct sampling *sampling) {
     sampling->begin_at = sampling->facts->started + sampling->config->start_delay * 1000;
 }
 
-// jemalloc is asked, since others in the process may switch it too.
+// Asks jemalloc, since the service may switch sampling itself.
 static void note_activity(struct facts *facts) {
     bool active = false;
     je_get_bool("prof.active", &active);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// The spool: which dumps lie in it, and which have to go when they are more than the budget. Several processes of
-// a unit (and those of earlier starts) share one spool; the budget is for all of it.
+// Finds the dumps in the spool, and removes some when they exceed its budget. All processes of a unit, those of earlier
+// starts too, share one spool and one budget.
 //
-// What stays: of each process the first dump and the newest, and between them dumps at ages that grow by a factor,
-// so that both an hour and a month of growth can be seen. What goes: of the process with the most dumps, the one
-// whose neighbours' ages are nearest to each other. When every process is down to two, the oldest goes first; our
-// own newest stays, and our own first as long as it can.
+// Each process keeps its first dump, its newest and, between them, dumps at ages that grow by a factor, so that both
+// an hour and a month of growth can be seen: the process with the most dumps loses the one whose neighbours' ages are
+// nearest to each other. Once every process is down to two, the oldest dump goes first. Our own newest always stays,
+// our own first as long as it can.
 #include "spool.h"
 
 #include "clock.h"
@@ -24,7 +24,7 @@
 
 #define ENTRIES 1024
 #define STATISTICS 16
-#define YOUNG 60000   // milliseconds in which a foreign dump may still be being written
+#define YOUNG 60000   // milliseconds for which another process may still be writing a dump
 
 struct entry {
     int64_t time, size;   // milliseconds; bytes
@@ -35,8 +35,8 @@ struct entry {
 
 static struct entry entries[ENTRIES];
 static int count;
-static bool more;   // than `entries` holds
-static int statistics;   // files of them
+static bool more;         // dumps than `entries` holds
+static int statistics;    // files
 static char oldest_statistics[128];
 static time_t oldest_time;
 
@@ -88,7 +88,8 @@ static void add(struct spool *spool, const struct owned *directory, const char *
     struct stat status;
     char kind;
     if (!strncmp(name, spool->base, strlen(spool->base)) && strstr(name, ".stats.jsonl")) {
-        if (strlen(name) < sizeof oldest_statistics && fstatat(directory->fd, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+        if (strlen(name) < sizeof oldest_statistics &&
+            fstatat(directory->fd, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
             (!statistics++ || status.st_mtim.tv_sec < oldest_time)) {
             oldest_time = status.st_mtim.tv_sec;
             strcpy(oldest_statistics, name);
@@ -110,8 +111,8 @@ static void add(struct spool *spool, const struct owned *directory, const char *
     count++;
 }
 
-// Fills `entries` with the dumps of the spool. False when it cannot be read. Not opendir: that allocates, and closes
-// whatever its descriptor means by then.
+// Fills `entries` with the dumps of the spool. False if it cannot be read. Not by opendir, which allocates and later
+// closes whatever its descriptor means by then.
 static bool look(struct spool *spool) {
     static _Alignas(struct file) char buffer[32768];
     struct owned directory;
@@ -126,7 +127,7 @@ static bool look(struct spool *spool) {
         for (long at = 0; at < length; at += ((struct file *)(buffer + at))->length)
             add(spool, &directory, ((struct file *)(buffer + at))->name);
     }
-    if (statistics > STATISTICS && owned_still(&directory))   // one is enough: this is done at each dump
+    if (statistics > STATISTICS && owned_still(&directory))   // one is enough, since each dump comes by here
         unlinkat(directory.fd, oldest_statistics, 0);
     owned_close(&directory);
     return length == 0;
@@ -169,13 +170,13 @@ static void discard(struct spool *spool, int index) {
     memmove(&entries[index], &entries[index + 1], (size_t)(--count - index) * sizeof *entries);
 }
 
-// How little is lost with entries[index], as the ratio of the ages around it; entries[last] is its process's newest.
+// What is lost with entries[index]: the ratio of the ages around it. entries[last] is its process's newest.
 static double loss(int last, int index) {
     int64_t newest = entries[last].time + 1000;
     return (double)(newest - entries[index - 1].time) / (double)(newest - entries[index + 1].time);
 }
 
-// The dump that is to go next, -1 when all that is left is to stay.
+// The index of the dump to remove next, -1 if all must stay.
 static int victim(pid_t own, int64_t now) {
     int best = -1, best_size = 2, oldest = -1, first = -1;
     for (int from = 0, to; from < count; from = to) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// <prefix>.<pid>.stats.jsonl: a line of memory statistics now and then. They cost next to nothing, so they can be had
-// far more often than dumps, and show growth that no dump explains.
+// <prefix>.<pid>.stats.jsonl gets a line at a time. A line costs far less than a dump, so it can be had more often, and
+// it shows growth that no dump explains.
 #include "statistics.h"
 
 #include "clock.h"

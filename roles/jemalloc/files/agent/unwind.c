@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// The backtrace hook. It runs inside malloc of any thread, whatever locks that thread holds, so it must not wait
-// for anything and must not read anything that may not be there:
+// The backtrace hook. It runs inside malloc, in any thread, whatever locks that thread holds. So it must neither wait
+// nor read memory that may not be there:
 //
-// - First libgcc's unwinder, as jemalloc itself would. It stops at JIT code, for which it has no table, but hands
-//   over the frame pointer register as it is in that frame; from there the chain of frame pointers goes on. HotSpot
-//   keeps one with -XX:+PreserveFramePointer, and is built with frame pointers itself.
+// - First libgcc's unwinder walks, as in jemalloc itself. It stops at JIT code, for which it has no table, but knows
+//   the frame pointer register of that frame; from there the chain of frame pointers goes on. JIT code of HotSpot
+//   keeps one with -XX:+PreserveFramePointer, and libjvm is built with frame pointers.
 // - The chain is followed only inside the thread's own stack. Its bounds do not come from pthread_getattr_np: that
 //   allocates while it holds the thread's lock, so called again inside that very allocation it waits for itself;
 //   and for the main thread it uses stdio. The upper bound is the thread's descriptor, which lies at the top of the
 //   stack that libc gave the thread, or the auxiliary vector for the main thread; every page from the stack pointer
-//   up to it is probed once per thread. Another stack (sigaltstack, fibers) has a hole below that bound. Should one
-//   have none, nothing faults all the same: a page is probed again before a walk reads it.
+//   up to it is probed once per thread. Another stack (sigaltstack, fibers) has a hole below that bound. Even if one
+//   has none, nothing faults: a walk probes each page again before it reads it.
 // - A return address must lie in memory that is executable (ranges.c).
 // - A frame of HotSpot's interpreter becomes the address of what it interprets (hotspot.c).
 #include "unwind.h"
@@ -40,7 +40,7 @@
 #endif
 
 #define STACK_LIMIT (16u << 20)   // farther from its top a stack is not probed
-#define UNCHECKED __attribute__((no_sanitize("address", "thread")))   // it reads frames, which no C object is
+#define UNCHECKED __attribute__((no_sanitize("address", "thread")))   // it reads frames, which are no C objects
 
 static struct {
     _Unwind_Reason_Code (*backtrace)(_Unwind_Trace_Fn, void *);
@@ -56,7 +56,7 @@ static bool use_libgcc;
 static uintptr_t page_size, main_top;
 static _Atomic uint64_t walks, continued, off_stack, unmapped;
 
-// What this thread found out about its stacks. [low, top) can be read; [hole_low, hole) ends in something else.
+// What this thread found out about its stacks: [low, top) can be read; what lies at `hole`, above hole_low, cannot.
 static _Thread_local struct {
     uintptr_t low, top, hole_low, hole;
 } known __attribute__((tls_model("initial-exec")));
@@ -69,8 +69,9 @@ struct walk {
     uintptr_t pointer, cfa;  // of the last frame
 };
 
-// The kernel reads the new mask before it looks at the operation, which is none: EFAULT or EINVAL, and no change.
-// abseil's AddressIsReadable does the same. Every filter of system calls allows this one, since libc lives on it.
+// The kernel reads the new mask before it looks at the operation. There is no operation ~0, so the call fails with
+// EFAULT or EINVAL and changes nothing. abseil's AddressIsReadable does the same. Every filter of system calls allows
+// this one, since libc cannot do without it.
 static bool is_readable(uintptr_t address) {
     return syscall(SYS_rt_sigprocmask, ~0, address, NULL, 8) >= 0 || errno != EFAULT;
 }
@@ -105,7 +106,7 @@ static uintptr_t stack_top(uintptr_t pointer) {
 
 static uintptr_t code_address(uintptr_t address) {
 #ifdef __aarch64__
-    register uintptr_t link __asm__("x30") = address;   // a signed return address; a no-op where there is no such thing
+    register uintptr_t link __asm__("x30") = address;   // removes a signature; does nothing where there is none
     __asm__("hint #7" : "+r"(link));
     return link;
 #else
@@ -133,7 +134,7 @@ static UNCHECKED void follow(struct walk *walk) {
                 readable = word & -page_size;
             }
         }
-        // As a return address stands behind its call, so this behind the method; methods are aligned.
+        // Plus one, since readers subtract one from each return address. Methods are aligned, so it stays unmistakable.
         if (interpreted && frame[-HOTSPOT_METHOD] && frame[-HOTSPOT_METHOD] % sizeof at == 0)
             walk->frames[walk->length - 1] = (void *)(frame[-HOTSPOT_METHOD] + 1);
         uintptr_t address = code_address(frame[1]);
@@ -196,7 +197,7 @@ void unwind_read_counts(struct unwind_counts *counts) {
     counts->unmapped = atomic_load_explicit(&unmapped, memory_order_relaxed);
 }
 
-// In the constructor, while nobody else opens or closes anything.
+// Call it in the constructor, while no other thread opens or closes anything.
 void unwind_find_libgcc(void) {
     // Not a dependency of this library: where it is missing, a process must still start.
     void *library = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -226,7 +227,7 @@ enum unwinder unwind_prepare(enum unwinder wanted, const char **why) {
     }
     unwind_hook(frames, &length, 8);   // libgcc allocates what it needs at its first use: now, not inside malloc
     if (!je_install_hook(unwind_hook)) {
-        *why = "this jemalloc has no hook for it (older than 5.3.0)";
+        *why = "this jemalloc has no backtrace hook (it is older than 5.3.0)";
         return UNWINDER_BUILTIN;
     }
     return wanted;
