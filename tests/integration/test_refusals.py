@@ -75,7 +75,7 @@ def test_a_unit_that_crashes_is_put_back_and_the_rollout_stops(
     result = playbook("enable-profiling.yml", limit="app1,app2", extra_vars={**variables, "offheap_units": ["fragile"]})
     assert result.rc != 0
     assert result.stats["app1"].failed == 1
-    assert "back in its old state" in result.failures("app1")
+    assert "rolled back and runs as before" in result.failures("app1")
     assert "this allocator is not mine" in result.failures("app1"), "the journal's last lines are told"
     assert host("app1").show("fragile", "ActiveState")["ActiveState"] == "active"
     assert host("app1").show("fragile", "DropInPaths", "Environment") == before
@@ -91,7 +91,7 @@ def test_a_failing_health_command_puts_the_unit_back(
     unit = {"name": "ticker", "health_command": "/bin/false"}
     result = playbook("enable-profiling.yml", limit="app3", extra_vars={**variables, "offheap_units": [unit]})
     assert result.rc != 0
-    assert "back in its old state" in result.failures("app3")
+    assert "rolled back and runs as before" in result.failures("app3")
     assert not any("jemalloc" in path for path in host("app3").mapped("ticker"))
 
 
