@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What O(attributes) mean, said once. A module then only states how far it supports each."""
+"""What the attributes mean, for all modules. A module only states how far it supports each."""
 
 from __future__ import annotations
 

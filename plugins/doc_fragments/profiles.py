@@ -19,42 +19,42 @@ options:
     description:
       - Directory of an archive to take images from, by their build-ids.
       - Not needed for a capture that lies in an archive.
-      - Relative paths, here and everywhere, begin at the directory that C(ansible) was started in.
+      - All relative paths start at the directory that C(ansible) was started in.
     type: path
   binary_path:
     description:
-      - Where else to look for the program and its libraries. A directory may have the layout of pprof
+      - Further places to look for the program and its libraries. A directory may have the layout of pprof
         (C(BUILD_ID/NAME)), of debug files (C(.build-id/ab/cdef.debug)), of a root file system, or just the files.
-      - Without it, the directories of the environment variable E(PPROF_BINARY_PATH).
-      - Without both, a dump outside of an archive is read with the files of the controller itself, which is right only
-        where the program ran on it. A dump alone does not say which build of a file was mapped.
+      - By default, the directories of the environment variable E(PPROF_BINARY_PATH).
+      - Without either, a dump outside an archive is read with the controller's own files. That is right only if the
+        program ran there, since a dump alone does not say which build of a file was mapped.
     type: list
     elements: path
     default: []
   symcaches:
     description:
-      - Directory for prepared debug information, which makes the next reading fast.
-      - By default that of the archive, else C(~/.cache/offheap/symcaches). In check mode nothing is kept.
+      - Directory for prepared debug information, which makes the next run fast.
+      - By default that of the archive, or C(~/.cache/offheap/symcaches) without one. Check mode keeps nothing.
     type: path
   measure:
     description:
-      - What to count. V(inuse_space) and V(inuse_objects) are what was live at the time of the dump, V(alloc_space) and
-        V(alloc_objects) all since the start, which jemalloc counts with C(prof_accum:true) only.
+      - What to count. V(inuse_space) and V(inuse_objects) are what was live at the time of the dump. V(alloc_space) and
+        V(alloc_objects) are everything since the start, which jemalloc counts only with C(prof_accum:true).
     type: str
     choices: [inuse_space, inuse_objects, alloc_space, alloc_objects]
     default: inuse_space
   limit:
-    description: How many rows to show and to return. All are shown when V(0), and none but the first 100 returned.
+    description: How many rows to show and to return. V(0) shows all of them and returns the first 100.
     type: int
     default: 0
   dest:
-    description: File to write, on the controller. Its directory is made when it does not exist.
+    description: File to write, on the controller. Its directory is created if missing.
     type: path
   force:
-    description: Replace O(dest) when it has other content. When V(false), the task fails then.
+    description: Replace O(dest) if it has other content. If V(false), the task fails in that case.
     type: bool
     default: false
   show:
-    description: Print the result while the task runs, whatever the verbosity. By default when there is no O(dest).
+    description: Print the result while the task runs, at any verbosity. By default only without O(dest).
     type: bool
 """

@@ -15,7 +15,7 @@ description:
 positional: _input
 options:
   _input:
-    description: Bytes. May be negative, as a difference is.
+    description: Number of bytes. May be negative, for a difference.
     type: float
     required: true
 """
@@ -28,7 +28,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: The size for people.
+  description: The size as readable text.
   type: string
   sample: 60.0 MiB
 """

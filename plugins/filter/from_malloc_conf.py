@@ -12,7 +12,7 @@ author:
   - Offheap contributors (@offheap)
 description:
   - Reads the text that jemalloc takes from the environment variable E(MALLOC_CONF).
-  - The last of several values of one option wins, as in jemalloc. Values stay strings.
+  - If an option has several values, the last one wins, as in jemalloc. Values stay strings.
 positional: _input
 options:
   _input:
@@ -25,7 +25,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: How often does this service sample?
+- name: Show how often this service samples
   ansible.builtin.debug:
     msg: "{{ ('prof:true,lg_prof_sample:19' | offheap.profiler.from_malloc_conf).lg_prof_sample }}"  # 19
 """

@@ -12,7 +12,7 @@ author:
   - Offheap contributors (@offheap)
 description:
   - jemalloc's options whose names begin with C(lg_) take the base 2 logarithm of a size.
-  - Fails for a size that is no power of two.
+  - Fails for a size that is not a power of two.
 positional: _input
 options:
   _input:
@@ -22,7 +22,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Options for a service that allocates a lot
+- name: Set options for a service that allocates a lot
   ansible.builtin.set_fact:
     malloc_conf:
       lg_prof_sample: "{{ '512 KiB' | offheap.profiler.lg_bytes }}"  # 19

@@ -12,7 +12,7 @@ author:
   - Offheap contributors (@offheap)
 description:
   - Writes options in the form that jemalloc takes from the environment variable E(MALLOC_CONF).
-  - Fails for a value that jemalloc could not be given, such as one with a comma.
+  - Fails for a value that E(MALLOC_CONF) cannot express, such as one with a comma.
 positional: _input
 options:
   _input:
@@ -25,7 +25,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Show what a service would be started with
+- name: Show the environment that a service would start with
   ansible.builtin.debug:
     msg: "MALLOC_CONF={{ {'prof': true, 'lg_prof_sample': 19} | offheap.profiler.to_malloc_conf }}"
     # MALLOC_CONF=prof:true,lg_prof_sample:19

@@ -32,12 +32,12 @@ attributes:
     platforms: linux
 options:
   paths:
-    description: Libraries to look at in addition to those found.
+    description: More libraries to look at, in addition to those found.
     type: list
     elements: path
     default: []
   discover:
-    description: Look in the usual places. Otherwise only O(paths) are looked at.
+    description: Look in the usual places too. If V(false), only at O(paths).
     type: bool
     default: true
   prove:
@@ -45,15 +45,15 @@ options:
     type: bool
     default: true
   unit:
-    description: A service unit whose processes to look at. C(.service) may be left out.
+    description: A service unit whose processes to look at. You may leave out C(.service).
     type: str
   mapped_below:
-    description: A directory. RV(mapped_by) then names the processes of the whole host that have a file below it mapped.
+    description: A directory. RV(mapped_by) then lists all processes on the host that have a file below it mapped.
     type: path
 """
 
 EXAMPLES = r"""
-- name: What is there, and which allocator does the service use?
+- name: Find the libraries and the allocator that the service uses
   offheap.profiler.allocator_info:
     unit: frontend
   register: allocators
@@ -66,7 +66,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 platform:
-  description: What a library has to be built for.
+  description: What a library must be built for.
   type: dict
   returned: always
   contains:
@@ -109,7 +109,7 @@ libraries:
       description: Where it is, links resolved.
       type: str
     version:
-      description: What the library says of itself.
+      description: The version that the library reports.
       type: str
     build_id:
       description: Its build-id.
@@ -148,7 +148,7 @@ processes:
       description: One of V(jemalloc), V(tcmalloc), V(mimalloc), V(libc), V(unknown).
       type: str
     library:
-      description: The library that it comes from, when it is one of its own.
+      description: The library that provides it, if it is a separate one.
       type: str
     preloaded:
       description: Whether the library was preloaded.

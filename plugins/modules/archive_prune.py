@@ -11,12 +11,12 @@ module: archive_prune
 short_description: Remove old captures from an archive, and thin series of them
 version_added: 0.1.0
 description:
-  - Removes captures that are older than O(keep_days), and thins the captures of each process to O(keep_captures), and
-    all of them to O(keep_size). Without any of these nothing is removed.
+  - Removes captures older than O(keep_days), thins the captures of each process to O(keep_captures), and thins all of
+    them to O(keep_size). Without any of these options nothing is removed.
   - A thinned series keeps its first and its newest capture, the last one with a perf map, and others at growing
-    distances from the newest, so that a leak is still seen over the whole time.
-  - What was removed is not brought again from its host. Executables, libraries and symbol caches stay.
-  - Runs on the controller and connects to no host. Others may write to the archive meanwhile.
+    distances from the newest, so that a leak still shows over the whole time.
+  - M(offheap.profiler.heap_fetch) does not bring removed captures again. Executables, libraries and symbol caches stay.
+  - Runs on the controller and connects to no host. Others may write to the archive at the same time.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -34,7 +34,7 @@ attributes:
     support: none
   idempotent:
     support: full
-    details: For O(keep_days) as long as nothing has become older than that.
+    details: With O(keep_days), until more captures become older than that.
   platform:
     support: full
     platforms: posix
@@ -44,24 +44,24 @@ options:
   archive:
     description:
       - Directory of the archive on the controller.
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     required: true
   keep_days:
     description:
-      - Captures that are older are removed. A process of which one capture is younger keeps its newest.
-      - V(0) is without limit.
+      - Remove captures that are older than this many days. A process with a younger capture keeps its newest.
+      - V(0) sets no limit.
     type: float
     default: 0
   keep_captures:
-    description: The captures of each process are thinned to this number, two at least. V(0) is without limit.
+    description: Thin the captures of each process to this number, at least two. V(0) sets no limit.
     type: int
     default: 0
   keep_size:
     description:
-      - The captures of all processes are thinned until their files, without executables and libraries, have this size
-        in bytes, or with a unit. Where two captures of each process are still more, the processes that ended first go.
-      - V(0) is without limit.
+      - Thin the captures of all processes until their files, without executables and libraries, fit this size, in bytes
+        or with a unit. If two captures per process are still too much, the processes that ended first are removed.
+      - V(0) sets no limit.
     type: bytes
     default: "0"
 seealso:
@@ -69,7 +69,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Keep half a year, and a hundred captures of each process
+- name: Keep half a year and a hundred captures per process
   offheap.profiler.archive_prune:
     archive: offheap/archive
     keep_days: 180

@@ -11,9 +11,9 @@ module: archive_sync
 short_description: Copy an archive to or from object storage
 version_added: 0.1.0
 description:
-  - Copies what an archive has and another does not, to or from any address that the Python library fsspec knows, such
-    as C(s3://bucket/offheap) with s3fs installed. Several controllers may share one such archive.
-  - Nothing is ever removed. What comes from elsewhere is checked by its checksums and build-ids.
+  - Copies what one archive has and the other lacks, to or from any address that the Python library fsspec supports,
+    such as C(s3://bucket/offheap) with s3fs installed. Several controllers may share one such archive.
+  - Nothing is ever removed. Everything that comes from elsewhere is verified by its checksums and build-ids.
   - Runs on the controller and connects to no host.
 author:
   - Offheap contributors (@offheap)
@@ -36,14 +36,14 @@ attributes:
     support: full
     platforms: posix
 requirements:
-  - fsspec (Python library, on the controller), and the one for the kind of address, such as s3fs
+  - fsspec (Python library, on the controller), and its backend for the address, such as s3fs
   - pyarrow (Python library, on the controller)
   - zstandard (Python library, on the controller)
 options:
   archive:
     description:
-      - Directory of the archive on the controller. It is made when it does not exist and O(direction=pull).
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+      - Directory of the archive on the controller. With O(direction=pull) it is created if missing.
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     required: true
   url:
@@ -56,7 +56,7 @@ options:
     choices: [push, pull]
     required: true
   storage_options:
-    description: Options of the file system, such as C(key), C(secret) and C(endpoint_url) of s3fs.
+    description: Options for fsspec's file system, such as C(key), C(secret) and C(endpoint_url) of s3fs.
     type: dict
     default: {}
 seealso:
@@ -64,7 +64,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Bring home what other controllers have collected, and give them ours
+- name: Pull what other controllers have collected, and push our own captures
   offheap.profiler.archive_sync:
     archive: offheap/archive
     url: s3://profiles/offheap

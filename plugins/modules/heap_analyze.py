@@ -11,11 +11,11 @@ module: heap_analyze
 short_description: Look at one heap profile of jemalloc
 version_added: 0.1.0
 description:
-  - Reads a dump that jemalloc wrote and shows it in the ways that C(jeprof) and C(pprof) do, as a table, a tree,
-    stacks, a call graph, a flame graph, source lines or instructions.
+  - Reads a dump that jemalloc wrote and shows it as C(jeprof) and C(pprof) do, as a table, a tree, stacks, a call
+    graph, a flame graph, source lines or instructions.
   - Runs on the controller and connects to no host. The dump may come from anywhere.
   - jemalloc's samples are unbiased record by record. All numbers are estimates, and every C(±) is the 95 % interval
-    that sampling makes.
+    due to sampling.
 author:
   - Offheap contributors (@offheap)
 requirements:
@@ -31,7 +31,7 @@ attributes:
     support: none
   check_mode:
     support: full
-    details: Analyses, and tells whether O(dest) would change. Nothing is written.
+    details: Analyses the dump and says whether O(dest) would change. Writes nothing.
   diff_mode:
     support: partial
     details: Names the file that is written, without its contents.
@@ -48,9 +48,9 @@ options:
     required: true
   base:
     description:
-      - Another dump, which is subtracted stack by stack.
-      - Stacks are the same when function, build and offset are the same. It need not be of the same process. To tell
-        real differences from sampling, use M(offheap.profiler.heap_compare).
+      - Another dump, to subtract stack by stack. It need not be of the same process.
+      - Two stacks are the same if function, build and offset are the same. To tell real differences from sampling, use
+        M(offheap.profiler.heap_compare).
     type: path
   drop_negative:
     description: Leave out stacks that are smaller than in O(base).
@@ -59,16 +59,16 @@ options:
   format:
     description:
       - How to show it.
-      - V(text) is a table, V(tree) the same with callers and callees of each function, V(peek) that of the functions
+      - V(text) is a table, V(tree) the same with callers and callees of each function, V(peek) only of the functions
         that match O(function), V(traces) each stack, V(collapsed) one line per stack for flame graph tools,
         V(callgrind) for KCachegrind, V(list) the source lines and V(disasm) the instructions of the functions that
         match O(function).
-      - V(flamegraph) is one HTML file that needs nothing else.
-      - V(pprof) is a gzipped C(profile.proto) for C(go tool pprof) and what else speaks it, V(speedscope) and
-        V(firefox) are for the viewers of these names, V(json) is for programs. Whatever O(measure), V(firefox) shows
-        live bytes, and the others hold all numbers.
-      - V(dot) is a call graph as text for Graphviz. V(svg), V(pdf), V(png), V(gif) and V(ps) are pictures of it, for
-        which Graphviz must be installed on the controller. V(disasm) needs C(objdump) of binutils.
+      - V(flamegraph) is one self-contained HTML file.
+      - V(pprof) is a gzipped C(profile.proto) for C(go tool pprof) and compatible tools, V(speedscope) and V(firefox)
+        are for the viewers of these names, V(json) is for programs. Whatever O(measure) is, V(firefox) shows live bytes
+        and the others contain all numbers.
+      - V(dot) is a call graph as text for Graphviz. V(svg), V(pdf), V(png), V(gif) and V(ps) are pictures of it, which
+        need Graphviz on the controller. V(disasm) needs C(objdump) of binutils.
     type: str
     choices:
       - text
@@ -92,17 +92,17 @@ options:
       - ps
     default: text
   granularity:
-    description: What makes up one row.
+    description: What one row stands for.
     type: str
     choices: [functions, lines, files, addresses, modules]
     default: functions
   sort:
-    description: Sort by what a function allocated itself, or with all that it called.
+    description: Sort by what a function allocated itself, or including everything that it called.
     type: str
     choices: [flat, cumulative]
     default: flat
   function:
-    description: Regular expression, the functions for O(format=peek), O(format=list) and O(format=disasm).
+    description: Regular expression that selects the functions for O(format=peek), O(format=list) and O(format=disasm).
     type: str
     default: ""
   focus:
@@ -123,27 +123,27 @@ options:
     default: ""
   thread:
     description:
-      - Only what one thread holds, by jemalloc's own number, or V(*) for all threads, one after the other.
+      - Show only what one thread holds, by jemalloc's thread number, or V(*) for all threads, one after the other.
     type: str
     default: ""
   exact:
-    description: Show whole bytes.
+    description: Show exact bytes instead of rounded sizes.
     type: bool
     default: false
   node_count:
-    description: How many nodes a call graph has at most.
+    description: The largest number of nodes in a call graph.
     type: int
     default: 80
   node_fraction:
-    description: Nodes of a call graph that are at most this part of the total are left out.
+    description: Leave out nodes of a call graph that are at most this fraction of the total.
     type: float
     default: 0.005
   edge_fraction:
-    description: Edges of a call graph that are at most this part of the total are left out.
+    description: Leave out edges of a call graph that are at most this fraction of the total.
     type: float
     default: 0.001
   max_degree:
-    description: How many edges into a node and out of a node a call graph has at most.
+    description: The largest number of edges into a node, and out of it, in a call graph.
     type: int
     default: 8
   source_path:
@@ -161,14 +161,14 @@ seealso:
 EXAMPLES = r"""
 # ansible localhost -m offheap.profiler.heap_analyze -a "src=jeprof.4711.3.i3.heap limit=20"
 
-- name: What holds most memory in a dump, with the images of another machine
+- name: Show what holds most memory in a dump, with the images of another machine
   offheap.profiler.heap_analyze:
     src: jeprof.4711.3.i3.heap
     binary_path: [/srv/images]
     sort: cumulative
     limit: 20
 
-- name: A flame graph of what goes through zlib
+- name: Draw a flame graph of what goes through zlib
   offheap.profiler.heap_analyze:
     src: offheap/archive/captures/frontend.service/app1/4711-1a2b3c4d/000003-0123456789ab
     focus: inflate
@@ -176,7 +176,7 @@ EXAMPLES = r"""
     dest: inflate.html
     force: true
 
-- name: A call graph of what came between two dumps
+- name: Draw a call graph of what was added between two dumps
   offheap.profiler.heap_analyze:
     src: jeprof.4711.9.i9.heap
     base: jeprof.4711.3.i3.heap
@@ -207,7 +207,7 @@ unit:
   type: str
   sample: bytes
 total:
-  description: The sum over all stacks that were selected.
+  description: The sum over all selected stacks.
   returned: success
   type: int
   sample: 67108864
@@ -217,7 +217,7 @@ total_error:
   type: int
   sample: 6291456
 sample_interval:
-  description: How many bytes jemalloc allocated from one sample to the next, on the average.
+  description: How many bytes jemalloc allocated between two samples, on average.
   returned: success
   type: int
   sample: 524288
@@ -228,7 +228,7 @@ rows:
   elements: dict
   contains:
     name:
-      description: The function, or what O(granularity) says.
+      description: The function, or whatever O(granularity) says.
       type: str
       sample: inflate
     flat:
@@ -236,7 +236,7 @@ rows:
       type: int
       sample: 41943040
     cumulative:
-      description: What it allocated with all that it called.
+      description: What it allocated, including everything that it called.
       type: int
       sample: 41943040
     error:
@@ -249,7 +249,7 @@ row_count:
   type: int
   sample: 214
 dump:
-  description: What is known about the dump. A bare one says nothing about host, unit and time.
+  description: What is known about the dump. A bare dump does not name its host, unit or time.
   returned: success
   type: dict
   sample:

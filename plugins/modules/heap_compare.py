@@ -11,11 +11,10 @@ module: heap_compare
 short_description: Compare two heap profiles of jemalloc
 version_added: 0.1.0
 description:
-  - Reads two dumps that jemalloc wrote and says which stacks or functions have grown, shrunk, come and gone.
-  - Compares by function, and where no symbol is known by build-id and offset, never by address. So the dumps may be of
-    two processes, of two hosts, or of two versions of a program.
-  - A difference is reported only where it is larger than sampling explains. Everything else is counted as not
-    significant.
+  - Reads two dumps that jemalloc wrote and says which stacks or functions have grown, shrunk, appeared or disappeared.
+  - Compares by function, or by build-id and offset if there is no symbol, and never by address. So the dumps may come
+    from two processes, two hosts, or two versions of a program.
+  - Reports a difference only if it is larger than sampling explains. Everything else is counted as not significant.
   - Runs on the controller and connects to no host.
 author:
   - Offheap contributors (@offheap)
@@ -30,7 +29,7 @@ attributes:
     support: none
   check_mode:
     support: full
-    details: Compares, and tells whether O(dest) would change. Nothing is written.
+    details: Compares the dumps and says whether O(dest) would change. Writes nothing.
   diff_mode:
     support: partial
     details: Names the file that is written, without its contents.
@@ -50,7 +49,7 @@ options:
     type: path
     required: true
   by:
-    description: Compare whole stacks, or functions with all that they called.
+    description: Compare whole stacks, or functions including everything that they called.
     type: str
     choices: [stacks, functions]
     default: stacks
@@ -65,7 +64,7 @@ options:
   format:
     description:
       - V(text) for people, V(json) for programs.
-      - The JSON has the keys that are returned here, and all differences, those that are not significant too.
+      - The JSON has the keys that are returned here, and all differences, including those that are not significant.
     type: str
     choices: [text, json]
     default: text
@@ -77,13 +76,13 @@ seealso:
 EXAMPLES = r"""
 # ansible localhost -m offheap.profiler.heap_compare -a "before=a.heap after=b.heap"
 
-- name: Compare a host with another
+- name: Compare one host with another
   offheap.profiler.heap_compare:
     before: offheap/archive/captures/frontend.service/app1/4711-1a2b3c4d/000042-0123456789ab
     after: offheap/archive/captures/frontend.service/app2/815-5e6f7a8b/000040-ba9876543210
   register: hosts
 
-- name: Stop when something has grown since the last version
+- name: Stop if something has grown since the last version
   ansible.builtin.assert:
     that: hosts.counts.grown + hosts.counts.new == 0
 """
@@ -105,7 +104,7 @@ unit:
   type: str
   sample: bytes
 before:
-  description: What is known about the first dump. A bare one says nothing about host, unit and time.
+  description: What is known about the first dump. A bare dump does not name its host, unit or time.
   returned: success
   type: dict
   sample:
@@ -125,12 +124,12 @@ after:
     sample_interval: 524288
     threads: 42
 comparable:
-  description: Whether nothing speaks against the comparison. If something does, the task warns and says what.
+  description: Whether the two dumps can be compared. If not, the task warns and says why.
   returned: success
   type: bool
   sample: true
 total:
-  description: The difference of everything, like an element of RV(differences).
+  description: The overall difference, in the form of an element of RV(differences).
   returned: success
   type: dict
   sample:
@@ -141,7 +140,7 @@ total:
     difference: 33554432
     error: 14680064
 counts:
-  description: How many stacks or functions became what.
+  description: How many stacks or functions have changed in which way.
   returned: success
   type: dict
   sample:
@@ -157,7 +156,7 @@ differences:
   elements: dict
   contains:
     path:
-      description: The functions, the one that allocates first, at most 64. One, when O(by=functions).
+      description: The functions, the one that allocates first, at most 64. With O(by=functions), one.
       type: list
       elements: str
       sample: [inflate, Java_java_util_zip_Inflater_inflateBytesBytes, "[jit]"]
@@ -166,15 +165,15 @@ differences:
       type: str
       sample: grown
     before:
-      description: How much it was.
+      description: How large it was.
       type: int
       sample: 1048576
     after:
-      description: How much it is.
+      description: How large it is.
       type: int
       sample: 34603008
     difference:
-      description: How much more it is.
+      description: How much larger it is.
       type: int
       sample: 33554432
     error:

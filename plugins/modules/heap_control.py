@@ -13,8 +13,8 @@ version_added: 0.1.0
 description:
   - Talks to the agent that M(offheap.profiler.profiled_unit) has preloaded into the processes of a unit, over its
     control socket. Nothing is restarted.
-  - For a HotSpot JVM, a dump is followed by a map of its compiled code (C(Compiler.perfmap), JDK 17 and up), so that
-    Java methods have names later. No C(jcmd) is needed for it.
+  - After the dump of a HotSpot JVM it also asks for a map of its compiled code (C(Compiler.perfmap), JDK 17 and up), so
+    that Java methods have names later. This does not need C(jcmd).
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -26,37 +26,37 @@ attributes:
     support: none
   idempotent:
     support: partial
-    details: V(dump) and V(reset) do what they say each time.
+    details: V(dump) and V(reset) act each time.
   platform:
     support: full
     platforms: linux
 options:
   unit:
-    description: The service unit. C(.service) may be left out.
+    description: The service unit. You may leave out C(.service).
     type: str
     required: true
   command:
     description:
-      - V(status) tells what the agent does and whether anything is wrong.
-      - V(dump) has a dump written and waits until it is whole.
+      - V(status) returns what the agent does and whether anything is wrong.
+      - V(dump) takes a dump and waits until it is complete.
       - V(activate) and V(deactivate) switch sampling.
       - V(reset) forgets all samples, and can set O(lg_sample).
-      - V(stats) tells the memory statistics of the process and its allocator.
+      - V(stats) returns the memory statistics of the process and its allocator.
       - V(schedule) changes O(dump_seconds), O(stats_seconds), O(keep_files) and O(keep_bytes).
     type: str
     choices: [status, dump, activate, deactivate, reset, stats, schedule]
     default: status
   pid:
-    description: Only this process. By default all processes of the unit that have an agent.
+    description: Talk only to this process. By default, to all processes of the unit that have an agent.
     type: int
   lg_sample:
-    description: For V(reset), sample once per so many bytes from now on, as a power of two.
+    description: For V(reset), the new sampling interval in bytes, as a power of two.
     type: int
   dump_seconds:
-    description: For V(schedule), a dump every so many seconds; V(0) for none.
+    description: For V(schedule), seconds between two dumps. V(0) takes none.
     type: int
   stats_seconds:
-    description: For V(schedule), memory statistics every so many seconds; V(0) for none.
+    description: For V(schedule), seconds between two records of memory statistics. V(0) writes none.
     type: int
   keep_files:
     description: For V(schedule), how many dumps the spool may hold.
@@ -97,7 +97,7 @@ unit:
   returned: always
   sample: frontend.service
 processes:
-  description: What each agent answered, as it says it.
+  description: What each agent answered, unchanged.
   type: list
   elements: dict
   returned: success
@@ -124,16 +124,16 @@ dumps:
       description: Its size in bytes.
       type: int
     objects:
-      description: Sampled objects, as the dump's header has them, not unbiased.
+      description: Number of sampled objects in the dump's header, not unbiased.
       type: int
     bytes:
-      description: Their bytes, likewise.
+      description: Their size in bytes, not unbiased.
       type: int
     perf_map:
       description: The map of compiled code that belongs to it.
       type: str
     note:
-      description: Why there is no map, where one was to be expected.
+      description: Why there is no map, if one was expected.
       type: str
 """
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The target's half of heap_fetch: list, pack and mark what lies in the spools."""
+"""The target's half of heap_fetch: list, pack and mark the dumps in the spools."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ module: heap_fetch
 short_description: Bring new heap dumps of profiled units into an archive on the controller
 version_added: 0.1.0
 description:
-  - Finds the dumps that are finished and were not brought home yet, packs them once on the target, brings the file
-    over the connection that Ansible already has, whatever the become method, verifies it, stores each dump with its
-    facts in the archive, and marks it as collected. A second run brings nothing twice.
-  - The executables and libraries that the dumps' addresses belong to are brought once per build-id for the whole
+  - Finds the finished dumps that were not collected yet, brings them over the connection that Ansible already has,
+    whatever the become method, verifies them, stores each dump with its facts in the archive, and marks it as
+    collected. A second run brings nothing twice.
+  - Also brings the executables and libraries that the dumps' addresses belong to, once per build-id for the whole
     archive.
-  - Where a process compiles code while it runs, a map of that code is brought with its newest dump, so that the
-    methods of Java, Python and Node have names. A JVM is asked for it (JDK 17 and up); one that does not answer soon is
-    left alone. The agent's sidecar of a dump becomes part of its facts. A JVM is also asked how large its Java heap is,
-    and what native memory tracking has counted where that is on.
-  - A transfer that breaks leaves nothing half-written in the archive and loses nothing on the target; the next run
+  - If a process compiles code while it runs, brings a map of that code with its newest dump, so that the methods of
+    Java, Python and Node have names. A JVM is asked for its map (JDK 17 and up), for the size of its Java heap and, if
+    native memory tracking is on, for its numbers. One that does not answer soon is left alone. The sidecar that the
+    agent wrote beside a dump becomes part of the dump's facts.
+  - A transfer that breaks leaves nothing half-written in the archive and loses nothing on the target. The next run
     brings it again.
-  - What a target sends is checked before it is used. Dumps are only taken from ordinary files that belong to the
-    owner of the spool.
+  - Everything that a target sends is checked before use. Dumps are taken only from ordinary files that belong to the
+    spool's owner.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -36,7 +36,7 @@ attributes:
     support: none
   check_mode:
     support: full
-    details: Says what would be brought. Neither the archive nor the target is changed.
+    details: Says what would be brought. Changes neither the archive nor the target.
   diff_mode:
     support: none
   idempotent:
@@ -47,63 +47,63 @@ attributes:
 options:
   archive:
     description:
-      - Directory of the archive on the controller. It is made when it does not exist.
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+      - Directory of the archive on the controller. It is created if missing.
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     required: true
   units:
     description:
-      - Units whose dumps are brought. C(.service) may be left out.
-      - All units that have a spool on the host, when the list is empty. The spool remains when a unit is no longer
+      - Units whose dumps to bring. You may leave out C(.service).
+      - An empty list means all units that have a spool on the host. The spool remains after a unit is no longer
         profiled, so its last dumps are brought too.
     type: list
     elements: str
     default: []
   delete_collected:
-    description: Delete dumps on the target after they are safe in the archive, instead of moving them to C(collected/).
+    description: Delete dumps on the target once they are safe in the archive, instead of moving them to C(collected/).
     type: bool
     default: false
   max_batch:
     description:
-      - What one transfer may hold, before compression, as a number of bytes or with a unit.
-      - More than this is brought in several transfers. So is what has no room in Ansible's temporary directory on the
-        target, where it is not streamed.
+      - How much one transfer may hold before compression, in bytes or with a unit.
+      - More than this takes several transfers. Dumps that are not streamed also take several transfers if Ansible's
+        temporary directory on the target has too little room.
     type: bytes
     default: 512M
   max_dump:
-    description: A larger dump is left on the target and reported in RV(unreadable).
+    description: The size limit of a dump. A larger one stays on the target and is reported in RV(unreadable).
     type: bytes
     default: 1G
   max_image:
-    description: A larger executable or library is not brought; addresses in it stay without names.
+    description: The size limit of an executable or library. A larger one is not brought; addresses in it get no names.
     type: bytes
     default: 1G
   max_captures:
-    description: At most this many dumps are brought in one run, the oldest of each process first. See RV(left).
+    description: The largest number of dumps to bring in one run, the oldest of each process first. See RV(left).
     type: int
     default: 5000
   label:
     description:
-      - What the archive notes with these captures, such as the version of the service that runs on the host. Rankings
-        over hosts say the label with which a leak appeared.
+      - A label that the archive keeps with these captures, such as the version of the service that runs on the host.
+        Rankings across hosts name the label with which a leak appeared.
     type: str
     default: ""
   step:
-    description: Internal. Set by the action plugin, not to be used in a task.
+    description: Internal. Set by the action plugin; do not use it in a task.
     type: str
     choices: [list, pack, mark]
   request:
-    description: Internal. Set by the action plugin, not to be used in a task.
+    description: Internal. Set by the action plugin; do not use it in a task.
     type: dict
 notes:
   - Over P(ansible.builtin.ssh#connection) with a key, as root or with plain P(ansible.builtin.sudo#become), the dumps
-    are streamed through one connection and never lie packed on the target. Other connections and other ways to become
-    root work too, with a packed file in Ansible's temporary directory.
-  - Needs C(become) with root, or root as the login user, since spools belong to the services.
-  - The command line of a profiled process is kept among the facts of a capture. Keep the archive as safe as the hosts.
-  - Where the connection is P(ansible.builtin.ssh#connection) and no C(ServerAliveInterval) is among its arguments, one
-    is set, so that a host that is gone without a word ends the task after half a minute. The task's C(timeout) ends it
-    for other connections.
+    are streamed through one connection and never stored in packed form on the target. Other connections and other ways
+    to become root work too, with a packed file in Ansible's temporary directory.
+  - Needs C(become) with root, or root as the login user, because spools belong to the services.
+  - A capture's facts include the command line of the profiled process. Keep the archive as safe as the hosts.
+  - If the connection is P(ansible.builtin.ssh#connection) and its arguments set no C(ServerAliveInterval), the module
+    sets one, so that a host that vanishes ends the task after half a minute. For other connections the task's
+    C(timeout) does.
 requirements:
   - zstandard (Python library, on the controller)
 seealso:
@@ -133,7 +133,7 @@ archive:
   type: str
   sample: /home/ops/fleet/offheap/archive
 captures:
-  description: What was brought, or in check mode would be.
+  description: The captures that were brought, or in check mode would be.
   returned: success
   type: list
   elements: dict
@@ -151,7 +151,7 @@ captures:
       type: str
       sample: jeprof.1234.0.i0.heap
     process:
-      description: The process, by its number and a fingerprint that differs after each start.
+      description: The process, as its number and a fingerprint that changes with each start.
       type: str
       sample: 1234-1a2b3c4d
     size:
@@ -172,7 +172,7 @@ bytes:
   returned: success
   type: int
 transferred:
-  description: What went over the network for them, in bytes.
+  description: How many bytes went over the network for them.
   returned: success
   type: int
 streamed:
@@ -181,11 +181,11 @@ streamed:
   returned: success
   type: bool
 collected:
-  description: Number of dumps marked as collected on the target, with those that were in the archive already.
+  description: Number of dumps marked as collected on the target, including those already in the archive.
   returned: success
   type: int
 incomplete:
-  description: Dumps that are cut off and that nobody writes any more. They are left on the target.
+  description: Truncated dumps that nobody is writing any more. They stay on the target.
   returned: success
   type: list
   elements: dict
@@ -203,21 +203,21 @@ incomplete:
       description: Why it was not brought.
       type: str
 unreadable:
-  description: Whole files that are no dumps to be trusted or understood, for example of another format version. They
-    are left on the target.
+  description: Complete files that cannot be trusted or understood, for example because of another format version. They
+    stay on the target.
   returned: success
   type: list
   elements: dict
   contains: *others
 writing:
-  description: Dumps that their process is writing. The next run brings them.
+  description: Dumps that their process is still writing. The next run brings them.
   returned: success
   type: list
   elements: dict
   contains: *others
 missing_images:
-  description: Files of the dumps that could not be brought, with the reason, for example V(replaced) by an upgrade
-    while the process is gone. Addresses in them stay without names.
+  description: Mapped files that could not be brought, with the reason, for example V(replaced) by an upgrade after the
+    process ended. Addresses in them get no names.
   returned: success
   type: list
   elements: dict
@@ -234,7 +234,7 @@ absent:
   type: list
   elements: str
 left:
-  description: Dumps beyond O(max_captures), for the next run.
+  description: Number of dumps beyond O(max_captures), which the next run brings.
   returned: success
   type: int
 summary:

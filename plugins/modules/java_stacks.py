@@ -2,21 +2,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Count the Java stacks that stand in a native method."""
+"""Count which Java code is currently inside a native method."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: java_stacks
-short_description: Count which Java stacks stand in a native method
+short_description: Count which Java code is currently inside a native method
 version_added: 0.1.0
 description:
   - Takes some thread dumps of a unit's JVMs over their attach sockets, and counts the stacks whose innermost frame is a
-    native method, such as the one that a suspect's path goes through.
-  - A dump of the heap's samples says who has allocated what still lives. This says who is there now, without a restart
-    and without any profiler, and so does not see a call that is rare or short.
-  - Reads only. A process that is no HotSpot JVM gets no signal, and a JVM that does not answer in time is left alone.
-    Each thread dump stops the JVM's threads for some milliseconds (more with thousands of threads).
+    native method, such as the one on a suspect's path.
+  - A heap dump of jemalloc shows who allocated the memory that is still live. This module shows who is in the method
+    now, without a restart or a profiler, so it can miss calls that are rare or short.
+  - Reads only. A process that is not a HotSpot JVM gets no signal, and a JVM that does not answer in time is left
+    alone. Each thread dump stops the JVM's threads for some milliseconds (more with thousands of threads).
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -24,27 +24,27 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: Nothing is changed in any mode.
+    details: Changes nothing in any mode.
   diff_mode:
     support: none
   idempotent:
     support: full
-    details: Nothing is changed.
+    details: Changes nothing.
   platform:
     support: full
     platforms: linux
 options:
   unit:
-    description: The service. C(.service) may be left out.
+    description: The service. You may leave out C(.service).
     type: str
     required: true
   method:
     description:
-      - A regular expression that the native method's whole name has to fit, as C(class.method).
+      - A regular expression that must match the whole name of the native method, as C(class.method).
     type: str
     default: '.*'
   dumps:
-    description: How many thread dumps are taken of each JVM.
+    description: How many thread dumps to take of each JVM.
     type: int
     default: 10
   interval:
@@ -52,7 +52,7 @@ options:
     type: float
     default: 0.5
   timeout:
-    description: Seconds that a JVM may take for an answer.
+    description: Seconds that a JVM may take to answer.
     type: int
     default: 10
 notes:
@@ -62,7 +62,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: See which Java code stands in zlib's inflate
+- name: See which Java code is inside zlib's inflate
   offheap.profiler.java_stacks:
     unit: frontend
     method: 'java\.util\.zip\.Inflater\.inflate.*'
@@ -76,7 +76,7 @@ unit:
   type: str
   sample: frontend.service
 taken:
-  description: Number of thread dumps that were taken, of all the unit's JVMs together.
+  description: Number of thread dumps taken, over all the unit's JVMs.
   returned: success
   type: int
   sample: 10
@@ -87,7 +87,7 @@ stacks:
   elements: dict
   contains:
     count:
-      description: How often a thread stood there, over all thread dumps.
+      description: How often a thread was there, over all thread dumps.
       type: int
       sample: 7
     frames:
@@ -95,7 +95,7 @@ stacks:
       type: list
       elements: str
 problems:
-  description: Why JVMs of the unit were not asked to the end.
+  description: Why some JVMs of the unit gave no complete answer.
   returned: success
   type: list
   elements: str

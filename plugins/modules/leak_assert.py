@@ -8,12 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: leak_assert
-short_description: Fail when a unit leaks native memory, for pipelines
+short_description: Fail a pipeline if a unit leaks native memory
 version_added: 0.1.0
 description:
-  - Ranks the leaks of an archive over all hosts and restarts, and fails when one grows faster than O(max_growth), or is
-    not in O(baseline). Without either, every leak fails.
-  - Put it behind a soak test whose captures M(offheap.profiler.heap_fetch) has brought.
+  - Ranks the leaks of an archive across all hosts and restarts, and fails if one grows faster than O(max_growth) or is
+    not in O(baseline). Without these options, every leak fails.
+  - Run it after a soak test, once M(offheap.profiler.heap_fetch) has brought the captures.
   - Runs on the controller and connects to no host.
 author:
   - Offheap contributors (@offheap)
@@ -27,7 +27,7 @@ attributes:
     support: none
   check_mode:
     support: full
-    details: Judges, and writes neither O(record) nor anything into the archive.
+    details: Gives the verdict, but writes neither O(record) nor anything into the archive.
   diff_mode:
     support: none
   idempotent:
@@ -44,38 +44,38 @@ options:
   archive:
     description:
       - Directory of the archive on the controller.
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     required: true
   units:
-    description: Units to look at. C(.service) may be left out. All that the archive has, when the list is empty.
+    description: Units to look at. You may leave out C(.service). An empty list means all that the archive has.
     type: list
     elements: str
     default: []
   hosts:
-    description: Hosts to look at, by their names in the inventory. All that the archive has, when the list is empty.
+    description: Hosts to look at, by their names in the inventory. An empty list means all that the archive has.
     type: list
     elements: str
     default: []
   max_growth:
     description:
-      - Bytes per day, or with a unit, that a leak may grow on one host.
-      - A leak fails when the lower end of the 95 % interval of its rate is above that, so that sampling alone fails no
+      - How much a leak may grow per day on one host, in bytes or with a unit.
+      - A leak fails if the lower end of its rate's 95 % interval is above this, so that sampling alone fails no
         pipeline.
     type: bytes
   baseline:
-    description: A file that an earlier run has written with O(record). Leaks that are in it are known and do not fail,
-      unless they grow faster than O(max_growth).
+    description: A file that an earlier run wrote with O(record). Leaks in it are known, and fail only if they grow
+      faster than O(max_growth).
     type: path
   record:
-    description: A file to write the leaks to, as a baseline for later runs.
+    description: Write the leaks to this file, as a baseline for later runs.
     type: path
   min_span:
-    description: Seconds that the dumps of a process must span for a verdict.
+    description: How many seconds a process's dumps must span for a verdict.
     type: int
     default: 60
   require_verdict:
-    description: Fail also when no process could be judged, for example since there are too few dumps.
+    description: Also fail if no process could be judged, for example because there are too few dumps.
     type: bool
     default: true
 seealso:
@@ -89,7 +89,7 @@ EXAMPLES = r"""
     units: [frontend]
     max_growth: 1M
 
-- name: Stop a release that has a leak which the last one did not have
+- name: Stop a release that has a leak that the last one did not have
   offheap.profiler.leak_assert:
     archive: offheap/archive
     baseline: known-leaks.json
@@ -97,8 +97,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 leaks:
-  description: The leaks over all hosts and restarts, the fastest first, whether they are too much or not.
-  returned: when the archive could be read
+  description: The leaks across all hosts and restarts, the fastest first, whether they fail or not.
+  returned: if the archive could be read
   type: list
   elements: dict
   contains:
@@ -112,7 +112,7 @@ leaks:
       elements: str
       sample: [inflate, Java_java_util_zip_Inflater_inflateBytesBytes, "[jit]"]
     growth_bytes_per_day:
-      description: How fast it grows on all hosts together.
+      description: How fast it grows, summed over all hosts.
       type: int
       sample: 134217728
     growth_error:
@@ -120,11 +120,11 @@ leaks:
       type: int
       sample: 12582912
     hosts:
-      description: The hosts that have it, each with its rate in bytes per day.
+      description: The hosts that have it, with the rate of each in bytes per day.
       type: dict
       sample: {app1: 67108864, app2: 67108864}
     watched:
-      description: How many hosts of the unit could be judged.
+      description: How many of the unit's hosts could be judged.
       type: int
       sample: 40
     outliers:
@@ -133,31 +133,31 @@ leaks:
       elements: str
       sample: []
     processes:
-      description: In how many processes it was seen, those before restarts too.
+      description: In how many processes it was seen, including those before restarts.
       type: int
       sample: 3
     share:
-      description: Its part of the growth of the unit, from 0 to 1.
+      description: Its share of the unit's growth, from 0 to 1.
       type: float
       sample: 0.97
     first_seen:
-      description: When a dump first had any of it, in seconds since the epoch.
+      description: When a dump first showed it, in seconds since the epoch.
       type: float
       sample: 1761234567.25
     label:
-      description: The label with which it appeared (option O(offheap.profiler.heap_fetch#module:label)), empty where
-        no process with another label was seen without it before.
+      description: The label with which it appeared (option O(offheap.profiler.heap_fetch#module:label)). Empty if no
+        earlier process with another label was seen without it.
       type: str
       sample: "2.4.1"
 offences:
-  description: Why leaks are too much, one sentence for each.
-  returned: when the archive could be read
+  description: Why leaks fail, one sentence for each.
+  returned: if the archive could be read
   type: list
   elements: str
   sample: ["frontend.service: inflate ← [jit] grows by 64.0 MiB/day, more than 1.0 MiB/day"]
 judged:
   description: How many processes could be judged.
-  returned: when the archive could be read
+  returned: if the archive could be read
   type: int
   sample: 2
 """

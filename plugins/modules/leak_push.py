@@ -11,10 +11,10 @@ module: leak_push
 short_description: Send profiles to Pyroscope, and growth to Prometheus
 version_added: 0.1.0
 description:
-  - Sends the profiles of an archive to Grafana Pyroscope (C(/ingest), pprof), each once, and writes growth and totals
-    for the textfile collector of Prometheus' node_exporter.
-  - The archive remembers what a server has been sent. What could not be sent is sent by the next run.
-  - Runs on the controller and connects to no host but the server.
+  - Sends each profile of an archive to Grafana Pyroscope once (C(/ingest), pprof), and writes growth and totals for the
+    textfile collector of Prometheus' node_exporter.
+  - The archive remembers what each server was sent. The next run sends what could not be sent.
+  - Runs on the controller and connects only to the server.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -27,7 +27,7 @@ attributes:
     support: none
   check_mode:
     support: full
-    details: Says how many profiles would be sent. Nothing is sent or written.
+    details: Says how many profiles would be sent. Sends and writes nothing.
   diff_mode:
     support: none
   idempotent:
@@ -45,27 +45,27 @@ options:
   archive:
     description:
       - Directory of the archive on the controller.
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     required: true
   units:
-    description: Units to send. C(.service) may be left out. All that the archive has, when the list is empty.
+    description: Units to send. You may leave out C(.service). An empty list means all that the archive has.
     type: list
     elements: str
     default: []
   hosts:
-    description: Hosts to send, by their names in the inventory. All that the archive has, when the list is empty.
+    description: Hosts to send, by their names in the inventory. An empty list means all that the archive has.
     type: list
     elements: str
     default: []
   pyroscope_url:
     description:
-      - Where Pyroscope, or what receives for it, is reached. Nothing is sent without it.
+      - The address of Pyroscope, or of what receives for it. Without it, nothing is sent.
       - A profile's series is the unit's name, with C(host), C(process) and C(version) (the label of
         M(offheap.profiler.heap_fetch)) as labels.
     type: str
   pyroscope_tenant:
-    description: The tenant, for the header C(X-Scope-OrgID). Without it there is no such header.
+    description: The tenant, for the header C(X-Scope-OrgID). Without it, the header is left out.
     type: str
     default: ""
   pyroscope_headers:
@@ -73,22 +73,22 @@ options:
     type: dict
     default: {}
   attempts:
-    description: How often a profile is sent while the server cannot be reached, is busy (429) or broken (5xx).
+    description: How often to try to send a profile while the server is unreachable, busy (429) or broken (5xx).
     type: int
     default: 4
   timeout:
-    description: Seconds after which an attempt is given up.
+    description: Seconds after which to give up an attempt.
     type: int
     default: 30
   max_profiles:
-    description: At most so many profiles are sent in one run, the newest of each process first.
+    description: The largest number of profiles to send in one run, the newest of each process first.
     type: int
     default: 100
   textfile:
-    description: A file to write for the textfile collector. Its name has to end with C(.prom).
+    description: A file to write for the textfile collector. Its name must end with C(.prom).
     type: path
   required:
-    description: Fail when something cannot be sent or written. Else there is a warning, and the play goes on.
+    description: Fail if something cannot be sent or written. Otherwise the task warns and the play goes on.
     type: bool
     default: false
 seealso:
@@ -111,7 +111,7 @@ pushed:
   type: int
   sample: 12
 left:
-  description: How many profiles the server does not have yet.
+  description: How many profiles the server still lacks.
   returned: always
   type: int
   sample: 0

@@ -13,15 +13,15 @@ version_added: 0.1.0
 description:
   - Reads the captures that M(offheap.profiler.heap_fetch) has brought, says for each unit on each host whether it
     leaks native memory, how fast, and through which code path, and writes a table, folded stacks and a flame graph.
-  - Writes one page for all of them, C(report.html), which needs no network. It has each host's growth, its suspects,
-    where its resident memory is, and a flame graph that can be moved in time and compared with another time, another
-    host or version. The same stands in C(report.txt), for a ticket, and C(report.json), for other programs.
+  - Writes one page for all of them, C(report.html), which needs no network. It shows each host's growth, its suspects,
+    where its resident memory is, and a flame graph that moves in time and compares times, hosts and versions.
+    C(report.txt) holds the same for a ticket, and C(report.json) for other programs.
   - Runs on the controller and connects to no host. One task for V(localhost) reports on the whole archive.
   - jemalloc's samples are unbiased record by record. All numbers are estimates, and every C(±) is the 95 % interval
-    that sampling makes.
-  - A leak is memory that grows steadily, in the later part of the time too. What a program takes at its start, a cache
-    that fills up, and memory that is taken and given back are not called leaks.
-  - Processes are never mixed. After a restart, the newest process that has been watched long enough decides.
+    due to sampling.
+  - A leak is memory that grows steadily, and still does in the later part of the time. What a program allocates at its
+    start, a cache that fills up, and memory that is allocated and freed again are not leaks.
+  - Processes are never mixed. After a restart, the newest process that was watched long enough decides.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -34,7 +34,7 @@ attributes:
     support: none
   check_mode:
     support: full
-    details: Analyses and tells the verdicts, and which files would change. Nothing is written.
+    details: Analyses the captures and says the verdicts and which files would change. Writes nothing.
   diff_mode:
     support: partial
     details: Names the files that are written, without their contents.
@@ -53,58 +53,58 @@ options:
   archive:
     description:
       - Directory of the archive on the controller.
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     required: true
   dest:
     description:
-      - Directory for the reports, on the controller. It is made when it does not exist.
-      - It gets C(report.html), C(report.json) and C(report.txt).
-      - For each unit and host it gets C(UNIT/HOST.txt), C(UNIT/HOST.folded) and C(UNIT/HOST.html).
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+      - Directory for the reports, on the controller. It is created if missing.
+      - It receives C(report.html), C(report.json) and C(report.txt).
+      - For each unit and host it receives C(UNIT/HOST.txt), C(UNIT/HOST.folded) and C(UNIT/HOST.html).
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     default: offheap/report
   units:
-    description: Units to report on. C(.service) may be left out. All that the archive has, when the list is empty.
+    description: Units to report on. You may leave out C(.service). An empty list means all that the archive has.
     type: list
     elements: str
     default: []
   hosts:
-    description: Hosts to report on, by their names in the inventory. All that the archive has, when the list is empty.
+    description: Hosts to report on, by their names in the inventory. An empty list means all that the archive has.
     type: list
     elements: str
     default: []
   top:
-    description: How many suspects of each report are named.
+    description: How many suspects each report names.
     type: int
     default: 5
   min_span:
     description:
-      - Seconds that the dumps of a process must span for a verdict.
-      - The longer a process was watched, the smaller the leaks that can be seen. A minute shows only large ones.
+      - How many seconds a process's dumps must span for a verdict.
+      - The longer a process is watched, the smaller the leaks that show. A minute shows only large ones.
     type: int
     default: 60
   force:
-    description: Replace reports that are there already. When V(false), only missing ones are written.
+    description: Replace existing reports. If V(false), only missing ones are written.
     type: bool
     default: true
   show:
-    description: Print the summary while the task runs, whatever the verbosity.
+    description: Print the summary while the task runs, at any verbosity.
     type: bool
     default: true
   hints:
     description:
       - YAML files with causes of leaks that you know of, in the form that C(plugins/plugin_utils/leaks/hints.yml)
-        describes. They come before those that the collection knows.
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+        describes. They take precedence over those that the collection knows.
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: list
     elements: path
     default: []
   triage:
     description:
-      - Directory of the looks that the role P(offheap.profiler.triage#role) has taken. Where it is there, the fleet's
-        page shows their verdicts too.
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+      - Directory of the looks that the role P(offheap.profiler.triage#role) has taken. If it exists, the fleet's page
+        shows their verdicts too.
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     default: offheap/triage
 seealso:
@@ -122,12 +122,12 @@ EXAMPLES = r"""
         dest: offheap/report
       register: leaks
 
-    - name: Stop when a frontend leaks
+    - name: Stop if a frontend leaks
       ansible.builtin.assert:
         that: leaks.reports | selectattr('verdict', 'equalto', 'leak') | length == 0
         fail_msg: "{{ leaks.summary | join('\n') }}"
 
-- name: Say what leaks in one unit on two hosts, which were watched for a day
+- name: Say what leaks in one unit on two hosts that were watched for a day
   hosts: localhost
   gather_facts: false
   tasks:
@@ -146,7 +146,7 @@ dest:
   type: str
   sample: /home/ops/fleet/offheap/report
 files:
-  description: Paths of C(page), C(json) and C(text), the report on all hosts. Empty where there is nothing to report.
+  description: Paths of C(page), C(json) and C(text), the report on all hosts. Empty if there is nothing to report.
   returned: success
   type: dict
   sample:
@@ -168,7 +168,7 @@ reports:
       type: str
       sample: app1
     verdict:
-      description: V(leak), V(no-leak), or V(cannot-tell) where there is too little to judge by.
+      description: V(leak), V(no-leak), or V(cannot-tell) if there is too little to judge by.
       type: str
       sample: leak
     reason:
@@ -176,7 +176,7 @@ reports:
       type: str
       sample: 2 code paths grow steadily over 3 h and 42 dumps
     growth_bytes_per_day:
-      description: How fast the suspects grow together. Without a suspect, the trend of all live memory.
+      description: How fast all suspects together grow. Without a suspect, the trend of all live memory.
       type: int
       sample: 67108864
     growth_error:
@@ -211,11 +211,11 @@ reports:
           type: int
           sample: 13421772
         stacks:
-          description: How many different stacks, compared by function, are taken together here.
+          description: How many different stacks, compared by function, are summed up here.
           type: int
           sample: 1
         hints:
-          description: Known causes that this path looks like, each with C(id), C(title), C(check) and C(link).
+          description: Known causes that this path resembles, each with C(id), C(title), C(check) and C(link).
           type: list
           elements: dict
           sample:
@@ -224,22 +224,22 @@ reports:
               check: Find the streams that are opened in the method that calls this, and close them.
               link: https://bugs.openjdk.org/browse/JDK-5072161
     process:
-      description: The process that the verdict is about, empty where there is none.
+      description: The process that the verdict is about. Empty if there is none.
       type: str
       sample: 1234-1a2b3c4d
     captures:
-      description: How many captures the archive has of this unit on this host.
+      description: How many captures of this unit on this host the archive has.
       type: int
       sample: 42
     files:
-      description: Paths of C(text), C(folded) and C(flamegraph). Empty where no capture could be read.
+      description: Paths of C(text), C(folded) and C(flamegraph). Empty if no capture could be read.
       type: dict
       sample:
         text: /home/ops/fleet/offheap/report/frontend.service/app1.txt
         folded: /home/ops/fleet/offheap/report/frontend.service/app1.folded
         flamegraph: /home/ops/fleet/offheap/report/frontend.service/app1.html
 summary:
-  description: The reports as lines for people.
+  description: The reports as lines of text.
   returned: success
   type: list
   elements: str

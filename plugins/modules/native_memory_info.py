@@ -8,18 +8,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: native_memory_info
-short_description: Where the memory of units and processes is, by class of mapping, and what their JVM says of it
+short_description: Show where the memory of units and processes is, by class of mapping, and what their JVM says about it
 version_added: 0.1.0
 description:
-  - Reads the memory map of each process and puts every mapping into one class, as an expert does with C(pmap -X).
-    The classes are RV(samples[].processes[].classes). Their resident bytes add up to the resident set.
-  - Counts how much of glibc's malloc heaps is in use, from the headers of its chunks.
+  - Reads the memory map of each process and assigns every mapping to one class, as an expert does with C(pmap -X).
+    RV(samples[].processes[].classes) lists the classes. Their resident bytes add up to the resident set.
+  - Also counts how much of glibc's heaps is in use, from the headers of their chunks.
   - Asks a HotSpot JVM over its attach socket, as its own user, for what C(jcmd) calls low impact. One that does not
-    answer in time is left alone, and a process that is no HotSpot JVM never gets a signal.
+    answer in time is left alone, and a process that is not a HotSpot JVM never gets a signal.
   - Changes nothing, stops nothing, and needs no restart.
-  - Without the right to look into a process, what can be read is there, and the rest is named in
+  - Without the right to look into a process, returns what can be read, and names the rest in
     RV(samples[].processes[].not_readable).
-  - P(offheap.profiler.triage#role) takes two of these and says what kind of growth it is.
+  - P(offheap.profiler.triage#role) takes two such samples and says what kind of growth it is.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -43,22 +43,22 @@ attributes:
     platforms: linux
 options:
   units:
-    description: Service units, all of whose processes are looked at. C(.service) may be left out.
+    description: Service units whose processes to look at. You may leave out C(.service).
     type: list
     elements: str
     default: []
   pids:
-    description: Processes to look at besides.
+    description: Further processes to look at.
     type: list
     elements: int
     default: []
   keep:
     description:
       - Directory on the controller in which to keep the samples, for M(offheap.profiler.triage_report).
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: str
   jvm_timeout:
-    description: How many seconds a JVM may take for an answer.
+    description: How many seconds a JVM may take to answer.
     type: int
     default: 5
 seealso:
@@ -66,12 +66,12 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Where is the memory of the frontend?
+- name: Show where the frontend's memory is
   offheap.profiler.native_memory_info:
     units: [frontend]
   register: memory
 
-- name: Keep that, to see later what has grown
+- name: Keep samples, to see later what has grown
   offheap.profiler.native_memory_info:
     units: [frontend, worker]
     keep: offheap/triage
@@ -79,7 +79,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 samples:
-  description: One for each unit and pid.
+  description: One sample for each unit and pid.
   type: list
   elements: dict
   returned: success
@@ -92,16 +92,16 @@ samples:
       description: When it was taken, in seconds since the epoch.
       type: float
     boot_id:
-      description: The random id of the host's boot. With a pid and its start it names one process.
+      description: The random id of the host's boot. Together with pid and start it identifies one process.
       type: str
     problem:
-      description: Why there is nothing to look at; null where there is.
+      description: Why there is nothing to look at. Null if there is something.
       type: str
     cgroup:
       description:
-        - Of the unit's control group C(current), C(peak), C(limit), C(high) and C(swap) in bytes, C(oom_kills), and
+        - The unit's control group, with C(current), C(peak), C(limit), C(high) and C(swap) in bytes, C(oom_kills), and
           C(pressure), the percentage of the last minute that some or all processes waited for memory.
-        - Null is what the host does not tell, and no limit.
+        - Null means that the host does not say, or that there is no limit.
       type: dict
     crashes:
       description:
@@ -133,13 +133,13 @@ samples:
           description: Number of open files.
           type: int
         rss:
-          description: Resident bytes, as the memory map adds up where it can be read.
+          description: Resident bytes, added up from the memory map if that can be read.
           type: int
         rss_peak:
-          description: The most there ever was of it (C(VmHWM)).
+          description: The highest RSS so far (C(VmHWM)).
           type: int
         rss_anon:
-          description: Of it anonymous memory. C(rss_file) and C(rss_shmem) are files and shared memory.
+          description: The anonymous part of the RSS. C(rss_file) and C(rss_shmem) are files and shared memory.
           type: int
         pss:
           description: Resident bytes with shared pages divided among those that share them.
@@ -153,8 +153,8 @@ samples:
         classes:
           description:
             - For each of C(java-heap), C(code-cache), C(metaspace), C(thread-stacks), C(malloc-heap), C(glibc-arenas),
-              C(malloc-mmapped), C(other-malloc), C(mapped-files), C(shared-memory), C(jit) and C(unknown) the bytes
-              C(reserved), C(resident) and C(swap) and the number of C(mappings). Null when the map cannot be read.
+              C(malloc-mmapped), C(other-malloc), C(mapped-files), C(shared-memory), C(jit) and C(unknown), the bytes
+              C(reserved), C(resident) and C(swap) and the number of C(mappings). Null if the map cannot be read.
           type: dict
         largest:
           description: The ten mappings with the most resident memory.
@@ -165,8 +165,8 @@ samples:
           type: int
         malloc:
           description:
-            - For glibc's C(heap) and C(arenas) the bytes C(resident), C(used) and kept C(free), and how many bytes of
-              chunks were C(seen) to tell. Null where that cannot be read.
+            - For glibc's C(heap) and C(arenas), the bytes C(resident), C(used) and kept C(free), and how many bytes of
+              chunks were C(seen) to find out. Null if that cannot be read.
           type: dict
         exe:
           description: The executable.
@@ -175,10 +175,10 @@ samples:
           description: One of V(jemalloc), V(tcmalloc), V(mimalloc), V(libc), V(unknown).
           type: str
         library:
-          description: The allocator's library, when it is one of its own.
+          description: The allocator's library, if it is a separate one.
           type: str
         preloaded:
-          description: Whether it was preloaded.
+          description: Whether the library was preloaded.
           type: bool
         libc_version:
           description: Version of the host's C library.
@@ -194,11 +194,11 @@ samples:
         jvm:
           description:
             - C(version), C(flags), C(heap_used), C(heap_committed), C(heap_after_collection), C(collections),
-              C(metaspace), C(code_cache), C(threads), C(classes), C(nmt) and C(native_heap), sizes in bytes. Null for
-              what is no HotSpot JVM, empty for one that did not answer.
-            - C(nmt) is native memory tracking, with the bytes C(committed) in all and by C(categories), and by how much
-              RSS is beyond. Null where it was not switched on with C(-XX:NativeMemoryTracking=summary) at the start.
-            - C(native_heap) are glibc's own numbers, from JDK 21 on.
+              C(metaspace), C(code_cache), C(threads), C(classes), C(nmt) and C(native_heap), sizes in bytes. Null if
+              the process is not a HotSpot JVM, empty if the JVM did not answer.
+            - C(nmt) is native memory tracking, with the bytes C(committed) in total and by C(categories), and by how much
+              RSS exceeds them. Null if it was not switched on at the start with C(-XX:NativeMemoryTracking=summary).
+            - C(native_heap) holds glibc's own numbers, from JDK 21 on.
           type: dict
         not_readable:
           description: What could not be read, and why.

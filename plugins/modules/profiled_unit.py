@@ -8,15 +8,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: profiled_unit
-short_description: Preload a profiling jemalloc into a systemd unit by a drop-in
+short_description: Preload a profiling jemalloc into a systemd unit with a drop-in
 version_added: 0.1.0
 description:
-  - Writes one drop-in, C(90-offheap.conf), for a service unit, and makes the directory for its dumps.
+  - Writes one drop-in, C(90-offheap.conf), for a service unit, and creates the directory for its dumps.
     The unit's own settings stay in force. An existing C(LD_PRELOAD) stays behind ours, options that the unit
     already has in C(MALLOC_CONF) stay unless O(malloc_conf) names them, and the sandbox is opened for the dumps only.
-  - Refuses what cannot work, with the reason and the way out, before anything is touched.
+  - Refuses what cannot work, with the reason and the way out, before it touches anything.
   - Does not restart the unit. RV(restart_needed) says whether its processes differ from what is written. The role
-    P(offheap.profiler.profiled_service#role) restarts, verifies and takes everything back when the unit suffers.
+    P(offheap.profiler.profiled_service#role) restarts the unit, verifies it, and rolls it back if it fails.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -33,12 +33,12 @@ attributes:
     platforms: linux
 options:
   unit:
-    description: The service unit. C(.service) may be left out.
+    description: The service unit. You may leave out C(.service).
     type: str
     required: true
   state:
     description:
-      - V(present) writes the drop-in, V(absent) removes it, wherever it lies, and nothing else.
+      - V(present) writes the drop-in. V(absent) removes it, wherever it is, and nothing else.
       - V(absent) needs none of the other options.
     type: str
     choices: [present, absent]
@@ -46,7 +46,7 @@ options:
   mode:
     description:
       - V(profile) preloads jemalloc with its profiler. V(swap) only changes the malloc, to see whether RSS differs.
-      - With V(swap) there is no agent, no runtime's option and no directory for dumps.
+      - With V(swap) there is no agent, no runtime option and no directory for dumps.
     type: str
     choices: [profile, swap]
     default: profile
@@ -60,21 +60,22 @@ options:
     type: path
   malloc_conf:
     description:
-      - Options for jemalloc by their own names, for example C(lg_prof_sample).
-      - C(prof) and C(prof_prefix) are set by the module.
-      - The names are checked against the options of the library's version.
+      - Options for jemalloc, by its own names, for example C(lg_prof_sample).
+      - The module sets C(prof) and C(prof_prefix) itself.
+      - It checks the names against the options of the library's version.
     type: dict
     default: {}
   version:
     description:
-      - Version of the library, to check O(malloc_conf) against when it is not on the target yet, as in check mode.
-      - Otherwise the library itself is asked.
+      - Version of the library, to check O(malloc_conf) against while the library is not on the target yet, as in check
+        mode.
+      - By default the library itself is asked.
     type: str
   agent:
     description:
       - Path of the agent's library on the target. It is preloaded behind jemalloc.
-      - Sampling then begins some seconds after the start of the process, and can be switched while it runs
-        (M(offheap.profiler.heap_control)).
+      - Sampling then begins some seconds after the start of the process, and M(offheap.profiler.heap_control) can
+        switch it while the process runs.
     type: path
   agent_settings:
     description: What the agent does.
@@ -82,18 +83,19 @@ options:
     suboptions:
       executable:
         description:
-          - The program in which the agent acts. Other processes of the unit inherit the preload, and are left alone.
-          - By default the one that runs as the unit's main process, or the largest one where that is a shell.
+          - The program in which the agent acts. Other processes of the unit inherit the preload, but the agent does
+            nothing in them.
+          - By default the program of the unit's main process or, if that is a shell, of its largest process.
         type: path
       start:
-        description: V(dormant) leaves sampling off until it is switched on.
+        description: V(dormant) leaves sampling off until somebody switches it on.
         type: str
         choices: [sampling, dormant]
         default: sampling
       unwinder:
         description:
-          - V(hybrid) goes on along frame pointers where unwind tables end, V(fp) uses frame pointers only, V(builtin)
-            is jemalloc's own.
+          - V(hybrid) follows frame pointers where unwind tables end, V(fp) uses only frame pointers, V(builtin) is
+            jemalloc's own unwinder.
         type: str
         choices: [hybrid, fp, builtin]
         default: hybrid
@@ -101,24 +103,24 @@ options:
         description: Seconds from the start of the process until sampling begins.
         type: int
       dump_seconds:
-        description: A dump every so many seconds; V(0) for none.
+        description: Seconds between two dumps. V(0) takes none.
         type: int
       stats_seconds:
-        description: Memory statistics every so many seconds; V(0) for none.
+        description: Seconds between two records of memory statistics. V(0) writes none.
         type: int
       keep_files:
-        description: How many dumps the spool may hold. The first, the newest and log-spaced ones between stay.
+        description: How many dumps the spool may hold. The first, the newest and log-spaced ones between them stay.
         type: int
       keep_bytes:
         description: How many bytes of dumps the spool may hold.
         type: int
       minimum_free:
-        description: No dump is written that would leave less than so many bytes free.
+        description: How many bytes must stay free. A dump that would leave less is not written.
         type: int
   runtime:
     description:
-      - The language runtime, whose frames are made visible by an option of its own (for a JVM
-        C(-XX:+PreserveFramePointer) through C(JAVA_TOOL_OPTIONS), for example). What the unit already sets stays.
+      - The language runtime. It gets options that make its frames visible, for example a JVM gets
+        C(-XX:+PreserveFramePointer) through C(JAVA_TOOL_OPTIONS). What the unit already sets stays.
       - V(auto) looks at the running process.
     type: str
     choices: [auto, jvm, python, node, dotnet, native]
@@ -130,21 +132,21 @@ options:
     choices: [frame-pointers, interpreted-frames, memory-tracking, perf-map]
     default: []
   until_reboot:
-    description: Write the drop-in below C(/run), so that a reboot ends the profiling, instead of below C(/etc).
+    description: Write the drop-in below C(/run) instead of C(/etc), so that a reboot ends the profiling.
     type: bool
     default: false
   min_free_mib:
-    description: Refuse when the file system of the dumps has less than this free, in MiB.
+    description: Refuse if the file system of the dumps has less than this free, in MiB.
     type: int
     default: 512
   purge_spool:
     description:
       - With O(state=absent), also remove the directory of the dumps.
-      - Refused while it holds dumps that were not collected.
+      - Refuses while it holds dumps that were not collected.
     type: bool
     default: false
   discard_dumps:
-    description: With O(purge_spool=true), remove dumps that were not collected too.
+    description: With O(purge_spool=true), also remove dumps that were not collected.
     type: bool
     default: false
 seealso:
@@ -186,7 +188,7 @@ environment:
     LD_PRELOAD: /opt/offheap/jemalloc/5.3.0-4f2c8a1e/lib/libjemalloc.so.2
     MALLOC_CONF: prof:true,lg_prof_sample:19,prof_prefix:/var/lib/offheap/frontend.service/jeprof
 restart_needed:
-  description: Whether running processes of the unit differ from what is written.
+  description: Whether the unit's running processes differ from what is written.
   type: bool
   returned: success
 active:
@@ -199,7 +201,7 @@ spool:
   returned: success
   sample: /var/lib/offheap/frontend.service
 refusal:
-  description: Short name of the reason, when the module refuses.
+  description: Short name of the reason, if the module refuses.
   type: str
   returned: when refused
   sample: static-binary

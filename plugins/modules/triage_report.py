@@ -14,9 +14,9 @@ description:
   - Reads the samples that P(offheap.profiler.triage#role) has kept, says for each unit on each host what grows, how
     fast, and what to do next, and writes that as JSON.
   - Runs on the controller and connects to no host. One task for V(localhost) reports on the whole fleet.
-  - The growth is that of one process between two looks. Once a process has been watched while it was older than ten
-    minutes, what it did before does not count.
-  - The rules are a table in C(plugins/plugin_utils/triage/rules.py), which C(docs/triage.md) explains.
+  - Growth is that of one process between two looks. Once there are two looks at a process from when it was older than
+    ten minutes, its earlier looks do not count.
+  - C(docs/triage.md) explains the rules, which are a table in C(plugins/plugin_utils/triage/rules.py).
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -29,7 +29,7 @@ attributes:
     support: none
   check_mode:
     support: full
-    details: Tells the verdicts, and writes nothing.
+    details: Says the verdicts and writes nothing.
   diff_mode:
     support: none
   idempotent:
@@ -42,24 +42,24 @@ options:
   samples:
     description:
       - Directory of the samples on the controller.
-      - A relative path begins at the directory that C(ansible-playbook) was started in.
+      - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     default: offheap/triage
   dest:
-    description: The file for the verdicts, on the controller. By default C(verdicts.json) in O(samples).
+    description: File for the verdicts, on the controller. By default C(verdicts.json) in O(samples).
     type: path
   units:
-    description: Units to report on. C(.service) may be left out. All that there are, when the list is empty.
+    description: Units to report on. You may leave out C(.service). An empty list means all of them.
     type: list
     elements: str
     default: []
   hosts:
-    description: Hosts to report on, by their names in the inventory. All that there are, when the list is empty.
+    description: Hosts to report on, by their names in the inventory. An empty list means all of them.
     type: list
     elements: str
     default: []
   show:
-    description: Print the table while the task runs, whatever the verbosity.
+    description: Print the table while the task runs, at any verbosity.
     type: bool
     default: true
 seealso:
@@ -76,7 +76,7 @@ EXAMPLES = r"""
       offheap.profiler.triage_report:
       register: triage
 
-    - name: Stop when a frontend leaks native memory
+    - name: Stop if a frontend leaks native memory
       ansible.builtin.assert:
         that: triage.verdicts | selectattr('verdict', 'equalto', 'native-leak') | length == 0
         fail_msg: "{{ triage.summary | join('\n') }}"
@@ -115,10 +115,10 @@ verdicts:
       description: What to do next, in one sentence.
       type: str
     source:
-      description: Where the rule is from.
+      description: Where the rule comes from.
       type: str
     pid:
-      description: The process that was judged. Null where there is none.
+      description: The process that was judged. Null if there is none.
       type: int
     rss:
       description: Its resident bytes at the last look.
@@ -134,11 +134,11 @@ verdicts:
       description: The same for each part of the resident set.
       type: dict
     notes:
-      description: Agents in the JVM, how the service has died before, and what could not be read.
+      description: Agents in the JVM, earlier crashes of the service, and what could not be read.
       type: list
       elements: str
 summary:
-  description: The table as lines for people.
+  description: The table as lines of text.
   returned: success
   type: list
   elements: str

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: unit_health
-short_description: Watch whether a systemd unit stays up, and what its processes have mapped
+short_description: Check that a systemd unit stays up, and what its processes have mapped
 version_added: 0.1.0
 description:
   - Waits until the unit is active and its processes have O(mapped) in their memory, or nothing of ours (O(clean)),
     and then watches it for O(seconds).
-  - C(systemctl restart) returns success for a C(Type=simple) service that dies a moment later, and a library that
-    cannot be preloaded is skipped with a line in the journal. So this looks at the processes themselves.
-  - Fails when the unit is restarted (by systemd or anybody), stops, or when the processes are not as asked for.
-    The message ends with the unit's last lines in the journal.
+  - C(systemctl restart) succeeds for a C(Type=simple) service that dies a moment later, and the loader skips a library
+    that it cannot preload with just a line in the journal. So this module looks at the processes themselves.
+  - Fails if the unit stops, is restarted (by systemd or anybody), or its processes are not as required. The message
+    ends with the unit's last lines in the journal.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -34,22 +34,22 @@ attributes:
     platforms: linux
 options:
   unit:
-    description: The service unit. C(.service) may be left out.
+    description: The service unit. You may leave out C(.service).
     type: str
     required: true
   seconds:
-    description: How long the unit has to stay as it is.
+    description: How long the unit must stay up, in seconds.
     type: int
     default: 15
   timeout:
-    description: How long to wait, in seconds, until the unit is active and its processes are as asked for.
+    description: How long to wait until the unit is active and its processes are as required, in seconds.
     type: int
     default: 60
   mapped:
-    description: A library that the unit's main process (without one, each of its processes) must have mapped.
+    description: A library that the unit's main process must have mapped (without a main process, each of its processes).
     type: path
   clean:
-    description: No process of the unit may run under our preload, or have a file below C(/opt/offheap) mapped.
+    description: Require that no process of the unit runs under our preload or has a file below C(/opt/offheap) mapped.
     type: bool
     default: false
 seealso:
@@ -76,7 +76,7 @@ pids:
   elements: int
   returned: success
 watched:
-  description: For how many seconds the unit was watched.
+  description: How many seconds the unit was watched.
   type: int
   returned: success
 """
