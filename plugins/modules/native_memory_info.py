@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: native_memory_info
-short_description: Show where the memory of units and processes is, by class of mapping, and what their JVM says about it
+short_description: Show where the memory of units and processes is, by class of mapping, and what the JVM says
 version_added: 0.1.0
 description:
   - Reads the memory map of each process and assigns every mapping to one class, as an expert does with C(pmap -X).
@@ -196,8 +196,8 @@ samples:
             - C(version), C(flags), C(heap_used), C(heap_committed), C(heap_after_collection), C(collections),
               C(metaspace), C(code_cache), C(threads), C(classes), C(nmt) and C(native_heap), sizes in bytes. Null if
               the process is not a HotSpot JVM, empty if the JVM did not answer.
-            - C(nmt) is native memory tracking, with the bytes C(committed) in total and by C(categories), and by how much
-              RSS exceeds them. Null if it was not switched on at the start with C(-XX:NativeMemoryTracking=summary).
+            - C(nmt) is native memory tracking, with the bytes C(committed) in total and by C(categories), and how
+              far RSS exceeds them. Null if it was not switched on at the start with C(-XX:NativeMemoryTracking=summary).
             - C(native_heap) holds glibc's own numbers, from JDK 21 on.
           type: dict
         not_readable:

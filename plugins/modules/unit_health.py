@@ -46,7 +46,7 @@ options:
     type: int
     default: 60
   mapped:
-    description: A library that the unit's main process must have mapped (without a main process, each of its processes).
+    description: A library that the unit's main process must have mapped (without one, each of its processes).
     type: path
   clean:
     description: Require that no process of the unit runs under our preload or has a file below C(/opt/offheap) mapped.
