@@ -197,7 +197,7 @@ samples:
               C(metaspace), C(code_cache), C(threads), C(classes), C(nmt) and C(native_heap), sizes in bytes. Null if
               the process is not a HotSpot JVM, empty if the JVM did not answer.
             - C(nmt) is native memory tracking, with the bytes C(committed) in total and by C(categories), and how
-              far RSS exceeds them. Null if it was not switched on at the start with C(-XX:NativeMemoryTracking=summary).
+              far RSS exceeds them. Null if the JVM was started without C(-XX:NativeMemoryTracking=summary).
             - C(native_heap) holds glibc's own numbers, from JDK 21 on.
           type: dict
         not_readable:
