@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Lines of /proc/<pid>/maps: read here and nowhere else, whether the kernel gives them or a dump has a copy.
+
+Format: proc_pid_maps(5).
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+
+#: A line, as a pattern for bytes: start, end, permissions, offset, device, inode, path or None.
+LINE = (
+    rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([-r][-w][-x][-sp]) ([0-9a-f]{1,16}) "
+    rb"([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20})(?: +([^\n]*))?"
+)
+_LINE = re.compile(LINE + rb"\Z")
+_DELETED = b" (deleted)"
+# Names that begin like a path and are none: memory that processes share, and what drivers and the kernel map.
+_SHARED = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV", "[anon_shmem:")
+_FILE_LESS = (*_SHARED, "//anon", "/anon_hugepage", "/[aio]", "[anon", "[heap", "[stack")
+
+
+class MapsError(OffheapError):
+    """A text is not what the kernel writes into maps. The message says which line."""
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """A piece of a process's memory. C(end) is exclusive; C(path) is "" for anonymous memory and without " (deleted)".
+
+    C(device) ("major:minor" in hex) and C(inode) tell one file from another at the same path; whoever compares
+    mappings compares what they map, and passes over these.
+    """
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    path: str
+    deleted: bool
+    device: str = field(default="", compare=False)
+    inode: int = field(default=0, compare=False)
+
+    @property
+    def executable(self) -> bool:
+        return "x" in self.permissions
+
+    @property
+    def file_less(self) -> bool:
+        """Whether it is memory without a file: anonymous, shared, a heap or a stack; code in it was compiled there."""
+        return is_file_less(self.path)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it maps a file that has a path."""
+        return self.inode != 0 and self.path.startswith("/") and not self.file_less
+
+    @property
+    def range_name(self) -> str:
+        """Its name in /proc/<pid>/map_files."""
+        return f"{self.start:x}-{self.end:x}"
+
+
+def is_file_less(path: str) -> bool:
+    """Whether a mapping of this name is memory without a file. The kernel's own [vdso] and [vsyscall] are not."""
+    return not path or path.startswith(_FILE_LESS)
+
+
+def is_shared(path: str) -> bool:
+    """Whether a mapping of this name is memory without a file that several processes can share."""
+    return path.startswith(_SHARED)
+
+
+def parse_line(line: bytes) -> Mapping:
+    """One line, without its newline. Raises MapsError when it is none.
+
+    In a path the kernel writes a newline as C(\\012) and leaves everything else as it is, spaces included.
+    """
+    match = _LINE.match(line)
+    if not match:
+        raise MapsError(f"not a line of maps: {line[:200]!r}")
+    start, end, permissions, offset, device, inode, path = match.groups()
+    name, deleted = split_path(path or b"")
+    return Mapping(
+        int(start, 16),
+        int(end, 16),
+        sys.intern(permissions.decode("ascii")),
+        int(offset, 16),
+        name,
+        deleted,
+        sys.intern(device.decode("ascii")),
+        int(inode),
+    )
+
+
+def split_path(path: bytes) -> tuple[str, bool]:
+    """The path of a line, bytes that are not UTF-8 as os.fsdecode has them, and whether the file is deleted."""
+    deleted = path.endswith(_DELETED)
+    if deleted:
+        path = path[: -len(_DELETED)]
+    return os.fsdecode(path.replace(b"\\012", b"\n")), deleted
+
+
+def parse(text: bytes) -> list[Mapping]:
+    """All lines of a text, by address. Raises MapsError for a line that is none."""
+    return [parse_line(line) for line in text.split(b"\n") if line]

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Names of dumps: what jemalloc writes is read, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+
+
+@given(st.integers(0, 1 << 32), st.integers(0, 10**9 - 1), st.sampled_from(["i0", "i7", "m3", "u12", "f", "f3"]))
+@pytest.mark.parametrize("namespace", ["", "4026531836."])
+def test_parts(namespace: str, pid: int, sequence: int, cause: str) -> None:
+    assert dump_name.parse(f"jeprof.{namespace}{pid}.{sequence}.{cause}.heap") == (pid, sequence)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "x.heap",
+        "jeprof.heap",
+        "jeprof.12.0.i.heap",
+        "jeprof.12.0.x0.heap",
+        "jeprof.12.0.i0.heap\n",
+        "jeprof.12.0.i0.heap.json",
+        "jeprof.-1.0.i0.heap",
+        "jeprof.12345678901.0.i0.heap",
+        "a/jeprof.12.0.i0.heap",
+        "other.12.0.i0.heap",
+        "jeprof.١٢.0.i0.heap",
+    ],
+)
+def test_other_names(name: str) -> None:
+    assert dump_name.parse(name) is None

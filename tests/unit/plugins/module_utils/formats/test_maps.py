@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Lines of maps: what the kernel writes is read, whatever a path holds, and anything else is refused."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
+
+# The kernel writes a newline as \012, and of a path that has this text itself nobody can tell.
+PATHS = st.binary(max_size=60).map(lambda path: b"/" + path.replace(b"\0", b"").replace(b"\\012", b""))
+
+
+@given(
+    st.integers(0, (1 << 64) - 1),
+    st.integers(0, (1 << 64) - 1),
+    st.tuples(*map(st.sampled_from, ("r-", "w-", "x-", "ps"))).map("".join),
+    st.integers(0, (1 << 64) - 1),
+    PATHS,
+    st.booleans(),
+)
+def test_every_line_of_the_kernel_is_read(
+    start: int, end: int, permissions: str, offset: int, path: bytes, deleted: bool
+) -> None:
+    written = path.replace(b"\n", b"\\012") + (b" (deleted)" if deleted else b"")
+    line = b"%08x-%08x %s %08x fd:01 4711" % (start, end, permissions.encode(), offset)
+    mapping = maps.parse_line(line.ljust(73) + written)
+    if not deleted and path.endswith(b" (deleted)"):
+        return
+    assert mapping == maps.Mapping(start, end, permissions, offset, os.fsdecode(path), deleted)
+    assert (mapping.device, mapping.inode) == ("fd:01", 4711)
+    assert mapping.executable is ("x" in permissions)
+
+
+@pytest.mark.parametrize("line", [b"7f00-7f01 r-xp 00000000 00:00 0", b"7f00-7f01 r-xp 00000000 00:00 0 "])
+def test_anonymous_memory(line: bytes) -> None:
+    mapping = maps.parse_line(line)
+    assert mapping.path == "" and mapping.file_less and not mapping.is_file
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"7f00 r-xp 00000000 00:00 0",
+        b"7f00-7f01 rxxp 00000000 00:00 0",
+        b"7f00-7f01 r-xp 0 00:00",
+        b"7f00-7f01 r-xp 0 00:00 0\n",
+        b"7F00-7f01 r-xp 0 00:00 0",
+        b"12345678123456781-7f01 r-xp 0 00:00 0",
+        b"7f00-7f01 r-xp 0 00:00 0/lib",
+    ],
+)
+def test_what_is_no_line(line: bytes) -> None:
+    with pytest.raises(maps.MapsError):
+        maps.parse_line(line)
+
+
+def test_a_text() -> None:
+    text = b"1000-2000 r--p 0 00:00 0\n2000-3000 r-xp 1000 08:01 7   /lib/libc.so\n"
+    first, second = maps.parse(text)
+    assert (first.end, second.path, second.range_name) == (0x2000, "/lib/libc.so", "2000-3000")
+    with pytest.raises(maps.MapsError, match="nonsense"):
+        maps.parse(text + b"nonsense\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "file_less", "shared"),
+    [
+        ("", True, False),
+        ("[heap]", True, False),
+        ("[stack]", True, False),
+        ("[stack:12]", True, False),
+        ("[anon:v8]", True, False),
+        ("[anon_shmem:x]", True, True),
+        ("//anon", True, False),
+        ("/anon_hugepage", True, False),
+        ("/[aio]", True, False),
+        ("/memfd:doublemapper", True, True),
+        ("/dev/zero", True, True),
+        ("/dev/shm/x", True, True),
+        ("/SYSV00000000", True, True),
+        ("[vdso]", False, False),
+        ("/usr/lib/libc.so.6", False, False),
+        ("/memory.so", False, False),
+    ],
+)
+def test_memory_without_a_file(path: str, file_less: bool, shared: bool) -> None:
+    assert maps.is_file_less(path) is file_less
+    assert maps.is_shared(path) is shared
+    mapping = maps.Mapping(0, 1, "r-xp", 0, path, False, "08:01", 7)
+    assert mapping.is_file is (not file_less and path.startswith("/"))
