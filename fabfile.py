@@ -166,7 +166,7 @@ def dump(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE, rows: int = 15) 
         done = session.ask("control", 120.0, unit=unit, parameters={"command": "dump"})
         names = {Path(str(one["path"])).name for one in done["dumps"]}
         brought = collecting.collect(host, session, store, [unit], steps.came)
-        return [capture for capture in brought.captures if capture.facts["dump"]["name"] in names]
+        return [capture for capture in brought.captures if capture.facts.dump.name in names]
 
     outcomes, failed = hosts.ask("dumping", work)
     captures = [capture for outcome in outcomes for capture in outcome.result or []]

@@ -19,6 +19,7 @@ from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.formats.capture_facts import CaptureFacts
 from ..plugin_utils.archive.archive import Archive, ArchiveError, zstandard_missing
 from ..plugin_utils.base.byte_size import as_text
 from ..plugin_utils.base.options import first_missing, from_here
@@ -240,15 +241,15 @@ class ActionModule(ActionBase):
         return f"{self._host}: {would}{of_units}, {as_text(result['bytes'])}{network}, {len(result['images'])} images"
 
 
-def _brief(facts: dict[str, Any]) -> dict[str, Any]:
+def _brief(facts: CaptureFacts) -> dict[str, Any]:
     """A capture as the task's result shows it."""
     return {
-        "unit": facts["unit"],
-        "host": facts["host"],
-        "name": facts["dump"]["name"],
-        "process": facts["process"]["key"],
-        "size": facts["dump"]["size"],
-        "time": facts["dump"]["time"],
+        "unit": facts.unit,
+        "host": facts.host,
+        "name": facts.dump.name,
+        "process": facts.process.key,
+        "size": facts.dump.size,
+        "time": facts.dump.time,
     }
 
 

@@ -29,6 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
@@ -79,8 +80,8 @@ class Captures:
         return b"".join(lines)
 
 
-def facts(content: bytes, host: int, sequence: int) -> dict[str, Any]:
-    return {
+def facts(content: bytes, host: int, sequence: int) -> CaptureFacts:
+    written = {
         "format": 1,
         "host": f"app{host}",
         "unit": "service.service",
@@ -100,6 +101,7 @@ def facts(content: bytes, host: int, sequence: int) -> dict[str, Any]:
         },
         "images": [{"path": "/usr/lib/libservice.so", "build_id": BUILD_ID, "size": 100}],
     }
+    return CaptureFacts.from_json(written)
 
 
 def image(directory: Path) -> Path:

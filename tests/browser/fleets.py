@@ -5,9 +5,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import (
+    CaptureFacts,
+    DumpFacts,
+    ProcessFacts,
+)
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Point, judge
@@ -22,7 +28,7 @@ KNOWN = hints.load([])
 START = 1794900000.0
 STEP = 7200.0
 Stacks = dict[tuple[str, ...], float]
-Series = list[tuple[float, Stacks, dict[str, Any]]]
+Series = list[tuple[float, Stacks, CaptureFacts]]
 
 SERVE = ("java:Frontend.serveAsset", "java:Frontend.handleRequest", "java:com.sun.net.httpserver.Filter$Chain.doFilter")
 THREAD = (
@@ -78,7 +84,7 @@ def jvm(leaked: float, rng: random.Random, cache: float = 0.0) -> Stacks:
     return stacks
 
 
-def facts(live: float, other: float, version: str, java: bool = True, pid: int = 2211) -> dict[str, Any]:
+def facts(live: float, other: float, version: str, java: bool = True, pid: int = 2211) -> CaptureFacts:
     """What came with a dump: memory statistics, and for a JVM its heap (``other`` MiB is the heap's use)."""
     allocated = live * 1.015
     active = allocated * 1.09
@@ -93,22 +99,24 @@ def facts(live: float, other: float, version: str, java: bool = True, pid: int =
         "metadata": 9 * MIB,
         "resident": round(resident),
     }
-    found: dict[str, Any] = {
-        "agent": {"memory": memory},
-        "process": {"pid": pid, "exe": "/usr/bin/java" if java else "/usr/sbin/edge-proxy", "start_time": START - 900},
-        "images": [],
-        "label": version,
+    nmt = {"Class": 9, "Metaspace": 61, "Code": 48, "Thread": 22, "GC": 23}
+    jvm = {
+        "heap_resident": heap,
+        "heap_used": round(other * MIB),
+        "heap_committed": heap,
+        "metaspace": 70 * MIB,
+        "nmt": {name: size * MIB for name, size in nmt.items()},
     }
-    if java:
-        nmt = {"Class": 9, "Metaspace": 61, "Code": 48, "Thread": 22, "GC": 23}
-        found["jvm"] = {
-            "heap_resident": heap,
-            "heap_used": round(other * MIB),
-            "heap_committed": heap,
-            "metaspace": 70 * MIB,
-            "nmt": {name: size * MIB for name, size in nmt.items()},
-        }
-    return found
+    exe = "/usr/bin/java" if java else "/usr/sbin/edge-proxy"
+    return CaptureFacts(
+        host="app1",
+        unit="frontend.service",
+        dump=DumpFacts(f"jeprof.{pid}.0.i0.heap", 1, "0" * 64, START),
+        process=ProcessFacts(pid, f"{pid}-1a2b3c4d", start_time=START - 900, exe=exe),
+        label=version,
+        agent={"memory": memory},
+        jvm=jvm if java else None,
+    )
 
 
 def process(unit: str, host: str, key: str, series: Series) -> Process:
@@ -137,7 +145,7 @@ def frontend(fleet: Fleet, host: str, rate: float, dumps: int, rng: random.Rando
     """A host of the leaking JVM: ``rate`` MiB a day, with a restart into the new version after a third of the time."""
     unit = "frontend.service"
 
-    def dump(number: int, leaked: float, version: str, pid: int) -> tuple[float, Stacks, dict[str, Any]]:
+    def dump(number: int, leaked: float, version: str, pid: int) -> tuple[float, Stacks, CaptureFacts]:
         stacks = jvm(leaked, rng, cache=min(30.0, 4.0 * number))
         live = sum(stacks.values())
         return START + number * STEP, stacks, facts(live, rng.uniform(280, 640), version, pid=pid)
@@ -224,7 +232,7 @@ HOSTILE = "</script><script>document.title='pwned'</script><img src=x onerror=al
 def hostile() -> dict[str, Any]:
     """A unit, a host, a thread, frames and an executable that try to be markup."""
     found = Fleet()
-    known = {**facts(50 * MIB, 0, HOSTILE, False), "process": {"pid": 1, "exe": HOSTILE, "start_time": None}}
+    known = replace(facts(50 * MIB, 0, HOSTILE, False), process=ProcessFacts(1, "1-1a2b3c4d", exe=HOSTILE))
     series: Series = [
         (START + number * STEP, {(HOSTILE, "main"): (5 + 8 * number) * MIB, ("x", "__proto__"): 4.0 * MIB}, known)
         for number in range(12)

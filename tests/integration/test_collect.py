@@ -78,7 +78,7 @@ def remains(host: LabHost) -> str:
 def is_whole(archive: Path) -> bool:
     """Nothing half-written is in the archive, and everything in it can be read."""
     captures = Archive.open(archive).captures()
-    assert all(len(dump_of(capture)) == capture.facts["dump"]["size"] for capture in captures)
+    assert all(len(dump_of(capture)) == capture.facts.dump.size for capture in captures)
     return list((archive / ".incoming").iterdir()) == []
 
 

@@ -157,11 +157,12 @@ def test_bytes_under_java_carry_a_java_name(hunt: Hunt, name: str) -> None:
 @pytest.mark.parametrize("name", JDKS)
 def test_the_sidecar_is_among_the_facts(hunt: Hunt, name: str) -> None:
     capture, _maps = hunt.newest(name)
-    agent = capture.facts["agent"]
+    agent = capture.facts.agent
+    assert agent is not None
     assert agent["unwinder"] == "hybrid"
     assert agent["jemalloc"]["version"].startswith("5.3.0")
     assert agent["memory"]["rss"] > agent["memory"]["rss_anon"] > 0
-    assert capture.facts["perf_map"] == {"source": "process"}
+    assert capture.facts.perf_map == {"source": "process"}
 
 
 @pytest.mark.parametrize("name", JDKS)

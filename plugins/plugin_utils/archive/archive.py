@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError, KnownImage, is_build_id
 from ...module_utils.spool import dump
 from ..base.durable import compress, lock, make_directory, rename_directory, sync, write
-from . import capture_facts
-from .capture_facts import ArchiveError
+from ..base.errors import ControllerError
 
 try:
     import zstandard as _zstandard
@@ -39,8 +39,6 @@ except ImportError:
     zstandard: Any = None
 else:
     zstandard = _zstandard
-
-__all__ = ["Archive", "ArchiveError", "Arrived", "Capture", "DumpWriter", "Image", "directory_name"]
 
 FORMAT = 2
 DUMP = "dump.heap.zst"
@@ -54,13 +52,8 @@ _MAX_NAME = 240
 _LEVEL = 2
 
 
-@dataclass(frozen=True)
-class Image:
-    """An executable file of a process. C(path) is where it lay on the host, C(size) in bytes."""
-
-    path: str
-    build_id: str
-    size: int
+class ArchiveError(ControllerError):
+    """The archive, or something that is to go into it, is not as it must be. The message says what and where."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,7 @@ class Capture:
     process: str
     sequence: int
     time: float
-    facts: dict[str, Any]
+    facts: CaptureFacts
 
     @property
     def dump(self) -> Path:
@@ -87,13 +80,9 @@ class Capture:
         return path if path.is_file() else None
 
     @property
-    def images(self) -> list[Image]:
-        """The images whose build is known; C(facts["images"]) has the others too, with the reason."""
-        return [
-            Image(image["path"], image["build_id"], image["size"])
-            for image in self.facts["images"]
-            if image["build_id"] is not None
-        ]
+    def images(self) -> list[KnownImage]:
+        """The images whose build is known; C(facts.images) has the others too, with the reason."""
+        return [image for image in self.facts.images if isinstance(image, KnownImage)]
 
 
 @dataclass(frozen=True)
@@ -103,7 +92,7 @@ class Arrived:
     C(dump) is the file as it is, or as the archive keeps it: then its name ends in C(.zst).
     """
 
-    facts: dict[str, Any]
+    facts: CaptureFacts
     dump: Path
     perf_map: Path | None = None
 
@@ -226,24 +215,23 @@ class Archive:
 
     def _read_capture(self, path: Path) -> Capture:
         try:
-            facts = capture_facts.check(json.loads((path / "capture.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, ArchiveError) as exc:
+            facts = CaptureFacts.from_json(json.loads((path / "capture.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, CaptureFactsError) as exc:
             raise ArchiveError(f"{path} is damaged: {exc}; remove it, the other captures do not need it") from exc
         return _capture(path, facts)
 
-    def place(self, facts: dict[str, Any]) -> Path:
-        """Where a capture with these facts lies or would lie. Raises ArchiveError when the facts are not sound."""
-        facts = capture_facts.check(facts)
+    def place(self, facts: CaptureFacts) -> Path:
+        """Where a capture with these facts lies or would lie. Raises ArchiveError for names that no directory can have."""
         capture = _capture(Path(), facts)
         return self.root.joinpath(
             "captures",
             directory_name(capture.unit),
             directory_name(capture.host),
             capture.process,
-            f"{capture.sequence:06d}-{facts['dump']['sha256'][:12]}",
+            f"{capture.sequence:06d}-{facts.dump.sha256[:12]}",
         )
 
-    def has(self, facts: dict[str, Any]) -> bool:
+    def has(self, facts: CaptureFacts) -> bool:
         """Whether the archive has this very dump, or had it."""
         place = self.place(facts)
         if not place.is_dir():
@@ -253,7 +241,7 @@ class Archive:
             sync(place.parent)
         return True
 
-    def add_capture(self, facts: dict[str, Any], dump_file: Path, perf_map: Path | None = None) -> tuple[Capture, bool]:
+    def add_capture(self, facts: CaptureFacts, dump_file: Path, perf_map: Path | None = None) -> tuple[Capture, bool]:
         """As C(add_captures), of a single one."""
         with self.incoming() as aside:
             (added,) = self.add_captures([Arrived(facts, dump_file, perf_map)], aside)
@@ -285,7 +273,7 @@ class Archive:
             sync(capture / DUMP)
             if arrived.perf_map is not None:
                 compress(arrived.perf_map, capture / PERF_MAP)
-            write(capture / "capture.json", json.dumps(arrived.facts, sort_keys=True).encode() + b"\n")
+            write(capture / "capture.json", json.dumps(arrived.facts.to_json(), sort_keys=True).encode() + b"\n")
             sync(capture)
             make_directory(place.parent)
             if _is_removed(place):
@@ -329,7 +317,7 @@ class Archive:
         return [build_id for build_id in dict.fromkeys(build_ids) if self.image(build_id) is None]
 
     def _image_directory(self, build_id: str) -> Path:
-        if not capture_facts.is_build_id(build_id):
+        if not is_build_id(build_id):
             raise ArchiveError(f"{str(build_id)[:100]!r} is not a build-id")
         return self.root / "images" / build_id
 
@@ -383,15 +371,15 @@ def _is_removed(path: Path) -> bool:
     return (path / REMOVED).is_file() and not (path / "capture.json").is_file()
 
 
-def _capture(path: Path, facts: dict[str, Any]) -> Capture:
-    name = dump.parse_name(facts["dump"]["name"])
+def _capture(path: Path, facts: CaptureFacts) -> Capture:
+    name = dump.parse_name(facts.dump.name)
     return Capture(
         path=path,
-        host=facts["host"],
-        unit=facts["unit"],
-        process=facts["process"]["key"],
+        host=facts.host,
+        unit=facts.unit,
+        process=facts.process.key,
         sequence=0 if name is None else name.sequence,
-        time=float(facts["dump"]["time"]),
+        time=float(facts.dump.time),
         facts=facts,
     )
 

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.formats import elf
+from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
 from ...module_utils.runtimes import jit
 from ..base import unpack
 from ..columns import sample_cache
 from ..columns.parquet import NAME as SAMPLES
 from ..columns.parquet import SamplesError
 from ..readers.heap_v2 import HeapFormatError
-from . import capture_facts
 from .archive import DUMP, FORMAT, PERF_MAP, Archive, ArchiveError, Capture
 
 try:
@@ -116,8 +116,8 @@ class Remote:
                         if not dry:
                             self._add(archive, facts, place, aside)
                         copied.captures += 1
-                        wanted.update((image["build_id"], None) for image in facts["images"] if image["build_id"])
-                except (ArchiveError, HeapFormatError, ValueError) as error:
+                        wanted.update(dict.fromkeys(facts.build_ids.values()))
+                except (ArchiveError, CaptureFactsError, HeapFormatError, ValueError) as error:
                     warn(f"{self.url}/{place} was left: {error}")
             copied.images = self._add_images(archive, archive.missing_images(wanted), aside, warn, dry)
         return copied
@@ -135,18 +135,18 @@ class Remote:
         elif make:
             self._pipe(_INDEX, json.dumps({"format": FORMAT}).encode() + b"\n")
 
-    def _facts(self, archive: Archive, place: str) -> dict[str, Any]:
-        facts = capture_facts.check(json.loads(self._read(f"{place}/{_FACTS}", _MOST_FACTS)))
+    def _facts(self, archive: Archive, place: str) -> CaptureFacts:
+        facts = CaptureFacts.from_json(json.loads(self._read(f"{place}/{_FACTS}", _MOST_FACTS)))
         if archive.place(facts).relative_to(archive.root).as_posix() != place:
             raise ArchiveError("its facts belong to another place")
-        if facts["dump"]["size"] > _LARGEST_DUMP:
+        if facts.dump.size > _LARGEST_DUMP:
             raise ArchiveError("its dump is too large")
         return facts
 
-    def _add(self, archive: Archive, facts: dict[str, Any], place: str, aside: Path) -> None:
+    def _add(self, archive: Archive, facts: CaptureFacts, place: str, aside: Path) -> None:
         data = self._read(f"{place}/{DUMP}", _LARGEST_DUMP)
-        content = unpack.unpack(data, DUMP, max(facts["dump"]["size"], len(data)))
-        if hashlib.sha256(content).hexdigest() != facts["dump"]["sha256"]:
+        content = unpack.unpack(data, DUMP, max(facts.dump.size, len(data)))
+        if hashlib.sha256(content).hexdigest() != facts.dump.sha256:
             raise ArchiveError("its dump has another checksum than its facts say")
         (aside / "dump").write_bytes(content)
         perf_map = None

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...module_utils.formats.capture_facts import CaptureFacts
 from ..model.samples import BYTES, OBJECTS, unbiased
 from ..readers import heap_v2
 from ..readers.heap_v2 import Dump
@@ -66,22 +67,21 @@ def pyarrow_missing() -> bool:
     return pa is None
 
 
-def write(path: Path, dump: Dump, facts: Mapping[str, Any], sequence: int) -> None:
+def write(path: Path, dump: Dump, facts: CaptureFacts, sequence: int) -> None:
     """Write the samples of a dump that has these (checked) facts. Raises OSError."""
-    build_ids = {image["path"]: image["build_id"] for image in facts["images"] if image["build_id"]}
-    places = _places(dump, build_ids)
+    places = _places(dump, facts.build_ids)
     ends = np.array(dump.stack_ends, dtype=np.int64)
     bounds = np.concatenate((np.zeros(1, dtype=np.int64), ends))
     addresses = np.array(dump.stack_addresses, dtype=np.int64)
     count = len(ends)
     values = unbiased(dump.counts, dump.sample_interval)
     columns: dict[str, Any] = {
-        "unit": _constant(facts["unit"], count),
-        "host": _constant(facts["host"], count),
-        "process": _constant(facts["process"]["key"], count),
-        "label": _constant(facts.get("label"), count),
+        "unit": _constant(facts.unit, count),
+        "host": _constant(facts.host, count),
+        "process": _constant(facts.process.key, count),
+        "label": _constant(facts.label, count),
         "sequence": pa.array(np.full(count, sequence, dtype=np.int64)),
-        "time": pa.array([_moment(facts["dump"]["time"])] * count, pa.timestamp("us")),
+        "time": pa.array([_moment(facts.dump.time)] * count, pa.timestamp("us")),
         "sample_interval": pa.array(np.full(count, min(dump.sample_interval, (1 << 63) - 1), dtype=np.int64)),
         "stack": pa.array(_stack_numbers(places, addresses, bounds)),
         **{name: pa.array(row) for name, row in zip(_VALUES, values, strict=True)},

@@ -22,6 +22,7 @@ from ..symbols.symbolizer import JitNames, Symbolizer
 
 # A bare dump is read without what archives and perf maps need: importing that takes longer than a small dump.
 if TYPE_CHECKING:
+    from ...module_utils.formats.capture_facts import CaptureFacts
     from ..archive.archive import Archive
 
 # A dump that is larger is not read. Busy processes write a few megabytes.
@@ -129,11 +130,11 @@ class Reader:
             path = path / DUMP
         known = None
         if _is_of_a_capture(path):
-            from ..archive.capture_facts import ArchiveError
+            from ...module_utils.formats.capture_facts import CaptureFactsError
 
             try:
                 known = _capture(path)
-            except (ArchiveError, ValueError) as error:
+            except (CaptureFactsError, ValueError) as error:
                 self.images.warnings.append(f"{path.parent / 'capture.json'}: {error}; it is left aside")
         try:
             if path.stat().st_size > LARGEST_DUMP:
@@ -144,14 +145,13 @@ class Reader:
         except heap_v2.HeapFormatError as error:
             raise SourceError(str(error)) from error
         if known is not None:
-            build_ids = {image["path"]: image["build_id"] for image in known["images"] if image["build_id"]}
-            process = known["process"]
+            build_ids = known.build_ids
             facts = {
-                "host": known["host"],
-                "unit": known["unit"],
-                "process": process["key"],
-                "exe": process["exe"],
-                "time": known["dump"]["time"],
+                "host": known.host,
+                "unit": known.unit,
+                "process": known.process.key,
+                "exe": known.process.exe,
+                "time": known.dump.time,
             }
         else:
             build_ids = self.images.build_ids(dump)
@@ -222,10 +222,10 @@ def _is_of_a_capture(path: Path) -> bool:
     return path.name == DUMP
 
 
-def _capture(path: Path) -> dict[str, Any]:
-    from ..archive.capture_facts import check
+def _capture(path: Path) -> CaptureFacts:
+    from ...module_utils.formats.capture_facts import CaptureFacts
 
-    return check(json.loads((path.parent / "capture.json").read_bytes()))
+    return CaptureFacts.from_json(json.loads((path.parent / "capture.json").read_bytes()))
 
 
 def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> JitNames | None:
@@ -233,11 +233,12 @@ def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> JitNames
     beside = path.parent / f"{path.name}.map"
     times = {beside: time} if beside.is_file() else {}
     if _is_of_a_capture(path):
-        from ..archive.archive import PERF_MAP, ArchiveError
+        from ...module_utils.formats.capture_facts import CaptureFactsError
+        from ..archive.archive import PERF_MAP
 
         for found in path.parent.parent.glob(f"*/{PERF_MAP}"):
-            with contextlib.suppress(OSError, ValueError, ArchiveError):  # the map of a capture that is damaged
-                times[found] = float(_capture(found)["dump"]["time"])
+            with contextlib.suppress(OSError, ValueError, CaptureFactsError):  # the map of a capture that is damaged
+                times[found] = float(_capture(found).dump.time)
     if not times:
         return None
     from ..symbols.jit_symbols import JitMaps

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Pa
     for member, found in batch.dumps.items():
         if member not in files:
             continue
-        if unpacked.dumps[member].sha256 != found.facts["dump"]["sha256"]:
+        if unpacked.dumps[member].sha256 != found.facts.dump.sha256:
             result.problems.append(f"{_title(batch, member)} changed between listing and packing; left on the host")
             continue
         arrived.append(_arrived(batch, packed, found, files[member], files))
@@ -146,7 +146,7 @@ def _arrived(batch: Batch, packed: Packed, found: Found, dump: Path, files: dict
     told: dict[str, str] = {"source": "beside" if found.map_identity else "process"}
     if member in packed.skipped:
         told = {"problem": printable(packed.skipped[member])}
-    return Arrived({**found.facts, "perf_map": told}, dump, files.get(member))
+    return Arrived(replace(found.facts, perf_map=told), dump, files.get(member))
 
 
 def _build_id(file: Path) -> str | None:
@@ -159,8 +159,8 @@ def _build_id(file: Path) -> str | None:
 def _title(batch: Batch, member: str) -> str:
     if member in batch.maps:
         facts = batch.maps[member].facts
-        return f"process {facts['process']['pid']} of {facts['unit']}"
+        return f"process {facts.process.pid} of {facts.unit}"
     if member in batch.dumps:
         facts = batch.dumps[member].facts
-        return f"dump {facts['dump']['name']} of {facts['unit']}"
+        return f"dump {facts.dump.name} of {facts.unit}"
     return f"image {batch.images[member].path}"

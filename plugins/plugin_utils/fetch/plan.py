@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils.formats import sidecar
+from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
 from ...module_utils.runtimes import jit, jvm_heap
-from ..archive import capture_facts
-from ..archive.archive import Archive, ArchiveError
+from ..archive.archive import Archive
 from .unpack_tar import TransferError
 
 _KINDS = ("incomplete", "unreadable", "writing")
 _MAX_REASON = 500
-_REFUSED = (ArchiveError, sidecar.SidecarError, jvm_heap.JvmMemoryError)
+_REFUSED = (CaptureFactsError, sidecar.SidecarError, jvm_heap.JvmMemoryError)
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,18 @@ class Found:
     C(jit) tells that its process has compiled code while it ran, C(map_identity) that a perf map lies beside it.
     """
 
-    facts: dict[str, Any]
+    facts: CaptureFacts
     identity: tuple[int, ...]
     jit: bool = False
     map_identity: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
-        return int(self.facts["dump"]["size"])
+        return self.facts.dump.size
 
     def mark(self) -> dict[str, Any]:
         """As the module's step "mark" wants it."""
-        return {"unit": self.facts["unit"], "name": self.facts["dump"]["name"], "identity": list(self.identity)}
+        return {"unit": self.facts.unit, "name": self.facts.dump.name, "identity": list(self.identity)}
 
     @property
     def map_size(self) -> int:
@@ -112,8 +112,8 @@ class Batch:
                     "member": member,
                     **found.mark(),
                     "identity": list(found.map_identity) if found.map_identity else None,
-                    "pid": found.facts["process"]["pid"],
-                    "key": found.facts["process"]["key"],
+                    "pid": found.facts.process.pid,
+                    "key": found.facts.process.key,
                 }
                 for member, found in self.maps.items()
             ],
@@ -191,7 +191,7 @@ def _found(
         raise ValueError("a dump's size is out of range")
     process = processes[_count(entry["process"])]
     facts = {
-        "format": capture_facts.FORMAT,
+        "format": 1,
         "host": host,
         "unit": entry["unit"],
         "dump": {"name": entry["name"], "size": identity[1], "sha256": entry["sha256"], "time": entry["time"]},
@@ -209,7 +209,7 @@ def _found(
     beside = None if entry.get("map") is None else tuple(_count(part) for part in _a_list(entry, "map"))
     if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= jit.MAX_MAP):
         raise ValueError("a perf map's size is out of range")
-    return Found(capture_facts.check(facts), identity, entry.get("jit") is True, beside)
+    return Found(CaptureFacts.from_json(facts), identity, entry.get("jit") is True, beside)
 
 
 def _sort_images(listing: Listing, images: list[tuple[dict[str, Any], dict[str, Any]]], max_image: int) -> None:
@@ -252,14 +252,14 @@ def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterat
     batch = Batch()
     size = 0
     items: list[Found | WantedImage] = [*images, *dumps]
-    newest = {found.facts["process"]["key"]: found for found in dumps}
+    newest = {found.facts.process.key: found for found in dumps}
     for item in items:
         its_size = item.size + (item.map_size if isinstance(item, Found) else 0)
         if size and size + its_size > limit:
             yield batch
             batch, size = Batch(), 0
         if isinstance(item, Found):
-            if item.map_identity or (item.jit and newest[item.facts["process"]["key"]] is item):
+            if item.map_identity or (item.jit and newest[item.facts.process.key] is item):
                 batch.maps[f"maps/{len(batch.dumps)}"] = item
             batch.dumps[f"dumps/{len(batch.dumps)}"] = item
         else:

@@ -139,7 +139,7 @@ def _judged(
             if chosen:
                 series = reader.read(chosen)
                 verdict = judge_series(process, series, least_span)
-                label = str(chosen[-1].facts.get("label") or "")
+                label = chosen[-1].facts.label or ""
                 live = float(series.bytes[:, -1].sum()) if series.times else 0.0
                 yield Watched(unit, host, process, label, chosen[0].time, chosen[-1].time, verdict, live)
 

@@ -73,7 +73,7 @@ def marker(archive: Archive, server: Server, capture: Capture) -> Path:
 
 def name_of(capture: Capture) -> str:
     """The series: the unit, with host, process and label as Pyroscope's labels."""
-    labels = {"host": capture.host, "process": capture.process, "version": str(capture.facts.get("label") or "")}
+    labels = {"host": capture.host, "process": capture.process, "version": capture.facts.label or ""}
     inside = ",".join(f"{key}={_label(value)}" for key, value in labels.items() if value)
     return f"{_label(capture.unit.removesuffix('.service'))}{{{inside}}}"
 

@@ -176,7 +176,7 @@ def _watched(seen: Observed, process: Process) -> Watched:
     decided = process.key == seen.verdict.process
     verdict = seen.verdict if decided else judge_process(process.key, process.points)
     times = (process.points[0].time, process.points[-1].time)
-    label = str(process.captures[-1].facts.get("label") or "")
+    label = process.captures[-1].facts.label or ""
     return Watched(seen.unit, seen.host, process.key, label, *times, verdict)
 
 
@@ -194,8 +194,8 @@ def _verdict(seen: Observed) -> dict[str, Any]:
 
 def _add_point(points: dict[str, list[Any]], number: int, capture: Capture, point: Point, dump: int | None) -> None:
     live = point.profile.total_bytes
-    memory = capture.facts.get("agent", {}).get("memory") or {}
-    jvm = capture.facts.get("jvm") or {}
+    memory = capture.facts.memory
+    jvm = capture.facts.jvm or {}
     row = {
         "time": point.time,
         "process": number,
@@ -231,14 +231,12 @@ def _memory(capture: Capture, point: Point) -> dict[str, Any] | None:
 
 def _process(process: Process) -> dict[str, Any]:
     facts = process.captures[-1].facts
-    exe = next((exe for capture in process.captures if (exe := capture.facts["process"]["exe"])), None)
+    exe = next((exe for capture in process.captures if (exe := capture.facts.process.exe)), None)
     return {
         "key": process.key,
-        "pid": facts["process"]["pid"],
+        "pid": facts.process.pid,
         "exe": printable(exe or ""),
-        "start": next(
-            (start for capture in process.captures if (start := capture.facts["process"]["start_time"])), None
-        ),
+        "start": next((start for capture in process.captures if (start := capture.facts.process.start_time)), None),
         "version": printable(_version(process)),
     }
 
@@ -246,10 +244,10 @@ def _process(process: Process) -> dict[str, Any]:
 def _version(process: Process) -> str:
     """The label that the captures were given, else the beginning of the executable's build-id, else nothing."""
     facts = process.captures[-1].facts
-    if facts.get("label"):
-        return str(facts["label"])
-    images = {image.path: image.build_id for image in process.captures[-1].images}
-    return images.get(facts["process"]["exe"] or next(iter(images), ""), "")[:12]
+    if facts.label:
+        return facts.label
+    images = facts.build_ids
+    return images.get(facts.process.exe or next(iter(images), ""), "")[:12]
 
 
 def _suspect(

@@ -160,7 +160,7 @@ def _thinned(captures: list[Capture]) -> list[Capture]:
     if not captures:
         return []
     captures = sorted(captures, key=lambda capture: (capture.time, capture.sequence))
-    average = max(1, sum(capture.facts["dump"]["size"] for capture in captures) // len(captures))
+    average = max(1, sum(capture.facts.dump.size for capture in captures) // len(captures))
     most = min(max(_MOST_BYTES // average, _FEWEST_DUMPS), _MOST_DUMPS)
     if len(captures) <= most:
         return captures
@@ -174,15 +174,14 @@ def _read(capture: Capture, symbolizer: Symbolizer, maps: JitMaps) -> Point:
 
 
 def _resolver(capture: Capture, symbolizer: Symbolizer, maps: JitMaps) -> profile.Resolver:
-    build_ids = {image.path: image.build_id for image in capture.images}
-    return symbolizer.resolver(build_ids, maps.at(capture.time))
+    return symbolizer.resolver(capture.facts.build_ids, maps.at(capture.time))
 
 
 def _process(captures: list[Capture]) -> str:
     """The process's number and executable; what is brought home after its end no longer says the latter."""
-    known = (capture.facts["process"]["exe"] for capture in captures)
+    known = (capture.facts.process.exe for capture in captures)
     exe = next(filter(None, known), next((image.path for image in captures[-1].images), ""))
-    return f"{captures[-1].facts['process']['pid']} {printable(exe)}".rstrip()
+    return f"{captures[-1].facts.process.pid} {printable(exe)}".rstrip()
 
 
 def _files(report: Report, points: list[Point], captures: list[Capture], remarks: Sequence[Hint]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from ...module_utils.formats.capture_facts import CaptureFacts
 from ..base.byte_size import as_text
 from ..model.profile import CONFIDENCE, sampling_error
 
@@ -71,17 +72,17 @@ class Reconciliation:
         return self.parts[-1].bytes
 
 
-def reconcile(facts: Mapping[str, Any], live: float, sample_interval: int) -> Reconciliation | None:
+def reconcile(facts: CaptureFacts, live: float, sample_interval: int) -> Reconciliation | None:
     """The parts of a capture's resident memory; None where no memory statistics came with its dump.
 
-    ``facts`` are those of capture.json, ``live`` is the profile's total.
+    ``live`` is the profile's total.
     """
-    memory = facts.get("agent", {}).get("memory") or {}
+    memory = facts.memory
     rss = _number(memory.get("rss"))
     if rss is None:
         return None
     notes: list[str] = []
-    jvm = facts.get("jvm") or {}
+    jvm = facts.jvm or {}
     parts = [
         *_malloc(memory, live, sample_interval, notes),
         *_runtime(jvm, notes),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
@@ -63,7 +64,7 @@ def archived(root: Path, scratch: Path, dumps: list[bytes]) -> Archive:
             if mapping.executable and mapping.path.startswith("/") and mapping.path not in images:
                 images[mapping.path] = _image(archive, Path(mapping.path))
         (scratch / "dump").write_bytes(content)
-        archive.add_capture(_facts(content, number, list(images.values())), scratch / "dump")
+        archive.add_capture(CaptureFacts.from_json(_facts(content, number, list(images.values()))), scratch / "dump")
     return archive
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import zstandard
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
@@ -67,9 +68,9 @@ def dump_text(leaked: int, steady: int) -> bytes:
 
 def facts(
     content: bytes, host: str, sequence: int, time: float, pid: int = 12, unit: str = "frontend.service"
-) -> dict[str, Any]:
+) -> CaptureFacts:
     build_id = _image().build_id
-    return {
+    written = {
         "format": 1,
         "host": host,
         "unit": unit,
@@ -89,6 +90,7 @@ def facts(
         },
         "images": [{"path": str(libz()), "build_id": build_id, "size": libz().stat().st_size}],
     }
+    return CaptureFacts.from_json(written)
 
 
 def add(archive: Archive, scratch: Path, content: bytes, **of: Any) -> Path:

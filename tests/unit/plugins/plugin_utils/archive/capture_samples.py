@@ -7,13 +7,20 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
+
 BUILD_ID = "00112233445566778899aabbccddeeff00112233"
 
 
-def facts(
+def facts(content: bytes = b"dump", **of: Any) -> CaptureFacts:
+    """Sound facts for a dump of this content."""
+    return CaptureFacts.from_json(written(content, **of))
+
+
+def written(
     content: bytes = b"dump", host: str = "app1", unit: str = "frontend.service", pid: int = 12, sequence: int = 0
 ) -> dict[str, Any]:
-    """Sound facts for a dump of this content."""
+    """The same as capture.json has them."""
     return {
         "format": 1,
         "host": host,
@@ -41,7 +48,7 @@ def facts(
 
 def listing(*contents: bytes, unit: str = "frontend.service") -> dict[str, Any]:
     """What the module's step "list" would return for dumps of these contents."""
-    sample = facts(unit=unit)
+    sample = written(unit=unit)
     return {
         "captures": [
             {

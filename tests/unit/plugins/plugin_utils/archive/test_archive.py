@@ -23,7 +23,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import archive as archive_module
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import capture_facts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError, Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import durable
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
@@ -54,7 +53,7 @@ def test_layout(archive: Archive, tmp_path: Path) -> None:
     assert added
     archive.add_image(BUILD_ID, "libz.so.1.2.13", dump_file(tmp_path, b"image"))
     assert archive.symcaches.is_dir()
-    place = f"captures/frontend.service/app1/12-1a2b3c4d/000000-{facts['dump']['sha256'][:12]}"
+    place = f"captures/frontend.service/app1/12-1a2b3c4d/000000-{facts.dump.sha256[:12]}"
     assert files(archive.root) == [
         "archive.json",
         f"{place}/capture.json",
@@ -62,7 +61,7 @@ def test_layout(archive: Archive, tmp_path: Path) -> None:
         f"images/{BUILD_ID}/libz.so.1.2.13",
     ]
     assert json.loads((archive.root / "archive.json").read_text()) == {"format": 2}
-    assert json.loads((archive.root / place / "capture.json").read_text()) == facts
+    assert json.loads((archive.root / place / "capture.json").read_text()) == capture_samples.written()
     assert zstandard.decompress(capture.dump.read_bytes()) == b"dump"
     assert dump_file(tmp_path).exists(), "a file from outside is copied"
 
@@ -197,65 +196,6 @@ def test_names_that_are_none(name: str) -> None:
         archive_module.directory_name(name)
 
 
-def without(part: str, field: str) -> dict[str, Any]:
-    facts = capture_samples.facts()
-    del facts[part][field]
-    return facts
-
-
-def changed(part: str, field: str, value: object) -> dict[str, Any]:
-    facts = capture_samples.facts()
-    facts[part][field] = value
-    return facts
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        None,
-        [],
-        {},
-        {**capture_samples.facts(), "format": 2},
-        {**capture_samples.facts(), "host": ""},
-        {**capture_samples.facts(), "host": "\udcff"},
-        {**capture_samples.facts(), "label": ["2.1"]},
-        {**capture_samples.facts(), "unit": "../x.service"},
-        {**capture_samples.facts(), "unit": "frontend"},
-        {**capture_samples.facts(), "dump": "x"},
-        {**capture_samples.facts(), "images": {}},
-        {**capture_samples.facts(), "images": [{"path": "/x", "build_id": "../..", "size": 1}]},
-        {**capture_samples.facts(), "images": [{"path": "/x", "build_id": BUILD_ID, "size": None}]},
-        {**capture_samples.facts(), "images": [{"path": "/x", "build_id": None, "size": None}]},
-        without("dump", "sha256"),
-        without("process", "key"),
-        changed("dump", "name", "../../../etc/passwd"),
-        changed("dump", "name", "jeprof.13.0.i0.heap"),
-        changed("dump", "size", -1),
-        changed("dump", "size", True),
-        changed("dump", "size", "1"),
-        changed("dump", "sha256", "../" + "0" * 61),
-        changed("dump", "time", float("nan")),
-        changed("process", "key", "../../x"),
-        changed("process", "key", "13-1a2b3c4d"),
-        changed("process", "boot_id", "../.."),
-        changed("process", "cmdline", "java"),
-        changed("process", "cmdline", [1]),
-        changed("process", "exe", "x" * 20000),
-    ],
-)
-def test_facts_that_are_not_sound(archive: Archive, tmp_path: Path, facts: Any) -> None:
-    with pytest.raises(ArchiveError):
-        archive.add_capture(facts, dump_file(tmp_path))
-    assert files(archive.root) == ["archive.json"]
-
-
-def test_facts_of_a_later_version_are_read() -> None:
-    facts = capture_samples.facts()
-    facts["label"] = "2.1"
-    facts["dump"]["perf_map"] = True
-    assert capture_facts.check(facts) == facts
-
-
 def test_opening(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="there is no archive"):
         Archive.open(tmp_path)
@@ -383,7 +323,7 @@ WRITER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils import test_archive
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import test_archive
 number = 0
 for _line in sys.stdin:
     number += 1000
@@ -439,7 +379,7 @@ def test_a_writer_killed_at_any_moment(tmp_path: Path) -> None:
             seen.update(capture.path.name for capture in new)
             for capture in new:
                 content = zstandard.decompress(capture.dump.read_bytes())
-                assert hashlib.sha256(content).hexdigest() == capture.facts["dump"]["sha256"]
+                assert hashlib.sha256(content).hexdigest() == capture.facts.dump.sha256
                 assert len(parquet.read_values(sample_cache.of(Archive.open(root), capture))[0]) == 1
         parent.stdin.close()
     assert len(confirmed) >= 25, "there was something to lose"

@@ -16,11 +16,20 @@ from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archiv
 
 HOUR = 3600.0
 DAY = 86400.0
+FACTS = capture_samples.facts()
 
 
 def _series(times: list[float], process: str = "1-1a2b3c4d", host: str = "app1") -> list[Capture]:
     return [
-        Capture(Path(f"/nowhere/{host}/{process}/{number}"), host, "a.service", process, number, time, {})
+        Capture(
+            Path(f"/nowhere/{host}/{process}/{number}"),
+            host,
+            "a.service",
+            process,
+            number,
+            time,
+            capture_samples.facts(),
+        )
         for number, time in enumerate(times)
     ]
 
@@ -84,7 +93,7 @@ def test_all_are_thinned_alike_to_a_size(size: int, kept: int) -> None:
 
 def test_the_last_perf_map_stays(tmp_path: Path) -> None:
     captures = [
-        Capture(tmp_path / str(number), "app1", "a.service", "1-1a2b3c4d", number, HOUR * number, {})
+        Capture(tmp_path / str(number), "app1", "a.service", "1-1a2b3c4d", number, HOUR * number, FACTS)
         for number in range(100)
     ]
     for number in (3, 40):

@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import Place, SamplesError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
@@ -25,8 +27,11 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps impor
 LIB, JIT, INTERVAL = 0x7F0000000000, 0x7E0000000000, 1 << 19
 
 
-def _facts(**more: Any) -> dict[str, Any]:
-    return {**leaky_archives.facts(b"", host="app1", sequence=3, time=1761234567.25), **more}
+def _facts(**more: Any) -> CaptureFacts:
+    return replace(leaky_archives.facts(b"", host="app1", sequence=3, time=1761234567.25), **more)
+
+
+_BUILD_ID = _facts().build_ids[str(leaky_archives.libz())]
 
 
 def _dump(base: int = LIB) -> heap_v2.Dump:
@@ -62,7 +67,7 @@ def test_duckdb_reads_an_archive_in_place(tmp_path: Path) -> None:
         dump = heap_v2.parse(leaky_archives.dump_of(capture), "dump")
         assert row[5] == pytest.approx(profile.from_dump(dump, lambda dump: [()] * len(dump.addresses)).total_bytes)
     assert module == str(leaky_archives.libz())
-    assert build_id == leaky_archives.facts(b"", host="a", sequence=0, time=0.0)["images"][0]["build_id"]
+    assert build_id == _BUILD_ID
 
 
 def test_every_column(tmp_path: Path) -> None:
@@ -70,11 +75,10 @@ def test_every_column(tmp_path: Path) -> None:
     with duckdb.connect() as connection:
         found = connection.sql(f"SELECT * FROM '{tmp_path / 's.parquet'}'")
         rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
-    build_id = _facts()["images"][0]["build_id"]
     first = rows[0]
     assert (first["label"], first["sequence"], first["sample_interval"]) == ("2.1", 3, INTERVAL)
     assert first["frames"] == [
-        {"module": str(leaky_archives.libz()), "build_id": build_id, "offset": 0x2000},
+        {"module": str(leaky_archives.libz()), "build_id": _BUILD_ID, "offset": 0x2000},
         {"module": "[jit]", "build_id": "", "offset": JIT + 64},
     ]
     assert (first["objects"], first["bytes"]) == profile.unbias(3, 12288, INTERVAL)
@@ -93,7 +97,7 @@ def test_a_stack_has_its_number_wherever_it_was_loaded(tmp_path: Path) -> None:
         numbers.append(stack.tolist())
         assert (len(objects), size[1]) == (3, profile.unbias(1, 1 << 20, INTERVAL)[1])
     assert numbers[0] == numbers[1]
-    parquet.write(tmp_path / "s.parquet", _dump(), _facts(images=[]), 3)
+    parquet.write(tmp_path / "s.parquet", _dump(), _facts(images=()), 3)
     other = parquet.read_values(tmp_path / "s.parquet")[0].tolist()
     assert set(other) & set(numbers[0]) == {numbers[0][2]}, "what has no build-id is known by its path"
 
@@ -101,7 +105,7 @@ def test_a_stack_has_its_number_wherever_it_was_loaded(tmp_path: Path) -> None:
 def test_reading_stacks(tmp_path: Path) -> None:
     parquet.write(tmp_path / "s.parquet", _dump(), _facts(), 3)
     stack, places, frames, bounds = parquet.read_stacks(tmp_path / "s.parquet")
-    build_id, libz = _facts()["images"][0]["build_id"], str(leaky_archives.libz())
+    build_id, libz = _BUILD_ID, str(leaky_archives.libz())
     read = [[places[at] for at in frames[a:b]] for a, b in pairwise(bounds)]
     assert read == [[Place(libz, build_id, 0x2000), Place("[jit]", "", JIT + 64)], [Place(libz, build_id, 0x3000)], []]
     assert len(stack) == 3

@@ -40,8 +40,8 @@ def listed(*contents: bytes, host: str = "app1") -> plan.Listing:
 
 def test_listing() -> None:
     listing = listed(b"one", b"second", host="the host")
-    assert [found.facts["dump"]["size"] for found in listing.captures] == [3, 6]
-    assert listing.captures[0].facts["host"] == "the host", "our name for it, whatever it says"
+    assert [found.facts.dump.size for found in listing.captures] == [3, 6]
+    assert listing.captures[0].facts.host == "the host", "our name for it, whatever it says"
     assert listing.captures[1].mark() == {
         "unit": "frontend.service",
         "name": "jeprof.12.1.i1.heap",
@@ -270,7 +270,7 @@ def test_a_map_arrives_with_its_dump(archive: Archive, target: Target, tmp_path:
     found = archive.captures()
     assert [capture.perf_map is not None for capture in found] == [True, False, True]
     assert found[2].perf_map is not None and perf_map.read(found[2].perf_map).name(0x1005) == "third"
-    assert [capture.facts.get("perf_map") for capture in found] == [{"source": "beside"}, None, {"source": "process"}]
+    assert [capture.facts.perf_map for capture in found] == [{"source": "beside"}, None, {"source": "process"}]
     assert [added for _capture, added in target.bring(archive, target.pack()).captures] == [False] * 3
 
 
@@ -281,7 +281,7 @@ def test_a_dump_without_a_map_says_why(archive: Archive, target: Target, reason:
     packed = target.pack()
     packed["skipped"]["maps/2"] = reason
     result = target.bring(archive, packed)
-    assert archive.captures()[2].facts["perf_map"] == {"problem": reason.replace("\x1b", "\ufffd")}
+    assert archive.captures()[2].facts.perf_map == {"problem": reason.replace("\x1b", "\ufffd")}
     assert archive.captures()[2].perf_map is None
     assert bool(result.problems) is told
 
@@ -301,8 +301,8 @@ def test_the_agents_facts_go_into_the_capture() -> None:
     data["captures"][0]["agent"] = {**agent, "memory": {"rss": 1}, "jemalloc": jemalloc}
     data["captures"][1]["agent_problem"] = "it is not\njson"
     found = plan.read_listing(data, "app1", GIB, GIB).captures
-    assert found[0].facts["agent"]["memory"] == {"rss": 1}
-    assert found[1].facts["agent"] == {"problem": "it is not?json"}
+    assert found[0].facts.memory == {"rss": 1}
+    assert found[1].facts.agent == {"problem": "it is not?json"}
     data["captures"][0]["agent"]["memory"]["rss"] = "much"
     with pytest.raises(TransferError, match="memory is not what it must be"):
         plan.read_listing(data, "app1", GIB, GIB)
@@ -312,7 +312,7 @@ def test_the_jvms_numbers_go_into_the_capture_when_they_are_right() -> None:
     data = capture_samples.listing(b"one")
     jvm = {"time": 1.0, "heap_used": 5, "heap_committed": 6, "heap_resident": None, "metaspace": 7, "nmt": {"Code": 8}}
     data["captures"][0]["jvm"] = jvm
-    assert plan.read_listing(data, "app1", GIB, GIB).captures[0].facts["jvm"] == jvm
+    assert plan.read_listing(data, "app1", GIB, GIB).captures[0].facts.jvm == jvm
     data["captures"][0]["jvm"] = {**jvm, "nmt": {"Code": "<b>"}}
     with pytest.raises(TransferError, match="JvmMemoryError"):
         plan.read_listing(data, "app1", GIB, GIB)

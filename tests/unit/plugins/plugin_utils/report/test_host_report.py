@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,8 @@ def test_the_table_says_where_the_resident_memory_is(archive: Archive, tmp_path:
     content = leaky_archives.dump_text(70, 30)
     memory = {"rss": 300 * MIB, "allocated": 60 * MIB, "active": 70 * MIB, "metadata": MIB, "resident": 80 * MIB}
     facts = leaky_archives.facts(content, host="app1", sequence=50, time=leaky_archives.START + 3700)
-    facts["agent"] = {"memory": memory}
     (tmp_path / "dump").write_bytes(content)
-    archive.add_capture(facts, tmp_path / "dump")
+    archive.add_capture(replace(facts, agent={"memory": memory}), tmp_path / "dump")
     text = _reports(archive)[0][0].files["txt"]
     assert "Resident         RSS                 300.0 MiB 100.0%\n" in text
     assert re.search(r"\n {17}Fragmentation +10.0 MiB   3.3%  pages in use with room left in them\n", text)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.rss_breakdown import Origin, reconcile, text_rows
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 
 MIB = 1 << 20
 MEMORY = {
@@ -41,11 +44,11 @@ JVM = {
 }
 
 
-def _facts(memory: dict[str, Any] | None = None, jvm: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"agent": {"memory": MEMORY if memory is None else memory}, **({"jvm": jvm} if jvm else {})}
+def _facts(memory: dict[str, Any] | None = None, jvm: dict[str, Any] | None = None) -> CaptureFacts:
+    return replace(capture_samples.facts(), agent={"memory": MEMORY if memory is None else memory}, jvm=jvm)
 
 
-def _sizes(facts: dict[str, Any], live: float = 300 * MIB) -> dict[str, int]:
+def _sizes(facts: CaptureFacts, live: float = 300 * MIB) -> dict[str, int]:
     found = reconcile(facts, live, 1 << 19)
     assert found is not None
     return {part.name: round(part.bytes / MIB) for part in found.parts}
@@ -101,9 +104,9 @@ def test_swap_and_what_was_never_touched() -> None:
     assert "5.0 MiB of the process are swapped out" in found.notes[0]
 
 
-@pytest.mark.parametrize("facts", [{}, {"agent": {"problem": "no"}}, {"agent": {"memory": {"allocated": 1}}}])
-def test_without_rss_there_is_nothing_to_reconcile(facts: dict[str, Any]) -> None:
-    assert reconcile(facts, 1.0, 1 << 19) is None
+@pytest.mark.parametrize("agent", [None, {"problem": "no"}, {"memory": {"allocated": 1}}])
+def test_without_rss_there_is_nothing_to_reconcile(agent: dict[str, Any] | None) -> None:
+    assert reconcile(replace(capture_samples.facts(), agent=agent), 1.0, 1 << 19) is None
 
 
 def test_without_the_allocators_statistics_a_note_says_so() -> None:

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The facts of a capture, as capture.json has them, and the check that everything passes before it is believed.
+
+Format 2: C(format), C(host), C(unit), C(dump) {name, size, sha256, time}, C(process) {pid, key, boot_id, start_time,
+exe, cmdline}, C(images) [{path, build_id, size}], C(source) (what made the dump), C(measure) (what its numbers are) and
+C(sampling) {scheme, interval}. Times are seconds since the epoch, sizes bytes. An image without a build-id has a
+C(reason) instead. Where the agent has left a sidecar, C(agent) has what sidecar.py keeps of it, or C(problem).
+Where a perf map was asked for, C(perf_map) has its C(source) or the C(problem). C(label) is what whoever collected says
+of the version that ran. A reader keeps keys that it does not know, and passes over them.
+
+Format 1 has no source, measure and sampling: it is jemalloc's, live, and how it was sampled stands in the dump.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump
+
+FORMAT = 2
+JEMALLOC, LIVE = "jemalloc", "live"
+MEASURES = (LIVE, "allocated", "grown")
+#: whether a sampling has an interval, by its scheme
+SCHEMES = {"poisson": True, "systematic": True, "exact": False, "unknown": False}
+#: so much of a dump says how it was sampled, in bytes
+HEAD = 64
+
+_MAX_TEXT = 16384
+_MAX_IMAGES = 65536
+_KEY = re.compile(r"([0-9]{1,10})-[0-9a-f]{8}\Z")
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_BUILD_ID = re.compile(r"(?:[0-9a-f]{2}){4,64}\Z")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
+_SOURCE = re.compile(r"[a-z][a-z0-9-]{0,39}\Z")
+_HEAP_V2 = re.compile(rb"heap_v2/([0-9]{1,18})\n")
+
+_Check = Callable[[object], bool]
+
+
+class CaptureFactsError(OffheapError):
+    """What should be a capture's facts is none. The message names the first wrong field."""
+
+
+@dataclass(frozen=True)
+class DumpFacts:
+    """The dump's file. C(time) is when it was written."""
+
+    name: str
+    size: int
+    sha256: str
+    time: float
+    more: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """The process. C(key) tells it from others with its number; of one that has ended, the rest is None."""
+
+    pid: int
+    key: str
+    boot_id: str | None = None
+    start_time: float | None = None
+    exe: str | None = None
+    cmdline: tuple[str, ...] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class KnownImage:
+    """An executable file of a process whose build is known. C(path) is where it lay on the host."""
+
+    path: str
+    build_id: str
+    size: int
+
+
+@dataclass(frozen=True)
+class UnknownImage:
+    """An executable file of a process without a build-id, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SamplingFacts:
+    """How the numbers came to be. C(interval) is in bytes, None for exact and unknown."""
+
+    scheme: str
+    interval: int | None
+
+
+@dataclass(frozen=True)
+class CaptureFacts:
+    """All facts of a capture. C(sampling) is None of a capture of format 1: its dump says it.
+
+    C(agent) is as sidecar.py has it, or has a C(problem); C(jvm) as jvm_heap.py has it. C(more) are unknown keys.
+    """
+
+    host: str
+    unit: str
+    dump: DumpFacts
+    process: ProcessFacts
+    images: tuple[KnownImage | UnknownImage, ...] = ()
+    label: str | None = None
+    agent: Mapping[str, Any] | None = None
+    jvm: Mapping[str, Any] | None = None
+    perf_map: Mapping[str, Any] | None = None
+    source: str = JEMALLOC
+    measure: str = LIVE
+    sampling: SamplingFacts | None = None
+    more: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def build_ids(self) -> dict[str, str]:
+        """Build-ids by mapped path, of the images that have one."""
+        return {image.path: image.build_id for image in self.images if isinstance(image, KnownImage)}
+
+    @property
+    def memory(self) -> Mapping[str, Any]:
+        """What the agent has measured of the process's memory when the dump was written; empty where it has not."""
+        found = (self.agent or {}).get("memory")
+        return found if isinstance(found, dict) else {}
+
+    @classmethod
+    def from_json(cls, facts: object) -> CaptureFacts:
+        """The facts in what JSON has given. Raises CaptureFactsError that names the first wrong field."""
+        if not isinstance(facts, dict) or not _is_count(facts.get("format")) or facts["format"] not in (1, FORMAT):
+            raise CaptureFactsError(
+                f"the facts of the capture are not of format {FORMAT} or 1, those that this version knows"
+            )
+        if not _is_text(facts.get("host")) or not _is_unit(facts.get("unit")):
+            raise CaptureFactsError("the facts of the capture name no host or no unit")
+        if not _optional(_is_text)(facts.get("label")):
+            raise CaptureFactsError("the label of the capture is not a text")
+        named = DumpFacts(**_part("dump", facts.get("dump"), _DUMP))
+        process = ProcessFacts(**_process(facts.get("process")))
+        parts = dump.parse_name(named.name)
+        if parts is None or process.key.split("-")[0] != str(process.pid) or process.pid != parts.pid:
+            raise CaptureFactsError("the process of the capture is not the one in the dump's name")
+        known: dict[str, Any] = {key: facts.get(key) for key in ("host", "unit", "label")}
+        known.update(dump=named, process=process, images=_images(facts.get("images")))
+        for key in ("agent", "jvm", "perf_map"):
+            known[key] = facts.get(key)
+            if not isinstance(known[key], (dict, type(None))):
+                raise CaptureFactsError(f"{key} is not a mapping")
+        if facts["format"] != 1:
+            known.update(_provenance(facts))
+        return cls(**known, more={key: facts[key] for key in facts if key not in known and key not in _WRITTEN})
+
+    def to_json(self) -> dict[str, Any]:
+        """As capture.json has it: format 1 where nobody has said how the dump was sampled."""
+        cmdline = self.process.cmdline
+        found: dict[str, Any] = {
+            **self.more,
+            "format": 1 if self.sampling is None else FORMAT,
+            "host": self.host,
+            "unit": self.unit,
+            "dump": _written(self.dump),
+            "process": {**_written(self.process), "cmdline": None if cmdline is None else list(cmdline)},
+            "images": [_written_image(image) for image in self.images],
+        }
+        found.update((key, value) for key in _OPTIONAL if (value := getattr(self, key)) is not None)
+        if self.sampling is not None:
+            found.update(source=self.source, measure=self.measure, sampling=dict(vars(self.sampling)))
+        return found
+
+
+def is_build_id(value: object) -> bool:
+    """Lower-case hex of 4 to 64 bytes."""
+    return isinstance(value, str) and bool(_BUILD_ID.match(value))
+
+
+def sampling_of(head: bytes) -> SamplingFacts:
+    """What the first HEAD bytes of a dump say. jemalloc draws the distance between samples anew for each."""
+    found = _HEAP_V2.match(head)
+    interval = int(found.group(1)) if found else 0
+    return SamplingFacts("poisson", interval) if interval else SamplingFacts("unknown", None)
+
+
+_OPTIONAL = ("label", "agent", "jvm", "perf_map")
+_WRITTEN = ("format", "source", "measure", "sampling")
+
+
+def _written(part: DumpFacts | ProcessFacts) -> dict[str, Any]:
+    known = dict(vars(part))
+    return {**known.pop("more"), **known}
+
+
+def _written_image(image: KnownImage | UnknownImage) -> dict[str, Any]:
+    if isinstance(image, KnownImage):
+        return dict(vars(image))
+    return {"path": image.path, "build_id": None, "size": None, "reason": image.reason}
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_TEXT:
+        return False
+    return not _SURROGATE.search(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _matches(pattern: re.Pattern[str]) -> _Check:
+    return lambda value: isinstance(value, str) and bool(pattern.match(value))
+
+
+def _optional(check: _Check) -> _Check:
+    return lambda value: value is None or check(value)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= _MAX_TEXT and all(item == "" or _is_text(item) for item in value)
+
+
+def _is_unit(value: object) -> bool:
+    try:
+        return isinstance(value, str) and directory.check_unit(value) == value
+    except directory.SpoolError:
+        return False
+
+
+_DUMP: dict[str, _Check] = {
+    "name": lambda value: isinstance(value, str) and dump.parse_name(value) is not None,
+    "size": _is_count,
+    "sha256": _matches(_SHA256),
+    "time": _is_time,
+}
+_PROCESS: dict[str, _Check] = {
+    "pid": _is_count,
+    "key": _matches(_KEY),
+    "boot_id": _optional(_matches(_BOOT_ID)),
+    "start_time": _optional(_is_time),
+    "exe": _optional(_is_text),
+    "cmdline": _optional(_is_texts),
+}
+_IMAGE: dict[str, _Check] = {
+    "path": _is_text,
+    "build_id": _optional(is_build_id),
+    "size": _optional(_is_count),
+}
+_SAMPLING: dict[str, _Check] = {
+    "scheme": lambda value: isinstance(value, str) and value in SCHEMES,
+    "interval": _optional(lambda value: _is_count(value) and bool(value)),
+}
+
+
+def _part(name: str, part: object, fields: Mapping[str, _Check]) -> dict[str, Any]:
+    """The fields, each right, and what else there is as C(more)."""
+    if not isinstance(part, dict):
+        raise CaptureFactsError(f"{name} is not a mapping")
+    known = {}
+    for key, is_right in fields.items():
+        if key not in part or not is_right(part[key]):
+            raise CaptureFactsError(f"{name}.{key} is not what it must be: {str(part.get(key, 'missing'))[:100]!r}")
+        known[key] = part[key]
+    return {**known, "more": {key: part[key] for key in part if key not in fields}}
+
+
+def _process(part: object) -> dict[str, Any]:
+    known = _part("process", part, _PROCESS)
+    return {**known, "cmdline": None if known["cmdline"] is None else tuple(known["cmdline"])}
+
+
+def _images(found: object) -> tuple[KnownImage | UnknownImage, ...]:
+    if not isinstance(found, list) or len(found) > _MAX_IMAGES:
+        raise CaptureFactsError("images is not a list of a possible length")
+    return tuple([_image_of(image) for image in found])
+
+
+def _image_of(found: object) -> KnownImage | UnknownImage:
+    if isinstance(found, dict) and {"path", "build_id", "size"} <= set(found):
+        values = (found["path"], found["build_id"], found["size"], found.get("reason"))
+        if all(isinstance(value, (str, int, type(None))) for value in values):
+            return _image(*values)
+    known = _part("image", found, _IMAGE)
+    return _image(known["path"], known["build_id"], known["size"], None)
+
+
+# All captures of a process have the same images.
+@functools.lru_cache(maxsize=4096, typed=True)
+def _image(path: Any, build_id: Any, size: Any, reason: Any) -> KnownImage | UnknownImage:
+    _part("image", {"path": path, "build_id": build_id, "size": size}, _IMAGE)
+    if build_id is None:
+        if not _is_text(reason):
+            raise CaptureFactsError("an image has neither build-id nor reason")
+        return UnknownImage(path, reason)
+    if size is None:
+        raise CaptureFactsError("image.size is missing")
+    return KnownImage(path, build_id, size)
+
+
+def _provenance(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What format 2 has more than format 1."""
+    if not _matches(_SOURCE)(facts.get("source")):
+        raise CaptureFactsError("source is not what it must be")
+    if facts.get("measure") not in MEASURES:
+        raise CaptureFactsError(f"measure is none of {', '.join(MEASURES)}")
+    sampling = _part("sampling", facts.get("sampling"), _SAMPLING)
+    if SCHEMES[sampling["scheme"]] != (sampling["interval"] is not None):
+        raise CaptureFactsError(f"sampling.interval is not what a sampling that is {sampling['scheme']} has")
+    return {
+        "source": facts["source"],
+        "measure": facts["measure"],
+        "sampling": SamplingFacts(sampling["scheme"], sampling["interval"]),
+    }
