@@ -22,8 +22,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump
 
 FORMAT = 2
 JEMALLOC, LIVE = "jemalloc", "live"
@@ -138,13 +138,13 @@ class CaptureFacts:
             raise CaptureFactsError(
                 f"the facts of the capture are not of format {FORMAT} or 1, those that this version knows"
             )
-        if not _is_text(facts.get("host")) or not _is_unit(facts.get("unit")):
+        if not _is_text(facts.get("host")) or not unit_name.is_service(facts.get("unit")):
             raise CaptureFactsError("the facts of the capture name no host or no unit")
         if not _optional(_is_text)(facts.get("label")):
             raise CaptureFactsError("the label of the capture is not a text")
         named = DumpFacts(**_part("dump", facts.get("dump"), _DUMP))
         process = ProcessFacts(**_process(facts.get("process")))
-        parts = dump.parse_name(named.name)
+        parts = dump_name.parse(named.name)
         if parts is None or process.key.split("-")[0] != str(process.pid) or process.pid != parts.pid:
             raise CaptureFactsError("the process of the capture is not the one in the dump's name")
         known: dict[str, Any] = {key: facts.get(key) for key in ("host", "unit", "label")}
@@ -228,15 +228,8 @@ def _is_texts(value: object) -> bool:
     return isinstance(value, list) and len(value) <= _MAX_TEXT and all(item == "" or _is_text(item) for item in value)
 
 
-def _is_unit(value: object) -> bool:
-    try:
-        return isinstance(value, str) and directory.check_unit(value) == value
-    except directory.SpoolError:
-        return False
-
-
 _DUMP: dict[str, _Check] = {
-    "name": lambda value: isinstance(value, str) and dump.parse_name(value) is not None,
+    "name": lambda value: isinstance(value, str) and dump_name.parse(value) is not None,
     "size": _is_count,
     "sha256": _matches(_SHA256),
     "time": _is_time,

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.formats import dump_name
 from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError, KnownImage, is_build_id
-from ...module_utils.spool import dump
 from ..base.durable import compress, lock, make_directory, rename_directory, sync, write
 from ..base.errors import ControllerError
 
@@ -221,7 +221,7 @@ class Archive:
         return _capture(path, facts)
 
     def place(self, facts: CaptureFacts) -> Path:
-        """Where a capture with these facts lies or would lie. Raises ArchiveError for names that no directory can have."""
+        """Where a capture with these facts lies or would lie. Raises ArchiveError if no directory can have its name."""
         capture = _capture(Path(), facts)
         return self.root.joinpath(
             "captures",
@@ -372,7 +372,7 @@ def _is_removed(path: Path) -> bool:
 
 
 def _capture(path: Path, facts: CaptureFacts) -> Capture:
-    name = dump.parse_name(facts.dump.name)
+    name = dump_name.parse(facts.dump.name)
     return Capture(
         path=path,
         host=facts.host,

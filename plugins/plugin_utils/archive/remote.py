@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.formats import elf
+from ...module_utils.formats import elf, limits
 from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
-from ...module_utils.runtimes import jit
 from ..base import unpack
 from ..columns import sample_cache
 from ..columns.parquet import NAME as SAMPLES
@@ -39,9 +38,6 @@ else:
     fsspec = _fsspec
 
 _INDEX, _FACTS = "archive.json", "capture.json"
-_MOST_FACTS = 64 << 20
-_LARGEST_DUMP = 1 << 30
-_LARGEST_IMAGE = 4 << 30
 _PIECE = 1 << 20
 
 
@@ -136,15 +132,15 @@ class Remote:
             self._pipe(_INDEX, json.dumps({"format": FORMAT}).encode() + b"\n")
 
     def _facts(self, archive: Archive, place: str) -> CaptureFacts:
-        facts = CaptureFacts.from_json(json.loads(self._read(f"{place}/{_FACTS}", _MOST_FACTS)))
+        facts = CaptureFacts.from_json(json.loads(self._read(f"{place}/{_FACTS}", limits.LARGEST_FACTS)))
         if archive.place(facts).relative_to(archive.root).as_posix() != place:
             raise ArchiveError("its facts belong to another place")
-        if facts.dump.size > _LARGEST_DUMP:
+        if facts.dump.size > limits.LARGEST_DUMP:
             raise ArchiveError("its dump is too large")
         return facts
 
     def _add(self, archive: Archive, facts: CaptureFacts, place: str, aside: Path) -> None:
-        data = self._read(f"{place}/{DUMP}", _LARGEST_DUMP)
+        data = self._read(f"{place}/{DUMP}", limits.LARGEST_DUMP)
         content = unpack.unpack(data, DUMP, max(facts.dump.size, len(data)))
         if hashlib.sha256(content).hexdigest() != facts.dump.sha256:
             raise ArchiveError("its dump has another checksum than its facts say")
@@ -152,7 +148,7 @@ class Remote:
         perf_map = None
         if f"{place}/{PERF_MAP}" in self._paths:
             perf_map = aside / "perf.map"
-            _gunzip(self._get(f"{place}/{PERF_MAP}", aside / "packed", jit.MAX_MAP), perf_map)
+            _gunzip(self._get(f"{place}/{PERF_MAP}", aside / "packed", limits.LARGEST_PERF_MAP), perf_map)
         archive.add_capture(facts, aside / "dump", perf_map)
 
     def _add_images(
@@ -169,7 +165,7 @@ class Remote:
             if dry:
                 continue
             try:
-                file = self._get(names[build_id], aside / "image", _LARGEST_IMAGE)
+                file = self._get(names[build_id], aside / "image", limits.LARGEST_IMAGE)
                 if elf.read(file).build_id != build_id:
                     raise ArchiveError("it is another build")
                 archive.add_image(build_id, posixpath.basename(names[build_id]), file)
@@ -227,7 +223,7 @@ def _inside(place: str) -> Path:
 def _gunzip(source: Path, target: Path) -> None:
     try:
         with gzip.open(source) as stream, target.open("wb") as plain:
-            for _piece in range(-(-jit.MAX_MAP // _PIECE)):
+            for _piece in range(-(-limits.LARGEST_PERF_MAP // _PIECE)):
                 plain.write(stream.read(_PIECE))
             if stream.read(1):
                 raise ArchiveError("its perf map is too large")

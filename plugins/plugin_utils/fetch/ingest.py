@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.formats import elf
+from ...module_utils.formats import elf, limits
 from ...module_utils.runtimes import jit
 from ...module_utils.spool import pack
 from ..archive.archive import Archive, Arrived, Capture, DumpWriter
@@ -61,7 +61,7 @@ def read_packed(data: dict[str, Any], batch: Batch) -> Packed:
         raise TransferError("the host did not say what it has packed")
     made = batch.made()
     for member in made & set(members):
-        if not isinstance(members[member], int) or not 0 < members[member] <= jit.MAX_MAP:
+        if not isinstance(members[member], int) or not 0 < members[member] <= limits.LARGEST_PERF_MAP:
             raise TransferError("the host has packed a perf map of an impossible size")
         sizes[member] = members[member]
     total = sum(sizes.values())

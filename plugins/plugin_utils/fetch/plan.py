@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils.formats import sidecar
+from ...module_utils.formats import limits, sidecar
 from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
-from ...module_utils.runtimes import jit, jvm_heap
+from ...module_utils.runtimes import jvm_heap
 from ..archive.archive import Archive
 from .unpack_tar import TransferError
 
@@ -207,7 +207,7 @@ def _found(
     if entry.get("jvm") is not None:
         facts["jvm"] = jvm_heap.check(entry["jvm"])
     beside = None if entry.get("map") is None else tuple(_count(part) for part in _a_list(entry, "map"))
-    if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= jit.MAX_MAP):
+    if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= limits.LARGEST_PERF_MAP):
         raise ValueError("a perf map's size is out of range")
     return Found(CaptureFacts.from_json(facts), identity, entry.get("jit") is True, beside)
 
