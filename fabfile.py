@@ -281,6 +281,7 @@ def _paths(text: str) -> list[Path]:
 def _failing() -> Iterator[None]:
     """Turn what the library raises into a message and an exit status."""
     from ansible_collections.offheap.profiler.plugins.module_utils.spool.directory import SpoolError
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.base.libraries import MissingLibraryError
     from ansible_collections.offheap.profiler.plugins.plugin_utils.base.output_file import OutputError
     from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import AnalysisError
     from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import SourceError
@@ -288,7 +289,15 @@ def _failing() -> Iterator[None]:
 
     try:
         yield
-    except (AnalysisError, ArchiveError, OutputError, SelectionError, SourceError, SpoolError) as error:
+    except (
+        AnalysisError,
+        ArchiveError,
+        MissingLibraryError,
+        OutputError,
+        SelectionError,
+        SourceError,
+        SpoolError,
+    ) as error:
         raise Exit(str(error), 2) from error
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..plugins.plugin_utils.archive.archive import Archive, Capture
+from ..plugins.plugin_utils.base import libraries
 from ..plugins.plugin_utils.fetch import plan, stream
 from ..plugins.plugin_utils.fetch.host_session import Session
 from .target import Target
@@ -71,5 +72,6 @@ def _mark(session: Session, safe: list[plan.Found], brought: Brought) -> None:
 
 
 def open_archive(path: Path) -> Archive:
-    """The archive, made where there is none. Raises ArchiveError."""
+    """The archive, made where there is none. Raises ArchiveError, MissingLibraryError."""
+    libraries.require("zstandard")
     return Archive.create(Path.cwd() / path.expanduser())

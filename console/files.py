@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..plugins.module_utils.spool.directory import check_unit
 from ..plugins.plugin_utils.archive.archive import Archive
+from ..plugins.plugin_utils.base import libraries
 from ..plugins.plugin_utils.driver.analyze import Request, analyze
 from ..plugins.plugin_utils.driver.sources import Source, open_reader
 from ..plugins.plugin_utils.export import comparison
@@ -23,7 +24,8 @@ Warn = Callable[[str], None]
 
 
 def analyzed(request: Request, dump: Path, binary_path: Sequence[Path], warn: Warn) -> bytes:
-    """One dump, as asked for. Raises AnalysisError, SourceError, ArchiveError."""
+    """One dump, as asked for. Raises AnalysisError, MissingLibraryError, SourceError, ArchiveError."""
+    libraries.require(*libraries.DUMPS, "jinja2")
     with open_reader([dump], None, binary_path, None, False) as reader:
         source = reader.read(dump)
         answer = analyze(request, source, None, reader.images)
@@ -35,7 +37,8 @@ def analyzed(request: Request, dump: Path, binary_path: Sequence[Path], warn: Wa
 def compared(
     before: Path, after: Path, focus: str, limit: int, as_json: bool, binary_path: Sequence[Path], warn: Warn
 ) -> str:
-    """What is different between two dumps. Raises SelectionError, SourceError, ArchiveError."""
+    """What is different between two dumps. Raises MissingLibraryError, SelectionError, SourceError, ArchiveError."""
+    libraries.require(*libraries.DUMPS)
     with open_reader([before, after], None, binary_path, None, False) as reader:
         first, second = (_side(reader.read(path), Selection(focus, "")) for path in (before, after))
         for warning in dict.fromkeys(reader.warnings):
@@ -49,7 +52,8 @@ def compared(
 
 
 def reported(archive: Path, dest: Path, unit: str, warn: Warn) -> files.Files:
-    """The reports on an archive, written. Raises ArchiveError, OutputError, SpoolError."""
+    """The reports on an archive, written. Raises ArchiveError, MissingLibraryError, OutputError, SpoolError."""
+    libraries.require(*libraries.JUDGING, "jinja2", "yaml")
     limits = Limits(units=[check_unit(unit)] if unit else [], hints=hints.load([]))
     here = Path.cwd()
     triage = here / "offheap" / "triage"

@@ -8,12 +8,13 @@ import time
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.archive import retention
-from ..plugin_utils.archive.archive import Archive, ArchiveError, zstandard_missing
-from ..plugin_utils.base.options import first_missing, from_here
+from ..plugin_utils.archive.archive import Archive, ArchiveError
+from ..plugin_utils.base import libraries
+from ..plugin_utils.base.options import from_here
 
 _DAY = 86400.0
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -35,17 +36,16 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        if library := first_missing({"zstandard": zstandard_missing()}):
-            raise AnsibleActionFail(missing_required_lib(library))
         limits = retention.Limits(
             age=arguments["keep_days"] * _DAY, count=arguments["keep_captures"], size=arguments["keep_size"]
         )
         if min(limits.age, limits.count, limits.size) < 0:
             raise AnsibleActionFail("a limit of archive_prune is negative; 0 is without limit")
         try:
+            libraries.require("zstandard")
             archive = Archive.open(from_here(arguments["archive"]))
             removed, size = retention.prune(archive, limits, time.time(), dry=self._task.check_mode)
-        except (ArchiveError, OSError) as error:
+        except (OffheapError, ArchiveError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
         paths = [str(capture.path.relative_to(archive.root)) for capture in removed]
         result.update(changed=bool(removed), removed=paths, bytes=size)

@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils.archive.archive import Archive, ArchiveError, zstandard_missing
-from ..plugin_utils.archive.remote import Remote, fsspec_missing
-from ..plugin_utils.base.options import first_missing, from_here
-from ..plugin_utils.columns.parquet import pyarrow_missing
+from ..module_utils.formats.errors import OffheapError
+from ..plugin_utils.archive.archive import Archive, ArchiveError
+from ..plugin_utils.archive.remote import Remote
+from ..plugin_utils.base import libraries
+from ..plugin_utils.base.options import from_here
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -35,18 +35,15 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
-        if library := first_missing(
-            {"zstandard": zstandard_missing(), "fsspec": fsspec_missing(), "pyarrow": pyarrow_missing()}
-        ):
-            raise AnsibleActionFail(missing_required_lib(library))
         root, check = from_here(arguments["archive"]), self._task.check_mode
         try:
+            libraries.require("fsspec", "pyarrow", "zstandard")
             remote = Remote(arguments["url"], arguments["storage_options"])
             if arguments["direction"] == "push":
                 copied = remote.push(Archive.open(root), check)
             else:
                 copied = remote.pull(Archive.open(root) if check else Archive.create(root), warnings.append, check)
-        except (ArchiveError, OSError) as error:
+        except (OffheapError, ArchiveError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
         changed = bool(copied.captures or copied.images)
         result.update(changed=changed, captures=copied.captures, images=copied.images)

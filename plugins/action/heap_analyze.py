@@ -7,22 +7,18 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.archive.archive import ArchiveError
-from ..plugin_utils.base.options import first_missing, from_here, from_here_if_any
+from ..plugin_utils.base import libraries
+from ..plugin_utils.base.options import from_here, from_here_if_any
 from ..plugin_utils.base.output_file import OutputError, write
 from ..plugin_utils.driver.analyze import RENDERERS, TEXTUAL, AnalysisError, Request, analyze
 from ..plugin_utils.driver.sources import Source, SourceError, open_reader
-from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.export.graph import Limits
-from ..plugin_utils.export.profile_proto import protobuf_missing
 from ..plugin_utils.export.top import Look
-from ..plugin_utils.model.samples import numpy_missing
-from ..plugin_utils.symbols.demangle import demangler_missing
-from ..plugin_utils.symbols.symbolizer import symbolic_missing
 from ..plugin_utils.views.selection import Selection
 from ..plugin_utils.views.table import Granularity, Measure, Table
 
@@ -72,22 +68,13 @@ class ActionModule(ActionBase):
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
         kind = arguments["format"]
-        if library := first_missing(
-            {
-                "symbolic": symbolic_missing(),
-                "pydemumble": demangler_missing(),
-                "jinja2": jinja2_missing(),
-                "numpy": numpy_missing(),
-                "protobuf": kind == "pprof" and protobuf_missing(),
-            }
-        ):
-            raise AnsibleActionFail(missing_required_lib(library))
         dest = from_here_if_any(arguments["dest"])
         if dest is None and kind not in TEXTUAL:
             raise AnsibleActionFail(f"the format {kind} is no text to show: it needs 'dest'")
         base_path = from_here_if_any(arguments["base"])
         paths = [from_here(arguments["src"]), *([base_path] if base_path else [])]
         try:
+            libraries.require(*libraries.DUMPS, "jinja2", *(["google.protobuf"] if kind == "pprof" else []))
             with open_reader(
                 paths,
                 from_here_if_any(arguments["archive"]),
@@ -100,7 +87,7 @@ class ActionModule(ActionBase):
                 answer = analyze(_request(arguments), sources[0], base, reader.images)
                 changed = dest is not None and write(dest, answer.content, arguments["force"], self._task.check_mode)
                 warnings += dict.fromkeys(reader.warnings)
-        except (AnalysisError, ArchiveError, OutputError, SourceError) as error:
+        except (OffheapError, AnalysisError, ArchiveError, OutputError, SourceError) as error:
             raise AnsibleActionFail(str(error)) from None
         show = arguments["show"] if arguments["show"] is not None else dest is None
         if show and kind in TEXTUAL:

@@ -7,18 +7,16 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.archive.archive import ArchiveError
-from ..plugin_utils.base.options import first_missing, from_here, from_here_if_any
+from ..plugin_utils.base import libraries
+from ..plugin_utils.base.options import from_here, from_here_if_any
 from ..plugin_utils.base.output_file import OutputError, write
 from ..plugin_utils.driver.sources import Source, SourceError, open_reader
 from ..plugin_utils.export import comparison as output
-from ..plugin_utils.model.samples import numpy_missing
-from ..plugin_utils.symbols.demangle import demangler_missing
-from ..plugin_utils.symbols.symbolizer import symbolic_missing
 from ..plugin_utils.views.compare import By, Change, Comparison, Side, compare
 from ..plugin_utils.views.selection import Selection, SelectionError
 from ..plugin_utils.views.table import Measure
@@ -57,14 +55,11 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
-        if library := first_missing(
-            {"symbolic": symbolic_missing(), "pydemumble": demangler_missing(), "numpy": numpy_missing()}
-        ):
-            raise AnsibleActionFail(missing_required_lib(library))
         paths = [from_here(arguments[name]) for name in ("before", "after")]
         dest = from_here_if_any(arguments["dest"])
         limit = max(arguments["limit"], 0)
         try:
+            libraries.require(*libraries.DUMPS)
             with open_reader(
                 paths,
                 from_here_if_any(arguments["archive"]),
@@ -82,7 +77,7 @@ class ActionModule(ActionBase):
                 content = output.text(found, before, after, limit)
             encoded = content.encode("utf-8", "replace")
             changed = dest is not None and write(dest, encoded, arguments["force"], self._task.check_mode)
-        except (ArchiveError, OutputError, SelectionError, SourceError) as error:
+        except (OffheapError, ArchiveError, OutputError, SelectionError, SourceError) as error:
             raise AnsibleActionFail(str(error)) from None
         if arguments["show"] if arguments["show"] is not None else dest is None:
             display.display(content.rstrip("\n"))

@@ -14,15 +14,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
-from ansible.module_utils.basic import missing_required_lib
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.formats.capture_facts import CaptureFacts
-from ..plugin_utils.archive.archive import Archive, ArchiveError, zstandard_missing
+from ..module_utils.formats.errors import OffheapError
+from ..plugin_utils.archive.archive import Archive, ArchiveError
+from ..plugin_utils.base import libraries
 from ..plugin_utils.base.byte_size import as_text
-from ..plugin_utils.base.options import first_missing, from_here
+from ..plugin_utils.base.options import from_here
 from ..plugin_utils.fetch import ingest, unpack_tar
 from ..plugin_utils.fetch import plan as fetch_plan
 from ..plugin_utils.fetch import stream as streamed
@@ -65,20 +66,19 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
         _validation, self._args = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        if library := first_missing({"zstandard": zstandard_missing()}):
-            raise AnsibleActionFail(missing_required_lib(library))
         self._host = str(self._task.delegate_to or self._task_vars["inventory_hostname"])
         root = from_here(self._args["archive"])
         result.update(changed=False, archive=str(root), captures=[], images=[], bytes=0, transferred=0, collected=0)
         warnings: list[str] = []
         self._finished = False
         try:
+            libraries.require("zstandard")
             _prepare(self._connection)
             with _session(self._connection, self._python()) as session:
                 self._session = session
                 result["streamed"] = session is not None
                 self._fetch(root, result, warnings)
-        except (ArchiveError, HostError, SessionError, TransferError) as exc:
+        except (OffheapError, ArchiveError, HostError, SessionError, TransferError) as exc:
             brought = f" ({len(result['captures'])} captures had been brought before)" if result["captures"] else ""
             result.update(failed=True, msg=f"{exc}{brought}")
         else:

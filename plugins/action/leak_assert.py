@@ -8,13 +8,14 @@ import os
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.formats.errors import OffheapError
 from ..module_utils.spool.directory import SpoolError, check_unit
 from ..plugin_utils.archive.archive import Archive, ArchiveError
-from ..plugin_utils.base.options import first_missing, from_here
+from ..plugin_utils.base import libraries
+from ..plugin_utils.base.options import from_here
 from ..plugin_utils.columns import sample_cache
 from ..plugin_utils.leaks import baseline, ranking
 from ..plugin_utils.leaks.baseline import BaselineError
@@ -48,9 +49,8 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
-        if library := first_missing(ranking.missing_libraries()):
-            raise AnsibleActionFail(missing_required_lib(library))
         try:
+            libraries.require(*libraries.JUDGING)
             units = [check_unit(unit) for unit in arguments["units"]]
             known = baseline.read_baseline(from_here(arguments["baseline"])) if arguments["baseline"] else None
             archive = Archive.open(from_here(arguments["archive"]))
@@ -61,7 +61,7 @@ class ActionModule(ActionBase):
                 archive, warnings.append, units, arguments["hosts"], max(arguments["min_span"], 0), kept
             )
             result["changed"] = self._record(leaks, arguments["record"])
-        except (ArchiveError, BaselineError, SpoolError, OSError) as error:
+        except (OffheapError, ArchiveError, BaselineError, SpoolError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
         limit = arguments["max_growth"]
         if limit is None and known is None:

@@ -10,18 +10,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.formats.errors import OffheapError
 from ..module_utils.spool.directory import SpoolError, check_unit
 from ..plugin_utils.archive.archive import Archive, ArchiveError, Capture
-from ..plugin_utils.base import output_file
-from ..plugin_utils.base.options import first_missing, from_here
+from ..plugin_utils.base import libraries, output_file
+from ..plugin_utils.base.options import from_here
 from ..plugin_utils.base.output_file import OutputError
 from ..plugin_utils.columns import sample_cache
 from ..plugin_utils.driver.sources import Reader, SourceError, open_reader
-from ..plugin_utils.export import pprof, profile_proto
+from ..plugin_utils.export import pprof
 from ..plugin_utils.leaks import ranking
 from ..plugin_utils.publish import prometheus, pyroscope
 from ..plugin_utils.publish.pyroscope import PushError, Server
@@ -55,13 +55,12 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
-        if library := first_missing({**ranking.missing_libraries(), "protobuf": profile_proto.protobuf_missing()}):
-            raise AnsibleActionFail(missing_required_lib(library))
         result.update(changed=False, pushed=0, left=0)
         try:
+            libraries.require(*libraries.JUDGING, "google.protobuf")
             units = [check_unit(unit) for unit in arguments["units"]]
             archive = Archive.open(from_here(arguments["archive"]))
-        except (ArchiveError, SpoolError) as error:
+        except (OffheapError, ArchiveError, SpoolError) as error:
             raise AnsibleActionFail(str(error)) from None
         # Each does its part whatever becomes of the other.
         parts = [(arguments["pyroscope_url"], self._push), (arguments["textfile"], self._write)]
@@ -69,7 +68,7 @@ class ActionModule(ActionBase):
             try:
                 if wanted:
                     part(archive, units, arguments, result, warnings)
-            except (ArchiveError, OutputError, PushError, OSError) as error:
+            except (OffheapError, ArchiveError, OutputError, PushError, OSError) as error:
                 warnings.append(str(error))
                 result["failed"] = arguments["required"]
         result["msg"] = f"{result['pushed']} profiles sent, {result['left']} left" if not warnings else warnings[-1]

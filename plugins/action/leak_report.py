@@ -8,24 +8,21 @@ from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.formats.errors import OffheapError
 from ..module_utils.spool.directory import SpoolError, check_unit
 from ..plugin_utils.archive.archive import Archive, ArchiveError
-from ..plugin_utils.base.options import first_missing, from_here
+from ..plugin_utils.base import libraries
+from ..plugin_utils.base.options import from_here
 from ..plugin_utils.base.output_file import OutputError
-from ..plugin_utils.export.flamegraph import jinja2_missing
 from ..plugin_utils.leaks import hints
 from ..plugin_utils.leaks.hints import HintError
 from ..plugin_utils.leaks.verdict import Answer, Suspect
-from ..plugin_utils.model.samples import numpy_missing
 from ..plugin_utils.report import files as report_files
 from ..plugin_utils.report import host_report
 from ..plugin_utils.report.host_report import Report
-from ..plugin_utils.symbols.demangle import demangler_missing
-from ..plugin_utils.symbols.symbolizer import symbolic_missing
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -57,16 +54,8 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
-        if library := first_missing(
-            {
-                "symbolic": symbolic_missing(),
-                "pydemumble": demangler_missing(),
-                "jinja2": jinja2_missing(),
-                "numpy": numpy_missing(),
-            }
-        ):
-            raise AnsibleActionFail(missing_required_lib(library))
         try:
+            libraries.require(*libraries.JUDGING, "jinja2", "yaml")
             limits = host_report.Limits(
                 units=[check_unit(unit) for unit in arguments["units"]],
                 hosts=arguments["hosts"],
@@ -85,7 +74,7 @@ class ActionModule(ActionBase):
                 warnings.append,
                 from_here(arguments["triage"]),
             )
-        except (ArchiveError, HintError, OutputError, SpoolError) as error:
+        except (OffheapError, ArchiveError, HintError, OutputError, SpoolError) as error:
             raise AnsibleActionFail(str(error)) from None
         if not files.reports:
             warnings.append(f"the archive {archive.root} has no captures of the units and hosts asked for")

@@ -26,19 +26,14 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...module_utils.formats import dump_name
 from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError, KnownImage, is_build_id
+from ..base import libraries
 from ..base.durable import compress, lock, make_directory, rename_directory, sync, write
 from ..base.errors import ControllerError
 
-try:
-    import zstandard as _zstandard
-except ImportError:
-    zstandard: Any = None
-else:
-    zstandard = _zstandard
+zstandard = libraries.optional("zstandard")
 
 FORMAT = 2
 DUMP = "dump.heap.zst"
@@ -360,11 +355,6 @@ class DumpWriter:
 def _pack(source: Path, target: Path) -> None:
     with source.open("rb") as stream, DumpWriter(target, source.stat().st_size) as output:
         shutil.copyfileobj(stream, output, 1 << 20)
-
-
-def zstandard_missing() -> bool:
-    """Whether the library zstandard is not there; writing needs it."""
-    return zstandard is None
 
 
 def _is_removed(path: Path) -> bool:

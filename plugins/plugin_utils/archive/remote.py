@@ -23,19 +23,14 @@ from typing import Any
 
 from ...module_utils.formats import elf, limits
 from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
-from ..base import unpack
+from ..base import libraries, unpack
 from ..columns import sample_cache
 from ..columns.parquet import NAME as SAMPLES
 from ..columns.parquet import SamplesError
 from ..readers.heap_v2 import HeapFormatError
 from .archive import DUMP, FORMAT, PERF_MAP, Archive, ArchiveError, Capture
 
-try:
-    import fsspec as _fsspec
-except ImportError:
-    fsspec: Any = None
-else:
-    fsspec = _fsspec
+fsspec = libraries.optional("fsspec")
 
 _INDEX, _FACTS = "archive.json", "capture.json"
 _PIECE = 1 << 20
@@ -47,11 +42,6 @@ class Copied:
 
     captures: int = 0
     images: int = 0
-
-
-def fsspec_missing() -> bool:
-    """Whether the library fsspec is not there; everything here needs it."""
-    return fsspec is None
 
 
 class Remote:

@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What an action's options and the libraries that it needs mean, whoever hands them in."""
+"""What an action's options mean, whoever hands them in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-
-
-def first_missing(libraries: Mapping[str, bool]) -> str:
-    """The first of the libraries that is missing (true), or an empty text."""
-    return next((library for library, is_missing in libraries.items() if is_missing), "")
 
 
 def from_here(path: str) -> Path:

@@ -15,13 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..readers.heap_v2 import HeapFormatError
+from . import libraries
 
-try:
-    import zstandard as _zstandard
-except ImportError:
-    zstandard: Any = None
-else:
-    zstandard = _zstandard
+zstandard = libraries.optional("zstandard")
 
 # Small files may hold this much whatever their ratio: repeated lines pack far better than real dumps.
 FREE_SIZE = 1 << 20
@@ -78,8 +74,6 @@ def _gunzip(data: bytes, name: str) -> Iterator[bytes]:
 
 
 def _unzstd(data: bytes, name: str) -> Iterator[bytes]:
-    if zstandard is None:
-        raise HeapFormatError(name, 1, "plain or gzip data: zstd needs the Python library zstandard (pip install it)")
     unpacker: Any = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
     rest: BinaryIO = io.BytesIO(data)
     size = 0

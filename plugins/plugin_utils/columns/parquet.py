@@ -17,26 +17,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...module_utils.formats.capture_facts import CaptureFacts
+from ..base import libraries
 from ..model.samples import BYTES, OBJECTS, unbiased
 from ..readers import heap_v2
 from ..readers.heap_v2 import Dump
 
 if TYPE_CHECKING:
-    import numpy
+    import numpy as np
     from numpy.typing import NDArray
 
-    Integers = NDArray[numpy.int64]
-    Numbers = NDArray[numpy.float64]
-
-try:
-    import numpy as np
-    import pyarrow as _pyarrow
-    import pyarrow.parquet as _parquet
-except ImportError:
-    pa: Any = None
-    pq: Any = None
+    Integers = NDArray[np.int64]
+    Numbers = NDArray[np.float64]
 else:
-    pa, pq = _pyarrow, _parquet
+    np = libraries.optional("numpy")
+
+pa = libraries.optional("pyarrow")
+pq = libraries.optional("pyarrow.parquet")
 
 FORMAT = 1
 NAME = "samples.parquet"
@@ -60,11 +56,6 @@ class Place(NamedTuple):
     module: str
     build_id: str
     offset: int
-
-
-def pyarrow_missing() -> bool:
-    """Whether the library pyarrow is not there; everything here needs it."""
-    return pa is None
 
 
 def write(path: Path, dump: Dump, facts: CaptureFacts, sequence: int) -> None:
@@ -147,7 +138,7 @@ class _Places(NamedTuple):
 
     names: list[tuple[str, str]]
     images: Integers
-    offsets: NDArray[numpy.uint64]
+    offsets: NDArray[np.uint64]
 
 
 def _places(dump: Dump, build_ids: Mapping[str, str]) -> _Places:

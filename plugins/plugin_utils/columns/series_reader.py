@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..archive.archive import Archive, Capture
+from ..base import libraries
 from ..model.profile import Frame, is_allocator_function, is_allocator_module
 from ..model.series import Key, Series, stack_key, without_repeats
 from ..readers import heap_v2
@@ -25,12 +26,11 @@ from . import parquet, sample_cache
 from .parquet import JIT, UNMAPPED, Place, SamplesError
 
 if TYPE_CHECKING:
-    from .parquet import Integers, Numbers
-
-try:
     import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+
+    from .parquet import Integers, Numbers
+else:
+    np = libraries.optional("numpy")
 
 _ROOM = 1 << 63
 _Rows = tuple["Integers", "Numbers", "Numbers"]

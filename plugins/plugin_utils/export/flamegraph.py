@@ -8,7 +8,6 @@ script and the one style sheet that are in it, by their hashes, and no request a
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,11 +36,6 @@ class Page:
     facts: list[tuple[str, str]] = field(default_factory=list)
     suspects: list[Suspect] = field(default_factory=list)
     baseline: str = ""
-
-
-def jinja2_missing() -> bool:
-    """Whether the library jinja2 is not there; ``render`` needs it."""
-    return importlib.util.find_spec("jinja2") is None
 
 
 def render(page: Page, profile: Profile, older: Profile | None = None) -> str:

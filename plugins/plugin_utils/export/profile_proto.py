@@ -7,7 +7,6 @@ Field numbers and types: github.com/google/pprof, proto/profile.proto.
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
 from typing import Any
 
@@ -61,14 +60,6 @@ _MESSAGES: dict[str, list[tuple[str, int, str]]] = {
         ("start_line", 5, "int64"),
     ],
 }
-
-
-def protobuf_missing() -> bool:
-    """Whether the library protobuf is not there."""
-    try:
-        return importlib.util.find_spec("google.protobuf") is None
-    except ModuleNotFoundError:
-        return True
 
 
 @cache

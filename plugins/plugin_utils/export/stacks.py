@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from ..base import libraries
 from ..views.table import NO_STACK, Table
 from . import top
 
-try:
+if TYPE_CHECKING:
     import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+else:
+    np = libraries.optional("numpy")
 
 
 def collapsed(table: Table) -> Iterator[bytes]:

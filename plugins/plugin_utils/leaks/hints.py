@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..base import libraries
 from ..model.profile import Frame
 from .verdict import Answer
 
-try:
+if TYPE_CHECKING:
     import yaml
-except ImportError:
-    yaml = None  # type: ignore[assignment]
+else:
+    yaml = libraries.optional("yaml")
 
 _OWN = Path(__file__).with_name("hints.yml")
 _WIDTH = 90

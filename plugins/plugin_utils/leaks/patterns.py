@@ -8,15 +8,17 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
+from ..base import libraries
 from ..model.profile import Frame
 from ..model.series import Series
 from .trend import SIGNIFICANT, WARM_UP
 
-try:
+if TYPE_CHECKING:
     import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+else:
+    np = libraries.optional("numpy")
 
 # Of a rise, the part that has to be given back to be called a fall, and that has to come early to be a start.
 _PART = 0.5

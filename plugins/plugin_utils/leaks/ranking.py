@@ -18,13 +18,11 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import unquote
 
-from ..archive.archive import Archive, ArchiveError, Capture, directory_name, zstandard_missing
-from ..columns.parquet import pyarrow_missing
+from ..archive.archive import Archive, ArchiveError, Capture, directory_name
 from ..columns.series_reader import Reader
 from ..model.profile import CONFIDENCE, Frame
 from ..model.series import Key
-from ..symbols.demangle import demangler_missing
-from ..symbols.symbolizer import Symbolizer, symbolic_missing
+from ..symbols.symbolizer import Symbolizer
 from .trend import evenly_spread
 from .verdict import LEAST_SPAN, Answer, Suspect, Verdict, judge_series
 
@@ -84,16 +82,6 @@ class Leak:
     def number(self) -> str:
         """Eight digits that stay the same as long as the path does."""
         return blake2b("\0".join(self.key).encode("utf-8", "replace"), digest_size=4).hexdigest()
-
-
-def missing_libraries() -> dict[str, bool]:
-    """By name the libraries that a ranking needs, and whether each is missing."""
-    return {
-        "zstandard": zstandard_missing(),
-        "symbolic": symbolic_missing(),
-        "pydemumble": demangler_missing(),
-        "pyarrow": pyarrow_missing(),
-    }
 
 
 def rank(

@@ -25,14 +25,15 @@ from enum import Enum
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..base import libraries
 from ..model.profile import CONFIDENCE
 
-try:
+if TYPE_CHECKING:
     import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+else:
+    np = libraries.optional("numpy")
 
 # Standard deviations that growth has to exceed: with a thousand stacks, one in thirty healthy reports would err.
 SIGNIFICANT = 4.0

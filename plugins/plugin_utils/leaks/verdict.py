@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from ..base import byte_size
+from ..base import byte_size, libraries
 from ..model import series
 from ..model.profile import Frame
 from ..model.series import Key, Point, Series, stack_key, without_repeats
@@ -27,10 +28,10 @@ from .inlining import least_inlined
 from .patterns import Change, changes
 from .trend import LEAST_EVENTS, LEAST_GROWTH, SIGNIFICANT, Measured, Shape, Trend, assess, window
 
-try:
+if TYPE_CHECKING:
     import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+else:
+    np = libraries.optional("numpy")
 
 __all__ = ["Answer", "Point", "Suspect", "Verdict", "duration", "judge", "judge_series", "per_day", "stack_key"]
 

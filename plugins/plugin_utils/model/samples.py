@@ -15,29 +15,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..base import libraries
 from ..readers.heap_v2 import Dump
 from .profile import Frame, Profile, Resolver, is_allocator_function, is_allocator_module, unbias
 
 if TYPE_CHECKING:
-    import numpy
+    import numpy as np
     from numpy.typing import NDArray
 
-    Integers = NDArray[numpy.int64]
-    Numbers = NDArray[numpy.float64]
-    Flags = NDArray[numpy.bool_]
-
-try:
-    import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+    Integers = NDArray[np.int64]
+    Numbers = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+else:
+    np = libraries.optional("numpy")
 
 # The rows of ``Samples.values``.
 OBJECTS, BYTES, ACCUM_OBJECTS, ACCUM_BYTES = range(4)
-
-
-def numpy_missing() -> bool:
-    """Whether the library numpy is not there; everything here needs it."""
-    return np is None
 
 
 class Location(NamedTuple):

@@ -8,19 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..base import libraries
 from .profile import Frame, Kind, Profile
 
 if TYPE_CHECKING:
-    import numpy
+    import numpy as np
     from numpy.typing import NDArray
 
-    Numbers = NDArray[numpy.float64]
-    Flags = NDArray[numpy.bool_]
-
-try:
-    import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+    Numbers = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+else:
+    np = libraries.optional("numpy")
 
 Key = tuple[str, ...]
 _RUNTIME = (Kind.JIT, Kind.JAVA, Kind.PYTHON, Kind.JS)

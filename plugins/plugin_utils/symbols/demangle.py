@@ -11,12 +11,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from ..base import libraries
 from ..base.printable import printable
 
-try:
-    import pydemumble
-except ImportError:
-    pydemumble = None
+pydemumble = libraries.optional("pydemumble")
 
 _LONGEST_MANGLED = 4096
 _MOST_REFERENCES = 40
@@ -33,16 +31,11 @@ _BRACKET = re.compile(r"[()<>\[\]{}]")
 _RUN = re.compile(r"(?:[^(<\[{ o]|o(?!perator))+")
 
 
-def demangler_missing() -> bool:
-    """Whether C++ and Rust names stay mangled because the library pydemumble is not installed."""
-    return pydemumble is None
-
-
 @lru_cache(maxsize=65536)
 def readable(symbol: bytes) -> str:
     """The name to show for a symbol: ``_ZN2os6mallocEm8MEMFLAGS`` -> ``os::malloc``, ``inflate`` -> ``inflate``."""
     name = printable(symbol.decode("utf-8", "replace"))
-    if pydemumble is not None and symbol.startswith((b"_Z", b"_R")) and len(symbol) <= _LONGEST_MANGLED:
+    if symbol.startswith((b"_Z", b"_R")) and len(symbol) <= _LONGEST_MANGLED:
         # A reference has at least two characters, so that most names need not be searched for them.
         few = len(symbol) <= 2 * _MOST_REFERENCES or len(_REFERENCE.findall(symbol)) <= _MOST_REFERENCES
         if few and symbol.isascii():

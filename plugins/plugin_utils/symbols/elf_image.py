@@ -19,16 +19,15 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
+from ..base import libraries
+
 if TYPE_CHECKING:
-    import numpy
+    import numpy as np
     from numpy.typing import NDArray
 
-    Entries = NDArray[numpy.uint64]
-
-try:
-    import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+    Entries = NDArray[np.uint64]
+else:
+    np = libraries.optional("numpy")
 
 _PT_LOAD, _PT_NOTE = 1, 4
 _PF_X = 1

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ..base import libraries
 from ..base.printable import printable
 from ..model.profile import Frame, Kind, Resolver
 from ..readers import heap_v2
@@ -22,23 +23,13 @@ from .debuginfo import DebugFiles
 from .demangle import readable
 from .elf_image import ElfImage, SymbolError, SymbolTable
 
-try:
-    import symbolic as _symbolic
-except ImportError:
-    symbolic: Any = None
-else:
-    symbolic = _symbolic
+symbolic = libraries.optional("symbolic")
 
-__all__ = ["SymbolError", "Symbolizer", "symbolic_missing"]
+__all__ = ["SymbolError", "Symbolizer"]
 
 # The frames of an address in memory that is executable (or is not), the innermost first, or none.
 JitNames = Callable[[int, bool], tuple[Frame, ...]]
 _JIT_NAMES = ("//anon", "/memfd:", "/dev/zero", "/dev/shm/", "/SYSV", "/anon_hugepage", "/[aio]")
-
-
-def symbolic_missing() -> bool:
-    """Whether the library symbolic, and with it source lines and inlined calls, is not there."""
-    return symbolic is None
 
 
 class Symbolizer:
@@ -118,8 +109,6 @@ class Symbolizer:
         return module
 
     def _symcache(self, build_id: str, image: Path) -> Any:
-        if symbolic is None:
-            raise SymbolError("source lines and inlined calls need the Python library symbolic (pip install symbolic)")
         return symcache.open_or_make(build_id, image, self._symcaches)
 
 

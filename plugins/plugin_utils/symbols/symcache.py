@@ -19,15 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..base import libraries
 from ..base.printable import printable
 from .elf_image import SymbolError
 
-try:
-    import symbolic as _symbolic
-except ImportError:
-    symbolic: Any = None
-else:
-    symbolic = _symbolic
+symbolic = libraries.optional("symbolic")
 
 # Images are made by others, and symbolic is given only a bounded part of this machine to read one.
 _SECONDS = 300
@@ -49,8 +45,6 @@ with open(target, "wb") as stream:
 
 def open_or_make(build_id: str, image: Path, directory: Path) -> Any:
     """The symcache of the build, made from the debug information in ``image`` if it is not there. SymbolError."""
-    if symbolic is None:
-        raise SymbolError("source lines and inlined calls need the Python library symbolic (pip install symbolic)")
     path = directory / f"{build_id}.symcache"
     found = _open(path)
     if found is None:

@@ -13,15 +13,15 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..base import libraries
 from ..model.samples import Samples, combine
 
 if TYPE_CHECKING:
-    from ..model.samples import Flags
-
-try:
     import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+
+    from ..model.samples import Flags
+else:
+    np = libraries.optional("numpy")
 
 
 class SelectionError(Exception):

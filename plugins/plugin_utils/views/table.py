@@ -10,17 +10,17 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..base import libraries
 from ..base.byte_size import as_text
 from ..model.profile import CONFIDENCE, Frame, Kind
 from ..model.samples import ACCUM_BYTES, ACCUM_OBJECTS, BYTES, OBJECTS, Location, Samples
 
 if TYPE_CHECKING:
-    from ..model.samples import Integers, Numbers
-
-try:
     import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+
+    from ..model.samples import Integers, Numbers
+else:
+    np = libraries.optional("numpy")
 
 NO_STACK = "[no stack]"
 _PART = 1 << 18

@@ -191,17 +191,6 @@ def test_rubbish_in_place_of_an_image_is_a_warning(with_lines: Built, tmp_path: 
     assert len(symbolizer.warnings) == 1
 
 
-def test_without_symbolic_the_warning_says_what_to_install(
-    with_lines: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(symbols, "symbolic", None)
-    assert symbols.symbolic_missing()
-    symbolizer = _symbolizer(tmp_path, with_lines)
-    dump = _dump([_address(with_lines, "shop::hidden")], _mapped(with_lines))
-    assert _frames(symbolizer, with_lines, dump)[0][0].function == "shop::hidden"
-    assert "pip install symbolic" in symbolizer.warnings[0]
-
-
 def test_memory_of_no_file_gets_no_invented_name(with_lines: Built, tmp_path: Path) -> None:
     mappings = [
         DescribedMapping(0x1000, 0x1000, "r-xp", 0, "", False),

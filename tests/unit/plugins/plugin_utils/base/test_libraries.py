@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import libraries
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.libraries import MissingLibraryError
+
+_ROOT = Path(libraries.__file__).parents[3]
+# Each comes with ansible-core.
+_WITH_ANSIBLE = {"Jinja2", "PyYAML"}
+
+_IMPORT_ALL = """
+import importlib, sys
+for library in {libraries!r}:
+    sys.modules[library] = None
+for module in {modules!r}:
+    importlib.import_module(module)
+"""
+
+
+def _modules() -> list[str]:
+    here = _ROOT.parents[2]
+    return [
+        ".".join(path.relative_to(here).with_suffix("").parts)
+        for room in ("plugin_utils", "action", "filter")
+        for path in sorted((_ROOT / "plugins" / room).rglob("*.py"))
+        if path.name != "__init__.py"
+    ]
+
+
+def test_all_that_are_missing_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("google.protobuf", "pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingLibraryError) as raised:
+        libraries.require("numpy", "pyarrow", "pyarrow.parquet", "google.protobuf")
+    assert f"{sys.executable} -m pip install pyarrow protobuf" in str(raised.value)
+    assert "numpy" not in str(raised.value)
+
+
+def test_what_is_there_is_no_error() -> None:
+    libraries.require(*libraries.PACKAGES)
+    assert libraries.optional("numpy") is sys.modules["numpy"]
+
+
+def test_a_missing_library_is_told_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    missing = libraries.optional("zstandard")
+    with pytest.raises(MissingLibraryError, match="pip install zstandard"):
+        missing.ZstdDecompressor()
+
+
+def test_every_module_is_importable_without_any_of_them() -> None:
+    absent = [name for name in libraries.PACKAGES if name not in ("jinja2", "yaml")]  # ansible-core itself needs them
+    program = _IMPORT_ALL.format(libraries=absent, modules=_modules())
+    done = subprocess.run([sys.executable, "-c", program], cwd=_ROOT.parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_table_has_what_is_used_and_the_requirements_have_the_table() -> None:
+    used = {
+        name
+        for path in (_ROOT / "plugins").rglob("*.py")
+        for name in re.findall(r'libraries\.optional\("([^"]+)"\)', path.read_text())
+    }
+    assert used <= set(libraries.PACKAGES)
+    required = {
+        line.split(">=")[0]
+        for line in (_ROOT / "meta" / "ee-requirements.txt").read_text().splitlines()
+        if not line.startswith("#")
+    }
+    assert set(libraries.PACKAGES.values()) - _WITH_ANSIBLE == required
