@@ -36,7 +36,7 @@ _make_importable()
 from ansible_collections.offheap.profiler.console import collect as collecting
 from ansible_collections.offheap.profiler.console import screen, target
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import ArchiveError
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.byte_size import as_text
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import Session
@@ -280,24 +280,9 @@ def _paths(text: str) -> list[Path]:
 @contextmanager
 def _failing() -> Iterator[None]:
     """Turn what the library raises into a message and an exit status."""
-    from ansible_collections.offheap.profiler.plugins.module_utils.spool.directory import SpoolError
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.base.libraries import MissingLibraryError
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.base.output_file import OutputError
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import AnalysisError
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import SourceError
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.views.selection import SelectionError
-
     try:
         yield
-    except (
-        AnalysisError,
-        ArchiveError,
-        MissingLibraryError,
-        OutputError,
-        SelectionError,
-        SourceError,
-        SpoolError,
-    ) as error:
+    except OffheapError as error:
         raise Exit(str(error), 2) from error
 
 

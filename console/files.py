@@ -24,7 +24,7 @@ Warn = Callable[[str], None]
 
 
 def analyzed(request: Request, dump: Path, binary_path: Sequence[Path], warn: Warn) -> bytes:
-    """One dump, as asked for. Raises AnalysisError, MissingLibraryError, SourceError, ArchiveError."""
+    """One dump, as asked for. Raises ControllerError."""
     libraries.require(*libraries.DUMPS, "jinja2")
     with open_reader([dump], None, binary_path, None, False) as reader:
         source = reader.read(dump)
@@ -37,7 +37,7 @@ def analyzed(request: Request, dump: Path, binary_path: Sequence[Path], warn: Wa
 def compared(
     before: Path, after: Path, focus: str, limit: int, as_json: bool, binary_path: Sequence[Path], warn: Warn
 ) -> str:
-    """What is different between two dumps. Raises MissingLibraryError, SelectionError, SourceError, ArchiveError."""
+    """What is different between two dumps. Raises ControllerError."""
     libraries.require(*libraries.DUMPS)
     with open_reader([before, after], None, binary_path, None, False) as reader:
         first, second = (_side(reader.read(path), Selection(focus, "")) for path in (before, after))

@@ -16,8 +16,7 @@ from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.parser.argument import Argument
 
-from ..plugins.plugin_utils.archive.archive import ArchiveError
-from ..plugins.plugin_utils.base.libraries import MissingLibraryError
+from ..plugins.module_utils.formats.errors import OffheapError
 from ..plugins.plugin_utils.fetch.host_session import Session
 from . import fleet, inventory, screen, target
 from .connect import Connector
@@ -101,7 +100,7 @@ def on_hosts(body: Callable[..., int]) -> Any:
                 raise target.TargetError("name the service with --unit, such as --unit frontend")
             hosts = Hosts(_targets(ways["inventory"], ways["limit"]), show, ways)
             failed = body(hosts, **options)
-        except (target.TargetError, ArchiveError, MissingLibraryError) as error:
+        except (target.TargetError, OffheapError) as error:
             raise Exit(f"{error}", 2) from error
         if failed:
             raise Exit(code=1)

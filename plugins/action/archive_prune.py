@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.archive import retention
-from ..plugin_utils.archive.archive import Archive, ArchiveError
+from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here
 
@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
             libraries.require("zstandard")
             archive = Archive.open(from_here(arguments["archive"]))
             removed, size = retention.prune(archive, limits, time.time(), dry=self._task.check_mode)
-        except (OffheapError, ArchiveError, OSError) as error:
+        except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
         paths = [str(capture.path.relative_to(archive.root)) for capture in removed]
         result.update(changed=bool(removed), removed=paths, bytes=size)

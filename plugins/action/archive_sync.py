@@ -10,7 +10,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.archive.archive import Archive, ArchiveError
+from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.archive.remote import Remote
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here
@@ -43,7 +43,7 @@ class ActionModule(ActionBase):
                 copied = remote.push(Archive.open(root), check)
             else:
                 copied = remote.pull(Archive.open(root) if check else Archive.create(root), warnings.append, check)
-        except (OffheapError, ArchiveError, OSError) as error:
+        except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
         changed = bool(copied.captures or copied.images)
         result.update(changed=changed, captures=copied.captures, images=copied.images)

@@ -11,12 +11,11 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.archive.archive import ArchiveError
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here, from_here_if_any
-from ..plugin_utils.base.output_file import OutputError, write
-from ..plugin_utils.driver.analyze import RENDERERS, TEXTUAL, AnalysisError, Request, analyze
-from ..plugin_utils.driver.sources import Source, SourceError, open_reader
+from ..plugin_utils.base.output_file import write
+from ..plugin_utils.driver.analyze import RENDERERS, TEXTUAL, Request, analyze
+from ..plugin_utils.driver.sources import Source, open_reader
 from ..plugin_utils.export.graph import Limits
 from ..plugin_utils.export.top import Look
 from ..plugin_utils.views.selection import Selection
@@ -87,7 +86,7 @@ class ActionModule(ActionBase):
                 answer = analyze(_request(arguments), sources[0], base, reader.images)
                 changed = dest is not None and write(dest, answer.content, arguments["force"], self._task.check_mode)
                 warnings += dict.fromkeys(reader.warnings)
-        except (OffheapError, AnalysisError, ArchiveError, OutputError, SourceError) as error:
+        except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
         show = arguments["show"] if arguments["show"] is not None else dest is None
         if show and kind in TEXTUAL:

@@ -11,14 +11,13 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.archive.archive import ArchiveError
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here, from_here_if_any
-from ..plugin_utils.base.output_file import OutputError, write
-from ..plugin_utils.driver.sources import Source, SourceError, open_reader
+from ..plugin_utils.base.output_file import write
+from ..plugin_utils.driver.sources import Source, open_reader
 from ..plugin_utils.export import comparison as output
 from ..plugin_utils.views.compare import By, Change, Comparison, Side, compare
-from ..plugin_utils.views.selection import Selection, SelectionError
+from ..plugin_utils.views.selection import Selection
 from ..plugin_utils.views.table import Measure
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -77,7 +76,7 @@ class ActionModule(ActionBase):
                 content = output.text(found, before, after, limit)
             encoded = content.encode("utf-8", "replace")
             changed = dest is not None and write(dest, encoded, arguments["force"], self._task.check_mode)
-        except (OffheapError, ArchiveError, OutputError, SelectionError, SourceError) as error:
+        except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
         if arguments["show"] if arguments["show"] is not None else dest is None:
             display.display(content.rstrip("\n"))

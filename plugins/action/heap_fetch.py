@@ -20,14 +20,14 @@ from ansible.utils.display import Display
 
 from ..module_utils.formats.capture_facts import CaptureFacts
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.archive.archive import Archive, ArchiveError
+from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.byte_size import as_text
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.fetch import ingest, unpack_tar
 from ..plugin_utils.fetch import plan as fetch_plan
 from ..plugin_utils.fetch import stream as streamed
-from ..plugin_utils.fetch.host_session import HostError, PasswordRefused, ProcessStream, Session, SessionError, command
+from ..plugin_utils.fetch.host_session import PasswordRefused, ProcessStream, Session, SessionError, command
 from ..plugin_utils.fetch.unpack_tar import TransferError
 
 _MODULE = "offheap.profiler.heap_fetch"
@@ -78,7 +78,7 @@ class ActionModule(ActionBase):
                 self._session = session
                 result["streamed"] = session is not None
                 self._fetch(root, result, warnings)
-        except (OffheapError, ArchiveError, HostError, SessionError, TransferError) as exc:
+        except OffheapError as exc:
             brought = f" ({len(result['captures'])} captures had been brought before)" if result["captures"] else ""
             result.update(failed=True, msg=f"{exc}{brought}")
         else:

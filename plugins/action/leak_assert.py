@@ -12,13 +12,12 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.formats.errors import OffheapError
-from ..module_utils.spool.directory import SpoolError, check_unit
-from ..plugin_utils.archive.archive import Archive, ArchiveError
+from ..module_utils.spool.directory import check_unit
+from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.columns import sample_cache
 from ..plugin_utils.leaks import baseline, ranking
-from ..plugin_utils.leaks.baseline import BaselineError
 from ..plugin_utils.leaks.ranking import Leak
 from ..plugin_utils.leaks.verdict import Answer
 
@@ -61,7 +60,7 @@ class ActionModule(ActionBase):
                 archive, warnings.append, units, arguments["hosts"], max(arguments["min_span"], 0), kept
             )
             result["changed"] = self._record(leaks, arguments["record"])
-        except (OffheapError, ArchiveError, BaselineError, SpoolError, OSError) as error:
+        except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
         limit = arguments["max_growth"]
         if limit is None and known is None:

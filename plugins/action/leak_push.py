@@ -14,13 +14,12 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.formats.errors import OffheapError
-from ..module_utils.spool.directory import SpoolError, check_unit
-from ..plugin_utils.archive.archive import Archive, ArchiveError, Capture
+from ..module_utils.spool.directory import check_unit
+from ..plugin_utils.archive.archive import Archive, Capture
 from ..plugin_utils.base import libraries, output_file
 from ..plugin_utils.base.options import from_here
-from ..plugin_utils.base.output_file import OutputError
 from ..plugin_utils.columns import sample_cache
-from ..plugin_utils.driver.sources import Reader, SourceError, open_reader
+from ..plugin_utils.driver.sources import Reader, open_reader
 from ..plugin_utils.export import pprof
 from ..plugin_utils.leaks import ranking
 from ..plugin_utils.publish import prometheus, pyroscope
@@ -60,7 +59,7 @@ class ActionModule(ActionBase):
             libraries.require(*libraries.JUDGING, "google.protobuf")
             units = [check_unit(unit) for unit in arguments["units"]]
             archive = Archive.open(from_here(arguments["archive"]))
-        except (OffheapError, ArchiveError, SpoolError) as error:
+        except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
         # Each does its part whatever becomes of the other.
         parts = [(arguments["pyroscope_url"], self._push), (arguments["textfile"], self._write)]
@@ -68,7 +67,7 @@ class ActionModule(ActionBase):
             try:
                 if wanted:
                     part(archive, units, arguments, result, warnings)
-            except (OffheapError, ArchiveError, OutputError, PushError, OSError) as error:
+            except (OffheapError, OSError) as error:
                 warnings.append(str(error))
                 result["failed"] = arguments["required"]
         result["msg"] = f"{result['pushed']} profiles sent, {result['left']} left" if not warnings else warnings[-1]
@@ -106,13 +105,10 @@ class ActionModule(ActionBase):
             for capture in wanted[: arguments["max_profiles"]]:
                 try:
                     pyroscope.push(server, capture, _profile(reader, capture))
-                except SourceError as error:
-                    problems.append(str(error))
-                    continue
-                except PushError as error:
-                    if error.hopeless:
+                except OffheapError as error:
+                    if isinstance(error, PushError) and error.hopeless:
                         raise
-                    problems.append(f"{capture.path}: {error}")
+                    problems.append(f"{capture.path}: {error}" if isinstance(error, PushError) else str(error))
                     continue
                 marker = pyroscope.marker(archive, server, capture)
                 marker.parent.mkdir(parents=True, exist_ok=True)

@@ -12,13 +12,11 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.formats.errors import OffheapError
-from ..module_utils.spool.directory import SpoolError, check_unit
-from ..plugin_utils.archive.archive import Archive, ArchiveError
+from ..module_utils.spool.directory import check_unit
+from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here
-from ..plugin_utils.base.output_file import OutputError
 from ..plugin_utils.leaks import hints
-from ..plugin_utils.leaks.hints import HintError
 from ..plugin_utils.leaks.verdict import Answer, Suspect
 from ..plugin_utils.report import files as report_files
 from ..plugin_utils.report import host_report
@@ -74,7 +72,7 @@ class ActionModule(ActionBase):
                 warnings.append,
                 from_here(arguments["triage"]),
             )
-        except (OffheapError, ArchiveError, HintError, OutputError, SpoolError) as error:
+        except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
         if not files.reports:
             warnings.append(f"the archive {archive.root} has no captures of the units and hosts asked for")

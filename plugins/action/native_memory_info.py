@@ -9,11 +9,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils.archive.archive import ArchiveError
+from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.base.options import from_here
-from ..plugin_utils.base.output_file import OutputError
 from ..plugin_utils.triage import snapshots
-from ..plugin_utils.triage.growth import SampleError
 
 
 class ActionModule(ActionBase):
@@ -34,7 +32,7 @@ class ActionModule(ActionBase):
             host = str(self._task.delegate_to or (task_vars or {})["inventory_hostname"])
             try:
                 path = snapshots.keep(from_here(str(keep)), host, result["samples"])
-            except (SampleError, ArchiveError, OutputError) as error:
+            except OffheapError as error:
                 raise AnsibleActionFail(f"what was seen on {host} cannot be kept: {error}") from None
             result["kept"] = str(path)
         return result

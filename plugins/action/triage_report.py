@@ -12,7 +12,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.host.systemd import SystemdError, service_name
+from ..module_utils.formats.errors import OffheapError
+from ..module_utils.host.systemd import service_name
 from ..plugin_utils.base import output_file
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.triage import findings
@@ -49,7 +50,7 @@ class ActionModule(ActionBase):
             verdicts = [finding.data for finding in found]
             text = json.dumps(verdicts, indent=2) + "\n"
             changed = output_file.write(dest, text.encode(), force=True, check_mode=self._task.check_mode)
-        except (SystemdError, output_file.OutputError) as error:
+        except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
         if not found:
             warnings.append(f"{samples} has no samples of the units and hosts asked for: run triage.yml first")

@@ -12,6 +12,8 @@ import re
 import subprocess
 from typing import Iterable, NamedTuple, Sequence
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+
 _UNIT_SUFFIX = re.compile(r"\.(service|socket|target|timer|mount|automount|swap|path|slice|scope|device)\Z")
 _UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.service\Z")
 _CGROUP_ROOTS = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
@@ -26,7 +28,7 @@ _FILE_QUOTED = re.compile(r"""[ \t]*(?:'([^']*)'?|"((?:\\[\s\S]|[^"\\])*)\\?"?)"
 _FILE_PLAIN = re.compile(r"[ \t]*((?:\\[\s\S]|[^\\\n\r])*)\\?")
 
 
-class SystemdError(Exception):
+class SystemdError(OffheapError):
     """systemd refused, is missing, or a unit file cannot be read."""
 
 

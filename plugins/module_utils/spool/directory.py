@@ -18,6 +18,7 @@ import stat
 from types import TracebackType
 from typing import Iterable, Iterator, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
 
 ROOT = "/var/lib/offheap"
@@ -29,7 +30,7 @@ _UNIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.\\@-]{0,246}\.service\Z")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class SpoolError(Exception):
+class SpoolError(OffheapError):
     """A spool or something in it is not as it must be. The message says what and where."""
 
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import re
 
+from .errors import ControllerError
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _TEXT = re.compile(r"\s*(\d{1,19})\s*([KMGTPE]?)(?:i?B)?\s*\Z", re.IGNORECASE)
 
 
-class ByteSizeError(ValueError):
+class ByteSizeError(ControllerError):
     """A text that is no size, or a size that cannot be said as asked."""
 
 

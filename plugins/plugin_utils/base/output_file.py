@@ -9,8 +9,10 @@ import os
 import tempfile
 from pathlib import Path
 
+from .errors import ControllerError
 
-class OutputError(Exception):
+
+class OutputError(ControllerError):
     """The file cannot or must not be written. The message says why."""
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ..base import libraries
+from ..base.errors import ControllerError
 from ..model.samples import BYTES, OBJECTS, unbiased
 from ..readers import heap_v2
 from ..readers.heap_v2 import Dump
@@ -43,7 +44,7 @@ _VALUES = ("objects", "bytes", "accum_objects", "accum_bytes")
 _LATEST = 1e11
 
 
-class SamplesError(Exception):
+class SamplesError(ControllerError):
     """A file of samples cannot be read. The message says which and why."""
 
 

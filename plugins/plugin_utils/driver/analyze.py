@@ -12,22 +12,16 @@ from functools import cached_property
 from pathlib import Path
 
 from ..export import callgrind, calls, disassembly, graph, listing, stacks, top
-from ..export.disassembly import DisassemblyError
-from ..export.graph import GraphError
 from ..model.profile import Profile
 from ..model.samples import Samples
-from ..views.selection import Selection, SelectionError, subtract
+from ..views.selection import Selection, subtract
 from ..views.table import Granularity, Measure, Table
-from .sources import Images, Reader, Source, SourceError
+from .sources import AnalysisError, Images, Reader, Source
 
 ALL_THREADS = "*"
 # Formats that are lines for people, and so can hold several threads one below the other.
 _BY_THREAD = ("text", "tree", "peek", "traces", "list")
 _NEED_FUNCTION = ("peek", "list", "disasm")
-
-
-class AnalysisError(Exception):
-    """What was asked for cannot be had. The message says why, for the user."""
 
 
 @dataclass(frozen=True)
@@ -65,26 +59,21 @@ Renderer = Callable[[Request, Table, Source, Images, list[tuple[str, str]]], Con
 
 
 def analyze(request: Request, source: Source, base: Source | None, images: Images) -> Answer:
-    """The dump as asked for, less ``base`` where there is one. Raises AnalysisError."""
+    """The dump as asked for, less ``base`` where there is one. Raises ControllerError."""
     if request.kind in _NEED_FUNCTION and not request.function:
         raise AnalysisError(f"the format {request.kind} needs 'function', a regular expression")
-    try:
-        samples = source.samples
-        if base is not None:
-            if request.thread:
-                raise AnalysisError(
-                    "a thread cannot be compared with a base: jemalloc's numbers say nothing across dumps"
-                )
-            samples = subtract(samples, base.samples, request.drop_negative)
-        if request.measure.accumulated and not samples.values[request.measure.row].any():
-            raise AnalysisError(
-                f"{source.path}: has no accumulated numbers: jemalloc counts them with prof_accum:true only"
-            )
-        if request.thread == ALL_THREADS:
-            return _all_threads(request, samples, source, images)
-        return _one(request, samples, source, base, images)
-    except (SelectionError, GraphError, DisassemblyError, SourceError) as error:
-        raise AnalysisError(str(error)) from error
+    samples = source.samples
+    if base is not None:
+        if request.thread:
+            raise AnalysisError("a thread cannot be compared with a base: jemalloc's numbers say nothing across dumps")
+        samples = subtract(samples, base.samples, request.drop_negative)
+    if request.measure.accumulated and not samples.values[request.measure.row].any():
+        raise AnalysisError(
+            f"{source.path}: has no accumulated numbers: jemalloc counts them only with prof_accum:true"
+        )
+    if request.thread == ALL_THREADS:
+        return _all_threads(request, samples, source, images)
+    return _one(request, samples, source, base, images)
 
 
 def _one(request: Request, samples: Samples, source: Source, base: Source | None, images: Images) -> Answer:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base import unpack
 from ..base.byte_size import as_text
+from ..base.errors import ControllerError
 from ..model.samples import Samples, from_dump
 from ..readers import heap_v2
 from ..symbols.elf_image import ElfImage, SymbolError
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 LARGEST_DUMP = 512 << 20
 
 
-class SourceError(Exception):
-    """A dump cannot be read. The message says which and why."""
+class AnalysisError(ControllerError):
+    """A dump cannot be read, or not be shown as asked for. The message says which and why."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Reader:
         return [*self.images.warnings, *self.symbolizer.warnings]
 
     def read(self, path: Path) -> Source:
-        """The dump at ``path``: a file, or a directory of an archive's capture. Raises SourceError."""
+        """The dump at ``path``: a file, or a directory of an archive's capture. Raises ControllerError."""
         facts: dict[str, Any] = {}
         if path.is_dir():
             from ..archive.archive import DUMP
@@ -138,12 +139,10 @@ class Reader:
                 self.images.warnings.append(f"{path.parent / 'capture.json'}: {error}; it is left aside")
         try:
             if path.stat().st_size > LARGEST_DUMP:
-                raise SourceError(f"{path}: is larger than {as_text(LARGEST_DUMP)}")
+                raise AnalysisError(f"{path}: is larger than {as_text(LARGEST_DUMP)}")
             dump = _parse(path)
         except OSError as error:
-            raise SourceError(f"{path}: {error.strerror or error}") from error
-        except heap_v2.HeapFormatError as error:
-            raise SourceError(str(error)) from error
+            raise AnalysisError(f"{path}: {error.strerror or error}") from error
         if known is not None:
             build_ids = known.build_ids
             facts = {

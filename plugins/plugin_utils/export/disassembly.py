@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
+from ..base.errors import ControllerError
 from ..base.printable import printable
 from ..symbols.elf_image import ElfImage, SymbolError
 from ..views.selection import SelectionError, compiled
@@ -24,7 +25,7 @@ _MOST_BYTES = 1 << 20
 _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s*(.*)")
 
 
-class DisassemblyError(Exception):
+class DisassemblyError(ControllerError):
     """Nothing can be disassembled. The message says why and what helps."""
 
 

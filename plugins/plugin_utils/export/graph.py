@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..base.errors import ControllerError
 from ..views.table import Table
 
 PICTURES = ("svg", "pdf", "png", "gif", "ps")
@@ -19,7 +20,7 @@ _SECONDS = 120
 _HEAVIEST = 100000
 
 
-class GraphError(Exception):
+class GraphError(ControllerError):
     """No picture can be made. The message says why and what helps."""
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from ...module_utils.formats import wire
+from ..base.errors import ControllerError
 
 PACKAGE = "ansible_collections.offheap.profiler.plugins.module_utils"
 _MODULE_UTILS = Path(__file__).resolve().parents[2] / "module_utils"
@@ -44,7 +45,7 @@ server.serve(source, target)
 """
 
 
-class SessionError(Exception):
+class SessionError(ControllerError):
     """The session could not be begun, has ended, or makes no sense. The message says which and what to do."""
 
 
@@ -52,7 +53,7 @@ class PasswordRefused(SessionError):
     """sudo did not take the password. To try again with the same one could lock the account."""
 
 
-class HostError(Exception):
+class HostError(ControllerError):
     """The host did as it was asked, and failed. The message is the host's."""
 
 

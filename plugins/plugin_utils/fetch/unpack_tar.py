@@ -19,13 +19,15 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..base.errors import ControllerError
+
 _RECORD = 512
 _BLOCK = 1 << 20
 #: tar files are filled up to a multiple of this, behind two empty records
 _MAX_PADDING = 10240 + 2 * _RECORD
 
 
-class TransferError(Exception):
+class TransferError(ControllerError):
     """What a target sent is not what it should be. The message says what is wrong with it."""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..base.errors import ControllerError
 from ..model.series import Key
 from ..model.stack_summary import render as short_path
 from .ranking import Leak
@@ -18,7 +19,7 @@ from .verdict import per_day
 FORMAT = 1
 
 
-class BaselineError(Exception):
+class BaselineError(ControllerError):
     """A baseline cannot be read. The message says which and why."""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base import libraries
+from ..base.errors import ControllerError
 from ..model.profile import Frame
 from .verdict import Answer
 
@@ -26,7 +27,7 @@ _WIDTH = 90
 _KEYS = {"id", "title", "match", "within", "verdict", "check", "link"}
 
 
-class HintError(Exception):
+class HintError(ControllerError):
     """A file of hints is not as it must be. The message says which entry and why."""
 
 

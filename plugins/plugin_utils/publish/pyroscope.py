@@ -21,6 +21,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from ..archive.archive import Archive, Capture
+from ..base.errors import ControllerError
 
 _TYPES = {
     "inuse_space": ("bytes", "average"),
@@ -32,7 +33,7 @@ _LONGEST_WAIT = 30.0
 _SHOWN = 300
 
 
-class PushError(Exception):
+class PushError(ControllerError):
     """A profile could not be sent. The message says why; ``hopeless`` that others would fare no better now."""
 
     def __init__(self, message: str, hopeless: bool) -> None:

@@ -29,6 +29,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
+from ..base.errors import ControllerError
+
 _MAPS_HEADING = b"\nMAPPED_LIBRARIES:\n"
 _SHOWN = 60
 _LARGEST = (1 << 64) - 1
@@ -52,7 +54,7 @@ _MAPPING = re.compile(
 _DELETED = b" (deleted)"
 
 
-class HeapFormatError(Exception):
+class HeapFormatError(ControllerError):
     """A dump is not what jemalloc writes: names the file, the line (from 1) and what was expected there."""
 
     def __init__(self, file: str, line: int, expected: str, found: bytes | None = None) -> None:

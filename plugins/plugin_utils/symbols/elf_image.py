@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from ..base import libraries
+from ..base.errors import ControllerError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +50,7 @@ _UNPACKING_MEMORY = 256 << 20
 _NESTING = 64
 
 
-class SymbolError(Exception):
+class SymbolError(ControllerError):
     """An image cannot be used to name addresses. The message says which file and why."""
 
 

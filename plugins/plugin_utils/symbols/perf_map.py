@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...module_utils.runtimes.hotspot_methods import INLINED
+from ..base.errors import ControllerError
 from ..model.profile import Frame
 from .runtime_frames import frame_of
 
@@ -31,7 +32,7 @@ _LINE = re.compile(rb"(?:0[xX])?([0-9A-Fa-f]{1,16}) (?:0[xX])?([0-9A-Fa-f]{1,16}
 _HIGHEST = 1 << 64
 
 
-class PerfMapError(Exception):
+class PerfMapError(ControllerError):
     """A perf map cannot be read. The message says which and why."""
 
 

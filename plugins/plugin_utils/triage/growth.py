@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..base.byte_size import as_text
+from ..base.errors import ControllerError
 
 # A younger process still loads classes, compiles and fills its caches.
 _WARM = 600.0
@@ -35,7 +36,7 @@ PARTS = (
 _SAME = ("java-heap", "code-cache", "metaspace", "thread-stacks", "jit", "unknown")
 
 
-class SampleError(ValueError):
+class SampleError(ControllerError):
     """Something that is no sample of native_memory_info."""
 
 

@@ -39,7 +39,7 @@ def read(directory: Path, warn: Callable[[str], None]) -> Iterator[tuple[str, Sa
     for path in sorted(directory.glob("*/*.json")):
         try:
             yield from _read(path)
-        except (OSError, ValueError) as error:
+        except (SampleError, OSError, ValueError) as error:
             warn(f"{path} was left out: {error}")
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..base import libraries
+from ..base.errors import ControllerError
 from ..model.samples import Samples, combine
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ else:
     np = libraries.optional("numpy")
 
 
-class SelectionError(Exception):
+class SelectionError(ControllerError):
     """What was asked for cannot be selected: a pattern that is none, a thread that there is not."""
 
 

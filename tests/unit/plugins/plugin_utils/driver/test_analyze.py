@@ -12,15 +12,15 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import (
     ALL_THREADS,
     RENDERERS,
-    AnalysisError,
     Reader,
     Request,
     analyze,
 )
-from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import Images, Source, SourceError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import AnalysisError, Images, Source
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import graph
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export.top import Look
 from ansible_collections.offheap.profiler.plugins.plugin_utils.views.selection import Selection, subtract
@@ -144,9 +144,9 @@ def test_graphs(source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     picture = ElementTree.fromstring(graph.picture(shown, "svg"))
     assert picture.tag.endswith("svg")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(AnalysisError, match=r"install the package graphviz"):
+    with pytest.raises(OffheapError, match=r"install the package graphviz"):
         ask(source, Request(kind="png"))
-    with pytest.raises(AnalysisError, match=r"install the package binutils"):
+    with pytest.raises(OffheapError, match=r"install the package binutils"):
         ask(source, Request(kind="disasm", function="small"))
 
 
@@ -161,7 +161,7 @@ def test_threads(source: Source) -> None:
     assert len(re.findall(r"^Thread  ", parts, re.M)) == len(uids)
     assert f"Thread           {uids[1]}" in ask(source, Request(thread=str(uids[1])))
     for wrong in ("99999", "x", "-1"):
-        with pytest.raises(AnalysisError, match="thread"):
+        with pytest.raises(OffheapError, match="thread"):
             ask(source, Request(thread=wrong))
     with pytest.raises(AnalysisError, match="ask for one thread"):
         ask(source, Request(thread=ALL_THREADS, kind="dot"))
@@ -180,16 +180,16 @@ def test_a_base_is_subtracted(source: Source) -> None:
 
 
 def test_what_cannot_be_had_is_said(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(AnalysisError, match="no regular expression"):
+    with pytest.raises(OffheapError, match="no regular expression"):
         ask(source, Request(selection=Selection(focus="(")))
     with pytest.raises(AnalysisError, match="needs 'function'"):
         ask(source, Request(kind="list"))
-    with pytest.raises(AnalysisError, match="no function of the profile matches"):
+    with pytest.raises(OffheapError, match="no function of the profile matches"):
         ask(source, Request(kind="disasm", function="nowhere"))
-    with pytest.raises(SourceError, match="No such file"):
+    with pytest.raises(AnalysisError, match="No such file"):
         Reader(IMAGES, tmp_path).read(tmp_path / "missing.heap")
     (tmp_path / "bad.heap").write_text("heap_v2/1\n")
-    with pytest.raises(SourceError, match="MAPPED_LIBRARIES"):
+    with pytest.raises(OffheapError, match="MAPPED_LIBRARIES"):
         Reader(IMAGES, tmp_path).read(tmp_path / "bad.heap")
 
 
