@@ -288,7 +288,7 @@ def _failing() -> Iterator[None]:
 
 def _analyzed(path: Path, binary_path: str, show: screen.Screen, **request: Any) -> bytes:
     from ansible_collections.offheap.profiler.console import files
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import Request
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
 
     with _failing():
         return files.analyzed(Request(**request), path, _paths(binary_path), lambda text: show.say(text, "yellow"))

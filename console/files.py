@@ -10,7 +10,8 @@ from pathlib import Path
 from ..plugins.module_utils.spool.directory import check_unit
 from ..plugins.plugin_utils.archive.archive import Archive
 from ..plugins.plugin_utils.base import libraries
-from ..plugins.plugin_utils.driver.analyze import Request, analyze
+from ..plugins.plugin_utils.driver.analyze import analyze, require
+from ..plugins.plugin_utils.driver.formats import Request
 from ..plugins.plugin_utils.driver.sources import Source, open_reader
 from ..plugins.plugin_utils.export import comparison
 from ..plugins.plugin_utils.leaks import hints
@@ -25,7 +26,7 @@ Warn = Callable[[str], None]
 
 def analyzed(request: Request, dump: Path, binary_path: Sequence[Path], warn: Warn) -> bytes:
     """One dump, as asked for. Raises ControllerError."""
-    libraries.require(*libraries.DUMPS, "jinja2")
+    require(request.kind)
     with open_reader([dump], None, binary_path, None, False) as reader:
         source = reader.read(dump)
         answer = analyze(request, source, None, reader.images)

@@ -11,10 +11,10 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here, from_here_if_any
 from ..plugin_utils.base.output_file import write
-from ..plugin_utils.driver.analyze import RENDERERS, TEXTUAL, Request, analyze
+from ..plugin_utils.driver.analyze import analyze, require
+from ..plugin_utils.driver.formats import FORMATS, Request
 from ..plugin_utils.driver.sources import Source, open_reader
 from ..plugin_utils.export.graph import Limits
 from ..plugin_utils.export.top import Look
@@ -28,7 +28,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "binary_path": {"type": "list", "elements": "path", "default": []},
     "source_path": {"type": "list", "elements": "path", "default": []},
     "symcaches": {"type": "path"},
-    "format": {"type": "str", "choices": list(RENDERERS), "default": "text"},
+    "format": {"type": "str", "choices": list(FORMATS), "default": "text"},
     "measure": {"type": "str", "choices": [item.value for item in Measure], "default": "inuse_space"},
     "granularity": {"type": "str", "choices": [item.value for item in Granularity], "default": "functions"},
     "sort": {"type": "str", "choices": ["flat", "cumulative"], "default": "flat"},
@@ -68,12 +68,12 @@ class ActionModule(ActionBase):
         warnings: list[str] = []
         kind = arguments["format"]
         dest = from_here_if_any(arguments["dest"])
-        if dest is None and kind not in TEXTUAL:
+        if dest is None and not FORMATS[kind].is_text:
             raise AnsibleActionFail(f"the format {kind} is no text to show: it needs 'dest'")
         base_path = from_here_if_any(arguments["base"])
         paths = [from_here(arguments["src"]), *([base_path] if base_path else [])]
         try:
-            libraries.require(*libraries.DUMPS, "jinja2", *(["google.protobuf"] if kind == "pprof" else []))
+            require(kind)
             with open_reader(
                 paths,
                 from_here_if_any(arguments["archive"]),
@@ -89,7 +89,7 @@ class ActionModule(ActionBase):
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
         show = arguments["show"] if arguments["show"] is not None else dest is None
-        if show and kind in TEXTUAL:
+        if show and FORMATS[kind].is_text:
             display.display(answer.content.decode("utf-8", "replace").rstrip("\n"))
         result.update(changed=changed, format=kind, **_returned(answer.table, sources[0], arguments))
         if dest is not None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".cache" / "collections"))
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import Request, analyze
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import analyze
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import open_reader
 
 

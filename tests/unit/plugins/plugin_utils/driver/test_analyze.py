@@ -15,12 +15,15 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import (
     ALL_THREADS,
-    RENDERERS,
-    Reader,
-    Request,
     analyze,
 )
-from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import AnalysisError, Images, Source
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import FORMATS, Request
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import (
+    AnalysisError,
+    Images,
+    Reader,
+    Source,
+)
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import graph
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export.top import Look
 from ansible_collections.offheap.profiler.plugins.plugin_utils.views.selection import Selection, subtract
@@ -91,7 +94,7 @@ def test_jeprofs_options_select_the_same(
 
 
 def test_every_format_gives_something(source: Source) -> None:
-    for kind in RENDERERS:
+    for kind in FORMATS:
         if kind in graph.PICTURES and shutil.which("dot") is None:
             continue
         content = analyze(Request(kind=kind, function="^small$"), source, None, IMAGES).content
