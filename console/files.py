@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..plugins.module_utils.spool.directory import check_unit
+from ..plugins.module_utils.formats import unit_name
 from ..plugins.plugin_utils.archive.archive import Archive
 from ..plugins.plugin_utils.base import libraries
 from ..plugins.plugin_utils.driver.analyze import analyze, require
@@ -53,9 +53,9 @@ def compared(
 
 
 def reported(archive: Path, dest: Path, unit: str, warn: Warn) -> files.Files:
-    """The reports on an archive, written. Raises ArchiveError, MissingLibraryError, OutputError, SpoolError."""
+    """The reports on an archive, written. Raises ArchiveError, MissingLibraryError, OutputError, UnitNameError."""
     libraries.require(*libraries.JUDGING, "jinja2", "yaml")
-    limits = Limits(units=[check_unit(unit)] if unit else [], hints=hints.load([]))
+    limits = Limits(units=[unit_name.service(unit)] if unit else [], hints=hints.load([]))
     here = Path.cwd()
     triage = here / "offheap" / "triage"
     return files.make(Archive.open(here / archive), limits, here / dest, True, False, warn, triage)

@@ -11,8 +11,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.formats import unit_name
 from ..module_utils.formats.errors import OffheapError
-from ..module_utils.spool.directory import check_unit
 from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here
@@ -50,7 +50,7 @@ class ActionModule(ActionBase):
         warnings: list[str] = []
         try:
             libraries.require(*libraries.JUDGING)
-            units = [check_unit(unit) for unit in arguments["units"]]
+            units = [unit_name.service(unit) for unit in arguments["units"]]
             known = baseline.read_baseline(from_here(arguments["baseline"])) if arguments["baseline"] else None
             archive = Archive.open(from_here(arguments["archive"]))
             kept = not self._task.check_mode and os.access(archive.root, os.W_OK)

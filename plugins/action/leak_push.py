@@ -13,8 +13,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.formats import unit_name
 from ..module_utils.formats.errors import OffheapError
-from ..module_utils.spool.directory import check_unit
 from ..plugin_utils.archive.archive import Archive, Capture
 from ..plugin_utils.base import libraries, output_file
 from ..plugin_utils.base.options import from_here
@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
         result.update(changed=False, pushed=0, left=0)
         try:
             libraries.require(*libraries.JUDGING, "google.protobuf")
-            units = [check_unit(unit) for unit in arguments["units"]]
+            units = [unit_name.service(unit) for unit in arguments["units"]]
             archive = Archive.open(from_here(arguments["archive"]))
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None

@@ -11,8 +11,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.formats import unit_name
 from ..module_utils.formats.errors import OffheapError
-from ..module_utils.spool.directory import check_unit
 from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here
@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
         try:
             libraries.require(*libraries.JUDGING, "jinja2", "yaml")
             limits = host_report.Limits(
-                units=[check_unit(unit) for unit in arguments["units"]],
+                units=[unit_name.service(unit) for unit in arguments["units"]],
                 hosts=arguments["hosts"],
                 top=max(arguments["top"], 0),
                 least_span=max(arguments["min_span"], 0),

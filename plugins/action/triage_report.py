@@ -12,8 +12,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.formats import unit_name
 from ..module_utils.formats.errors import OffheapError
-from ..module_utils.host.systemd import service_name
 from ..plugin_utils.base import output_file
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.triage import findings
@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
         samples = from_here(arguments["samples"])
         dest = from_here(arguments["dest"]) if arguments["dest"] else samples / "verdicts.json"
         try:
-            units = [service_name(unit) for unit in arguments["units"]]
+            units = [unit_name.service(unit) for unit in arguments["units"]]
             found = findings.findings(samples, units, arguments["hosts"], warnings.append)
             verdicts = [finding.data for finding in found]
             text = json.dumps(verdicts, indent=2) + "\n"

@@ -164,7 +164,8 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries, proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
@@ -196,7 +197,7 @@ def main() -> NoReturn:
     paths = libraries.installed(wanted["paths"]) if wanted["discover"] else wanted["paths"]
     try:
         used = processes(wanted["unit"]) if wanted["unit"] else []
-    except (systemd.SystemdError, procfs.ProcfsError) as error:
+    except OffheapError as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=False,

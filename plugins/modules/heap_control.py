@@ -141,8 +141,9 @@ from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils.agent import client, commands
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import commands
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 
 def main() -> NoReturn:
@@ -168,9 +169,9 @@ def main() -> NoReturn:
     )
     unit = module.params["unit"]
     try:
-        unit = systemd.service_name(unit)
+        unit = unit_name.service(unit)
         result = commands.control(module.params, unit, module.check_mode)
-    except (client.AgentError, commands.ControlError, systemd.SystemdError, procfs.ProcfsError, OSError) as error:
+    except (OffheapError, OSError) as error:
         module.fail_json(msg=str(error), unit=unit)
     module.exit_json(unit=unit, **result)
 

@@ -248,7 +248,7 @@ from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack, steps
 
 
@@ -289,7 +289,7 @@ def main() -> NoReturn:
             module.exit_json(changed=False, **steps.pack(request, directory))
         pack.remove(directory)
         module.exit_json(**steps.mark(request["dumps"], module.params["delete_collected"]))
-    except (spool.SpoolError, pack.StagingError) as exc:
+    except OffheapError as exc:
         module.fail_json(msg=str(exc))
 
 

@@ -108,26 +108,24 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot, thread_dump
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 
-class StacksError(Exception):
-    """There is no JVM to ask, or the pattern makes no sense."""
-
-
 def count(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Stacks of all the unit's JVMs. Raises StacksError, and SystemdError from below."""
+    """Stacks of all the unit's JVMs. Raises HotspotError, and SystemdError from below."""
     try:
         method = re.compile(parameters["method"])
     except re.error as error:
-        raise StacksError(f"method is no regular expression: {error}") from error
-    unit = service.load(systemd.service_name(parameters["unit"]))
+        raise hotspot.HotspotError(f"method is no regular expression: {error}") from error
+    unit = service.load(unit_name.service(parameters["unit"]))
     jvms, problems = _jvms(unit.pids())
     if not jvms:
         reason = f": {problems[0]}" if problems else ", and has none at all" if not unit.pids() else ""
-        raise StacksError(f"{unit.name} has no JVM that can be asked{reason}")
+        raise hotspot.HotspotError(f"{unit.name} has no JVM that can be asked{reason}")
     found: Counter[tuple[str, ...]] = Counter()
     taken = 0
     for number in range(max(parameters["dumps"], 1)):
@@ -136,7 +134,7 @@ def count(parameters: dict[str, Any]) -> dict[str, Any]:
         for jvm in list(jvms):
             try:
                 text = hotspot.command(jvm, "Thread.print", parameters["timeout"])
-            except (hotspot.HotspotError, procfs.ProcfsError) as error:
+            except OffheapError as error:
                 jvms.remove(jvm)
                 problems.append(str(error))
                 continue
@@ -173,7 +171,7 @@ def main() -> NoReturn:
     )
     try:
         result = count(module.params)
-    except (StacksError, hotspot.HotspotError, systemd.SystemdError, procfs.ProcfsError) as error:
+    except OffheapError as error:
         module.fail_json(msg=str(error), unit=module.params["unit"])
     module.exit_json(changed=False, **result)
 

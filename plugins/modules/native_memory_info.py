@@ -215,7 +215,8 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import crashes
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import process as process_memory
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
@@ -289,7 +290,7 @@ def main() -> NoReturn:
         log = crashes.kernel_log() if wanted["units"] else ""
         samples = [of_unit(name, wanted["jvm_timeout"], log) for name in wanted["units"]]
         samples += [of_pid(pid, wanted["jvm_timeout"]) for pid in wanted["pids"]]
-    except (systemd.SystemdError, procfs.ProcfsError) as error:
+    except OffheapError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, samples=samples)
 

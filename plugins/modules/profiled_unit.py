@@ -212,7 +212,7 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
@@ -406,14 +406,7 @@ def main() -> NoReturn:
         result = present(module, unit) if module.params["state"] == "present" else absent(module, unit)
     except preflight.Refusal as refusal:
         module.fail_json(msg=f"{name} is left alone: {refusal}", unit=name, refusal=refusal.reason)
-    except (
-        systemd.SystemdError,
-        drop_in.DropInError,
-        spool_directory.SpoolDirectoryError,
-        elf.ElfError,
-        procfs.ProcfsError,
-        OSError,
-    ) as error:
+    except (OffheapError, OSError) as error:
         module.fail_json(msg=str(error), unit=name)
     module.exit_json(unit=name, **result)
 

@@ -86,14 +86,16 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 _POLL_SECONDS = 0.25
 _JOURNAL_LINES = "15"
 
 
-class Unhealthy(Exception):
+class Unhealthy(OffheapError):
     """The unit does not run as it should."""
 
 
@@ -174,11 +176,11 @@ def main() -> NoReturn:
     wanted: dict[str, Any] = module.params
     name = wanted["unit"]
     try:
-        name = systemd.service_name(name)
+        name = unit_name.service(name)
         unit = watch(name, wanted["mapped"], wanted["clean"], wanted["seconds"], wanted["timeout"])
     except Unhealthy as error:
         module.fail_json(msg="\n".join([f"{error}. Its journal ends with:", *journal(module, name)]), unit=name)
-    except (systemd.SystemdError, procfs.ProcfsError, OSError) as error:
+    except (OffheapError, OSError) as error:
         module.fail_json(msg=str(error), unit=name)
     module.exit_json(changed=False, unit=unit.name, pids=unit.pids(), watched=wanted["seconds"])
 

@@ -20,15 +20,17 @@ import struct
 import time
 from typing import Any, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+
 SOCKET_ROOT = "/run/offheap"
 PROTOCOL = 1
 _NAME = re.compile(r"([1-9][0-9]{0,9})\.sock\Z")
-_DUMP = re.compile(r"[^/]+\.[0-9]+\.[0-9]+\.(?:[imu][0-9]+|f)\.heap\Z")
 _MAX_ANSWER = 1 << 20
 _SUN_PATH = 108
 
 
-class AgentError(Exception):
+class AgentError(OffheapError):
     """The agent cannot be reached, refuses, or does not answer as an agent does. The message says which."""
 
 
@@ -169,7 +171,7 @@ class Connection:
         """Have a dump written; returns when it is whole. Raises AgentError also when its path is not in C(spool)."""
         answer = self.request("dump")
         path = answer.get("path")
-        if not isinstance(path, str) or os.path.dirname(path) != spool or not _DUMP.match(os.path.basename(path)):
+        if not isinstance(path, str) or os.path.dirname(path) != spool or not dump_name.parse(os.path.basename(path)):
             raise AgentError(f"process {self._agent.pid} says that its dump is {path!r}, which is not in {spool}")
         return Dump(
             path,

@@ -12,7 +12,7 @@ import stat
 from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
@@ -28,15 +28,10 @@ _SETTINGS = {
 }
 
 
-class ControlError(Exception):
-    """There is no agent to talk to, or the command makes no sense."""
-
-
 def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str, Any]:
     """Send the command to each of the unit's agents. *parameters* are those of the module heap_control.
 
-    :raises ControlError: when no agent answers.
-    :raises AgentError: when one refuses, or does not answer as an agent does.
+    :raises AgentError: when no agent answers, one refuses, or does not answer as an agent does.
     """
     agents = [one for one in client.find(unit) if parameters["pid"] in (None, one.pid)]
     processes, dumps, changed = [], [], False
@@ -50,7 +45,7 @@ def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str
         dumps += [written] if written else []
         changed = changed or did_change
     if not processes:
-        raise ControlError(
+        raise client.AgentError(
             f"no process of {unit}{' with that number' if parameters['pid'] else ''} has an agent. Is the unit running,"
             " and was it enabled with the agent (enable-profiling.yml)?"
         )
@@ -93,7 +88,7 @@ def _dump(connection: client.Connection, spool: str, parameters: dict[str, Any])
             facts["perf_map"] = _save_perf_map(jvm, written.path, parameters["timeout"])
         except hotspot.NotHotspot:
             pass  # other runtimes write their maps by themselves
-        except (hotspot.HotspotError, procfs.ProcfsError, OSError) as error:
+        except (OffheapError, OSError) as error:
             facts["note"] = f"Java methods will have no names: {error}"
     return facts
 

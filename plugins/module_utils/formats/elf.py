@@ -19,6 +19,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Iterable, Iterator, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+
 ET_EXEC = 2
 ET_DYN = 3
 #: e_machine of the platforms that offheap knows by name
@@ -44,7 +46,7 @@ _CHUNK = 1 << 20
 _GLIBC_VERSION = re.compile(rb"GLIBC_(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?\Z")
 
 
-class ElfError(Exception):
+class ElfError(OffheapError):
     """The file is not an ELF file, is damaged, or could not be read. The message says which."""
 
 

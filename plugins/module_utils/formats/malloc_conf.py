@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import Mapping, Union
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+
 Value = Union[bool, int, str]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -53,7 +55,7 @@ OPTIONS: dict[str, frozenset[str]] = {
 }
 
 
-class MallocConfError(ValueError):
+class MallocConfError(OffheapError):
     """A text or mapping that is no valid MALLOC_CONF."""
 
 

@@ -11,80 +11,114 @@ This module is private to the collection.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
+from dataclasses import asdict, dataclass
 from typing import Any, Callable
 
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump, provenance
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, values
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 FORMAT = 1
-_MAX_BYTES = 1 << 20
 _MAX_TEXT = 4096
 _MAX_KEYS = 64
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
-_TEXTS = ("reason", "unwinder")
-_JEMALLOC_TEXTS = ("version", "malloc_conf")
 
 
-class SidecarError(Exception):
+class SidecarError(OffheapError):
     """The sidecar is not one of this dump, or not as the agent writes it. The message says what is wrong."""
 
 
-def read(fd: int, name: str, size: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class JemallocFacts:
+    """The allocator of a process: its release, the text that configured it, and the options in force."""
+
+    version: str | None
+    malloc_conf: str | None
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AgentFacts:
+    """What the agent knows of a dump.
+
+    C(version) is the agent's, C(reason) why it dumped, C(duration) how long that took in seconds; C(active_since) is in
+    seconds since the epoch. C(memory) has jemalloc's statistics at the time, in bytes.
+    """
+
+    version: str | None
+    reason: str | None
+    unwinder: str | None
+    active: bool | None
+    active_since: float | None
+    duration: float | None
+    memory: dict[str, int]
+    jemalloc: JemallocFacts
+
+    def to_json(self) -> dict[str, Any]:
+        """As a capture's facts have it; the reverse of C(from_json)."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Any) -> AgentFacts:
+        """Checked, as both ends do where facts enter. Raises SidecarError."""
+        if not isinstance(found, dict) or not isinstance(found.get("jemalloc"), dict):
+            raise SidecarError("it is not a mapping with jemalloc in it")
+        if set(found) != set(cls.__annotations__):
+            raise SidecarError("it has other fields than it must have")
+        jemalloc = found["jemalloc"]
+        if set(jemalloc) != set(JemallocFacts.__annotations__):
+            raise SidecarError("jemalloc has other fields than it must have")
+        for key in ("version", "reason", "unwinder"):
+            _must(key, found[key] is None or _is_text(found[key]))
+        for key in ("version", "malloc_conf"):
+            _must(f"jemalloc.{key}", jemalloc[key] is None or _is_text(jemalloc[key]))
+        _must("active", found["active"] is None or isinstance(found["active"], bool))
+        for key in ("active_since", "duration"):
+            _must(key, found[key] is None or values.is_number(found[key]))
+        _must("memory", _is_mapping(found["memory"], values.is_size))
+        _must("jemalloc.options", _is_mapping(jemalloc["options"], _is_option))
+        return cls(**{**found, "jemalloc": JemallocFacts(**jemalloc)})
+
+
+def read(fd: int, name: str, size: int) -> AgentFacts:
     """The facts in an open sidecar of the dump with this name and size. Raises SidecarError."""
-    text = os.pread(fd, _MAX_BYTES + 1, 0)
-    if len(text) > _MAX_BYTES:
-        raise SidecarError(f"it is larger than {_MAX_BYTES} bytes")
+    text = os.pread(fd, limits.LARGEST_SIDECAR + 1, 0)
+    if len(text) > limits.LARGEST_SIDECAR:
+        raise SidecarError(f"it is larger than {limits.LARGEST_SIDECAR} bytes")
     try:
         found = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as exc:
         raise SidecarError(f"it is not JSON: {type(exc).__name__}") from exc
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise SidecarError(f"it is not of format {FORMAT}")
-    parts = dump.parse_name(name)
+    parts = dump_name.parse(name)
     if (found.get("dump"), found.get("size"), found.get("pid")) != (name, size, parts and parts.pid):
         raise SidecarError("it is about another dump")
     jemalloc = found.get("jemalloc")
     if not isinstance(jemalloc, dict):
         raise SidecarError("jemalloc is not a mapping")
-    reduced: dict[str, Any] = {"version": _short(found.get("agent"))}
-    reduced.update((key, _short(found.get(key))) for key in _TEXTS)
-    reduced.update((key, found.get(key)) for key in ("active", "active_since", "duration", "memory"))
-    reduced["jemalloc"] = {key: _short(jemalloc.get(key)) for key in _JEMALLOC_TEXTS}
     options = jemalloc.get("options")
     if not isinstance(options, dict):
         raise SidecarError("jemalloc.options is not a mapping")
-    reduced["jemalloc"]["options"] = {key: _short(value) for key, value in options.items()}
-    return check(reduced)
+    return AgentFacts.from_json(
+        {
+            "version": _short(found.get("agent")),
+            **{key: _short(found.get(key)) for key in ("reason", "unwinder")},
+            **{key: found.get(key) for key in ("active", "active_since", "duration", "memory")},
+            "jemalloc": {
+                **{key: _short(jemalloc.get(key)) for key in ("version", "malloc_conf")},
+                "options": {key: _short(value) for key, value in options.items()},
+            },
+        }
+    )
 
 
 def _short(value: Any) -> Any:
-    """Texts as UTF-8 can have them. JSON can hold any surrogate, ``capture.clean`` wants those of os.fsdecode only."""
+    """Texts as UTF-8 can have them. JSON can hold any surrogate, ``values.clean`` wants those of os.fsdecode only."""
     if not isinstance(value, str):
         return value
-    return provenance.clean(re.sub("[\ud800-\udc7f\udd00-\udfff]", "\ufffd", value), _MAX_TEXT)
-
-
-def check(facts: Any) -> dict[str, Any]:
-    """The facts, if they are as C(read) returns them; both ends ask. Raises SidecarError."""
-    if not isinstance(facts, dict) or not isinstance(facts.get("jemalloc"), dict):
-        raise SidecarError("it is not a mapping with jemalloc in it")
-    if set(facts) != {"version", *_TEXTS, "active", "active_since", "duration", "memory", "jemalloc"}:
-        raise SidecarError("it has other fields than it must have")
-    jemalloc = facts["jemalloc"]
-    if set(jemalloc) != {*_JEMALLOC_TEXTS, "options"}:
-        raise SidecarError("jemalloc has other fields than it must have")
-    for key, value in [("version", facts["version"]), *((key, facts[key]) for key in _TEXTS)]:
-        _must(key, value is None or _is_text(value))
-    for key in _JEMALLOC_TEXTS:
-        _must(f"jemalloc.{key}", jemalloc[key] is None or _is_text(jemalloc[key]))
-    _must("active", facts["active"] is None or isinstance(facts["active"], bool))
-    for key in ("active_since", "duration"):
-        _must(key, facts[key] is None or _is_number(facts[key]))
-    _must("memory", _is_mapping(facts["memory"], lambda value: _is_whole(value) and value >= 0))
-    _must("jemalloc.options", _is_mapping(jemalloc["options"], _is_option))
-    return facts
+    return values.clean(re.sub("[\ud800-\udc7f\udd00-\udfff]", "\ufffd", value), _MAX_TEXT)
 
 
 def _must(name: str, right: bool) -> None:
@@ -93,19 +127,11 @@ def _must(name: str, right: bool) -> None:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _MAX_TEXT and not any("\ud800" <= c <= "\udfff" for c in value)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62
-
-
-def _is_number(value: Any) -> bool:
-    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+    return values.is_text(value, _MAX_TEXT)
 
 
 def _is_option(value: Any) -> bool:
-    return value is None or isinstance(value, bool) or _is_number(value) or _is_text(value)
+    return value is None or isinstance(value, bool) or values.is_number(value) or _is_text(value)
 
 
 def _is_mapping(value: Any, is_right: Callable[[Any], bool]) -> bool:

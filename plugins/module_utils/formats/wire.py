@@ -13,6 +13,10 @@ import json
 import struct
 from typing import Any, Callable, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+
+#: the tar file of captures, where it goes through a directory instead of a stream
+PACKED = "offheap-captures.tar.gz"
 _HEAD = struct.Struct(">cI")
 _JSON, _DATA = b"J", b"D"
 #: the most that a block of data holds, in bytes
@@ -23,7 +27,7 @@ Read = Callable[[int], bytes]
 Write = Callable[[bytes], Any]
 
 
-class FrameError(Exception):
+class FrameError(OffheapError):
     """The other end sent something that is no message. The message says what."""
 
 

@@ -13,20 +13,17 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import struct
 from typing import Iterable, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+
 _AT_NULL, _AT_SECURE = 0, 23
-_DELETED = b" (deleted)"
-_MAPPING = re.compile(
-    rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([-r][-w][-x][-sp]) ([0-9a-f]{1,16}) "
-    rb"([0-9a-f]{1,8}:[0-9a-f]{1,8}) (\d{1,20})(?: +(.*))?\Z",
-    re.DOTALL,
-)
+_DELETED = " (deleted)"
 
 
-class ProcfsError(Exception):
+class ProcfsError(OffheapError):
     """Procfs could not be read, or does not say what it should."""
 
 
@@ -36,34 +33,6 @@ class ProcessGone(ProcfsError):
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} does not exist any more")
         self.pid = pid
-
-
-class Mapping(NamedTuple):
-    """One line of maps. C(end) is exclusive; C(dev) is the kernel's "major:minor" in hex; C(path) is "" for anonymous
-    memory and without the kernel's " (deleted)", which C(deleted) tells."""
-
-    start: int
-    end: int
-    perms: str
-    offset: int
-    dev: str
-    inode: int
-    path: str
-    deleted: bool
-
-    @property
-    def executable(self) -> bool:
-        return "x" in self.perms
-
-    @property
-    def is_file(self) -> bool:
-        """Backed by a file with a path (not anonymous, not [heap], not a memfd or a device's anonymous inode)."""
-        return self.inode != 0 and self.path.startswith("/") and not self.path.startswith(("//", "/memfd:"))
-
-    @property
-    def range_name(self) -> str:
-        """Its name in /proc/<pid>/map_files."""
-        return f"{self.start:x}-{self.end:x}"
 
 
 class OpenFile(NamedTuple):
@@ -90,49 +59,25 @@ def _read(proc: str, name: str, pid: int | None = None) -> bytes:
         raise _failure(exc, pid, path) from exc
 
 
-def parse_mapping(line: bytes) -> Mapping:
-    """One line of maps, without its newline. Raises ProcfsError when it is none.
-
-    In a path the kernel writes a newline as C(\\012) and leaves everything else as it is, spaces included.
-    """
-    match = _MAPPING.match(line)
-    if not match:
-        raise ProcfsError(f"not a line of maps: {line[:200]!r}")
-    start, end, perms, offset, dev, inode, path = match.groups()
-    path = path or b""
-    deleted = path.endswith(_DELETED)
-    if deleted:
-        path = path[: -len(_DELETED)]
-    return Mapping(
-        int(start, 16),
-        int(end, 16),
-        perms.decode("ascii"),
-        int(offset, 16),
-        dev.decode("ascii"),
-        int(inode),
-        os.fsdecode(path.replace(b"\\012", b"\n")),
-        deleted,
-    )
-
-
-def parse_maps(text: bytes) -> list[Mapping]:
-    """The text of a maps file. Raises ProcfsError for a line that is none."""
-    return [parse_mapping(line) for line in text.split(b"\n") if line]
-
-
-def maps(pid: int, proc: str = "/proc") -> list[Mapping]:
+def mappings(pid: int, proc: str = "/proc") -> list[maps.Mapping]:
     """The process's mappings, by address. Empty for a kernel thread and for a zombie."""
-    return parse_maps(_read(proc, "maps", pid))
+    try:
+        return maps.parse(_read(proc, "maps", pid))
+    except maps.MapsError as exc:
+        raise ProcfsError(str(exc)) from exc
 
 
-def mapped_files(pid: int, proc: str = "/proc") -> dict[str, list[Mapping]]:
+def mapped_files(pid: int, proc: str = "/proc") -> dict[str, list[maps.Mapping]]:
     """The mappings that are backed by a file, by path."""
-    found: dict[str, list[Mapping]] = {}
-    for line in _read(proc, "maps", pid).split(b"\n"):
-        if b"/" in line:  # what has no path is most of it, in a process with many mappings
-            mapping = parse_mapping(line)
-            if mapping.is_file:
-                found.setdefault(mapping.path, []).append(mapping)
+    found: dict[str, list[maps.Mapping]] = {}
+    try:
+        for line in _read(proc, "maps", pid).split(b"\n"):
+            if b"/" in line:  # what has no path is most of it, in a process with many mappings
+                mapping = maps.parse_line(line)
+                if mapping.is_file:
+                    found.setdefault(mapping.path, []).append(mapping)
+    except maps.MapsError as exc:
+        raise ProcfsError(str(exc)) from exc
     return found
 
 
@@ -163,8 +108,7 @@ def exe(pid: int, proc: str = "/proc") -> str | None:
         if exc.errno == errno.ENOENT and os.path.isdir(os.path.join(proc, str(pid))):
             return None
         raise _failure(exc, pid, path) from exc
-    suffix = os.fsdecode(_DELETED)
-    return target[: -len(suffix)] if target.endswith(suffix) else target
+    return target[: -len(_DELETED)] if target.endswith(_DELETED) else target
 
 
 def start_ticks(pid: int, proc: str = "/proc") -> int:

@@ -14,8 +14,6 @@ from typing import Iterable, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
-_UNIT_SUFFIX = re.compile(r"\.(service|socket|target|timer|mount|automount|swap|path|slice|scope|device)\Z")
-_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.service\Z")
 _CGROUP_ROOTS = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 # What systemd takes for blank; Python's own notion is wider.
 _BLANKS = " \t\n\r"
@@ -38,19 +36,6 @@ class Assignment(NamedTuple):
     key: str
     value: str
     path: str
-
-
-def service_name(name: str) -> str:
-    """The full name of a service unit, with ``.service`` added where the user left it out.
-
-    :raises SystemdError: for a name that systemd would not take, another unit type, or a bare template.
-    """
-    full = name if _UNIT_SUFFIX.search(name) else name + ".service"
-    if not _UNIT_NAME.match(full):
-        raise SystemdError(f"'{name}' is not the name of a service unit")
-    if full.endswith("@.service"):
-        raise SystemdError(f"{full} is a template: name one of its instances, such as {full[:-8]}main.service")
-    return full
 
 
 def systemctl(*arguments: str) -> str:

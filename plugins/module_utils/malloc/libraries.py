@@ -13,6 +13,7 @@ import sys
 from typing import Any, Iterable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof as jemalloc_proof
 
@@ -76,7 +77,7 @@ def describe(path: str, prove: bool) -> dict[str, Any]:
     try:
         facts["build_id"] = elf.read(path).build_id
         facts["sha256"] = _sha256(path)
-    except (elf.ElfError, OSError) as error:
+    except (OffheapError, OSError) as error:
         facts.update(prof=False, failure="not-readable", message=f"{path} cannot be read: {error}")
         return facts
     if prove:

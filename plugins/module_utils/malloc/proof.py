@@ -23,7 +23,7 @@ import sys
 import tempfile
 from typing import Mapping, NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf, maps
 
 TIMEOUT_SECONDS = 30
 # Ansible's own interpreter first; it may lie where only root can run it.
@@ -214,17 +214,12 @@ def _line_with(text: str, errors: str) -> str:
 
 def _count_stacks(dump: str, library: str) -> tuple[int, int]:
     """How many stacks a dump holds, and how many of them have a frame outside the library."""
-    with open(dump, encoding="utf-8", errors="replace") as file:
-        text = file.read()
-    samples, _marker, mappings = text.partition("\nMAPPED_LIBRARIES:\n")
-    ranges: list[tuple[int, int]] = []
-    for line in mappings.splitlines():
-        if line.split(None, 5)[-1] == library:
-            start, end = line.split(" ", 1)[0].split("-")
-            ranges.append((int(start, 16), int(end, 16)))
+    with open(dump, "rb") as file:
+        samples, _marker, listing = file.read().partition(b"\nMAPPED_LIBRARIES:\n")
+    ranges = [(mapping.start, mapping.end) for mapping in maps.parse(listing) if mapping.path == library]
     stacks = outside = 0
     for line in samples.splitlines():
-        if line.startswith("@"):
+        if line.startswith(b"@"):
             stacks += 1
             addresses = [int(address, 16) for address in line.split()[1:]]
             outside += any(not any(start <= address < end for start, end in ranges) for address in addresses)

@@ -15,12 +15,13 @@ from __future__ import annotations
 import bisect
 import heapq
 import os
-import re
 import struct
 import sys
-from typing import IO, Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, regions
+from ansible_collections.offheap.profiler.plugins.module_utils.host.regions import Region
 
 CLASSES = (
     "java-heap",
@@ -39,45 +40,13 @@ CLASSES = (
 #: HEAP_MAX_SIZE of glibc on 64-bit machines; every heap of an arena begins at a multiple of it
 ARENA_HEAP = 64 << 20
 _LARGEST = 10
-_BLOCK = 1 << 18
-_KIB = 1024
 # A guard below a thread's stack is a page, or the few that HotSpot protects; other reservations are larger.
 _MOST_GUARD = 1 << 20
 _MMAPPED_CHUNK = 2
-_SHARED_PATHS = ("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero")
-_ENTRY = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][-sp]) [0-9a-f]+ [0-9a-f:]+ \d+ *(.*)\n"
-    rb"(?:\w+: .*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB\n(?:\w+: .*\n)*?Swap: +(\d+) kB\n",
-    re.MULTILINE,
-)
+
 
 #: Reads so many bytes of the process at an address; empty where that cannot be done.
 Peek = Callable[[int, int], bytes]
-
-
-class Region(NamedTuple):
-    """One entry of smaps. Sizes in bytes; C(path) is "" for anonymous memory."""
-
-    start: int
-    end: int
-    perms: str
-    path: str
-    rss: int
-    pss: int
-    swap: int
-
-    @property
-    def size(self) -> int:
-        return self.end - self.start
-
-    @property
-    def anonymous(self) -> bool:
-        return not self.path or self.path.startswith("[anon:")
-
-    @property
-    def protected(self) -> bool:
-        """Reserved address space that nobody may touch."""
-        return self.perms.startswith("---")
 
 
 class Heap(NamedTuple):
@@ -116,40 +85,7 @@ class MemoryMap(NamedTuple):
 
 def read(pid: int, knowledge: Knowledge, proc: str = "/proc") -> MemoryMap:
     """The memory map of a process. Raises ProcfsError when it may not be read, or the process has gone."""
-    path = os.path.join(proc, str(pid), "smaps")
-    try:
-        with open(path, "rb") as stream:
-            return summarize(regions(stream), knowledge)
-    except (FileNotFoundError, ProcessLookupError) as exc:
-        raise procfs.ProcessGone(pid) from exc
-    except OSError as exc:
-        raise procfs.ProcfsError(f"cannot read {path}: {exc.strerror or exc}") from exc
-
-
-def regions(stream: IO[bytes]) -> Iterator[Region]:
-    """The entries of smaps. Raises ProcfsError for a text that is none."""
-    rest = b""
-    while True:
-        block = stream.read(_BLOCK)
-        rest += block
-        end = 0
-        for match in _ENTRY.finditer(rest):
-            end = match.end()
-            first, last, perms, path, rss, pss, swap = match.groups()
-            yield Region(
-                int(first, 16),
-                int(last, 16),
-                perms.decode("ascii"),
-                os.fsdecode(path),
-                int(rss) * _KIB,
-                int(pss) * _KIB,
-                int(swap) * _KIB,
-            )
-        rest = rest[end:]
-        if not block:
-            return
-        if len(rest) > 4 * _BLOCK:
-            raise procfs.ProcfsError(f"not an entry of smaps: {rest[:200]!r}")
+    return summarize(regions.read(pid, proc), knowledge)
 
 
 def summarize(entries: Iterator[Region], knowledge: Knowledge) -> MemoryMap:
@@ -188,7 +124,7 @@ def summarize(entries: Iterator[Region], knowledge: Knowledge) -> MemoryMap:
 def _described(region: Region, name: str) -> dict[str, Any]:
     return {
         "address": f"{region.start:x}-{region.end:x}",
-        "perms": region.perms,
+        "perms": region.permissions,
         "path": region.path[:200],
         "class": name,
         "reserved": region.size,
@@ -223,12 +159,12 @@ class _Classifier:
             return "glibc-arenas" if region.end <= self._arena_end else "unknown"
         if self._is_stack(region, before):
             return "thread-stacks"
-        if "x" in region.perms:
+        if "x" in region.permissions:
             return "jit"
         if self._is_arena(region, after):
             self._arena_end = -(-region.end // ARENA_HEAP) * ARENA_HEAP
             return "glibc-arenas"
-        if "w" not in region.perms:
+        if "w" not in region.permissions:
             return "unknown"
         if not self._known.glibc:
             return "other-malloc"
@@ -282,7 +218,7 @@ def _by_path(region: Region) -> str | None:
         return "thread-stacks"
     if path.startswith("/memfd:java_heap"):
         return "java-heap"  # ZGC
-    if path.startswith(_SHARED_PATHS) or path.startswith("[anon_shmem:"):
+    if maps.is_shared(path):
         return "shared-memory"
     return "mapped-files" if path.startswith("/") and not path.startswith("//") else None
 

@@ -29,8 +29,10 @@ import struct
 import time
 from typing import IO, Any, Callable, Collection, Iterator, NamedTuple, NoReturn
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_methods, hotspot_structs, jit
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_methods, hotspot_structs
 
 _CLONE_NEWNS = 0x00020000
 _NO_ATTACH = "+DisableAttachMechanism"
@@ -43,7 +45,7 @@ _Wake = Callable[[], None]
 _Write = Callable[[bytes], None]
 
 
-class HotspotError(Exception):
+class HotspotError(OffheapError):
     """The JVM could not be asked, or says no. The message says why."""
 
 
@@ -139,7 +141,7 @@ def perf_map(
             if memory is not None:
                 _add_methods(*memory, release, addresses, write, timeout / 2)
 
-        _in_its_place(jvm, work, save, jit.MAX_MAP, timeout, proc)
+        _in_its_place(jvm, work, save, limits.LARGEST_PERF_MAP, timeout, proc)
     return size
 
 
@@ -150,7 +152,7 @@ def _open_memory(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> tuple[int,
     """A descriptor of the JVM's memory, -1 where the kernel does not let it be read, and where libjvm begins."""
     starts = [
         mapping.start
-        for mapping in procfs.maps(jvm.pid, proc)
+        for mapping in procfs.mappings(jvm.pid, proc)
         if not mapping.offset and os.path.basename(mapping.path) == "libjvm.so"
     ]
     if not starts:

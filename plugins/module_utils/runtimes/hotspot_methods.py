@@ -6,9 +6,9 @@ Both are read out of the JVM's memory (vm_structs.py). For an interpreted frame 
 method plus one (hotspot.c). For a compiled one there is a return address, and HotSpot knows for each of those which
 calls it stands for, since it must be able to go back to the interpreter there (nmethod.hpp, pcDesc.hpp, scopeDesc.cpp).
 
-What is found becomes lines of a perf map, one byte long: C(<address> 1 <name>). Inlined calls are told in one line,
-innermost first, between semicolons, which no Java name has (JVMS 4.2.2). Nothing is named that cannot be proven: a
-method must be among those of its class, and the outermost of inlined calls the method that the code belongs to.
+What is found becomes lines of a perf map, one byte long (perf_map_line.py). Nothing is named that cannot be
+proven: a method must be among those of its class, and the outermost of inlined calls the method that the code belongs
+to.
 
 This module is private to the collection.
 """
@@ -19,14 +19,13 @@ import struct
 import time
 from typing import Iterable, Iterator, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import perf_map_line
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_structs import (
     Memory,
     VmError,
     VmStructs,
 )
 
-#: what begins the name in a line that has several
-INLINED = "[inlined] "
 _PRIMITIVES = dict(zip("BCDFIJSVZ", ("byte", "char", "double", "float", "int", "long", "short", "void", "boolean")))
 _MOST_METHODS = 65535  # of a class (JVMS 4.1)
 _MOST_CALLS = 64
@@ -248,8 +247,8 @@ def lines(fd: int, base: int, release: int, addresses: Iterable[int], seconds: f
             except VmError:
                 continue  # the code has gone meanwhile
             if len(names) > 1:
-                yield f"{address - 1:#x} 0x1 {INLINED}{';'.join(names)}\n".encode("utf-8", "replace")
+                yield perf_map_line.added(address - 1, names)
         elif address % 8 == 1:
             name = methods.name(address - 1)
             if name is not None:
-                yield f"{address - 1:#x} 0x1 {name}\n".encode("utf-8", "replace")
+                yield perf_map_line.added(address - 1, [name])

@@ -15,6 +15,8 @@ import os
 import struct
 from typing import Iterator
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+
 _PT_DYNAMIC = 2
 _DT_STRTAB, _DT_SYMTAB, _DT_GNU_HASH = 5, 6, 0x6FFFFEF5
 _MOST_ENTRIES = 20_000
@@ -23,7 +25,7 @@ _TEXT_STEP = 64
 _SYMBOL = 24  # bytes of an Elf64_Sym
 
 
-class VmError(Exception):
+class VmError(OffheapError):
     """The memory does not hold what it should. The message says what is missing."""
 
 

@@ -10,19 +10,20 @@ This module is private to the collection.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import (
+    MOST_CATEGORIES,
+    JvmMemory,
+    JvmMemoryError,
+)
+from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs, regions
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
 
 _SECONDS = 5.0
-_MAX_CATEGORIES = 64
 _MAX_RANGES = 16
-_COUNTS = ("heap_used", "heap_committed", "heap_resident", "metaspace")
-_FIELDS = {"time", "nmt", *_COUNTS}
 
 # " garbage-first heap   total 262144K, used 136410K [0x00000000f0000000, 0x0000000100000000)", and the like for each
 # generation; the spaces within one have no total.
@@ -37,25 +38,13 @@ _METASPACE = re.compile(
 _CATEGORY = re.compile(r"^- +([A-Z][A-Za-z ]{1,38}[a-z]) \(reserved=", re.MULTILINE)
 # Of a category, what it has mapped itself; what it has from malloc is among the samples.
 _MAPPED = re.compile(r"\((?:mmap|stack): reserved=[0-9]{1,15}KB, committed=([0-9]{1,15})KB")
-_SMAPS_RANGE = re.compile(rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ")
 _SCALE = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-class JvmMemoryError(Exception):
-    """There are no such numbers, or they are not what they must be. The message says why."""
-
-
-def ask(pid: int, key: str, proc: str = "/proc") -> dict[str, Any]:
-    """The numbers of a living JVM, in bytes. C(key) is the process's, as in capture.json. Raises JvmMemoryError.
-
-    C(time) (seconds since the epoch), C(heap_used), C(heap_committed), C(heap_resident), C(metaspace) (committed), and
-    C(nmt): mapped and committed bytes by category. What is not known is None.
-    """
-    # Only who asks needs it. The controller, which checks what was found, does not.
-    from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
-
+def ask(pid: int, key: str, proc: str = "/proc") -> JvmMemory:
+    """The numbers of a living JVM. C(key) is the process's, as in capture.json. Raises JvmMemoryError."""
     try:
-        if f"{pid}-{dump.fingerprint(procfs.maps(pid, proc))}" != key:
+        if not process_key.is_alive(pid, key, proc):
             raise JvmMemoryError("its process has ended")
         jvm = hotspot.look(pid, proc)
         heap = hotspot.command(jvm, "GC.heap_info", _SECONDS, proc)
@@ -64,7 +53,7 @@ def ask(pid: int, key: str, proc: str = "/proc") -> dict[str, Any]:
         facts["heap_resident"] = _resident(pid, ranges, proc) if ranges else None
     except (hotspot.HotspotError, procfs.ProcfsError, OSError) as exc:
         raise JvmMemoryError(str(exc)) from exc
-    return check({**facts, "time": time.time(), "nmt": read_tracking(tracked)})
+    return JvmMemory.from_json({**facts, "time": time.time(), "nmt": read_tracking(tracked)})
 
 
 def read_heap(text: str) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -100,7 +89,7 @@ def read_heap(text: str) -> tuple[dict[str, Any], list[tuple[int, int]]]:
 def read_tracking(text: str) -> dict[str, int] | None:
     """The answer to VM.native_memory: by category the bytes that it has mapped and committed; None where it is off."""
     found: dict[str, int] = {}
-    headings = list(_CATEGORY.finditer(text))[:_MAX_CATEGORIES]
+    headings = list(_CATEGORY.finditer(text))[:MOST_CATEGORIES]
     for position, heading in enumerate(headings):
         end = headings[position + 1].start() if position + 1 < len(headings) else len(text)
         mapped = sum(int(match.group(1)) * 1024 for match in _MAPPED.finditer(text, heading.end(), end))
@@ -109,34 +98,10 @@ def read_tracking(text: str) -> dict[str, int] | None:
     return found if headings else None
 
 
-def check(facts: Any) -> dict[str, Any]:
-    """The facts, if they are as C(ask) returns them; both ends ask. Raises JvmMemoryError."""
-    if not isinstance(facts, dict) or set(facts) != _FIELDS:
-        raise JvmMemoryError("the JVM's numbers have other fields than they must have")
-    nmt = facts["nmt"]
-    right = isinstance(facts["time"], float) and 0 <= facts["time"] < 1e11
-    right = right and all(facts[key] is None or _is_size(facts[key]) for key in _COUNTS)
-    if nmt is not None:
-        right = right and isinstance(nmt, dict) and len(nmt) <= _MAX_CATEGORIES
-        right = right and all(isinstance(name, str) and len(name) <= 40 and _is_size(nmt[name]) for name in nmt)
-    if not right:
-        raise JvmMemoryError("the JVM's numbers are not what they must be")
-    return facts
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
-
-
 def _resident(pid: int, ranges: list[tuple[int, int]], proc: str) -> int:
     """Bytes of these ranges that are in memory. A mapping that reaches beyond a range counts as part of it."""
-    total, inside = 0, False
-    with open(os.path.join(proc, str(pid), "smaps"), "rb") as stream:
-        for line in stream:
-            match = _SMAPS_RANGE.match(line)
-            if match:
-                start, end = int(match.group(1), 16), int(match.group(2), 16)
-                inside = any(start < last and first < end for first, last in ranges)
-            elif inside and line.startswith(b"Rss:"):
-                total += int(line.split()[1]) * 1024
-    return total
+    return sum(
+        region.rss
+        for region in regions.read(pid, proc)
+        if any(region.start < last and first < region.end for first, last in ranges)
+    )

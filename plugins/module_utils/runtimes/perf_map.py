@@ -15,16 +15,17 @@ import os
 import stat
 from typing import IO, Collection
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot, jit
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, perf_map_line
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
 
 #: a JVM that stands still for so long has other troubles
 _SECONDS = 15.0
 _CHUNK = 1 << 20
 
 
-class NoMap(Exception):
+class NoMap(OffheapError):
     """There is no map. The message says why."""
 
 
@@ -34,16 +35,16 @@ def write(pid: int, key: str, target: IO[bytes], proc: str = "/proc", addresses:
     C(addresses) are those of its dumps, for methods that only HotSpot's memory tells. Raises NoMap.
     """
     try:
-        mappings = procfs.maps(pid, proc)
-        if f"{pid}-{dump.fingerprint(mappings)}" != key:
-            raise NoMap(jit.ENDED)
+        mappings = procfs.mappings(pid, proc)
+        if process_key.key(pid, mappings) != key:
+            raise NoMap(perf_map_line.ENDED)
         if any(os.path.basename(mapping.path) == "libjvm.so" for mapping in mappings):
             return hotspot.perf_map(hotspot.look(pid, proc), target, _SECONDS, proc, addresses)
         return _copy_written(pid, target, proc)
     except procfs.ProcessGone as exc:
-        raise NoMap(jit.ENDED) from exc
+        raise NoMap(perf_map_line.ENDED) from exc
     except FileNotFoundError as exc:
-        raise NoMap(jit.NONE) from exc
+        raise NoMap(perf_map_line.NONE) from exc
     except (hotspot.HotspotError, procfs.ProcfsError, OSError) as exc:
         raise NoMap(str(exc)) from exc
 
@@ -68,8 +69,8 @@ def _copy_written(pid: int, target: IO[bytes], proc: str) -> int:
             raise NoMap(f"/tmp/{name} is not an ordinary file")
         if status.st_uid != uid:
             raise NoMap(f"/tmp/{name} belongs to user {status.st_uid}, the process to user {uid}")
-        if status.st_size > jit.MAX_MAP:
-            raise NoMap(f"/tmp/{name} is larger than {jit.MAX_MAP} bytes")
+        if status.st_size > limits.LARGEST_PERF_MAP:
+            raise NoMap(f"/tmp/{name} is larger than {limits.LARGEST_PERF_MAP} bytes")
         source = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(handle)

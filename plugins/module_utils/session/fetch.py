@@ -11,10 +11,7 @@ import functools
 from typing import Any, Callable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, steps
-
-ERRORS = (procfs.ProcfsError, directory.SpoolError, OSError)
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import steps
 
 
 def _find(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:

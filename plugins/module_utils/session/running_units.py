@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client, commands
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
@@ -30,7 +31,8 @@ def look() -> list[dict[str, Any]]:
 
 def _names() -> list[str]:
     text = systemd.systemctl("list-units", "--type=service", "--state=running", "--plain", "--no-legend", "--full")
-    return [line.split()[0] for line in text.splitlines() if line.split()]
+    names = [line.split()[0] for line in text.splitlines() if line.split()]
+    return [name for name in names if unit_name.is_service(name)]
 
 
 def _facts(unit: str) -> dict[str, Any] | None:
@@ -73,7 +75,7 @@ def _sampling(unit: str) -> bool | None:
     """Whether an agent of the unit samples; None where none answers."""
     try:
         answers = [one["answer"] for one in _ask(unit, "status")]
-    except (client.AgentError, commands.ControlError):
+    except client.AgentError:
         return None
     return any(answer.get("active") is True for answer in answers)
 
@@ -89,7 +91,7 @@ def sample(unit: str) -> dict[str, Any]:
 
     In bytes; C(time) in seconds since the epoch, C(restarts) as systemd counts them. Raises SystemdError.
     """
-    loaded = service.load(systemd.service_name(unit))
+    loaded = service.load(unit_name.service(unit))
     resident = [size for pid in loaded.pids() if (size := _resident(pid)) is not None]
     memory: dict[str, int] = {}
     try:
@@ -97,7 +99,7 @@ def sample(unit: str) -> dict[str, Any]:
             for name, size in one["answer"].get("memory", {}).items():
                 if name in ("allocated", "active", "resident") and isinstance(size, int):
                     memory[name] = memory.get(name, 0) + size
-    except (client.AgentError, commands.ControlError):
+    except client.AgentError:
         pass  # without an agent the kernel's number has to do
     return {
         "unit": loaded.name,

@@ -14,6 +14,7 @@ import importlib
 from typing import IO, Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 #: requests name what they have been told here, so they stay below it
 _MAX_REQUEST = 64 << 20
@@ -40,6 +41,6 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         module = importlib.import_module(f"{__package__}.{_ANSWERED_BY[question]}")
         try:
             answer: dict[str, Any] = {"answer": module.ANSWERS[question](frame.message, write)}
-        except module.ERRORS as exc:
+        except (OffheapError, OSError) as exc:
             answer = {"error": str(exc)}
         wire.write_message(write, answer)

@@ -9,20 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from ansible_collections.offheap.profiler.plugins.module_utils.agent import client, commands
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import commands
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name, wire
 from ansible_collections.offheap.profiler.plugins.module_utils.session import running_units
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory
-
-ERRORS = (
-    client.AgentError,
-    commands.ControlError,
-    procfs.ProcfsError,
-    directory.SpoolError,
-    systemd.SystemdError,
-    OSError,
-)
 
 
 def _units(_request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
@@ -35,7 +24,7 @@ def _sample(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
 
 def _control(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
     parameters = {"pid": None, "perf_map": True, "timeout": 60, **request["parameters"]}
-    unit = systemd.service_name(request["unit"])
+    unit = unit_name.service(request["unit"])
     return {"unit": unit, **commands.control(parameters, unit, False)}
 
 

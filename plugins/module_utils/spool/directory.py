@@ -13,20 +13,15 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from types import TracebackType
 from typing import Iterable, Iterator, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
 
 ROOT = "/var/lib/offheap"
 COLLECTED = "collected"
-#: what may lie beside a dump under its name and this: the agent's sidecar, and a perf map
-SIDECAR, MAP = ".json", ".map"
-COMPANIONS = (SIDECAR, MAP)
-_UNIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.\\@-]{0,246}\.service\Z")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -44,14 +39,6 @@ class Identity(NamedTuple):
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
         return cls(status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def check_unit(name: str) -> str:
-    """The unit's full name; "frontend" is "frontend.service". Raises SpoolError for what cannot be a service."""
-    full = name if name.endswith(".service") else name + ".service"
-    if not _UNIT.match(full):
-        raise SpoolError(f"{name!r} is not the name of a systemd service")
-    return full
 
 
 class Root:
@@ -79,11 +66,12 @@ class Root:
 
     def units(self) -> list[str]:
         """The units that have a spool here, by name."""
-        return sorted(name for name in os.listdir(self._fd) if _UNIT.match(name))
+        return sorted(name for name in os.listdir(self._fd) if unit_name.is_service(name))
 
     def spool(self, unit: str) -> Spool | None:
-        """The spool of a unit, or None where there is none. Raises SpoolError when something else lies there."""
-        unit = check_unit(unit)
+        """The spool of a unit, or None where there is none. Raises SpoolError when something else lies there, and
+        UnitNameError."""
+        unit = unit_name.service(unit)
         path = os.path.join(self.path, unit)
         try:
             return Spool(unit, path, os.open(unit, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd))
@@ -141,7 +129,7 @@ class Spool:
         """The names of dumps that lie here and are not collected, in no order."""
         with os.scandir(self._fd) as entries:
             for entry in entries:
-                if dump.parse_name(entry.name):
+                if dump_name.parse(entry.name):
                     yield entry.name
 
     def open(self, name: str) -> int:
@@ -156,7 +144,7 @@ class Spool:
         return self._open(name, suffix)
 
     def _open(self, name: str, suffix: str) -> int | None:
-        if not dump.parse_name(name):
+        if not dump_name.parse(name):
             raise SpoolError(f"{name!r} is not the name of a dump")
         name += suffix
         try:
@@ -192,7 +180,7 @@ class Spool:
         if delete:
             deleted = [name for name, identity in dumps if self._is(name, identity) and self._unlink(name)]
             for name in deleted:
-                for suffix in COMPANIONS:
+                for suffix in dump_name.COMPANIONS:
                     self._unlink(name + suffix)
             return deleted
         directory = -1
@@ -206,7 +194,7 @@ class Spool:
                 if not self._move(name, directory):
                     continue
                 moved.append(name)
-                for suffix in COMPANIONS:
+                for suffix in dump_name.COMPANIONS:
                     self._move(name + suffix, directory)
         finally:
             if directory >= 0:
@@ -223,7 +211,7 @@ class Spool:
         return True
 
     def _is(self, name: str, identity: Identity) -> bool:
-        if not dump.parse_name(name):
+        if not dump_name.parse(name):
             raise SpoolError(f"{name!r} is not the name of a dump")
         try:
             return Identity.of(os.stat(name, dir_fd=self._fd, follow_symlinks=False)) == identity

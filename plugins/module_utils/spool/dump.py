@@ -16,21 +16,19 @@ import os
 import re
 from typing import NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, maps
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key
 
-#: <prefix>[.<pid namespace>].<pid>.<seq>.<i|m|u|f><vseq>.heap
-_NAME = re.compile(r"jeprof\.(?:[0-9]{1,20}\.)?([0-9]{1,10})\.([0-9]{1,9})\.(?:[imu][0-9]{1,20}|f[0-9]{0,20})\.heap\Z")
 _HEADER = re.compile(rb"heap_v2/[0-9]{1,20}\n")
 _LONGEST_HEADER = 64
 _MARKER = b"\nMAPPED_LIBRARIES:\n"
 _STACK = re.compile(rb"^@((?: 0x[0-9a-f]{1,16}){1,1000})$", re.MULTILINE)
 _MOST_TEXT = 64 << 20
 _BLOCK = 1 << 20
-#: the kernel allows 65,530 mappings unless told otherwise; at 250 bytes a line
-_MAX_LISTING = 16 << 20
 
 
-class DumpError(Exception):
+class DumpError(OffheapError):
     """A dump that cannot be collected: C(finished) tells one that is whole but strange from one that is cut off."""
 
     def __init__(self, reason: str, finished: bool) -> None:
@@ -38,40 +36,11 @@ class DumpError(Exception):
         self.finished = finished
 
 
-class Name(NamedTuple):
-    """What jemalloc puts into a dump's name. C(sequence) counts all dumps of the process, whatever caused them."""
-
-    pid: int
-    sequence: int
-
-
 class Content(NamedTuple):
     """A finished dump: SHA-256 of the file (hex) and the mappings of its process at the time."""
 
     sha256: str
-    mappings: list[procfs.Mapping]
-
-
-def parse_name(name: str) -> Name | None:
-    """The parts of a dump's file name; None for any other name."""
-    match = _NAME.match(name)
-    return Name(int(match.group(1)), int(match.group(2))) if match else None
-
-
-def fingerprint(mappings: list[procfs.Mapping]) -> str | None:
-    """Eight hex digits that stay the same as long as the process lives and differ after an exec.
-
-    They come from the place of [vdso], which the kernel draws at random at every exec and never moves. (The first
-    mapping would not do: in a JVM that is the Java heap, which grows.) Where there is none, the end of [stack].
-    None where a listing has neither.
-    """
-    for mapping in mappings:
-        if mapping.path == "[vdso]":
-            return hashlib.sha256(mapping.range_name.encode("ascii")).hexdigest()[:8]
-    for mapping in mappings:
-        if mapping.path == "[stack]":
-            return hashlib.sha256(f"{mapping.end:x}".encode("ascii")).hexdigest()[:8]
-    return None
+    mappings: list[maps.Mapping]
 
 
 def read(fd: int, size: int) -> Content:
@@ -99,8 +68,8 @@ def read(fd: int, size: int) -> Content:
             if found:
                 listing.append(window[place + len(_MARKER) :])
             window = b"" if found else window[1 - len(_MARKER) :]
-        if held > _MAX_LISTING:
-            raise DumpError(f"its list of mappings is longer than {_MAX_LISTING} bytes", finished=True)
+        if held > limits.LARGEST_MAPS:
+            raise DumpError(f"its list of mappings is longer than {limits.LARGEST_MAPS} bytes", finished=True)
     if not size:
         raise DumpError("it is empty", finished=False)
     if not found:
@@ -109,10 +78,10 @@ def read(fd: int, size: int) -> Content:
     if not text.endswith(b"\n"):
         raise DumpError("it ends in the middle of the list of mappings", finished=False)
     try:
-        mappings = procfs.parse_maps(text)
-    except procfs.ProcfsError as exc:
+        mappings = maps.parse(text)
+    except maps.MapsError as exc:
         raise DumpError(f"its list of mappings is damaged: {exc}", finished=True) from exc
-    if fingerprint(mappings) is None:
+    if process_key.fingerprint(mappings) is None:
         raise DumpError("its list of mappings ends before [stack] and [vdso]", finished=False)
     return Content(digest.hexdigest(), mappings)
 

@@ -11,8 +11,8 @@ import os
 import time
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import sidecar
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import jit
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, sidecar, unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump, provenance
 
 #: seconds without a write after which a dump counts as let go, where the writer's descriptors cannot be seen
@@ -41,7 +41,9 @@ class Finder:
 
     def search(self, spooled: directory.Spool) -> None:
         """Look at one spool, dumps of each process in the order in which it wrote them."""
-        for _order, name in sorted((dump.parse_name(name) or dump.Name(0, 0), name) for name in spooled.names()):
+        for _order, name in sorted(
+            (dump_name.parse(name) or dump_name.DumpName(0, 0), name) for name in spooled.names()
+        ):
             if len(self._captures) >= self._limit:
                 self._left += 1
                 continue
@@ -58,7 +60,7 @@ class Finder:
     def _look_at(self, spooled: directory.Spool, name: str, fd: int) -> None:
         unit = spooled.unit
         status = os.fstat(fd)
-        parts = dump.parse_name(name)
+        parts = dump_name.parse(name)
         if parts is None:
             return
         written = self._examiner.is_written(parts.pid, status.st_dev, status.st_ino)
@@ -94,7 +96,7 @@ class Finder:
                 "time": status.st_mtime,
                 "process": self._processes[process["key"]],
                 "images": [self._images.setdefault(image, len(self._images)) for image in images],
-                "jit": jit.has_code(content.mappings),
+                "jit": any(mapping.executable and mapping.file_less for mapping in content.mappings),
                 "map": _map_beside(spooled, name),
                 **_agent(spooled, name, status.st_size),
             }
@@ -120,21 +122,21 @@ class Finder:
 def _agent(spooled: directory.Spool, name: str, size: int) -> dict[str, Any]:
     """What the agent has written beside the dump, or why it is not taken. A dump needs no sidecar."""
     try:
-        fd = spooled.open_companion(name, directory.SIDECAR)
+        fd = spooled.open_companion(name, dump_name.SIDECAR)
         if fd is None:
             return {"agent": None, "agent_problem": None}
         try:
-            return {"agent": sidecar.read(fd, name, size), "agent_problem": None}
+            return {"agent": sidecar.read(fd, name, size).to_json(), "agent_problem": None}
         finally:
             os.close(fd)
-    except (directory.SpoolError, sidecar.SidecarError) as exc:
+    except OffheapError as exc:
         return {"agent": None, "agent_problem": str(exc)[:500]}
 
 
 def _map_beside(spooled: directory.Spool, name: str) -> list[int] | None:
     """The identity of the perf map that lies beside the dump, if there is one to be trusted."""
     try:
-        fd = spooled.open_companion(name, directory.MAP)
+        fd = spooled.open_companion(name, dump_name.PERF_MAP)
     except directory.SpoolError:
         return None
     if fd is None:
@@ -143,16 +145,16 @@ def _map_beside(spooled: directory.Spool, name: str) -> list[int] | None:
         identity = directory.Identity.of(os.fstat(fd))
     finally:
         os.close(fd)
-    return list(identity) if 0 < identity.size <= jit.MAX_MAP else None
+    return list(identity) if 0 < identity.size <= limits.LARGEST_PERF_MAP else None
 
 
 def find(root_path: str, units: list[str], max_dump: int, limit: int, examiner: provenance.Examiner) -> dict[str, Any]:
-    """Search the spools of the units, or all spools. Raises SpoolError.
+    """Search the spools of the units, or all spools. Raises SpoolError, UnitNameError.
 
     In C(absent) the named units that have no spool, in C(problems) spools that were not entered and why.
     """
     finder = Finder(examiner, max_dump, limit)
-    wanted = [directory.check_unit(unit) for unit in units]
+    wanted = [unit_name.service(unit) for unit in units]
     absent: list[str] = []
     problems: list[str] = []
     if os.path.isdir(root_path):

@@ -19,7 +19,9 @@ import tarfile
 import time
 from typing import IO, Any, Callable, NamedTuple, cast
 
-NAME = "offheap-captures.tar.gz"
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
+
 #: heap dumps shrink to an eighth already; the next levels cost the service CPU for a few per cent more
 _LEVEL = 1
 _RESERVE = 1 << 20
@@ -29,7 +31,7 @@ _BLOCK = 1 << 17
 _STALE = 7200
 
 
-class StagingError(Exception):
+class StagingError(OffheapError):
     """The file could not be written. The message says why, and what to change."""
 
 
@@ -40,7 +42,7 @@ class Item(NamedTuple):
     open: Callable[[], int]
 
 
-class Skip(Exception):
+class Skip(OffheapError):
     """The item cannot be packed, the others can. The message says why."""
 
 
@@ -110,18 +112,18 @@ def pack(directory: str, items: list[Item], needed: int) -> dict[str, Any]:
     their sizes, and for each item that could not be packed the reason. Raises StagingError.
     """
     check_free(directory, needed)
-    path = os.path.join(directory, NAME)
+    path = os.path.join(directory, PACKED)
     handle = _open_directory(directory)
     try:
         remove(directory)
-        fd = os.open(NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=handle)
+        fd = os.open(PACKED, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=handle)
         try:
             owner = os.fstat(handle)
             if owner.st_uid != os.geteuid():
                 os.fchown(fd, owner.st_uid, owner.st_gid)
             packed = stream(functools.partial(_write_all, fd), items)
         except BaseException:
-            os.unlink(NAME, dir_fd=handle)
+            os.unlink(PACKED, dir_fd=handle)
             raise
         finally:
             os.close(fd)
@@ -210,9 +212,9 @@ def clear_stale(directory: str) -> None:
         except StagingError:
             continue
         try:
-            packed = os.stat(NAME, dir_fd=other, follow_symlinks=False)
+            packed = os.stat(PACKED, dir_fd=other, follow_symlinks=False)
             if os.fstat(other).st_uid == packed.st_uid == owner and time.time() - packed.st_mtime > _STALE:
-                os.unlink(NAME, dir_fd=other)
+                os.unlink(PACKED, dir_fd=other)
         except FileNotFoundError:
             continue
         finally:
@@ -222,8 +224,8 @@ def clear_stale(directory: str) -> None:
 def remove(directory: str) -> None:
     """Delete the tar file of an earlier call, if there is one."""
     try:
-        os.unlink(os.path.join(directory, NAME))
+        os.unlink(os.path.join(directory, PACKED))
     except FileNotFoundError:
         pass
     except OSError as exc:
-        raise StagingError(f"cannot delete {directory}/{NAME}: {exc.strerror}") from exc
+        raise StagingError(f"cannot delete {directory}/{PACKED}: {exc.strerror}") from exc

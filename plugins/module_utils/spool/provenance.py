@@ -15,9 +15,8 @@ import os
 import stat
 from typing import Any, NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, maps, values
+from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 
 #: what of a command line is kept, in bytes of UTF-8
 _MAX_CMDLINE = 16384
@@ -46,11 +45,6 @@ class _File(NamedTuple):
     reason: str | None
 
 
-def clean(text: str, limit: int = _MAX_PATH) -> str:
-    """Text that is valid UTF-8 and at most C(limit) bytes long; what a host calls a file can be anything."""
-    return text.encode("utf-8", "surrogateescape")[:limit].decode("utf-8", "replace")
-
-
 def open_regular(path: str) -> int:
     """A descriptor for an ordinary file, links followed. Raises OSError, also for anything that is no ordinary file.
 
@@ -70,7 +64,7 @@ class Examiner:
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
-        self._live: dict[int, list[procfs.Mapping]] = {}
+        self._live: dict[int, list[maps.Mapping]] = {}
         self._written: dict[int, set[tuple[int, int]] | None] = {}
         self._files: dict[str, _File] = {}
 
@@ -87,23 +81,23 @@ class Examiner:
         written = self._written[pid]
         return None if written is None else (device, inode) in written
 
-    def _mappings(self, pid: int) -> list[procfs.Mapping]:
+    def _mappings(self, pid: int) -> list[maps.Mapping]:
         if pid not in self._live:
             try:
-                self._live[pid] = procfs.maps(pid, self._proc)
+                self._live[pid] = procfs.mappings(pid, self._proc)
             except procfs.ProcfsError:
                 self._live[pid] = []
         return self._live[pid]
 
-    def _is_alive(self, pid: int, mappings: list[procfs.Mapping]) -> bool:
+    def _is_alive(self, pid: int, mappings: list[maps.Mapping]) -> bool:
         """Whether the process that wrote the dump still runs, and not another one with its number."""
-        return dump.fingerprint(self._mappings(pid)) == dump.fingerprint(mappings)
+        return process_key.fingerprint(self._mappings(pid)) == process_key.fingerprint(mappings)
 
-    def process(self, pid: int, mappings: list[procfs.Mapping], written: float) -> dict[str, Any]:
+    def process(self, pid: int, mappings: list[maps.Mapping], written: float) -> dict[str, Any]:
         """C(process) of capture.json. C(written) is the dump's mtime in seconds since the epoch."""
         facts: dict[str, Any] = {
             "pid": pid,
-            "key": f"{pid}-{dump.fingerprint(mappings)}",
+            "key": process_key.key(pid, mappings),
             "boot_id": procfs.boot_id(self._proc) if written >= procfs.boot_time(self._proc) else None,
             "start_time": None,
             "exe": None,
@@ -113,18 +107,18 @@ class Examiner:
             try:
                 exe = procfs.exe(pid, self._proc)
                 facts["start_time"] = procfs.start_time(pid, self._proc)
-                facts["exe"] = None if exe is None else clean(exe)
+                facts["exe"] = None if exe is None else values.clean(exe, _MAX_PATH)
                 facts["cmdline"] = _short(procfs.cmdline(pid, self._proc))
             except procfs.ProcfsError:
                 pass  # it ended just now: what has been read so far is right
         return facts
 
-    def images(self, pid: int, mappings: list[procfs.Mapping], written_ns: int) -> list[Image]:
+    def images(self, pid: int, mappings: list[maps.Mapping], written_ns: int) -> list[Image]:
         """The executable files of a dump, one per path, in the order of their addresses."""
         live = {}
         if self._is_alive(pid, mappings):
             # not by path: a file that is renamed has another one from then on
-            live = {mapping.range_name: (mapping.dev, mapping.inode) for mapping in self._mappings(pid)}
+            live = {mapping.range_name: (mapping.device, mapping.inode) for mapping in self._mappings(pid)}
         found: dict[str, Image] = {}
         for mapping in mappings:
             if not mapping.executable or not mapping.is_file or mapping.path in found:
@@ -132,29 +126,29 @@ class Examiner:
             if mapping.path.startswith(_NO_IMAGES):
                 continue
             image = None
-            if live.get(mapping.range_name) == (mapping.dev, mapping.inode):
+            if live.get(mapping.range_name) == (mapping.device, mapping.inode):
                 image = self._mapped_image(pid, mapping)
             found[mapping.path] = image or self._image_at_path(pid if live else None, mapping, written_ns)
         return list(found.values())
 
-    def _mapped_image(self, pid: int, mapping: procfs.Mapping) -> Image | None:
+    def _mapped_image(self, pid: int, mapping: maps.Mapping) -> Image | None:
         """The file that the living process has mapped; None where the kernel does not let us see it."""
         source = os.path.join(self._proc, str(pid), "map_files", mapping.range_name)
         file = self._file(source)
         if file is None:
             return None
-        return Image(clean(mapping.path), file.build_id, file.size, source, file.reason)
+        return Image(values.clean(mapping.path, _MAX_PATH), file.build_id, file.size, source, file.reason)
 
-    def _image_at_path(self, pid: int | None, mapping: procfs.Mapping, written_ns: int) -> Image:
-        path = clean(mapping.path)
+    def _image_at_path(self, pid: int | None, mapping: maps.Mapping, written_ns: int) -> Image:
+        path = values.clean(mapping.path, _MAX_PATH)
         source = mapping.path if pid is None else os.path.join(self._proc, str(pid), "root") + mapping.path
         file = None if mapping.deleted else self._file(source)
         if file is None:
             return Image(path, None, None, None, "replaced" if mapping.deleted else "gone")
-        other_file = file.device == mapping.dev and file.inode != mapping.inode
+        other_file = file.device == mapping.device and file.inode != mapping.inode
         if other_file or file.changed > written_ns:
             return Image(path, None, None, None, "replaced")
-        return Image(path, file.build_id, file.size, clean(source), file.reason)
+        return Image(path, file.build_id, file.size, values.clean(source, _MAX_PATH), file.reason)
 
     def _file(self, source: str) -> _File | None:
         if source not in self._files:
@@ -188,6 +182,6 @@ def _short(arguments: list[str]) -> list[str]:
     for argument in arguments:
         if left <= 0:
             break
-        kept.append(clean(argument, left))
+        kept.append(values.clean(argument, left))
         left -= len(kept[-1].encode("utf-8")) + 1
     return kept

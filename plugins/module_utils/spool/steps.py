@@ -16,8 +16,8 @@ import os
 import tempfile
 from typing import IO, Any, Callable
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import jit
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, perf_map_line
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemoryError
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump, listing, provenance
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack as staging
@@ -45,8 +45,8 @@ def ask_jvms(found: dict[str, Any]) -> None:
         process = found["processes"][number]
         if process["start_time"] is None:  # it has ended
             continue
-        with contextlib.suppress(jvm_heap.JvmMemoryError):  # another runtime, or busy: the dump is as good without
-            entry["jvm"] = jvm_heap.ask(process["pid"], process["key"])
+        with contextlib.suppress(JvmMemoryError):  # another runtime, or busy: the dump is as good without
+            entry["jvm"] = jvm_heap.ask(process["pid"], process["key"]).to_json()
 
 
 def pack(request: dict[str, Any], directory: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _open_map_beside(root: spool.Root, wanted: dict[str, Any]) -> int:
         if spooled is None:
             raise staging.Skip("its spool is gone")
         with spooled:
-            fd = spooled.open_companion(wanted["name"], spool.MAP)
+            fd = spooled.open_companion(wanted["name"], dump_name.PERF_MAP)
     except spool.SpoolError as exc:
         raise staging.Skip(str(exc)) from exc
     if fd is None:
@@ -142,9 +142,9 @@ def _open_map_beside(root: spool.Root, wanted: dict[str, Any]) -> int:
 def _addresses(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any]) -> set[int]:
     """The addresses in those of the dumps that are of the same process."""
     found: set[int] = set()
-    own = dump.parse_name(wanted["name"])
+    own = dump_name.parse(wanted["name"])
     for other in dumps:
-        name = dump.parse_name(other["name"])
+        name = dump_name.parse(other["name"])
         if own is None or name is None or (other["unit"], name.pid) != (wanted["unit"], own.pid):
             continue
         try:
@@ -169,7 +169,7 @@ def _open_live_map(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[s
             raise staging.Skip(str(exc)) from exc
         file.flush()
         if not size:
-            raise staging.Skip(jit.NONE)
+            raise staging.Skip(perf_map_line.NONE)
         return os.dup(file.fileno())
 
 

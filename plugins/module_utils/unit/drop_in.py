@@ -16,6 +16,7 @@ import os
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids as runtimes
 
@@ -32,7 +33,7 @@ _HEAD = (
 )
 
 
-class DropInError(Exception):
+class DropInError(OffheapError):
     """The unit's own configuration cannot be read, or ours cannot be put in front of it."""
 
 
@@ -151,7 +152,7 @@ def _read_environment_files(value: str, unit: str) -> dict[str, str]:
             # Line ends count within quotes, so they are read as they are.
             with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
                 variables.update(systemd.parse_environment_file(file.read()))
-        except (OSError, systemd.SystemdError) as error:
+        except (OffheapError, OSError) as error:
             if not optional:
                 raise DropInError(
                     f"EnvironmentFile={value} cannot be read, so {unit} would not start again: {error}"

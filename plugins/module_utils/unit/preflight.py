@@ -18,6 +18,7 @@ import stat
 from typing import Mapping, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof as jemalloc_proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
@@ -37,7 +38,7 @@ _PRELOAD_ASSIGNMENT = re.compile(
 )
 
 
-class Refusal(Exception):
+class Refusal(OffheapError):
     """The unit must not, or cannot, be profiled. ``reason`` is a short name that playbooks can test."""
 
     def __init__(self, reason: str, message: str) -> None:

@@ -10,6 +10,7 @@ import shutil
 from dataclasses import dataclass
 from typing import Mapping
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 
@@ -79,7 +80,7 @@ def load(name: str) -> Service:
 
     :raises SystemdError: when systemd cannot be asked.
     """
-    values = systemd.show(systemd.service_name(name), ("ExecStart", *_SINGLE.split(), *_LISTS.split()))
+    values = systemd.show(unit_name.service(name), ("ExecStart", *_SINGLE.split(), *_LISTS.split()))
     text = {key: values.get(key, [""])[0] for key in _SINGLE.split()}
     lists = {key: systemd.split_words(" ".join(values.get(key, []))) for key in _LISTS.split()}
     starts = [_EXEC_START.match(line) for line in values.get("ExecStart", [])]

@@ -9,6 +9,8 @@ import shutil
 import stat
 from functools import partial
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.drop_in_files import Changes
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
@@ -17,7 +19,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight im
 _PRIVATE_ROOT = "/var/lib/private/offheap"
 
 
-class SpoolDirectoryError(Exception):
+class SpoolDirectoryError(OffheapError):
     """The spool is not what it has to be, or must not be removed yet."""
 
 
@@ -90,7 +92,7 @@ def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
 
 def _uncollected(directory: str) -> list[str]:
     """Dumps that nobody has collected: collected ones lie in a directory of their own."""
-    return sorted(name for name in os.listdir(directory) if name.endswith(".heap"))
+    return sorted(name for name in os.listdir(directory) if dump_name.parse(name))
 
 
 def _remove_empty(changes: Changes, path: str) -> None:

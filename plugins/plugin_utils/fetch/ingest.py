@@ -10,16 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.formats import elf, limits
-from ...module_utils.runtimes import jit
-from ...module_utils.spool import pack
+from ...module_utils.formats import elf, limits, perf_map_line, wire
 from ..archive.archive import Archive, Arrived, Capture, DumpWriter
 from ..base.printable import printable
 from . import unpack_tar
 from .plan import Batch, Found
 from .unpack_tar import TransferError
 
-PACKED_NAME = pack.NAME
+PACKED_NAME = wire.PACKED
 
 #: gzip adds less than this to what it cannot shrink, tar a header and a filling for each member
 _OVERHEAD = 1.001
@@ -95,7 +93,7 @@ def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Pa
         files.pop(member, None)
         if member not in batch.maps:
             result.problems.append(f"{_title(batch, member)} was not packed: {reason}")
-        elif reason not in (jit.ENDED, jit.NONE):
+        elif reason not in (perf_map_line.ENDED, perf_map_line.NONE):
             result.problems.append(f"{_title(batch, member)}: methods may have no names, since {reason}")
     for member, image in batch.images.items():
         if member not in files:

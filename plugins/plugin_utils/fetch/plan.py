@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils.formats import limits, sidecar
+from ...module_utils.formats import jvm_memory, limits, sidecar
 from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
-from ...module_utils.runtimes import jvm_heap
 from ..archive.archive import Archive
 from .unpack_tar import TransferError
 
 _KINDS = ("incomplete", "unreadable", "writing")
 _MAX_REASON = 500
-_REFUSED = (CaptureFactsError, sidecar.SidecarError, jvm_heap.JvmMemoryError)
+_REFUSED = (CaptureFactsError, sidecar.SidecarError, jvm_memory.JvmMemoryError)
 
 
 @dataclass(frozen=True)
@@ -201,11 +200,11 @@ def _found(
     if label:
         facts["label"] = label
     if entry.get("agent") is not None:
-        facts["agent"] = sidecar.check(entry["agent"])
+        facts["agent"] = sidecar.AgentFacts.from_json(entry["agent"]).to_json()
     elif entry.get("agent_problem") is not None:
         facts["agent"] = {"problem": _text(entry["agent_problem"])}
     if entry.get("jvm") is not None:
-        facts["jvm"] = jvm_heap.check(entry["jvm"])
+        facts["jvm"] = jvm_memory.JvmMemory.from_json(entry["jvm"]).to_json()
     beside = None if entry.get("map") is None else tuple(_count(part) for part in _a_list(entry, "map"))
     if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= limits.LARGEST_PERF_MAP):
         raise ValueError("a perf map's size is out of range")

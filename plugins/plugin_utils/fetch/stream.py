@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...module_utils.runtimes import jit
+from ...module_utils.formats import limits
 from ..archive.archive import Archive
 from . import ingest, unpack_tar
 from .host_session import Session
@@ -36,7 +36,7 @@ def bring(
     Raises ArchiveError, HostError, SessionError, TransferError.
     """
     unpack_tar.check_room(archive.root, 2 * batch.size)
-    limit = ingest.most_packed({**dict.fromkeys(batch.made(), jit.MAX_MAP), **batch.sizes()})
+    limit = ingest.most_packed({**dict.fromkeys(batch.made(), limits.LARGEST_PERF_MAP), **batch.sizes()})
     taken = 0
     with archive.incoming() as aside:
         file = aside / "transfer.tar.gz"

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...module_utils.runtimes.hotspot_methods import INLINED
+from ...module_utils.formats.perf_map_line import INLINED
 from ..base.errors import ControllerError
 from ..model.profile import Frame
 from .runtime_frames import frame_of

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ...module_utils.formats import maps
 from ..base import libraries
 from ..base.printable import printable
 from ..model.profile import Frame, Kind, Resolver
@@ -29,7 +30,6 @@ __all__ = ["SymbolError", "Symbolizer"]
 
 # The frames of an address in memory that is executable (or is not), the innermost first, or none.
 JitNames = Callable[[int, bool], tuple[Frame, ...]]
-_JIT_NAMES = ("//anon", "/memfd:", "/dev/zero", "/dev/shm/", "/SYSV", "/anon_hugepage", "/[aio]")
 
 
 class Symbolizer:
@@ -70,7 +70,7 @@ class Symbolizer:
         mapping = space.find(address)
         if mapping is None:
             return _UNMAPPED
-        in_file = mapping.path and not mapping.path.startswith(("[anon", "[heap", "[stack", *_JIT_NAMES))
+        in_file = not maps.is_file_less(mapping.path)
         if not in_file or not mapping.executable:
             named = jit(address, mapping.executable) if jit is not None else ()
             if named or not in_file:

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...module_utils.formats import unit_name
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
 
 # A younger process still loads classes, compiles and fills its caches.
 _WARM = 600.0
-_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,250}\.service|pid \d{1,10}")
+_PID = re.compile(r"pid [0-9]{1,10}\Z")
 _MIB = 1 << 20
 
 #: The parts that the resident set is divided into for a verdict.
@@ -123,7 +124,7 @@ def parse(data: Any) -> Sample:
     :raises SampleError: when it is none.
     """
     name, problem = _value(data, "name", str), data.get("problem")
-    if not _UNIT.fullmatch(name):
+    if not unit_name.is_service(name) and not _PID.match(name):
         raise SampleError(f"{name[:50]!r} is no name of a unit")
     boot = _value(data, "boot_id", str)
     processes = [_process(item, boot) for item in _value(data, "processes", list)]

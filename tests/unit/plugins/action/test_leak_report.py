@@ -130,7 +130,7 @@ def test_unreadable_captures_become_warnings(here: Path) -> None:
     ("arguments", "message"),
     [
         ({"archive": "nowhere"}, "there is no archive in .*nowhere"),
-        ({"archive": "archive", "units": ["a b"]}, "'a b' is not the name of a systemd service"),
+        ({"archive": "archive", "units": ["a b"]}, "'a b' is not the name of a service unit"),
         ({"archive": "archive", "dest": "archive/archive.json"}, "archive.json.*Not a directory"),
         ({}, "missing required arguments: archive"),
     ],

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -95,3 +96,21 @@ def test_memory_without_a_file(path: str, file_less: bool, shared: bool) -> None
     assert maps.is_shared(path) is shared
     mapping = maps.Mapping(0, 1, "r-xp", 0, path, False, "08:01", 7)
     assert mapping.is_file is (not file_less and path.startswith("/"))
+
+
+@given(st.binary(max_size=120))
+def test_anything_is_read_or_refused(line: bytes) -> None:
+    with contextlib.suppress(maps.MapsError):
+        maps.parse(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"7f00-7f01 rw-s 00000000 00:01 1027                       /memfd:java (deleted)",
+        b"7f00-7f01 rw-s 00000000 00:0e 2056                       anon_inode:[perf_event]",
+        b"7f00-7f01 rw-p 00000000 00:00 0                          /without/an/inode",
+    ],
+)
+def test_what_is_no_file(line: bytes) -> None:
+    assert not maps.parse_line(line).is_file

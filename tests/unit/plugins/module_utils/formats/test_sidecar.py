@@ -47,7 +47,7 @@ def read(content: bytes, directory: Path) -> dict[str, Any]:
     path.write_bytes(content)
     fd = os.open(path, os.O_RDONLY)
     try:
-        return sidecar.read(fd, NAME, 1000)
+        return sidecar.read(fd, NAME, 1000).to_json()
     finally:
         os.close(fd)
 
@@ -115,4 +115,5 @@ def test_any_content_is_refused_or_can_be_written(field: str, value: Any) -> Non
             return
     finally:
         os.close(fd)
-    assert sidecar.check(json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8"))) == found
+    written = json.dumps(found.to_json(), ensure_ascii=False).encode("utf-8")
+    assert sidecar.AgentFacts.from_json(json.loads(written)) == found

@@ -9,6 +9,7 @@ import mmap
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,11 +52,18 @@ def test_a_process(sleeper: subprocess.Popen[bytes]) -> None:
 def test_zombie_and_gone(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
-    assert procfs.maps(sleeper.pid) == []
+    assert procfs.mappings(sleeper.pid) == []
     assert procfs.cmdline(sleeper.pid) == []
     assert procfs.exe(sleeper.pid) is None
     sleeper.wait()
-    for question in (procfs.maps, procfs.environ, procfs.cmdline, procfs.exe, procfs.start_ticks, procfs.open_files):
+    for question in (
+        procfs.mappings,
+        procfs.environ,
+        procfs.cmdline,
+        procfs.exe,
+        procfs.start_ticks,
+        procfs.open_files,
+    ):
         with pytest.raises(procfs.ProcessGone):
             question(sleeper.pid)
 
@@ -126,43 +134,11 @@ def test_boot() -> None:
     assert procfs.boot_time() < time.time()
 
 
-@given(
-    st.integers(0, 2**64 - 1),
-    st.integers(0, 2**64 - 1),
-    st.integers(0, 2**64 - 1),
-    st.binary(max_size=60).filter(lambda name: b"\n" not in name and b"\\012" not in name),
-    st.booleans(),
-)
-def test_lines_of_maps(start: int, end: int, inode: int, name: bytes, deleted: bool) -> None:
-    path = b"/" + name
-    if path.endswith(b" (deleted)"):
-        return
-    line = b"%x-%x r-xp 00001000 fe:00 %d %s" % (
-        start,
-        end,
-        inode,
-        b" " * 20 + path + (b" (deleted)" if deleted else b""),
-    )
-    mapping = procfs.parse_mapping(line)
-    assert mapping == (start, end, "r-xp", 0x1000, "fe:00", inode, os.fsdecode(path), deleted)
-
-
-@pytest.mark.parametrize(
-    ("line", "is_file"),
-    [
-        (b"7f00-7f01 rw-p 00000000 00:00 0 ", False),
-        (b"7f00-7f01 rw-p 00000000 00:00 0                          [heap]", False),
-        (b"7f00-7f01 rw-s 00000000 00:01 1027                       /memfd:java (deleted)", False),
-        (b"7f00-7f01 rw-s 00000000 00:0e 2056                       anon_inode:[perf_event]", False),
-        (b"7f00-7f01 rw-p 00000000 00:00 0                          //anon", False),
-        (b"7f00-7f01 r--p 00000000 fe:00 12                         /usr/lib/libz.so (deleted)", True),
-    ],
-)
-def test_what_is_a_file(line: bytes, is_file: bool) -> None:
-    assert procfs.parse_mapping(line).is_file is is_file
-
-
 @given(st.binary(max_size=120))
-def test_other_lines_raise_procfs_error(line: bytes) -> None:
-    with contextlib.suppress(procfs.ProcfsError):
-        procfs.parse_maps(line)
+def test_other_lines_than_the_kernels_raise_procfs_error(line: bytes) -> None:
+    with tempfile.TemporaryDirectory() as proc:
+        Path(proc, "7").mkdir()
+        Path(proc, "7", "maps").write_bytes(line)
+        for question in (procfs.mappings, procfs.mapped_files):
+            with contextlib.suppress(procfs.ProcfsError):
+                question(7, proc)

@@ -17,31 +17,6 @@ from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemct
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 
 
-@pytest.mark.parametrize(
-    ("name", "full"),
-    [
-        ("frontend", "frontend.service"),
-        ("frontend.service", "frontend.service"),
-        ("my.app", "my.app.service"),
-        (r"app@a\x2db", r"app@a\x2db.service"),
-        ("postgresql@15-main.service", "postgresql@15-main.service"),
-    ],
-)
-def test_service_name(name: str, full: str) -> None:
-    assert systemd.service_name(name) == full
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", "a\n", "x.timer", "x.socket", "a,b", "a%b", "ü", "x" * 250])
-def test_what_is_no_service_name(name: str) -> None:
-    with pytest.raises(systemd.SystemdError, match="not the name of a service unit"):
-        systemd.service_name(name)
-
-
-def test_a_template_is_no_unit() -> None:
-    with pytest.raises(systemd.SystemdError, match=r"such as app@main\.service"):
-        systemd.service_name("app@")
-
-
 def test_show(systemctl: Systemctl) -> None:
     systemctl.states(
         "Id=x.service\n"

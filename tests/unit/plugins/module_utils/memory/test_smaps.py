@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -15,25 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host.regions import Region
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import glibc_chunks, smaps
-from ansible_collections.offheap.profiler.plugins.module_utils.memory.smaps import Knowledge, Region
+from ansible_collections.offheap.profiler.plugins.module_utils.memory.smaps import Knowledge
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 
-ENTRY = """{start:x}-{end:x} {perms} 00000000 00:00 0                          {path}
-Size:              {size} kB
-KernelPageSize:        4 kB
-MMUPageSize:           4 kB
-Rss:                 {rss} kB
-Pss:                 {rss} kB
-Shared_Clean:          0 kB
-Private_Dirty:       {rss} kB
-Anonymous:           {rss} kB
-Swap:                  {swap} kB
-SwapPss:               0 kB
-Locked:                0 kB
-THPeligible:           0
-VmFlags: rd wr mr mw me ac
-"""
 ARENA = 0x7F0000000000
 MIB = 1 << 20
 
@@ -68,44 +53,15 @@ int main(void) {
 """
 
 
-def _text(*regions: Region) -> bytes:
-    return "".join(
-        ENTRY.format(
-            start=region.start,
-            end=region.end,
-            perms=region.perms,
-            path=region.path,
-            size=region.size >> 10,
-            rss=region.rss >> 10,
-            swap=region.swap >> 10,
-        )
-        for region in regions
-    ).encode()
-
-
 def _region(start: int, end: int, perms: str = "rw-p", path: str = "", rss: int = 4096) -> Region:
     return Region(start, end, perms, path, rss, rss, 0)
 
 
-def _classes(*regions: Region, known: Knowledge | None = None) -> dict[str, int]:
+def _classes(*entries: Region, known: Knowledge | None = None) -> dict[str, int]:
     """Resident bytes of the classes that have any mapping."""
     known = known or Knowledge([], [], True, lambda address, length: b"")
-    found = smaps.summarize(smaps.regions(io.BytesIO(_text(*regions))), known)
+    found = smaps.summarize(iter(entries), known)
     return {name: sizes["resident"] for name, sizes in found.classes.items() if sizes["mappings"]}
-
-
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40), st.text("ab /[]()-:x", max_size=30)), max_size=40))
-def test_every_entry_is_read_whatever_its_path(rows: list[tuple[int, int, str]]) -> None:
-    regions, at = [], 0x10000
-    for pages, resident, path in rows:
-        regions.append(Region(at, at + pages * 4096, "rw-p", path.strip(), resident * 1024, resident * 1024, 0))
-        at += (pages + 1) * 4096
-    assert list(smaps.regions(io.BytesIO(_text(*regions)))) == regions
-
-
-def test_a_text_that_is_no_map_is_refused() -> None:
-    with pytest.raises(procfs.ProcfsError, match="not an entry"):
-        list(smaps.regions(io.BytesIO(b"x" * (2 << 20))))
 
 
 def test_an_arena_is_its_memory_and_its_reservation() -> None:
@@ -211,7 +167,8 @@ def test_a_map_of_any_length_takes_the_same_memory(tmp_path: Path) -> None:
     directory.mkdir()
     with (directory / "smaps").open("wb") as stream:
         for number in range(20000):
-            stream.write(_text(_region(number << 16, (number << 16) + 4096)))
+            start = number << 16
+            stream.write(b"%x-%x rw-p 0 00:00 0 \nRss: 4 kB\nPss: 4 kB\nSwap: 0 kB\n" % (start, start + 4096))
     tracemalloc.start()
     found = smaps.read(50, Knowledge([], [], True, lambda address, length: b""), str(tmp_path))
     _now, peak = tracemalloc.get_traced_memory()

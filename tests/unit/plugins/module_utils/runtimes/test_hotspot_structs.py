@@ -33,7 +33,7 @@ def own() -> Iterator[Memory]:
 def _libc() -> int:
     return min(
         mapping.start
-        for mapping in procfs.maps(os.getpid())
+        for mapping in procfs.mappings(os.getpid())
         if Path(mapping.path).name.startswith(("libc.so", "libc-"))
     )
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemory, JvmMemoryError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import jvm_heap
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.jvm_heap import JvmMemoryError
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump, steps
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import steps
 
 needs_java = pytest.mark.skipif(not shutil.which("java"), reason="no JDK")
 MIB = 1 << 20
@@ -104,7 +104,7 @@ Total: reserved=1714489KB, committed=344641KB
 @given(st.text())
 def test_whatever_a_process_answers_is_checked(answer: str) -> None:
     facts, _ranges = jvm_heap.read_heap(answer)
-    jvm_heap.check({**facts, "heap_resident": None, "time": 1.0, "nmt": jvm_heap.read_tracking(answer)})
+    JvmMemory.from_json({**facts, "heap_resident": None, "time": 1.0, "nmt": jvm_heap.read_tracking(answer)})
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_whatever_a_process_answers_is_checked(answer: str) -> None:
 )
 def test_wrong_facts_are_refused(wrong: dict[str, Any]) -> None:
     right = dict.fromkeys(("heap_used", "heap_committed", "heap_resident", "metaspace", "nmt"), None)
-    jvm_heap.check({**right, "time": 1.0})
+    JvmMemory.from_json({**right, "time": 1.0})
     with pytest.raises(JvmMemoryError):
-        jvm_heap.check({**right, "time": 1.0, **wrong})
+        JvmMemory.from_json({**right, "time": 1.0, **wrong})
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_the_newest_dump_of_a_living_jvm_gets_the_numbers(jvm: Callable[..., int
 
 
 def _key(pid: int) -> str:
-    return f"{pid}-{dump.fingerprint(procfs.maps(pid))}"
+    return process_key.key(pid, procfs.mappings(pid))
 
 
 @needs_java
@@ -166,16 +166,17 @@ def _key(pid: int) -> str:
 def test_a_jvm_with_tracking(jvm: Callable[..., int], collector: str) -> None:
     pid = jvm(collector, "-XX:NativeMemoryTracking=summary")
     found = jvm_heap.ask(pid, _key(pid))
-    assert 64 * MIB <= found["heap_used"] <= found["heap_committed"] <= 128 * MIB
-    assert 64 * MIB <= found["heap_resident"] <= found["heap_committed"] + MIB
-    assert 0 < found["metaspace"] < 64 * MIB
-    assert {"Java Heap", "Thread", "Code"} <= set(found["nmt"])
+    used, committed, resident = found.heap_used or 0, found.heap_committed or 0, found.heap_resident or 0
+    assert 64 * MIB <= used <= committed <= 128 * MIB
+    assert 64 * MIB <= resident <= committed + MIB
+    assert 0 < (found.metaspace or 0) < 64 * MIB
+    assert {"Java Heap", "Thread", "Code"} <= set(found.nmt or {})
 
 
 @needs_java
 def test_a_jvm_without_tracking_and_another_process(jvm: Callable[..., int]) -> None:
     pid = jvm()
-    assert jvm_heap.ask(pid, _key(pid))["nmt"] is None
+    assert jvm_heap.ask(pid, _key(pid)).nmt is None
     with pytest.raises(JvmMemoryError, match="ended"):
         jvm_heap.ask(pid, f"{pid}-00000000")
     with pytest.raises(JvmMemoryError, match="not a JVM"):

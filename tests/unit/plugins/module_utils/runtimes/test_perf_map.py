@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import jit, perf_map
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, perf_map_line
+from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import perf_map
 
 OTHER = 12345
 
@@ -42,7 +42,7 @@ def place(process: subprocess.Popen[bytes]) -> Iterator[Path]:
 
 
 def key(pid: int) -> str:
-    return f"{pid}-{dump.fingerprint(procfs.maps(pid))}"
+    return process_key.key(pid, procfs.mappings(pid))
 
 
 def written(process: subprocess.Popen[bytes]) -> bytes:
@@ -58,16 +58,16 @@ def refused(process: subprocess.Popen[bytes]) -> str:
 
 
 def test_a_map_that_the_runtime_has_written(process: subprocess.Popen[bytes], place: Path) -> None:
-    assert refused(process) == jit.NONE
+    assert refused(process) == perf_map_line.NONE
     place.write_bytes(b"1000 10 py::f:/app.py\n")
     assert written(process) == b"1000 10 py::f:/app.py\n"
 
 
 def test_another_process_of_the_same_number(process: subprocess.Popen[bytes], place: Path) -> None:
     place.write_bytes(b"1000 10 x\n")
-    with pytest.raises(perf_map.NoMap, match=jit.ENDED):
+    with pytest.raises(perf_map.NoMap, match=perf_map_line.ENDED):
         perf_map.write(process.pid, f"{process.pid}-00000000", io.BytesIO())
-    with pytest.raises(perf_map.NoMap, match=jit.ENDED):
+    with pytest.raises(perf_map.NoMap, match=perf_map_line.ENDED):
         perf_map.write(4194305, "4194305-00000000", io.BytesIO())
 
 
@@ -84,7 +84,7 @@ def test_traps(process: subprocess.Popen[bytes], place: Path, tmp_path: Path, mo
     assert "not an ordinary file" in refused(process)
     place.rmdir()
     place.write_bytes(b"x" * 11)
-    monkeypatch.setattr(jit, "MAX_MAP", 10)
+    monkeypatch.setattr(limits, "LARGEST_PERF_MAP", 10)
     assert "larger than 10 bytes" in refused(process)
 
 

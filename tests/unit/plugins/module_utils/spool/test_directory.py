@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 
 UNIT = "frontend.service"
@@ -51,19 +52,6 @@ def opened(root: Path, stack: contextlib.ExitStack) -> spool.Spool:
 @pytest.fixture
 def stack() -> contextlib.ExitStack:
     return contextlib.ExitStack()
-
-
-@pytest.mark.parametrize("name", ["a", "a.service", "app@1.service", r"dev-\x2d.service", "a:b_c-d.service"])
-def test_names_of_units(name: str) -> None:
-    assert spool.check_unit(name).endswith(".service")
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../a", "a/b", ".hidden", "a b", "a\n", "a.service\n", "ä", "x" * 300, "-a"]
-)
-def test_what_is_no_name_of_a_unit(name: str) -> None:
-    with pytest.raises(spool.SpoolError, match="not the name"):
-        spool.check_unit(name)
 
 
 def test_units(root: Path, stack: contextlib.ExitStack) -> None:
@@ -262,10 +250,10 @@ def test_what_lies_beside_a_dump_goes_with_it(root: Path, stack: contextlib.Exit
     with stack:
         found = opened(root, stack)
         assert list(found.names()) == [NAME], "companions are no dumps"
-        fd = found.open_companion(NAME, spool.SIDECAR)
+        fd = found.open_companion(NAME, dump_name.SIDECAR)
         assert fd is not None
         os.close(fd)
-        assert found.open_companion("jeprof.12.1.i1.heap", spool.MAP) is None
+        assert found.open_companion("jeprof.12.1.i1.heap", dump_name.PERF_MAP) is None
         assert found.collect([(NAME, identity(paths[0]))], delete) == [NAME]
     assert [path.exists() for path in paths] == [False, False, False, True]
     collected = root / UNIT / spool.COLLECTED
@@ -277,8 +265,8 @@ def test_traps_beside_a_dump(root: Path, stack: contextlib.ExitStack) -> None:
     os.mkfifo(root / UNIT / f"{NAME}.map")
     with stack:
         found = opened(root, stack)
-        for suffix in spool.COMPANIONS:
+        for suffix in dump_name.COMPANIONS:
             with pytest.raises(spool.SpoolError):
                 found.open_companion(NAME, suffix)
         with pytest.raises(spool.SpoolError, match="not the name of a dump"):
-            found.open_companion("../x", spool.MAP)
+            found.open_companion("../x", dump_name.PERF_MAP)

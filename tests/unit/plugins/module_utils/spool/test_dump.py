@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
+from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.malloc import jemalloc_process
 
@@ -42,33 +43,6 @@ def read(directory: Path, content: bytes) -> dump.Content:
         os.close(fd)
 
 
-@pytest.mark.parametrize(
-    ("name", "pid", "sequence"),
-    [
-        ("jeprof.123.0.i0.heap", 123, 0),
-        ("jeprof.123.41.m7.heap", 123, 41),
-        ("jeprof.123.41.u0.heap", 123, 41),
-        ("jeprof.123.42.f.heap", 123, 42),
-        ("jeprof.123.42.f0.heap", 123, 42),
-        ("jeprof.4026531836.123.42.i9.heap", 123, 42),
-    ],
-)
-def test_names(name: str, pid: int, sequence: int) -> None:
-    assert dump.parse_name(name) == (pid, sequence)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "", "jeprof", "jeprof.heap", "jeprof.1.2.i3.heap\n", "jeprof.1.2.i3.heap.tmp", "jeprof.1.2.x3.heap",
-        "jeprof.1.2.i.heap", "../jeprof.1.2.i3.heap", "jeprof.-1.2.i3.heap", "jeprof.\u0661.2.i3.heap", "collected",
-        "jeprof.1.1234567890.i3.heap", "Jeprof.1.2.i3.heap",
-    ],
-)  # fmt: skip
-def test_other_names(name: str) -> None:
-    assert dump.parse_name(name) is None
-
-
 def test_a_finished_dump(tmp_path: Path, real: bytes) -> None:
     content = read(tmp_path, real)
     assert content.sha256 == hashlib.sha256(real).hexdigest()
@@ -80,12 +54,13 @@ def test_the_same_process_has_the_same_fingerprint_and_another_has_not(spool: Pa
         paths = jemalloc_process.dumps(directory)
         assert len(paths) > 1
         return {
-            (path.name.split(".")[1], dump.fingerprint(read(tmp_path, path.read_bytes()).mappings)) for path in paths
+            (path.name.split(".")[1], process_key.fingerprint(read(tmp_path, path.read_bytes()).mappings))
+            for path in paths
         }
 
     (pid, fingerprint), *others = seen(spool)
     assert not others, "all dumps of one process have the same"
-    assert fingerprint == dump.fingerprint(procfs.maps(int(pid))), "and the living process has it"
+    assert fingerprint == process_key.fingerprint(procfs.mappings(int(pid))), "and the living process has it"
     with jemalloc_process.running(tmp_path):
         assert fingerprint not in {other for _pid, other in seen(tmp_path)}
 
@@ -93,18 +68,18 @@ def test_the_same_process_has_the_same_fingerprint_and_another_has_not(spool: Pa
 def test_fingerprint_of_a_heap_that_grows_below_the_program() -> None:
     """As in a JVM: its heap is the first mapping, and grows."""
     rest = b"7fb09a2dd000-7fb09a2df000 r-xp 00000000 00:00 0 [vdso]\n"
-    before = procfs.parse_maps(b"f8000000-f9000000 rw-p 00000000 00:00 0 \n" + rest)
-    after = procfs.parse_maps(b"f8000000-fd800000 rw-p 00000000 00:00 0 \n" + rest)
-    assert dump.fingerprint(before) is not None
-    assert dump.fingerprint(before) == dump.fingerprint(after)
+    before = maps.parse(b"f8000000-f9000000 rw-p 00000000 00:00 0 \n" + rest)
+    after = maps.parse(b"f8000000-fd800000 rw-p 00000000 00:00 0 \n" + rest)
+    assert process_key.fingerprint(before) is not None
+    assert process_key.fingerprint(before) == process_key.fingerprint(after)
 
 
 def test_fingerprint_without_vdso() -> None:
-    small = procfs.parse_maps(b"7fff46053000-7fff46074000 rw-p 00000000 00:00 0 [stack]\n")
-    large = procfs.parse_maps(b"7fff46000000-7fff46074000 rw-p 00000000 00:00 0 [stack]\n")
-    assert dump.fingerprint(small) is not None
-    assert dump.fingerprint(small) == dump.fingerprint(large), "a stack grows downwards"
-    assert dump.fingerprint([]) is None
+    small = maps.parse(b"7fff46053000-7fff46074000 rw-p 00000000 00:00 0 [stack]\n")
+    large = maps.parse(b"7fff46000000-7fff46074000 rw-p 00000000 00:00 0 [stack]\n")
+    assert process_key.fingerprint(small) is not None
+    assert process_key.fingerprint(small) == process_key.fingerprint(large), "a stack grows downwards"
+    assert process_key.fingerprint([]) is None
 
 
 def test_every_shorter_dump_is_incomplete(tmp_path: Path, real: bytes) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack
 
 MIB = 1 << 20
@@ -45,7 +46,7 @@ def test_packing(directory: Path, tmp_path: Path) -> None:
     items = [item(tmp_path / name, f"dumps/{name}") for name in ("a", "b", "empty")]
     items += [pack.Item("dumps/c", refusing("not today")), item(tmp_path / "absent", "dumps/d")]
     packed = pack.pack(str(directory), items, 4 * MIB)
-    path = directory / pack.NAME
+    path = directory / PACKED
     assert packed["size"] == path.stat().st_size
     assert packed["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert packed["members"] == {"dumps/a": 100000, "dumps/b": 3 * MIB, "dumps/empty": 0}
@@ -68,7 +69,7 @@ def test_the_file_belongs_to_the_login_user(directory: Path, tmp_path: Path) -> 
     os.chown(directory, 12345, 12345)
     (tmp_path / "a").write_bytes(b"A")
     pack.pack(str(directory), [item(tmp_path / "a", "a")], 1)
-    assert (directory / pack.NAME).stat().st_uid == 12345
+    assert (directory / PACKED).stat().st_uid == 12345
 
 
 def test_a_dump_that_shrinks_while_it_is_packed(directory: Path, tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_a_dump_that_shrinks_while_it_is_packed(directory: Path, tmp_path: Path)
         patch.setattr(os, "pread", lambda fd, length, offset: b"" if offset > MIB else real(fd, length, offset))
         packed = pack.pack(str(directory), [item(tmp_path / "a", "a"), item(tmp_path / "b", "b")], 6 * MIB)
     assert "shorter" in packed["skipped"]["a"]
-    with tarfile.open(directory / pack.NAME) as archive:
+    with tarfile.open(directory / PACKED) as archive:
         content = archive.extractfile("b")
         assert content is not None and content.read() == b"B", "what follows it is unharmed"
 
@@ -87,11 +88,11 @@ def test_a_dump_that_shrinks_while_it_is_packed(directory: Path, tmp_path: Path)
 def test_planted_link_is_replaced_and_not_followed(directory: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"keep me")
-    (directory / pack.NAME).symlink_to(victim)
+    (directory / PACKED).symlink_to(victim)
     (tmp_path / "a").write_bytes(b"A")
     pack.pack(str(directory), [item(tmp_path / "a", "a")], 1)
     assert victim.read_bytes() == b"keep me"
-    assert not (directory / pack.NAME).is_symlink()
+    assert not (directory / PACKED).is_symlink()
 
 
 def test_directory_that_is_a_link_or_open_to_others(directory: Path, tmp_path: Path) -> None:
@@ -142,10 +143,10 @@ def test_memory_stays_small(directory: Path, tmp_path: Path) -> None:
 def test_what_broken_runs_have_left_is_deleted_hours_later(directory: Path, tmp_path: Path) -> None:
     for name, age in (("ansible-tmp-old", 8000), ("ansible-tmp-new", 6000), ("other-old", 8000)):
         (tmp_path / name).mkdir(mode=0o700)
-        packed = tmp_path / name / pack.NAME
+        packed = tmp_path / name / PACKED
         packed.write_bytes(b"packed")
         os.utime(packed, (time.time() - age, time.time() - age))
     (tmp_path / "ansible-tmp-link").symlink_to(tmp_path / "other-old")
     (tmp_path / "ansible-tmp-empty").mkdir(mode=0o700)
     pack.clear_stale(f"{directory}/")
-    assert {path.parent.name for path in tmp_path.rglob(pack.NAME)} == {"ansible-tmp-new", "other-old"}
+    assert {path.parent.name for path in tmp_path.rglob(PACKED)} == {"ansible-tmp-new", "other-old"}

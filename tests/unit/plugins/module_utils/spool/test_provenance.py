@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, maps
+from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump, listing, provenance
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.malloc import jemalloc_process
 
@@ -48,9 +48,9 @@ def process(spool: Path, program: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield running
 
 
-def examined(path: Path) -> tuple[int, list[procfs.Mapping], int]:
+def examined(path: Path) -> tuple[int, list[maps.Mapping], int]:
     """Process number, mappings and mtime of a dump."""
-    name = dump.parse_name(path.name)
+    name = dump_name.parse(path.name)
     assert name is not None
     with path.open("rb") as stream:
         content = dump.read(stream.fileno(), path.stat().st_size)
@@ -65,7 +65,7 @@ def test_facts_of_a_living_process(process: subprocess.Popen[bytes], spool: Path
     pid, mappings, _written = examined(jemalloc_process.dumps(spool)[0])
     facts = provenance.Examiner().process(pid, mappings, jemalloc_process.dumps(spool)[0].stat().st_mtime)
     assert facts["pid"] == process.pid
-    assert facts["key"] == f"{process.pid}-{dump.fingerprint(procfs.maps(process.pid))}"
+    assert facts["key"] == process_key.key(process.pid, procfs.mappings(process.pid))
     assert facts["boot_id"] == procfs.boot_id()
     assert facts["start_time"] == procfs.start_time(process.pid)
     assert facts["exe"] == str(program)
@@ -78,7 +78,7 @@ def test_facts_after_its_end(process: subprocess.Popen[bytes], spool: Path) -> N
     process.kill()
     process.wait()
     facts = provenance.Examiner().process(pid, mappings, path.stat().st_mtime)
-    assert facts["key"] == f"{pid}-{dump.fingerprint(mappings)}"
+    assert facts["key"] == process_key.key(pid, mappings)
     assert facts["boot_id"] == procfs.boot_id(), "it was written after the boot, so in this one"
     assert (facts["start_time"], facts["exe"], facts["cmdline"]) == (None, None, None)
     assert provenance.Examiner().process(pid, mappings, procfs.boot_time() - 1)["boot_id"] is None
@@ -142,7 +142,7 @@ def test_images_that_a_forged_dump_names() -> None:
         b"/bin/ls (deleted)",
     )
     lines = b"".join(b"%x-%x r-xp 00000000 00:00 1 %s\n" % (n, n + 1, name) for n, name in enumerate(names, 1))
-    images = provenance.Examiner().images(1 << 30, procfs.parse_maps(lines), now)
+    images = provenance.Examiner().images(1 << 30, maps.parse(lines), now)
     assert {found.path: found.reason for found in images} == {
         "/etc/passwd": "not an ELF file",
         "/etc": "gone",
@@ -156,11 +156,6 @@ def test_opening_files() -> None:
     for path in ("/dev/zero", "/etc", "/nowhere"):
         with pytest.raises(OSError):
             provenance.open_regular(path)
-
-
-def test_text_that_is_no_utf_8() -> None:
-    assert provenance.clean("a\udcffb") == "a\ufffdb"
-    assert provenance.clean("ä" * 10, 5) == "ää\ufffd"
 
 
 def find(root: Path, *units: str, max_dump: int = GIB, limit: int = 100) -> dict[str, object]:

@@ -149,6 +149,15 @@ def test_dumps_that_were_not_collected_are_kept(root: Path, tmp_path: Path) -> N
     assert not root.exists()
 
 
+def test_what_is_no_dump_keeps_no_spool(root: Path, tmp_path: Path) -> None:
+    """Nobody would ever collect it."""
+    spool = root / "web.service"
+    make(tmp_path, spool)
+    (spool / "x.heap").write_text("")
+    purge(tmp_path, spool)
+    assert not root.exists()
+
+
 def test_a_spool_in_use_is_kept(root: Path, tmp_path: Path) -> None:
     spool = root / "web.service"
     make(tmp_path, spool)

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import jit
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, limits, perf_map_line
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack as staging
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ingest, plan
@@ -157,7 +157,7 @@ class Target:
     def bring(self, archive: Archive, packed: dict[str, Any]) -> ingest.Ingested:
         with archive.incoming() as aside:
             file = aside / "transfer"
-            file.write_bytes((self.staging / staging.NAME).read_bytes())
+            file.write_bytes((self.staging / PACKED).read_bytes())
             return ingest.ingest(archive, self.batch, ingest.read_packed(packed, self.batch), file, aside)
 
 
@@ -213,7 +213,7 @@ def damage(place: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["cut", "damaged"])
 def test_a_broken_transfer_leaves_nothing(archive: Archive, target: Target, how: str) -> None:
     packed = target.pack()
-    damage(target.staging / staging.NAME, how)
+    damage(target.staging / PACKED, how)
     with pytest.raises(TransferError, match="run again"):
         target.bring(archive, packed)
     assert sorted(path.name for path in archive.root.iterdir()) == [".incoming", "archive.json"]
@@ -274,7 +274,9 @@ def test_a_map_arrives_with_its_dump(archive: Archive, target: Target, tmp_path:
     assert [added for _capture, added in target.bring(archive, target.pack()).captures] == [False] * 3
 
 
-@pytest.mark.parametrize(("reason", "told"), [(jit.ENDED, False), (jit.NONE, False), ("it is JDK\x1b 11", True)])
+@pytest.mark.parametrize(
+    ("reason", "told"), [(perf_map_line.ENDED, False), (perf_map_line.NONE, False), ("it is JDK\x1b 11", True)]
+)
 def test_a_dump_without_a_map_says_why(archive: Archive, target: Target, reason: str, told: bool) -> None:
     target.batch = with_maps(capture_samples.listing(b"one", b"second", b"third"))
     target.files = {member: path for member, path in target.files.items() if member.startswith("dumps/")}
@@ -286,7 +288,7 @@ def test_a_dump_without_a_map_says_why(archive: Archive, target: Target, reason:
     assert bool(result.problems) is told
 
 
-@pytest.mark.parametrize("size", [0, -1, "1", None, jit.MAX_MAP + 1])
+@pytest.mark.parametrize("size", [0, -1, "1", None, limits.LARGEST_PERF_MAP + 1])
 def test_a_map_of_an_impossible_size(target: Target, size: Any) -> None:
     batch = with_maps(capture_samples.listing(b"one"))
     packed = {"size": 100, "sha256": "0" * 64, "members": {"dumps/0": 3, "maps/0": size}, "skipped": {}}

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import unpack_tar
 
@@ -77,8 +78,8 @@ def test_what_our_own_packing_makes(tmp_path: Path) -> None:
         path.write_bytes(data)
         items.append(pack.Item(name, lambda path=path: os.open(path, os.O_RDONLY)))  # type: ignore[misc]
     packed = pack.pack(str(staged), items, 0)
-    unpack_tar.verify(staged / pack.NAME, packed["size"], packed["sha256"])
-    files = unpacked(staged / pack.NAME, tmp_path / "target", packed["members"])
+    unpack_tar.verify(staged / PACKED, packed["size"], packed["sha256"])
+    files = unpacked(staged / PACKED, tmp_path / "target", packed["members"])
     assert {name: path.read_bytes() for name, path in files.items()} == content
 
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""How much of each mapping of a process is in memory: /proc/<pid>/smaps, read as a stream.
+
+No mapping is kept here, so that 60,000 of them take no more memory than sixty. Format: proc_pid_smaps(5).
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import IO, Iterator, NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+
+_BLOCK = 1 << 18
+_KIB = 1024
+_ENTRY = re.compile(
+    rb"^" + maps.LINE + rb"\n(?:\w+: .*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB\n(?:\w+: .*\n)*?Swap: +(\d+) kB\n",
+    re.MULTILINE,
+)
+
+
+class Region(NamedTuple):
+    """One entry of smaps. Sizes in bytes; C(path) is "" for anonymous memory."""
+
+    start: int
+    end: int
+    permissions: str
+    path: str
+    rss: int
+    pss: int
+    swap: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def anonymous(self) -> bool:
+        return not self.path or self.path.startswith("[anon:")
+
+    @property
+    def protected(self) -> bool:
+        """Reserved address space that nobody may touch."""
+        return self.permissions.startswith("---")
+
+
+def read(pid: int, proc: str = "/proc") -> Iterator[Region]:
+    """The mappings of a process, by address. Raises ProcfsError when they may not be read, or the process has gone."""
+    path = os.path.join(proc, str(pid), "smaps")
+    try:
+        with open(path, "rb") as stream:
+            yield from parse(stream)
+    except (FileNotFoundError, ProcessLookupError) as exc:
+        raise procfs.ProcessGone(pid) from exc
+    except OSError as exc:
+        raise procfs.ProcfsError(f"cannot read {path}: {exc.strerror or exc}") from exc
+
+
+def parse(stream: IO[bytes]) -> Iterator[Region]:
+    """The entries of smaps. Raises ProcfsError for a text that is none."""
+    rest = b""
+    while True:
+        block = stream.read(_BLOCK)
+        rest += block
+        end = 0
+        for match in _ENTRY.finditer(rest):
+            end = match.end()
+            first, last, permissions, _offset, _device, _inode, path, rss, pss, swap = match.groups()
+            yield Region(
+                int(first, 16),
+                int(last, 16),
+                permissions.decode("ascii"),
+                os.fsdecode(path or b""),
+                int(rss) * _KIB,
+                int(pss) * _KIB,
+                int(swap) * _KIB,
+            )
+        rest = rest[end:]
+        if not block:
+            return
+        if len(rest) > 4 * _BLOCK:
+            raise procfs.ProcfsError(f"not an entry of smaps: {rest[:200]!r}")
