@@ -36,7 +36,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "units": {"type": "list", "elements": "str", "default": []},
     "delete_collected": {"type": "bool", "default": False},
     "max_batch": {"type": "bytes", "default": "512M"},
-    "max_dump": {"type": "bytes", "default": "1G"},
+    "max_dump": {"type": "bytes", "default": "256M"},
     "max_image": {"type": "bytes", "default": "1G"},
     "max_captures": {"type": "int", "default": 5000},
     "label": {"type": "str", "default": ""},

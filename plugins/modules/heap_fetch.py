@@ -71,9 +71,10 @@ options:
     type: bytes
     default: 512M
   max_dump:
-    description: The size limit of a dump. A larger one stays on the target and is reported in RV(unreadable).
+    description:
+      - The size limit of a dump, at most 256 MiB. A larger one stays on the target and is reported in RV(unreadable).
     type: bytes
-    default: 1G
+    default: 256M
   max_image:
     description: The size limit of an executable or library. A larger one is not brought; addresses in it get no names.
     type: bytes
@@ -259,7 +260,7 @@ def main() -> NoReturn:
             "units": {"type": "list", "elements": "str", "default": []},
             "delete_collected": {"type": "bool", "default": False},
             "max_batch": {"type": "bytes", "default": "512M"},
-            "max_dump": {"type": "bytes", "default": "1G"},
+            "max_dump": {"type": "bytes", "default": "256M"},
             "max_image": {"type": "bytes", "default": "1G"},
             "max_captures": {"type": "int", "default": 5000},
             "label": {"type": "str", "default": ""},

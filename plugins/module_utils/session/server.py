@@ -13,11 +13,9 @@ from __future__ import annotations
 import importlib
 from typing import IO, Any
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, wire
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
-#: requests name what they have been told here, so they stay below it
-_MAX_REQUEST = 64 << 20
 # By question, the module whose ANSWERS has it. It is loaded when it is first asked: that of all takes a host's
 # processor as long as collecting does.
 _ANSWERED_BY = {
@@ -34,7 +32,7 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         target.flush()
 
     while True:
-        frame = wire.read(source.read, _MAX_REQUEST)
+        frame = wire.read(source.read, limits.LARGEST_MESSAGE)
         if frame is None or frame.message is None:
             return
         question = frame.message["ask"]

@@ -41,9 +41,7 @@ class Finder:
 
     def search(self, spooled: directory.Spool) -> None:
         """Look at one spool, dumps of each process in the order in which it wrote them."""
-        for _order, name in sorted(
-            (dump_name.parse(name) or dump_name.DumpName(0, 0), name) for name in spooled.names()
-        ):
+        for name in sorted(spooled.names(), key=lambda name: (dump_name.parse(name) or (), name)):
             if len(self._captures) >= self._limit:
                 self._left += 1
                 continue
@@ -69,9 +67,9 @@ class Finder:
         if written:
             self._other("writing", unit, name, status.st_size, "its process is writing it")
             return
-        if status.st_size > self._max_dump:
-            reason = f"it is larger than max_dump ({self._max_dump} bytes)"
-            self._other("unreadable", unit, name, status.st_size, reason)
+        too_large = self._too_large(status.st_size)
+        if too_large:
+            self._other("unreadable", unit, name, status.st_size, too_large)
             return
         try:
             content = dump.read(fd, status.st_size)
@@ -101,6 +99,11 @@ class Finder:
                 **_agent(spooled, name, status.st_size),
             }
         )
+
+    def _too_large(self, size: int) -> str | None:
+        if size > limits.LARGEST_DUMP:
+            return f"it is larger than any dump that can be read ({limits.LARGEST_DUMP} bytes)"
+        return f"it is larger than max_dump ({self._max_dump} bytes)" if size > self._max_dump else None
 
     def _other(self, kind: str, unit: str, name: str, size: int | None, reason: str) -> None:
         self._counts[kind] += 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, maps
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, limits, maps
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump, listing, provenance
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.malloc import jemalloc_process
@@ -210,6 +210,15 @@ def test_what_is_not_ready(process: subprocess.Popen[bytes], root: Path, spool: 
     assert [entry["name"] for entry in found["captures"]] == [f"jeprof.{os.getpid()}.4.i4.heap"], (
         "written to its end now"
     )
+
+
+def test_what_nobody_could_read_is_not_brought(root: Path, spool: Path) -> None:
+    """Whatever max_dump allows."""
+    path = spool / "jeprof.999999.0.i0.heap"
+    path.touch()
+    os.truncate(path, limits.LARGEST_DUMP + 1)
+    found = find(root, max_dump=GIB)
+    assert "larger than any dump that can be read" in others(found, "unreadable")[path.name]
 
 
 def test_a_spool_that_cannot_be_entered_does_not_hide_the_others(
