@@ -111,7 +111,11 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot, thread_dump
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import (
+    hotspot_attach,
+    hotspot_protocol,
+    thread_dump,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 
@@ -120,12 +124,12 @@ def count(parameters: dict[str, Any]) -> dict[str, Any]:
     try:
         method = re.compile(parameters["method"])
     except re.error as error:
-        raise hotspot.HotspotError(f"method is no regular expression: {error}") from error
+        raise hotspot_protocol.HotspotError(f"method is no regular expression: {error}") from error
     unit = service.load(unit_name.service(parameters["unit"]))
     jvms, problems = _jvms(unit.pids())
     if not jvms:
         reason = f": {problems[0]}" if problems else ", and has none at all" if not unit.pids() else ""
-        raise hotspot.HotspotError(f"{unit.name} has no JVM that can be asked{reason}")
+        raise hotspot_protocol.HotspotError(f"{unit.name} has no JVM that can be asked{reason}")
     found: Counter[tuple[str, ...]] = Counter()
     taken = 0
     for number in range(max(parameters["dumps"], 1)):
@@ -133,7 +137,7 @@ def count(parameters: dict[str, Any]) -> dict[str, Any]:
             time.sleep(max(parameters["interval"], 0.0))
         for jvm in list(jvms):
             try:
-                text = hotspot.command(jvm, "Thread.print", parameters["timeout"])
+                text = hotspot_attach.command(jvm, "Thread.print", parameters["timeout"])
             except OffheapError as error:
                 jvms.remove(jvm)
                 problems.append(str(error))
@@ -144,13 +148,13 @@ def count(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"unit": unit.name, "taken": taken, "stacks": stacks, "problems": problems}
 
 
-def _jvms(pids: list[int]) -> tuple[list[hotspot.Jvm], list[str]]:
+def _jvms(pids: list[int]) -> tuple[list[hotspot_protocol.Jvm], list[str]]:
     """Those that can be asked, and why other JVMs cannot."""
     jvms, problems = [], []
     for pid in pids:
         try:
-            jvms.append(hotspot.look(pid))
-        except hotspot.NotHotspot as error:
+            jvms.append(hotspot_attach.look(pid))
+        except hotspot_attach.NotHotspot as error:
             problems.append(str(error))
         except procfs.ProcessGone:
             continue

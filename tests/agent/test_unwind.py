@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
@@ -84,7 +84,7 @@ def dump_with_names(service: Service) -> list[Stack]:
     path = Path(service.ask("dump")["path"])
     with path.open("rb") as stream:
         addresses = dump.addresses(stream.fileno(), path.stat().st_size)
-    hotspot.perf_map(hotspot.look(service.pid), text, addresses=addresses)
+    hotspot_attach.perf_map(hotspot_attach.look(service.pid), text, addresses=addresses)
     return read_stacks(path, perf_map.parse(text.getvalue()))
 
 

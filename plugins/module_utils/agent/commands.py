@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hotspot_protocol
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 
@@ -84,16 +84,16 @@ def _dump(connection: client.Connection, spool: str, parameters: dict[str, Any])
     facts: dict[str, Any] = {**written._asdict(), "pid": connection.peer, "perf_map": None, "note": None}
     if parameters["perf_map"]:
         try:
-            jvm = hotspot.look(connection.peer)
+            jvm = hotspot_attach.look(connection.peer)
             facts["perf_map"] = _save_perf_map(jvm, written.path, parameters["timeout"])
-        except hotspot.NotHotspot:
+        except hotspot_attach.NotHotspot:
             pass  # other runtimes write their maps by themselves
         except (OffheapError, OSError) as error:
             facts["note"] = f"Java methods will have no names: {error}"
     return facts
 
 
-def _save_perf_map(jvm: hotspot.Jvm, path: str, timeout: int) -> str:
+def _save_perf_map(jvm: hotspot_protocol.Jvm, path: str, timeout: int) -> str:
     """Put the map beside the dump, as the spool's owner has it; the spool is not ours, so no link is followed."""
     directory, name = os.path.split(path + ".map")
     spool = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -104,7 +104,7 @@ def _save_perf_map(jvm: hotspot.Jvm, path: str, timeout: int) -> str:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=spool)
         try:
             with os.fdopen(descriptor, "wb") as target:
-                hotspot.perf_map(jvm, target, timeout, addresses=addresses)
+                hotspot_attach.perf_map(jvm, target, timeout, addresses=addresses)
                 os.fchown(target.fileno(), owner.st_uid, owner.st_gid)
             os.rename(partial, name, src_dir_fd=spool, dst_dir_fd=spool)
         except BaseException:

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 from typing import Iterable, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
-_AT_NULL, _AT_SECURE = 0, 23
 _DELETED = " (deleted)"
 
 
@@ -138,22 +136,6 @@ def boot_time(proc: str = "/proc") -> float:
 def boot_id(proc: str = "/proc") -> str:
     """The random id of this boot, as "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"."""
     return _read(proc, "sys/kernel/random/boot_id").decode("ascii", "replace").strip()
-
-
-def is_secure(pid: int, proc: str = "/proc") -> bool:
-    """Whether the loader ran in secure mode (AT_SECURE: set-uid, file capabilities), where LD_PRELOAD is ignored."""
-    vector = _read(proc, "auxv", pid)
-    for form in ("QQ", "II"):  # a 32-bit process has pairs of 32-bit words also on a 64-bit kernel
-        pair = struct.Struct("=" + form)
-        entries = list(pair.iter_unpack(vector[: len(vector) // pair.size * pair.size]))
-        if entries and all(key < 1 << 16 for key, _value in entries):
-            break
-    for key, value in entries:
-        if key == _AT_SECURE:
-            return bool(value)
-        if key == _AT_NULL:
-            break
-    return False
 
 
 def status(pid: int, proc: str = "/proc") -> dict[str, str]:

@@ -16,7 +16,11 @@ from typing import Any
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import glibc_chunks, smaps
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot, jvm_facts
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import (
+    hotspot_attach,
+    hotspot_protocol,
+    jvm_facts,
+)
 
 _SIZES = {
     "rss": "VmRSS",
@@ -50,9 +54,9 @@ def look(pid: int, jvm_timeout: float, proc: str = "/proc") -> dict[str, Any]:
     try:
         answer = jvm_facts.ask(pid, jvm_timeout, proc)
         facts["jvm"], ranges = answer.facts, answer.ranges
-    except hotspot.NotHotspot:
+    except hotspot_attach.NotHotspot:
         pass
-    except hotspot.HotspotError as exc:
+    except hotspot_protocol.HotspotError as exc:
         facts["jvm"] = {}
         not_readable.append(f"the JVM: {exc}")
     except procfs.ProcessGone:

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Names of Java methods that HotSpot's perf map does not have: interpreted ones, and those compiled into their callers.
 
-Both are read out of the JVM's memory (vm_structs.py). For an interpreted frame the agent records the address of the
-method plus one (hotspot.c). For a compiled one there is a return address, and HotSpot knows for each of those which
+Both are read out of the JVM's memory (hotspot_structs.py). For an interpreted frame the agent records the address of
+the method plus one (hotspot.c). For a compiled one there is a return address, and HotSpot knows for each of those which
 calls it stands for, since it must be able to go back to the interpreter there (nmethod.hpp, pcDesc.hpp, scopeDesc.cpp).
 
 What is found becomes lines of a perf map, one byte long (perf_map_line.py). Nothing is named that cannot be

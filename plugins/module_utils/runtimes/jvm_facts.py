@@ -14,7 +14,7 @@ import re
 from typing import Any, Mapping, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot, hsperfdata, jvm_heap
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hsperfdata, jvm_heap
 
 _KIB = 1024
 _CODE_RANGE = re.compile(r"bounds \[(0x[0-9a-f]{1,16}), 0x[0-9a-f]{1,16}, (0x[0-9a-f]{1,16})\]")
@@ -48,10 +48,10 @@ class JvmFacts(NamedTuple):
 
 def ask(pid: int, timeout: float, proc: str = "/proc") -> JvmFacts:
     """Raises NotHotspot for what is no JVM that can be asked, HotspotError when it does not answer in time."""
-    jvm = hotspot.look(pid, proc)
+    jvm = hotspot_attach.look(pid, proc)
 
     def answer(text: str) -> str:
-        return hotspot.command(jvm, text, timeout, proc)
+        return hotspot_attach.command(jvm, text, timeout, proc)
 
     known = set(answer("help").split())
 
@@ -59,7 +59,7 @@ def ask(pid: int, timeout: float, proc: str = "/proc") -> JvmFacts:
         return answer(text) if text.split()[0] in known else ""
 
     facts: dict[str, Any] = {
-        "version": hotspot.version(jvm, timeout, proc),
+        "version": hotspot_attach.version(jvm, timeout, proc),
         "flags": flags(answer_if_known("VM.flags")),
         **counters(hsperfdata.read(pid, proc)),
     }

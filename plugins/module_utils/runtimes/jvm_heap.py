@@ -20,7 +20,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memor
     JvmMemoryError,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs, regions
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hotspot_protocol
 
 _SECONDS = 5.0
 _MAX_RANGES = 16
@@ -46,12 +46,12 @@ def ask(pid: int, key: str, proc: str = "/proc") -> JvmMemory:
     try:
         if not process_key.is_alive(pid, key, proc):
             raise JvmMemoryError("its process has ended")
-        jvm = hotspot.look(pid, proc)
-        heap = hotspot.command(jvm, "GC.heap_info", _SECONDS, proc)
-        tracked = hotspot.command(jvm, "VM.native_memory summary scale=KB", _SECONDS, proc)
+        jvm = hotspot_attach.look(pid, proc)
+        heap = hotspot_attach.command(jvm, "GC.heap_info", _SECONDS, proc)
+        tracked = hotspot_attach.command(jvm, "VM.native_memory summary scale=KB", _SECONDS, proc)
         facts, ranges = read_heap(heap)
         facts["heap_resident"] = _resident(pid, ranges, proc) if ranges else None
-    except (hotspot.HotspotError, procfs.ProcfsError, OSError) as exc:
+    except (hotspot_protocol.HotspotError, procfs.ProcfsError, OSError) as exc:
         raise JvmMemoryError(str(exc)) from exc
     return JvmMemory.from_json({**facts, "time": time.time(), "nmt": read_tracking(tracked)})
 

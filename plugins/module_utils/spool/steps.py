@@ -160,12 +160,12 @@ def _addresses(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, 
 
 def _open_live_map(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any], directory: str | None) -> int:
     """Where the code of a process lies now, in a file without a name: in the directory, or in memory."""
-    from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import perf_map
+    from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import live_perf_map
 
     with _nameless(directory) as file:
         try:
-            size = perf_map.write(wanted["pid"], wanted["key"], file, addresses=_addresses(root, dumps, wanted))
-        except perf_map.NoMap as exc:
+            size = live_perf_map.write(wanted["pid"], wanted["key"], file, addresses=_addresses(root, dumps, wanted))
+        except live_perf_map.NoMap as exc:
             raise staging.Skip(str(exc)) from exc
         file.flush()
         if not size:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,11 @@ def settled(process: subprocess.Popen[bytes], name: str) -> int:
         assert time.monotonic() < deadline and process.poll() is None, f"{name} does not run"
         time.sleep(0.002)
     return process.pid
+
+
+def is_secure(pid: int) -> bool:
+    """Whether the loader of a 64-bit process ran in secure mode (AT_SECURE, 23, of its auxiliary vector)."""
+    return bool(dict(struct.iter_unpack("=QQ", Path(f"/proc/{pid}/auxv").read_bytes()))[23])
 
 
 def _state(pid: int) -> str:

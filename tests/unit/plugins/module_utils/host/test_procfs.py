@@ -8,7 +8,6 @@ import contextlib
 import mmap
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -40,7 +39,6 @@ def test_a_process(sleeper: subprocess.Popen[bytes]) -> None:
     assert procfs.environ(pid) == {"PLAIN": "a=b", "ODD": "\udcff", "EMPTY": ""}
     assert abs(procfs.start_time(pid) - time.time()) < 5
     assert procfs.start_ticks(pid) > procfs.start_ticks(1)
-    assert not procfs.is_secure(pid)
     program = os.path.realpath("/bin/sleep")
     mappings = procfs.mapped_files(pid)[program]
     assert any(mapping.executable for mapping in mappings)
@@ -90,34 +88,6 @@ def test_names_of_mapped_files(tmp_path: Path, name: str) -> None:
         path.unlink()
         mapping = procfs.mapped_files(os.getpid())[str(path)][0]
         assert mapping.deleted
-
-
-def test_secure_process(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a set-uid program")
-    program = tmp_path / "sleep"
-    program.write_bytes(Path("/bin/sleep").read_bytes())
-    program.chmod(0o4755)
-    for directory in (tmp_path, *tmp_path.parents):
-        if not directory.stat().st_mode & 1:
-            directory.chmod(directory.stat().st_mode | 0o11)
-    process = subprocess.Popen([program, "100"], user=65534)
-    try:
-        while procfs.cmdline(process.pid)[:1] != [str(program)]:
-            time.sleep(0.01)
-        if os.statvfs(tmp_path).f_flag & os.ST_NOSUID:
-            pytest.skip("the temporary directory is mounted nosuid")
-        assert procfs.is_secure(process.pid)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_secure_flag_of_a_32_bit_process(tmp_path: Path) -> None:
-    (tmp_path / "7").mkdir()
-    words = [16, 0xBFEBFBFF, 6, 4096, 23, 1, 0, 0]
-    (tmp_path / "7" / "auxv").write_bytes(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
-    assert procfs.is_secure(7, str(tmp_path))
 
 
 def test_program_name_with_parentheses(tmp_path: Path) -> None:

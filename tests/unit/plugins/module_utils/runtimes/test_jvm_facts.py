@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot, jvm_facts
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import (
+    hotspot_attach,
+    hotspot_protocol,
+    jvm_facts,
+)
 
 CODE = """CodeHeap 'non-profiled nmethods': size=120036Kb used=1Kb max_used=1Kb free=120034Kb
  bounds [0x00007f89d8ec7000, 0x00007f89d9137000, 0x00007f89e0400000]
@@ -111,14 +115,14 @@ def test_agents_without_their_options(tmp_path: Path) -> None:
 def test_a_question_that_is_not_answered_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def command(_jvm: hotspot.Jvm, text: str, *_rest: object) -> str:
+    def command(_jvm: hotspot_protocol.Jvm, text: str, *_rest: object) -> str:
         asked.append(text)
         if text == "VM.flags":
-            raise hotspot.HotspotError("did not answer in time")
+            raise hotspot_protocol.HotspotError("did not answer in time")
         return "JDK 17.0.1\nVM.flags\nGC.heap_info\n"
 
-    monkeypatch.setattr(hotspot, "look", lambda pid, proc: hotspot.Jvm(pid, pid, 1, 0, 0, (), True))
-    monkeypatch.setattr(hotspot, "command", command)
-    with pytest.raises(hotspot.HotspotError, match="in time"):
+    monkeypatch.setattr(hotspot_attach, "look", lambda pid, proc: hotspot_protocol.Jvm(pid, pid, 1, 0, 0, (), True))
+    monkeypatch.setattr(hotspot_attach, "command", command)
+    with pytest.raises(hotspot_protocol.HotspotError, match="in time"):
         jvm_facts.ask(50, 1.0)
     assert asked == ["help", "VM.version", "VM.flags"]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import preflight
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
@@ -191,7 +190,7 @@ def secure(program: Path, uid: int = 0, gid: int = 0) -> bool:
     code = "import os, sys; os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[1])); os.execv(sys.argv[3], ['x'])"
     arguments = ["/usr/bin/python3", "-c", code, str(uid), str(gid), str(program)]
     with subprocess.Popen(arguments, stdin=subprocess.DEVNULL) as process:
-        answer = procfs.is_secure(programs.settled(process, "x"))
+        answer = programs.is_secure(programs.settled(process, "x"))
         process.kill()
     return answer
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hotspot_protocol
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 
 needs_java = pytest.mark.skipif(not shutil.which("java") or not shutil.which("javac"), reason="no JDK")
@@ -61,11 +61,11 @@ def proc(tmp_path: Path) -> Callable[..., str]:
 
 
 def test_what_a_jvm_looks_like(proc: Callable[..., str]) -> None:
-    assert hotspot.look(50, proc()) == hotspot.Jvm(50, 5, 19, 990, 991, (4, 5), True)
+    assert hotspot_attach.look(50, proc()) == hotspot_protocol.Jvm(50, 5, 19, 990, 991, (4, 5), True)
 
 
 def test_xrs(proc: Callable[..., str]) -> None:
-    assert not hotspot.look(50, proc(caught=8)).catches
+    assert not hotspot_attach.look(50, proc(caught=8)).catches
 
 
 @pytest.mark.parametrize(
@@ -78,18 +78,18 @@ def test_xrs(proc: Callable[..., str]) -> None:
     ],
 )
 def test_what_is_left_alone(proc: Callable[..., str], made: dict[str, str], message: str) -> None:
-    with pytest.raises(hotspot.NotHotspot, match=message):
-        hotspot.look(50, proc(**made))
+    with pytest.raises(hotspot_attach.NotHotspot, match=message):
+        hotspot_attach.look(50, proc(**made))
 
 
 def test_a_process_that_would_die_of_it_lives() -> None:
     with subprocess.Popen(["sleep", "100"]) as process:
         programs.settled(process, "sleep")
-        with pytest.raises(hotspot.NotHotspot):
-            hotspot.look(process.pid)
+        with pytest.raises(hotspot_attach.NotHotspot):
+            hotspot_attach.look(process.pid)
         jvm = jvm_of(process.pid, catches=False)  # as if it had libjvm mapped
-        with pytest.raises(hotspot.HotspotError, match="SIGQUIT"):
-            hotspot.command(jvm, "VM.version", 2)
+        with pytest.raises(hotspot_protocol.HotspotError, match="SIGQUIT"):
+            hotspot_attach.command(jvm, "VM.version", 2)
         assert process.poll() is None
         process.kill()
 
@@ -98,18 +98,18 @@ def test_a_process_that_has_ended() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     with pytest.raises(procfs.ProcessGone):
-        hotspot.look(process.pid)
+        hotspot_attach.look(process.pid)
 
 
-def jvm_of(pid: int, catches: bool = True) -> hotspot.Jvm:
-    return hotspot.Jvm(pid, pid, procfs.start_ticks(pid), os.geteuid(), os.getegid(), (), catches)
+def jvm_of(pid: int, catches: bool = True) -> hotspot_protocol.Jvm:
+    return hotspot_protocol.Jvm(pid, pid, procfs.start_ticks(pid), os.geteuid(), os.getegid(), (), catches)
 
 
 @pytest.fixture
-def impostor() -> Iterator[Callable[..., hotspot.Jvm]]:
+def impostor() -> Iterator[Callable[..., hotspot_protocol.Jvm]]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(answer: str, count: int = 1, pause: float = 0.0) -> hotspot.Jvm:
+    def start(answer: str, count: int = 1, pause: float = 0.0) -> hotspot_protocol.Jvm:
         command = [sys.executable, "-c", IMPOSTOR, answer, str(count), str(pause)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         started.append(process)
@@ -124,8 +124,8 @@ def impostor() -> Iterator[Callable[..., hotspot.Jvm]]:
 
 
 @pytest.mark.parametrize("answer", ["0\nwell\n", "0\n|well\n", "0|\nwell|\n"])
-def test_the_protocol(impostor: Callable[..., hotspot.Jvm], answer: str) -> None:
-    assert hotspot.command(impostor(answer, 1, 0.1), "VM.version") == "well\n"
+def test_the_protocol(impostor: Callable[..., hotspot_protocol.Jvm], answer: str) -> None:
+    assert hotspot_attach.command(impostor(answer, 1, 0.1), "VM.version") == "well\n"
 
 
 @pytest.mark.parametrize(
@@ -139,35 +139,35 @@ def test_the_protocol(impostor: Callable[..., hotspot.Jvm], answer: str) -> None
     ],
 )
 def test_answers_that_are_none(
-    impostor: Callable[..., hotspot.Jvm], answer: str, count: int, pause: float, message: str
+    impostor: Callable[..., hotspot_protocol.Jvm], answer: str, count: int, pause: float, message: str
 ) -> None:
-    with pytest.raises(hotspot.HotspotError, match=message):
-        hotspot.command(impostor(answer, count, pause), "VM.version", 1)
+    with pytest.raises(hotspot_protocol.HotspotError, match=message):
+        hotspot_attach.command(impostor(answer, count, pause), "VM.version", 1)
 
 
-def test_an_answer_without_end(impostor: Callable[..., hotspot.Jvm], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hotspot, "_MAX_OUTPUT", 1 << 20)
-    with pytest.raises(hotspot.HotspotError, match="more than 1048576 bytes"):
-        hotspot.command(impostor("0\n" + "x" * 60000, 10000), "VM.version")
+def test_an_answer_without_end(impostor: Callable[..., hotspot_protocol.Jvm], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hotspot_attach, "_MAX_OUTPUT", 1 << 20)
+    with pytest.raises(hotspot_protocol.HotspotError, match="more than 1048576 bytes"):
+        hotspot_attach.command(impostor("0\n" + "x" * 60000, 10000), "VM.version")
 
 
-def test_jdk_11_has_no_perf_map(impostor: Callable[..., hotspot.Jvm]) -> None:
-    with pytest.raises(hotspot.HotspotError, match=r"JDK 11.*came with JDK 17"):
-        hotspot.perf_map(impostor("0\nOpenJDK 64-Bit Server VM version 11.0.2+9\nJDK 11.0.2\n"), io.BytesIO())
+def test_jdk_11_has_no_perf_map(impostor: Callable[..., hotspot_protocol.Jvm]) -> None:
+    with pytest.raises(hotspot_protocol.HotspotError, match=r"JDK 11.*came with JDK 17"):
+        hotspot_attach.perf_map(impostor("0\nOpenJDK 64-Bit Server VM version 11.0.2+9\nJDK 11.0.2\n"), io.BytesIO())
 
 
-def test_a_socket_of_another_process(impostor: Callable[..., hotspot.Jvm]) -> None:
+def test_a_socket_of_another_process(impostor: Callable[..., hotspot_protocol.Jvm]) -> None:
     jvm = impostor("0\n")
     other = jvm._replace(own_pid=jvm.pid, pid=os.getpid(), start_ticks=procfs.start_ticks(os.getpid()), catches=False)
-    with pytest.raises(hotspot.HotspotError, match="not the JVM's"):
-        hotspot.command(other, "VM.version", 1)
+    with pytest.raises(hotspot_protocol.HotspotError, match="not the JVM's"):
+        hotspot_attach.command(other, "VM.version", 1)
 
 
-def test_no_child_is_left(impostor: Callable[..., hotspot.Jvm]) -> None:
+def test_no_child_is_left(impostor: Callable[..., hotspot_protocol.Jvm]) -> None:
     jvm = impostor("0\n")
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     before = children.read_text()
-    hotspot.command(jvm, "VM.version")
+    hotspot_attach.command(jvm, "VM.version")
     assert children.read_text() == before
 
 
@@ -211,42 +211,42 @@ def java(classes: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 @needs_java
 def test_a_jvm(java: Callable[..., subprocess.Popen[bytes]]) -> None:
-    jvm = hotspot.look(java().pid)
-    assert hotspot.version(jvm) >= 8
+    jvm = hotspot_attach.look(java().pid)
+    assert hotspot_attach.version(jvm) >= 8
     text = io.BytesIO()
-    size = hotspot.perf_map(jvm, text)
+    size = hotspot_attach.perf_map(jvm, text)
     lines = text.getvalue().decode().splitlines()
     assert size == len(text.getvalue()) and len(lines) > 50
     assert any("StubRoutines" in line for line in lines)
     assert all(line.startswith("0x") for line in lines)
-    with pytest.raises(hotspot.HotspotError, match="Unknown diagnostic command"):
-        hotspot.command(jvm, "No.such")
+    with pytest.raises(hotspot_protocol.HotspotError, match="Unknown diagnostic command"):
+        hotspot_attach.command(jvm, "No.such")
     for left in (f"/tmp/perf-{jvm.pid}.map", f"/tmp/.attach_pid{jvm.pid}"):
         assert not os.path.lexists(left)
 
 
 @needs_java
 def test_a_perf_map_that_was_there_stays(java: Callable[..., subprocess.Popen[bytes]]) -> None:
-    jvm = hotspot.look(java().pid)
+    jvm = hotspot_attach.look(java().pid)
     theirs = Path(f"/tmp/perf-{jvm.pid}.map")
     theirs.write_text("theirs")
-    hotspot.perf_map(jvm, io.BytesIO())
+    hotspot_attach.perf_map(jvm, io.BytesIO())
     assert theirs.exists()
     theirs.unlink()
 
 
 @needs_java
 def test_xrs_listens_from_the_start(java: Callable[..., subprocess.Popen[bytes]]) -> None:
-    jvm = hotspot.look(java("-Xrs").pid)
+    jvm = hotspot_attach.look(java("-Xrs").pid)
     assert not jvm.catches
-    assert hotspot.version(jvm) >= 8
+    assert hotspot_attach.version(jvm) >= 8
 
 
 @needs_java
 def test_attaching_switched_off(java: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = java("-XX:+DisableAttachMechanism")
-    with pytest.raises(hotspot.NotHotspot):
-        hotspot.look(process.pid)
+    with pytest.raises(hotspot_attach.NotHotspot):
+        hotspot_attach.look(process.pid)
     process.terminate()
     assert process.communicate(timeout=20)[0] == b""  # no thread dump
 
@@ -263,9 +263,9 @@ def test_another_user_with_a_private_tmp(java: Callable[..., subprocess.Popen[by
     process = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         assert process.stdout and process.stdout.readline() == b"up\n"
-        jvm = hotspot.look(process.pid)
+        jvm = hotspot_attach.look(process.pid)
         assert (jvm.uid, jvm.gid) == (64001, 64002)
-        assert hotspot.perf_map(jvm, io.BytesIO()) > 1000
+        assert hotspot_attach.perf_map(jvm, io.BytesIO()) > 1000
         assert not os.path.lexists(f"/tmp/.java_pid{jvm.pid}")
     finally:
         process.terminate()

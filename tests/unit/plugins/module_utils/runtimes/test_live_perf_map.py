@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Perf maps of real processes, and what may lie in their place. JVMs are in test_hotspot.py and on the lab."""
+"""Perf maps of real processes, and what may lie in their place. JVMs are in test_hotspot_attach.py and on the lab."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, perf_map_line
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import perf_map
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import live_perf_map
 
 OTHER = 12345
 
@@ -47,12 +47,12 @@ def key(pid: int) -> str:
 
 def written(process: subprocess.Popen[bytes]) -> bytes:
     target = io.BytesIO()
-    assert perf_map.write(process.pid, key(process.pid), target) == len(target.getvalue())
+    assert live_perf_map.write(process.pid, key(process.pid), target) == len(target.getvalue())
     return target.getvalue()
 
 
 def refused(process: subprocess.Popen[bytes]) -> str:
-    with pytest.raises(perf_map.NoMap) as caught:
+    with pytest.raises(live_perf_map.NoMap) as caught:
         written(process)
     return str(caught.value)
 
@@ -65,10 +65,10 @@ def test_a_map_that_the_runtime_has_written(process: subprocess.Popen[bytes], pl
 
 def test_another_process_of_the_same_number(process: subprocess.Popen[bytes], place: Path) -> None:
     place.write_bytes(b"1000 10 x\n")
-    with pytest.raises(perf_map.NoMap, match=perf_map_line.ENDED):
-        perf_map.write(process.pid, f"{process.pid}-00000000", io.BytesIO())
-    with pytest.raises(perf_map.NoMap, match=perf_map_line.ENDED):
-        perf_map.write(4194305, "4194305-00000000", io.BytesIO())
+    with pytest.raises(live_perf_map.NoMap, match=perf_map_line.ENDED):
+        live_perf_map.write(process.pid, f"{process.pid}-00000000", io.BytesIO())
+    with pytest.raises(live_perf_map.NoMap, match=perf_map_line.ENDED):
+        live_perf_map.write(4194305, "4194305-00000000", io.BytesIO())
 
 
 def test_traps(process: subprocess.Popen[bytes], place: Path, tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Ask a HotSpot JVM a jcmd question over its attach socket, without a JDK on the host.
+"""Ask a HotSpot JVM a jcmd question over its attach socket (hotspot_protocol.py), without a JDK on the host.
 
-The protocol (HotSpot's attachListener_posix.cpp): the client makes C(/tmp/.attach_pid<pid>) and sends SIGQUIT; the JVM
-looks for that file and opens C(/tmp/.java_pid<pid>); a request is a version, a command and three arguments, each
-ended by a NUL; the answer is a line with a number, 0 for success, and then the command's output until the JVM closes.
-
-Two things make that delicate. SIGQUIT ends whatever does not handle it, so it is sent only to a process that has
-libjvm mapped, is not OpenJ9, catches the signal, has not switched attaching off, and does not listen already. And
-C(/tmp) is the service's: it may be private to it, and what lies there may be a trap. So the conversation is held by
-a child process that has entered the service's mount namespace and root directory and has become the service's user;
-it can reach nothing that the service could not.
+Two things make that delicate. A JVM is woken by SIGQUIT, which ends whatever does not handle it: so it is sent only to
+a process that has libjvm mapped, is not OpenJ9, catches the signal, has not switched attaching off, and does not listen
+already. And C(/tmp) is the service's: it may be private to it, and what lies there may be a trap. So the conversation
+is held by a child process that has entered the service's mount namespace and root directory and has become the
+service's user; it can reach nothing that the service could not.
 
 This module is private to the collection.
 """
@@ -23,16 +19,18 @@ import os
 import re
 import select
 import signal
-import socket
-import stat
-import struct
 import time
-from typing import IO, Any, Callable, Collection, Iterator, NamedTuple, NoReturn
+from typing import IO, Callable, Collection, NoReturn
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits
-from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_methods, hotspot_structs
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_protocol
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import (
+    HotspotError,
+    Jvm,
+    Wake,
+    Write,
+)
 
 _CLONE_NEWNS = 0x00020000
 _NO_ATTACH = "+DisableAttachMechanism"
@@ -41,30 +39,9 @@ _VERSION = re.compile(r"^JDK ([0-9]{1,3})\b", re.MULTILINE)
 _CHUNK = 1 << 16
 _MAX_OUTPUT = 4 << 20
 
-_Wake = Callable[[], None]
-_Write = Callable[[bytes], None]
-
-
-class HotspotError(OffheapError):
-    """The JVM could not be asked, or says no. The message says why."""
-
 
 class NotHotspot(HotspotError):
     """The process is not a HotSpot JVM that can be asked; nothing was sent to it."""
-
-
-class Jvm(NamedTuple):
-    """A running HotSpot. C(own_pid) is its number in its own pid namespace; ids are the effective ones; C(catches) is
-    whether it handles SIGQUIT. One that is still starting does not, nor does one with -Xrs, which listens from the
-    start instead."""
-
-    pid: int
-    own_pid: int
-    start_ticks: int
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-    catches: bool
 
 
 def look(pid: int, proc: str = "/proc") -> Jvm:
@@ -97,8 +74,8 @@ def command(jvm: Jvm, text: str, timeout: float = 20.0, proc: str = "/proc") -> 
     """What C(jcmd <pid> <text>) would print. Raises HotspotError."""
     parts: list[bytes] = []
 
-    def work(wake: _Wake, write: _Write) -> None:
-        _jcmd(jvm, text, timeout, wake, write)
+    def work(wake: Wake, write: Write) -> None:
+        hotspot_protocol.jcmd(jvm, text, timeout, wake, write)
 
     _in_its_place(jvm, work, parts.append, _MAX_OUTPUT, timeout, proc)
     return b"".join(parts).decode("utf-8", "replace")
@@ -120,7 +97,7 @@ def perf_map(
 
     Lines: C(0x<start> 0x<size> <name>), the name with spaces. JDK 17 and up; HotspotError from an older one.
     The JVM's own file, C(/tmp/perf-<pid>.map), is removed unless there was one before.
-    For C(addresses), those of a dump, lines with the methods follow that the JVM does not tell (java_methods.py), or
+    For C(addresses), those of a dump, lines with the methods follow that the JVM does not tell (hotspot_methods.py), or
     one that begins with C(#) and says why they cannot be had.
     """
     release = version(jvm, timeout, proc)
@@ -136,16 +113,13 @@ def perf_map(
     with contextlib.ExitStack() as stack:
         memory = _open_memory(jvm, proc, stack) if addresses else None
 
-        def work(wake: _Wake, write: _Write) -> None:
-            _perf_map(jvm, timeout, wake, write)
+        def work(wake: Wake, write: Write) -> None:
+            hotspot_protocol.perf_map(jvm, timeout, wake, write)
             if memory is not None:
-                _add_methods(*memory, release, addresses, write, timeout / 2)
+                hotspot_protocol.add_methods(*memory, release, addresses, write, timeout / 2)
 
         _in_its_place(jvm, work, save, limits.LARGEST_PERF_MAP, timeout, proc)
     return size
-
-
-# ---- on this side
 
 
 def _open_memory(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> tuple[int, int] | None:
@@ -167,8 +141,8 @@ def _open_memory(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> tuple[int,
 
 def _in_its_place(
     jvm: Jvm,
-    work: Callable[[_Wake, _Write], None],
-    receive: _Write,
+    work: Callable[[Wake, Write], None],
+    receive: Write,
     limit: int,
     timeout: float,
     proc: str,
@@ -201,7 +175,7 @@ def _in_its_place(
             raise HotspotError(f"JVM {jvm.pid}: its answer broke off")
 
 
-def _relay(jvm: Jvm, pipe: int, receive: _Write, limit: int, deadline: float) -> None:
+def _relay(jvm: Jvm, pipe: int, receive: Write, limit: int, deadline: float) -> None:
     kind, failure, size = b"", b"", 0
     while True:
         left = deadline - time.monotonic()
@@ -223,7 +197,7 @@ def _relay(jvm: Jvm, pipe: int, receive: _Write, limit: int, deadline: float) ->
         raise HotspotError(f"JVM {jvm.pid}: {failure.decode('utf-8', 'replace') or 'the attempt ended early'}")
 
 
-def _prepare_signal(jvm: Jvm, stack: contextlib.ExitStack) -> _Wake:
+def _prepare_signal(jvm: Jvm, stack: contextlib.ExitStack) -> Wake:
     """What sends SIGQUIT to this process and, where Python can say so, to no later one of the same number.
 
     Comes before the last check that it is the same process still.
@@ -283,10 +257,7 @@ def _prepare_entry(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> Callable
     return enter
 
 
-# ---- in the child
-
-
-def _child(pipe: int, enter: Callable[[], None], work: Callable[[_Write], None]) -> NoReturn:
+def _child(pipe: int, enter: Callable[[], None], work: Callable[[Write], None]) -> NoReturn:
     started = False
 
     def write(part: bytes) -> None:
@@ -307,132 +278,3 @@ def _child(pipe: int, enter: Callable[[], None], work: Callable[[_Write], None])
             with contextlib.suppress(BaseException):
                 os.write(pipe, b"-" + str(exc).encode("utf-8", "replace")[:2000])
     os._exit(status)
-
-
-def _jcmd(jvm: Jvm, text: str, timeout: float, wake: _Wake, write: _Write) -> None:
-    deadline = time.monotonic() + timeout
-    with _attached(jvm, wake, deadline) as connection:
-        connection.sendall(b"1\0jcmd\0" + text.encode("utf-8") + b"\0\0\0")
-        code, _newline, rest = b"", b"", b""
-        while not _newline:
-            part = _receive(connection, deadline)
-            code, _newline, rest = (code + part).partition(b"\n")
-            if len(code) > 20 or (not part and not _newline):
-                raise HotspotError(f"not an answer: {code[:100]!r}")
-        if code.strip() != b"0":
-            while len(rest) < 1000:
-                part = _receive(connection, deadline)
-                if not part:
-                    break
-                rest += part
-            raise HotspotError(f"{text}: error {code.decode('ascii', 'replace')}: {rest.decode('utf-8', 'replace')}")
-        while True:  # the number may come alone, before the JVM has written more
-            if rest:
-                write(rest)
-            rest = _receive(connection, deadline)
-            if not rest:
-                break
-
-
-def _perf_map(jvm: Jvm, timeout: float, wake: _Wake, write: _Write) -> None:
-    path = f"/tmp/perf-{jvm.own_pid}.map"
-    existed = os.path.lexists(path)
-    answer: list[bytes] = []
-    try:
-        _jcmd(jvm, "Compiler.perfmap", timeout, wake, answer.append)
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != jvm.uid:
-            raise HotspotError(f"{path} is not a file of the JVM's user")
-        while True:
-            part = os.read(fd, _CHUNK)
-            if not part:
-                break
-            write(part)
-    except FileNotFoundError as exc:
-        raise HotspotError(f"it wrote no {path}: {b''.join(answer)[:500]!r}") from exc
-    finally:
-        if not existed:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-
-
-def _add_methods(
-    memory: int, base: int, release: int, addresses: Collection[int], write: _Write, seconds: float
-) -> None:
-    try:
-        if memory < 0:
-            raise hotspot_structs.VmError("its memory cannot be read")
-        for line in hotspot_methods.lines(memory, base, release, addresses, seconds):
-            write(line)
-    except hotspot_structs.VmError as exc:
-        write(f"# not all interpreted and inlined methods have names: {exc}\n".encode("utf-8", "replace"))
-
-
-def _receive(connection: socket.socket, deadline: float) -> bytes:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise HotspotError("no answer in time")
-    connection.settimeout(left)
-    try:
-        return connection.recv(_CHUNK)
-    except socket.timeout as exc:
-        raise HotspotError("no answer in time") from exc
-
-
-def _connect(jvm: Jvm, deadline: float) -> socket.socket | None:
-    """A connection to the JVM's attach socket; None when it has not opened one."""
-    path = f"/tmp/.java_pid{jvm.own_pid}"
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != jvm.uid:
-        raise HotspotError(f"{path} is not a socket of the JVM's user")
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(max(0.1, deadline - time.monotonic()))
-        connection.connect(path)
-        peer: tuple[Any, ...] = struct.unpack(
-            "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        )
-        if peer[0] != jvm.pid:
-            raise HotspotError(f"{path} is not the JVM's: process {peer[0]} listens there")
-    except (ConnectionRefusedError, FileNotFoundError):
-        connection.close()
-        return None
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-@contextlib.contextmanager
-def _attached(jvm: Jvm, wake: _Wake, deadline: float) -> Iterator[socket.socket]:
-    connection = _connect(jvm, deadline)
-    if connection is None and not jvm.catches:
-        raise HotspotError("it has no attach socket and does not catch SIGQUIT: it may still be starting")
-    if connection is None:
-        trigger = f"/tmp/.attach_pid{jvm.own_pid}"
-        try:
-            os.close(os.open(trigger, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-            created = True
-        except FileExistsError:  # another client is at it
-            created = False
-            if os.lstat(trigger).st_uid != jvm.uid:
-                raise HotspotError(f"{trigger} belongs to another user") from None
-        try:
-            wake()
-            while connection is None:
-                if time.monotonic() >= deadline:
-                    raise HotspotError("it does not open its attach socket")
-                time.sleep(0.05)
-                connection = _connect(jvm, deadline)
-        finally:
-            if created:
-                with contextlib.suppress(OSError):
-                    os.unlink(trigger)
-    try:
-        yield connection
-    finally:
-        connection.close()

@@ -18,7 +18,7 @@ from typing import IO, Collection
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, perf_map_line
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hotspot_protocol
 
 #: a JVM that stands still for so long has other troubles
 _SECONDS = 15.0
@@ -39,13 +39,13 @@ def write(pid: int, key: str, target: IO[bytes], proc: str = "/proc", addresses:
         if process_key.key(pid, mappings) != key:
             raise NoMap(perf_map_line.ENDED)
         if any(os.path.basename(mapping.path) == "libjvm.so" for mapping in mappings):
-            return hotspot.perf_map(hotspot.look(pid, proc), target, _SECONDS, proc, addresses)
+            return hotspot_attach.perf_map(hotspot_attach.look(pid, proc), target, _SECONDS, proc, addresses)
         return _copy_written(pid, target, proc)
     except procfs.ProcessGone as exc:
         raise NoMap(perf_map_line.ENDED) from exc
     except FileNotFoundError as exc:
         raise NoMap(perf_map_line.NONE) from exc
-    except (hotspot.HotspotError, procfs.ProcfsError, OSError) as exc:
+    except (hotspot_protocol.HotspotError, procfs.ProcfsError, OSError) as exc:
         raise NoMap(str(exc)) from exc
 
 

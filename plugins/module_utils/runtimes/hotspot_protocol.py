@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""HotSpot's attach protocol, spoken from the place of the JVM and as its user (hotspot_attach.py).
+
+The protocol (HotSpot's attachListener_posix.cpp): the client makes C(/tmp/.attach_pid<pid>) and sends SIGQUIT; the JVM
+looks for that file and opens C(/tmp/.java_pid<pid>); a request is a version, a command and three arguments, each
+ended by a NUL; the answer is a line with a number, 0 for success, and then the command's output until the JVM closes.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+import time
+from typing import Any, Callable, Collection, Iterator, NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_methods, hotspot_structs
+
+_CHUNK = 1 << 16
+
+#: what makes the JVM look for a client
+Wake = Callable[[], None]
+Write = Callable[[bytes], None]
+
+
+class HotspotError(OffheapError):
+    """The JVM could not be asked, or says no. The message says why."""
+
+
+class Jvm(NamedTuple):
+    """A running HotSpot. C(own_pid) is its number in its own pid namespace; ids are the effective ones; C(catches) is
+    whether it handles SIGQUIT. One that is still starting does not, nor does one with -Xrs, which listens from the
+    start instead."""
+
+    pid: int
+    own_pid: int
+    start_ticks: int
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    catches: bool
+
+
+def jcmd(jvm: Jvm, text: str, timeout: float, wake: Wake, write: Write) -> None:
+    """Write what C(jcmd <pid> <text>) would print. Raises HotspotError and OSError, as all here do."""
+    deadline = time.monotonic() + timeout
+    with _attached(jvm, wake, deadline) as connection:
+        connection.sendall(b"1\0jcmd\0" + text.encode("utf-8") + b"\0\0\0")
+        code, _newline, rest = b"", b"", b""
+        while not _newline:
+            part = _receive(connection, deadline)
+            code, _newline, rest = (code + part).partition(b"\n")
+            if len(code) > 20 or (not part and not _newline):
+                raise HotspotError(f"not an answer: {code[:100]!r}")
+        if code.strip() != b"0":
+            while len(rest) < 1000:
+                part = _receive(connection, deadline)
+                if not part:
+                    break
+                rest += part
+            raise HotspotError(f"{text}: error {code.decode('ascii', 'replace')}: {rest.decode('utf-8', 'replace')}")
+        while True:  # the number may come alone, before the JVM has written more
+            if rest:
+                write(rest)
+            rest = _receive(connection, deadline)
+            if not rest:
+                break
+
+
+def perf_map(jvm: Jvm, timeout: float, wake: Wake, write: Write) -> None:
+    """Have the JVM write where its compiled code is, pass that on, and remove its file unless there was one before."""
+    path = f"/tmp/perf-{jvm.own_pid}.map"
+    existed = os.path.lexists(path)
+    answer: list[bytes] = []
+    try:
+        jcmd(jvm, "Compiler.perfmap", timeout, wake, answer.append)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != jvm.uid:
+            raise HotspotError(f"{path} is not a file of the JVM's user")
+        while True:
+            part = os.read(fd, _CHUNK)
+            if not part:
+                break
+            write(part)
+    except FileNotFoundError as exc:
+        raise HotspotError(f"it wrote no {path}: {b''.join(answer)[:500]!r}") from exc
+    finally:
+        if not existed:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def add_methods(memory: int, base: int, release: int, addresses: Collection[int], write: Write, seconds: float) -> None:
+    """Write the lines of methods that the JVM does not tell; C(memory) is -1 where it cannot be read."""
+    try:
+        if memory < 0:
+            raise hotspot_structs.VmError("its memory cannot be read")
+        for line in hotspot_methods.lines(memory, base, release, addresses, seconds):
+            write(line)
+    except hotspot_structs.VmError as exc:
+        write(f"# not all interpreted and inlined methods have names: {exc}\n".encode("utf-8", "replace"))
+
+
+def _receive(connection: socket.socket, deadline: float) -> bytes:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise HotspotError("no answer in time")
+    connection.settimeout(left)
+    try:
+        return connection.recv(_CHUNK)
+    except socket.timeout as exc:
+        raise HotspotError("no answer in time") from exc
+
+
+def _connect(jvm: Jvm, deadline: float) -> socket.socket | None:
+    """A connection to the JVM's attach socket; None when it has not opened one."""
+    path = f"/tmp/.java_pid{jvm.own_pid}"
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != jvm.uid:
+        raise HotspotError(f"{path} is not a socket of the JVM's user")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(max(0.1, deadline - time.monotonic()))
+        connection.connect(path)
+        peer: tuple[Any, ...] = struct.unpack(
+            "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        )
+        if peer[0] != jvm.pid:
+            raise HotspotError(f"{path} is not the JVM's: process {peer[0]} listens there")
+    except (ConnectionRefusedError, FileNotFoundError):
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def _attached(jvm: Jvm, wake: Wake, deadline: float) -> Iterator[socket.socket]:
+    connection = _connect(jvm, deadline)
+    if connection is None and not jvm.catches:
+        raise HotspotError("it has no attach socket and does not catch SIGQUIT: it may still be starting")
+    if connection is None:
+        trigger = f"/tmp/.attach_pid{jvm.own_pid}"
+        try:
+            os.close(os.open(trigger, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            created = True
+        except FileExistsError:  # another client is at it
+            created = False
+            if os.lstat(trigger).st_uid != jvm.uid:
+                raise HotspotError(f"{trigger} belongs to another user") from None
+        try:
+            wake()
+            while connection is None:
+                if time.monotonic() >= deadline:
+                    raise HotspotError("it does not open its attach socket")
+                time.sleep(0.05)
+                connection = _connect(jvm, deadline)
+        finally:
+            if created:
+                with contextlib.suppress(OSError):
+                    os.unlink(trigger)
+    try:
+        yield connection
+    finally:
+        connection.close()
