@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -33,15 +34,19 @@ def _make_importable() -> None:
 
 _make_importable()
 
-from ansible_collections.offheap.profiler.console import collect as collecting
 from ansible_collections.offheap.profiler.console import screen, target
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.byte_size import as_text
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import Collected, Wanted
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import collect as collect_from
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import Session
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.stream import SessionTransport
 
 _ARCHIVE = "offheap/archive"
+_MOST_CAPTURES = 5000
 
 
 @on_hosts
@@ -160,21 +165,21 @@ def dump(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE, rows: int = 15) 
 
         fab -H app1 dump --unit frontend
     """
-    store = collecting.open_archive(Path(archive))
+    store = _archive(archive)
 
     def work(host: target.Target, session: Session, steps: screen.Steps) -> Any:
         done = session.ask("control", 120.0, unit=unit, parameters={"command": "dump"})
         names = {Path(str(one["path"])).name for one in done["dumps"]}
-        brought = collecting.collect(host, session, store, [unit], steps.came)
-        return [capture for capture in brought.captures if capture.facts.dump.name in names]
+        brought = _collected(host, session, steps, store, [unit])
+        return [facts for facts in brought.captures if facts.dump.name in names]
 
     outcomes, failed = hosts.ask("dumping", work)
     captures = [capture for outcome in outcomes for capture in outcome.result or []]
     if hosts.show.as_json:
-        hosts.show.json([{"host": one.host, "unit": one.unit, "capture": str(one.path)} for one in captures])
+        hosts.show.json([{"host": one.host, "unit": one.unit, "capture": str(store.place(one))} for one in captures])
         return failed
     for capture in captures:
-        sys.stdout.write(_top(capture.path, int(rows), False, "", hosts.show))
+        sys.stdout.write(_top(store.place(capture), int(rows), False, "", hosts.show))
     return failed
 
 
@@ -186,21 +191,21 @@ def collect(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE) -> int:
 
         fab -i inventory collect                     as: fab collect -i inventory
     """
-    store = collecting.open_archive(Path(archive))
-    wanted = [unit] if unit else []
+    store = _archive(archive)
+    units = [unit] if unit else []
     outcomes, failed = hosts.ask(
-        "collecting", lambda host, session, steps: collecting.collect(host, session, store, wanted, steps.came)
+        "collecting", lambda host, session, steps: _collected(host, session, steps, store, units)
     )
     brought = [(outcome.target.name, outcome.result) for outcome in outcomes if outcome.result is not None]
     for host, one in brought:
-        for problem in one.problems:
-            hosts.show.say(f"{host}: {printable(problem)}", "yellow")
+        for warning in one.warnings:
+            hosts.show.say(f"{host}: {printable(warning)}", "yellow")
     if hosts.show.as_json:
         hosts.show.json(
             [
                 {
                     "host": host,
-                    "captures": [str(capture.path) for capture in one.captures],
+                    "captures": [str(store.place(facts)) for facts in one.captures],
                     "images": one.images,
                     "transferred": one.transferred,
                 }
@@ -211,11 +216,27 @@ def collect(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE) -> int:
     rows = [
         (host, printable(name), str(count), as_text(one.transferred) if first else "")
         for host, one in brought
-        for first, (name, count) in _first(one.units.items() or [("nothing new", 0)])
+        for first, (name, count) in _first(
+            Counter(facts.unit for facts in one.captures).items() or [("nothing new", 0)]
+        )
     ]
     if rows:
         hosts.show.table(("HOST", "UNIT", "CAPTURES", "NETWORK"), rows, (2, 3))
     return failed
+
+
+def _archive(path: str) -> Archive:
+    """The archive, made where there is none. Raises ArchiveError."""
+    return Archive.create(Path.cwd() / Path(path).expanduser())
+
+
+def _collected(
+    host: target.Target, session: Session, steps: screen.Steps, store: Archive, units: list[str]
+) -> Collected:
+    """What is new on a host. Raises CollectError."""
+    wanted = Wanted(host.name)
+    transport = SessionTransport(session, units, wanted.max_dump, _MOST_CAPTURES, came=steps.came)
+    return collect_from(transport, store, wanted)
 
 
 def _first(items: Any) -> Iterator[tuple[bool, Any]]:

@@ -20,6 +20,7 @@ import paramiko
 from fabric import Config, Connection
 from paramiko.ssh_exception import NoValidConnectionsError
 
+from ..plugins.plugin_utils.base.errors import ControllerError
 from ..plugins.plugin_utils.fetch.host_session import ProcessStream, Session, Stream, command
 from .channel import ChannelStream
 from .target import Settings, Target, TargetError, settings
@@ -33,7 +34,7 @@ _PHASE = 30.0
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-class ConnectError(Exception):
+class ConnectError(ControllerError):
     """A host cannot be reached, or is not who it was, or does not let us in. The message says which and what to do."""
 
 

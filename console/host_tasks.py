@@ -18,7 +18,7 @@ from invoke.parser.argument import Argument
 
 from ..plugins.module_utils.formats.errors import OffheapError
 from ..plugins.plugin_utils.fetch.host_session import Session
-from . import fleet, inventory, screen, target
+from . import each_host, inventory, screen, target
 from .connect import Connector
 
 _FLEET_HELP = {
@@ -59,8 +59,8 @@ class Hosts:
         self._options = options
 
     def ask(
-        self, what: str, work: Callable[[target.Target, Session, screen.Steps], fleet.Result]
-    ) -> tuple[list[fleet.Outcome[fleet.Result]], int]:
+        self, what: str, work: Callable[[target.Target, Session, screen.Steps], each_host.Result]
+    ) -> tuple[list[each_host.Outcome[each_host.Result]], int]:
         """Do the work on all of them. Returns what came of each, by name, and how many failed, which has been said."""
         outcomes = []
         options = self._options
@@ -69,7 +69,7 @@ class Hosts:
             self.show.progress(what, len(self.targets)) as steps,
         ):
             bound = functools.partial(_bound, work, steps)
-            for outcome in fleet.run(self.targets, connector, bound, int(options["at_once"])):
+            for outcome in each_host.run(self.targets, connector, bound, int(options["at_once"])):
                 outcomes.append(outcome)
                 steps.done()
         outcomes.sort(key=lambda outcome: outcome.target.name)
@@ -77,8 +77,8 @@ class Hosts:
 
 
 def _bound(
-    work: Callable[..., fleet.Result], steps: screen.Steps, host: target.Target, session: Session
-) -> fleet.Result:
+    work: Callable[..., each_host.Result], steps: screen.Steps, host: target.Target, session: Session
+) -> each_host.Result:
     return work(host, session, steps)
 
 
@@ -100,7 +100,7 @@ def on_hosts(body: Callable[..., int]) -> Any:
                 raise target.TargetError("name the service with --unit, such as --unit frontend")
             hosts = Hosts(_targets(ways["inventory"], ways["limit"]), show, ways)
             failed = body(hosts, **options)
-        except (target.TargetError, OffheapError) as error:
+        except OffheapError as error:
             raise Exit(f"{error}", 2) from error
         if failed:
             raise Exit(code=1)

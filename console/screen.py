@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..plugins.plugin_utils.base.byte_size import as_text
-from .fleet import Outcome
+from .each_host import Outcome
 from .target import Target
 
 if TYPE_CHECKING:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 from fabric.connection import derive_shorthand
 
+from ..plugins.plugin_utils.base.errors import ControllerError
 
-class TargetError(Exception):
+
+class TargetError(ControllerError):
     """A host, an inventory or OpenSSH's settings for them make no sense. The message says which."""
 
 

@@ -21,13 +21,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from ...module_utils.formats import wire
+from ...module_utils.formats import limits, wire
 from ..base.errors import ControllerError
 
 PACKAGE = "ansible_collections.offheap.profiler.plugins.module_utils"
 _MODULE_UTILS = Path(__file__).resolve().parents[2] / "module_utils"
-#: listings of thousands of dumps
-_MAX_ANSWER = 64 << 20
 #: what a shell or sudo may say before our own code speaks
 _MAX_GREETING = 64 << 10
 _BOOTSTRAP = """
@@ -189,7 +187,7 @@ class Session:
         try:
             wire.write_message(self._stream.send, {"ask": what, **request})
             while True:
-                frame = wire.read(self._exactly, _MAX_ANSWER)
+                frame = wire.read(self._exactly, limits.LARGEST_MESSAGE)
                 if frame is None:
                     raise SessionError("the host ended the session")
                 if frame.message is not None:

@@ -145,6 +145,14 @@ def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int,
     return listing
 
 
+def read_marked(data: dict[str, Any]) -> tuple[int, list[str]]:
+    """Check what marking has answered: (number of dumps out of the way, problems). Raises TransferError."""
+    try:
+        return _count(data["collected"]), [_text(problem) for problem in _a_list(data, "problems")]
+    except (KeyError, TypeError, ValueError) as exc:
+        raise TransferError(f"the host did not say what it has marked: {type(exc).__name__}: {exc}") from exc
+
+
 def _a_list(data: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(data[key], list):
         raise ValueError(f"{key} is not a list")

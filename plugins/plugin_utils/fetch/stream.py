@@ -8,6 +8,7 @@ Nothing of a batch is written to the host's disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils.formats import limits
@@ -22,39 +23,47 @@ from .unpack_tar import TransferError
 _PATIENCE = 300.0
 
 
-def find(session: Session, units: Sequence[str], max_dump: int, max_captures: int, ask_jvms: bool) -> dict[str, Any]:
-    """The host's listing, for fetch_plan.read_listing. Raises HostError, SessionError."""
-    options = {"units": list(units), "max_dump": max_dump, "max_captures": max_captures}
-    return session.ask("find", _PATIENCE, options=options, ask_jvms=ask_jvms)
+@dataclass(frozen=True)
+class SessionTransport:
+    """A transport for collect.py. C(ask_jvms) also looks at each JVM's own memory; C(delete) removes what is safe.
 
-
-def bring(
-    session: Session, archive: Archive, batch: Batch, came: Callable[[int], None] = lambda _bytes: None
-) -> tuple[Packed, Ingested]:
-    """Stream a batch, verify it and store it; C(came) is told how many further bytes have come.
-
-    Raises ArchiveError, HostError, SessionError, TransferError.
+    C(came) is told how many further bytes have come. What fails raises HostError or SessionError.
     """
-    unpack_tar.check_room(archive.root, 2 * batch.size)
-    limit = ingest.most_packed({**dict.fromkeys(batch.made(), limits.LARGEST_PERF_MAP), **batch.sizes()})
-    taken = 0
-    with archive.incoming() as aside:
-        file = aside / "transfer.tar.gz"
-        with file.open("xb") as output:
 
-            def take(block: bytes) -> None:
-                nonlocal taken
-                taken += len(block)
-                if taken > limit:
-                    raise TransferError(f"the host sends more than the {limit} bytes that its dumps can be packed into")
-                output.write(block)
-                came(len(block))
+    session: Session
+    units: Sequence[str]
+    max_dump: int
+    max_captures: int
+    ask_jvms: bool = True
+    delete: bool = False
+    came: Callable[[int], None] = lambda _bytes: None
 
-            answer = session.ask("stream", _PATIENCE, take, request=batch.request())
-        packed = ingest.read_packed(answer, batch)
-        return packed, ingest.ingest(archive, batch, packed, file, aside)
+    def find(self) -> dict[str, Any]:
+        options = {"units": list(self.units), "max_dump": self.max_dump, "max_captures": self.max_captures}
+        return self.session.ask("find", _PATIENCE, options=options, ask_jvms=self.ask_jvms)
 
+    def bring(self, archive: Archive, batch: Batch) -> tuple[Packed, Ingested]:
+        """Stream the batch, verify it and store it. Raises ArchiveError and TransferError too."""
+        unpack_tar.check_room(archive.root, 2 * batch.size)
+        limit = ingest.most_packed({**dict.fromkeys(batch.made(), limits.LARGEST_PERF_MAP), **batch.sizes()})
+        taken = 0
+        with archive.incoming() as aside:
+            file = aside / "transfer.tar.gz"
+            with file.open("xb") as output:
 
-def mark(session: Session, safe: Sequence[Found], delete: bool) -> dict[str, Any]:
-    """Take the dumps that are safe now out of the way; the host's answer. Raises HostError, SessionError."""
-    return session.ask("mark", dumps=[found.mark() for found in safe], delete=delete)
+                def take(block: bytes) -> None:
+                    nonlocal taken
+                    taken += len(block)
+                    if taken > limit:
+                        raise TransferError(
+                            f"the host sends more than the {limit} bytes that its dumps can be packed into"
+                        )
+                    output.write(block)
+                    self.came(len(block))
+
+                answer = self.session.ask("stream", _PATIENCE, take, request=batch.request())
+            packed = ingest.read_packed(answer, batch)
+            return packed, ingest.ingest(archive, batch, packed, file, aside)
+
+    def mark(self, safe: Sequence[Found]) -> dict[str, Any]:
+        return self.session.ask("mark", dumps=[found.mark() for found in safe], delete=self.delete)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The pure parts of the controller's half; all of it runs in tests/integration/test_collect.py."""
+"""The controller's half without a host; with hosts it runs in tests/integration/test_collect.py."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import resource
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.playbook.play_context import PlayContext
+from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import heap_fetch as action
-from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ingest
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ansible_ssh, ingest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.unpack_tar import TransferError
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 
 
 def test_a_target_cannot_send_more_than_it_has_announced(tmp_path: Path) -> None:
@@ -47,11 +51,8 @@ class Connection:
             raise self._outcome
 
 
-def plugin(connection: Connection) -> Any:
-    made: Any = action.ActionModule.__new__(action.ActionModule)
-    made._connection = connection
-    made._staging = Shell.tmpdir
-    return made
+def transport(connection: Connection, answer: dict[str, Any] | None = None) -> action.ModuleTransport:
+    return action.ModuleTransport(lambda _step, _request: answer or {}, connection, Shell.tmpdir)
 
 
 PACKED = ingest.Packed(size=100, sha256="0" * 64, members={}, skipped={})
@@ -60,12 +61,63 @@ PACKED = ingest.Packed(size=100, sha256="0" * 64, members={}, skipped={})
 def test_the_file_is_fetched_from_where_we_wanted_it(tmp_path: Path) -> None:
     connection = Connection()
     with pytest.raises(TransferError, match="did not arrive"):
-        plugin(connection)._get(PACKED, tmp_path / "file")
+        transport(connection)._get(PACKED, tmp_path / "file")
     assert connection.fetched == ["/home/deploy/.ansible/tmp/ansible-tmp-1/offheap-captures.tar.gz"]
 
 
 def test_a_failed_fetch(tmp_path: Path) -> None:
     with pytest.raises(TransferError, match=r"cannot fetch .*: sftp said no"):
-        plugin(Connection(AnsibleError("sftp said no")))._get(PACKED, tmp_path / "file")
+        transport(Connection(AnsibleError("sftp said no")))._get(PACKED, tmp_path / "file")
     with pytest.raises(AnsibleConnectionFailure):
-        plugin(Connection(AnsibleConnectionFailure("gone")))._get(PACKED, tmp_path / "file")
+        transport(Connection(AnsibleConnectionFailure("gone")))._get(PACKED, tmp_path / "file")
+
+
+def test_a_step_that_fails_on_the_host() -> None:
+    with pytest.raises(TransferError, match="no such spool"):
+        transport(Connection(), {"failed": True, "msg": "no such spool"}).find()
+
+
+def run(archive: Path, listing: dict[str, Any], check: bool = False) -> dict[str, Any]:
+    """The task's result where the host sends this listing by the module, and fails at everything else."""
+    task = Task()
+    task.action, task.args = "offheap.profiler.heap_fetch", {"archive": str(archive)}
+    task.check_mode, task.diff = check, False
+    plugin: Any = action.ActionModule(
+        task=task,
+        connection=MagicMock(transport="local"),
+        play_context=PlayContext(),
+        loader=MagicMock(),
+        templar=MagicMock(),
+        shared_loader_obj=MagicMock(),
+    )
+    failed = {"failed": True, "msg": "the disk is full"}
+    plugin._execute_module = lambda module_args, **_rest: listing if module_args["step"] == "list" else failed
+    result: dict[str, Any] = plugin.run(task_vars={"inventory_hostname": "app1"})
+    return result
+
+
+def test_check_mode_says_what_would_come(tmp_path: Path) -> None:
+    result = run(tmp_path / "archive", capture_samples.listing(b"one", b"second"), check=True)
+    assert result["summary"] == "app1: would bring 2 captures of frontend.service, 109 B, 1 images"
+    assert [capture["name"] for capture in result["captures"]] == ["jeprof.12.0.i0.heap", "jeprof.12.1.i1.heap"]
+    assert (result["changed"], result["streamed"], result["collected"], result["writing"]) == (True, False, 2, [])
+    assert result["missing_images"] == [{"path": "/opt/gone.so", "reason": "replaced"}]
+    assert result["warnings"][0].startswith("app1: 1 files of processes that ended")
+    assert not (tmp_path / "archive").exists()
+
+
+def test_a_failure_on_the_host_is_the_tasks(tmp_path: Path) -> None:
+    result = run(tmp_path / "archive", capture_samples.listing(b"one"))
+    assert (result["failed"], result["msg"], result["changed"]) == (True, "the disk is full", False)
+    assert "summary" not in result
+    (tmp_path / "archive" / "archive.json").write_text("{")
+    assert "cannot read" in run(tmp_path / "archive", {})["msg"]
+
+
+def test_a_host_that_cannot_be_reached_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(*_arguments: object) -> None:
+        raise ansible_ssh.Unreachable("No route to host")
+
+    monkeypatch.setattr(ansible_ssh, "session", nobody)
+    with pytest.raises(AnsibleConnectionFailure, match="No route to host"):
+        run(tmp_path / "archive", {})

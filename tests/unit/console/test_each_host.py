@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from ansible_collections.offheap.profiler.console import fleet
+from ansible_collections.offheap.profiler.console import each_host
 from ansible_collections.offheap.profiler.console.connect import ConnectError, Connector
 from ansible_collections.offheap.profiler.console.target import Target
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import HostError, Session
@@ -53,7 +53,7 @@ def test_each_host_once_and_no_more_at_once_than_allowed() -> None:
         barrier.wait()
         return target.name
 
-    outcomes = list(fleet.run(hosts(12), cast(Connector, connections), work, at_once=4))
+    outcomes = list(each_host.run(hosts(12), cast(Connector, connections), work, at_once=4))
     assert sorted(str(outcome.result) for outcome in outcomes) == sorted(target.name for target in hosts(12))
     assert connections.most == 4
 
@@ -65,7 +65,9 @@ def test_failures_are_told_and_stop_nobody() -> None:
         return "done"
 
     targets = [*hosts(3), Target("dead", "x")]
-    outcomes = {outcome.target.name: outcome for outcome in fleet.run(targets, cast(Connector, Connections()), work)}
+    outcomes = {
+        outcome.target.name: outcome for outcome in each_host.run(targets, cast(Connector, Connections()), work)
+    }
     assert {name: outcome.error for name, outcome in outcomes.items()} == {
         "host0": "", "host1": "no such unit", "host2": "", "dead": "nothing listens"
     }  # fmt: skip
@@ -76,4 +78,4 @@ def test_a_fault_of_our_own_is_not_hidden() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(fleet.run(hosts(2), cast(Connector, Connections()), work))
+        list(each_host.run(hosts(2), cast(Connector, Connections()), work))

@@ -9,15 +9,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..plugins.plugin_utils.archive.archive import ArchiveError
-from ..plugins.plugin_utils.fetch.host_session import HostError, Session, SessionError
-from ..plugins.plugin_utils.fetch.unpack_tar import TransferError
-from .connect import ConnectError, Connector
-from .target import Target, TargetError
+from ..plugins.module_utils.formats.errors import OffheapError
+from ..plugins.plugin_utils.fetch.host_session import Session
+from .connect import Connector
+from .target import Target
 
 #: hosts at once; beyond it the controller's own processor is what they wait for
 AT_ONCE = 32
-_FAILURES = (ArchiveError, ConnectError, HostError, SessionError, TargetError, TransferError)
 
 Result = TypeVar("Result")
 
@@ -40,7 +38,7 @@ def run(
         try:
             with connector.session(target) as session:
                 return Outcome(target, work(target, session))
-        except _FAILURES as error:
+        except OffheapError as error:
             return Outcome(target, None, str(error))
 
     pool = ThreadPoolExecutor(max_workers=max(1, min(at_once, len(targets))))

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.errors import AnsibleConnectionFailure
 
-from ansible_collections.offheap.profiler.plugins.action import heap_fetch as action
-from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import PasswordRefused
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ansible_ssh
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import PasswordRefused, Session
 
 SUDO = {"become_exe": "sudo", "become_flags": "-H -S -n", "become_user": "root", "become_pass": "geheim"}
 
@@ -51,12 +51,18 @@ class Connection(Options):
         return ["sh", "-c", self.script, "sh", command]
 
 
+def begun(connection: Any) -> Session:
+    found = ansible_ssh.session(connection, sys.executable)
+    assert found is not None
+    return found
+
+
 def absent(connection: Any, python: str = sys.executable) -> bool:
-    with action._session(connection, python) as session:
+    with ansible_ssh.session(connection, python) or nullcontext() as session:
         return session is None
 
 
-def answers(session: Any) -> bool:
+def answers(session: Session) -> bool:
     """Asks what any machine can answer, whether anything on it was ever profiled or not."""
     options = {"units": ["nosuchunit"], "max_dump": 1, "max_captures": 1}
     return bool(session.ask("find", options=options, ask_jvms=False)["absent"] == ["nosuchunit.service"])
@@ -68,8 +74,8 @@ def test_a_session_whatever_ssh_says_beside_it(tmp_path: Path) -> None:
     os.mkfifo(wanted)
     os.mkfifo(made)
     talkative = f"(read -r _ < {wanted}; echo client_loop: noise >&2; echo > {made}) & "
-    with action._session(Connection(talkative + 'exec sh -c "$1"'), sys.executable) as session:
-        assert session is not None and answers(session)
+    with begun(Connection(talkative + 'exec sh -c "$1"')) as session:
+        assert answers(session)
         wanted.write_text("now\n")
         assert made.read_text() == "\n"
         assert answers(session)
@@ -80,8 +86,8 @@ def test_sudo_is_given_its_password() -> None:
     sudo = 'sudo() { printf %s "$3" >&2; read -r word; shift 6; [ "$word" = geheim ] && "$@"; }; eval "$1"'
     connection = Connection(sudo)
     connection.become = Become(**SUDO)
-    with action._session(connection, sys.executable) as session:
-        assert session is not None
+    with begun(connection):
+        pass
     asking = Connection('printf %s "${1#*-p }" | cut -d" " -f1 | tr -d "\\n"; read -r word; ' * 2)
     asking.become = Become(**SUDO)
     with pytest.raises(PasswordRefused):
@@ -106,7 +112,7 @@ def test_what_else_is_left_to_the_modules() -> None:
 
 
 def test_a_host_that_cannot_be_reached() -> None:
-    with pytest.raises(AnsibleConnectionFailure, match="via ssh: No route to host"):
+    with pytest.raises(ansible_ssh.Unreachable, match="via ssh: No route to host"):
         absent(Connection("echo 'No route to host' >&2; exit 255"))
     assert absent(Connection("exit 255", reconnection_retries="3")), "Ansible tries again"
 
@@ -122,18 +128,18 @@ def test_a_host_that_cannot_be_reached() -> None:
 )
 def test_a_connection_is_kept_alive_unless_the_user_has_said_how(options: dict[str, str | None], common: str) -> None:
     connection = Connection(**options)
-    action._prepare(connection)
+    ansible_ssh.prepare(connection)
     assert connection.options.get("ssh_common_args") == common
 
 
 def test_what_is_packed_is_not_compressed_again() -> None:
     connection = Connection(ssh_args="-C -o ControlMaster=auto -o 'ProxyCommand=nc %h'")
-    action._prepare(connection)
+    ansible_ssh.prepare(connection)
     assert connection.options["ssh_args"] == "-o ControlMaster=auto -o 'ProxyCommand=nc %h'"
 
 
 def test_other_connections_are_left_as_they_are() -> None:
     connection = Connection(ssh_args="-C")
     connection.transport = "local"
-    action._prepare(connection)
+    ansible_ssh.prepare(connection)
     assert connection.options["ssh_args"] == "-C" and "ssh_common_args" not in connection.options
