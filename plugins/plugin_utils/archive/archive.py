@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The controller's directory of captures and images.
 
-    <archive>/archive.json                                                       {"format": 2}
+    <archive>/archive.json                                                       {"format": 3}
     <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/
         capture.json, dump.heap.zst, perf.map.gz (where there is one); "removed" alone where it was
         samples.parquet, once somebody has needed it (sample_files.py)
@@ -28,14 +28,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...module_utils.formats import dump_name
-from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError, KnownImage, is_build_id
+from ...module_utils.formats.capture_facts import (
+    HEAD,
+    CaptureFacts,
+    CaptureFactsError,
+    KnownImage,
+    SamplingFacts,
+    is_build_id,
+    sampling_of,
+)
 from ..base import libraries
 from ..base.durable import compress, lock, make_directory, rename_directory, sync, write
 from ..base.errors import ControllerError
 
 zstandard = libraries.optional("zstandard")
 
-FORMAT = 2
+FORMAT = 3
+#: formats that can be read and written to; the first new capture makes the archive one of this version's format
+READABLE = (2, FORMAT)
+INDEX = "archive.json"
 DUMP = "dump.heap.zst"
 #: all that is left of a capture that was removed, so that it is not brought again
 REMOVED = "removed"
@@ -102,53 +113,69 @@ def directory_name(text: str) -> str:
     return encoded
 
 
+def format_of(found: object, place: str) -> int:
+    """The format that an archive's index says. Raises ArchiveError for one that this version does not know."""
+    number = found.get("format") if isinstance(found, dict) else None
+    if number not in READABLE:
+        raise ArchiveError(
+            f"{place} is not of format {FORMAT} or {READABLE[0]}, those that this version of the collection knows; use"
+            " the version that made the archive, or collect into a new directory"
+        )
+    return int(number)
+
+
+def index() -> bytes:
+    """The content of a new archive's index."""
+    return json.dumps({"format": FORMAT}).encode() + b"\n"
+
+
 class Archive:
     """An archive that exists. Made by C(create) or C(open)."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, format_there: int = FORMAT) -> None:
         self.root = root
+        self._format = format_there
         self._incoming = root / ".incoming"
 
     @classmethod
     def open(cls, root: Path) -> Archive:
         """Raises ArchiveError when there is no archive, or one of another format."""
-        index = root / "archive.json"
+        place = root / INDEX
         try:
-            found = json.loads(index.read_text(encoding="utf-8"))
+            found = json.loads(place.read_text(encoding="utf-8"))
         except FileNotFoundError as exc:
             raise ArchiveError(
                 f"there is no archive in {root}: collect_profiles (the module heap_fetch, or fab collect) makes it; if"
                 " it lies elsewhere, say so with offheap_archive"
             ) from exc
         except (OSError, ValueError) as exc:
-            raise ArchiveError(f"cannot read {index}: {exc}") from exc
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise ArchiveError(
-                f"{index} is not of format {FORMAT}, the one that this version of the collection knows; use the version"
-                " that made the archive, or collect into a new directory"
-            )
-        return cls(root)
+            raise ArchiveError(f"cannot read {place}: {exc}") from exc
+        return cls(root, format_of(found, str(place)))
 
     @classmethod
     def create(cls, root: Path) -> Archive:
         """Open the archive, and make it first where there is none. A directory that holds other things is refused."""
-        if (root / "archive.json").exists():
+        if (root / INDEX).exists():
             return cls.open(root)
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             strange = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
-            if strange and not (root / "archive.json").exists():
+            if strange and not (root / INDEX).exists():
                 raise ArchiveError(
                     f"{root} is no archive and not empty (it holds {strange[0]}); name another directory"
                 )
             archive = cls(root)
             with archive.incoming() as aside:
-                write(aside / "archive.json", json.dumps({"format": FORMAT}).encode() + b"\n")
-                os.rename(aside / "archive.json", root / "archive.json")
-            sync(root)
+                archive._write_index(aside)
         except OSError as exc:
             raise ArchiveError(f"cannot make the archive {root}: {exc}") from exc
         return archive
+
+    def _write_index(self, aside: Path) -> None:
+        write(aside / INDEX, index())
+        os.rename(aside / INDEX, self.root / INDEX)
+        sync(self.root)
+        self._format = FORMAT
 
     @property
     def symcaches(self) -> Path:
@@ -248,6 +275,9 @@ class Archive:
         Each is there when it is whole, and when all are returned no power failure takes them back. What was removed
         from the archive comes back. C(aside) is a directory of C(incoming) that nothing else was brought in from.
         """
+        if self._format < FORMAT:  # a reader that does not know what is to come shall refuse, not misread it
+            with _failing(f"cannot write {self.root / INDEX}"):
+                self._write_index(aside)
         found = [
             self._add(one, self.place(one.facts), aside / f"capture-{number}") for number, one in enumerate(arrived)
         ]
@@ -332,15 +362,23 @@ class DumpWriter:
         compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
         self._stream = compressor.stream_writer(self._file, size=size)
         self._digest = hashlib.sha256()
+        self._head = b""
 
     def write(self, block: bytes) -> None:
         self._digest.update(block)
+        if len(self._head) < HEAD:
+            self._head += block[: HEAD - len(self._head)]
         self._stream.write(block)
 
     @property
     def sha256(self) -> str:
         """Of what was written, in hex."""
         return self._digest.hexdigest()
+
+    @property
+    def sampling(self) -> SamplingFacts:
+        """What the dump says of it in its first line."""
+        return sampling_of(self._head)
 
     def __enter__(self) -> DumpWriter:
         return self

@@ -28,11 +28,11 @@ from ..columns import sample_cache
 from ..columns.parquet import NAME as SAMPLES
 from ..columns.parquet import SamplesError
 from ..readers.heap_v2 import HeapFormatError
-from .archive import DUMP, FORMAT, PERF_MAP, Archive, ArchiveError, Capture
+from .archive import DUMP, FORMAT, INDEX, PERF_MAP, Archive, ArchiveError, Capture, format_of, index
 
 fsspec = libraries.optional("fsspec")
 
-_INDEX, _FACTS = "archive.json", "capture.json"
+_FACTS = "capture.json"
 _PIECE = 1 << 20
 
 
@@ -49,6 +49,7 @@ class Remote:
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self.url = url
+        self._format = FORMAT
         try:
             self._files, self._root = fsspec.core.url_to_fs(url, **options)
             found = self._files.find(self._root) if self._files.exists(self._root) else []
@@ -77,6 +78,9 @@ class Remote:
 
     def _put_capture(self, archive: Archive, capture: Capture, place: str) -> None:
         """With its samples, since nobody makes them there."""
+        if self._format < FORMAT:
+            self._pipe(INDEX, index())
+            self._format = FORMAT
         with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
             kept = os.access(archive.root, os.W_OK)
             files = {path.name: path for path in capture.path.iterdir()}
@@ -109,17 +113,16 @@ class Remote:
         return copied
 
     def _check_index(self, make: bool) -> None:
-        if _INDEX in self._paths:
+        if INDEX in self._paths:
             try:
-                found = json.loads(self._read(_INDEX, 1 << 16))
+                found = json.loads(self._read(INDEX, 1 << 16))
             except ValueError as error:
-                raise ArchiveError(f"{self.url}/{_INDEX} is no JSON: {error}") from error
-            if not isinstance(found, dict) or found.get("format") != FORMAT:
-                raise ArchiveError(f"{self.url} is not an archive of format {FORMAT}")
+                raise ArchiveError(f"{self.url}/{INDEX} is no JSON: {error}") from error
+            self._format = format_of(found, f"{self.url}/{INDEX}")
         elif self._paths:
             raise ArchiveError(f"{self.url} is no archive and not empty; name another place")
         elif make:
-            self._pipe(_INDEX, json.dumps({"format": FORMAT}).encode() + b"\n")
+            self._pipe(INDEX, index())
 
     def _facts(self, archive: Archive, place: str) -> CaptureFacts:
         facts = CaptureFacts.from_json(json.loads(self._read(f"{place}/{_FACTS}", limits.LARGEST_FACTS)))

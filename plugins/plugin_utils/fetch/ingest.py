@@ -110,7 +110,8 @@ def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Pa
         if unpacked.dumps[member].sha256 != found.facts.dump.sha256:
             result.problems.append(f"{_title(batch, member)} changed between listing and packing; left on the host")
             continue
-        arrived.append(_arrived(batch, packed, found, files[member], files))
+        facts = replace(found.facts, sampling=unpacked.dumps[member].sampling)
+        arrived.append(_arrived(batch, packed, found, Arrived(facts, files[member]), files))
         result.safe.append(found)
     result.captures = archive.add_captures(arrived, aside)
     return result
@@ -136,15 +137,15 @@ class _Unpacked:
         return self.dumps[member]
 
 
-def _arrived(batch: Batch, packed: Packed, found: Found, dump: Path, files: dict[str, Path]) -> Arrived:
+def _arrived(batch: Batch, packed: Packed, found: Found, alone: Arrived, files: dict[str, Path]) -> Arrived:
     """A dump with its perf map, or with the reason why there is none."""
     member = next((member for member, dump_of in batch.maps.items() if dump_of is found), None)
     if member is None:
-        return Arrived(found.facts, dump)
+        return alone
     told: dict[str, str] = {"source": "beside" if found.map_identity else "process"}
     if member in packed.skipped:
         told = {"problem": printable(packed.skipped[member])}
-    return Arrived(replace(found.facts, perf_map=told), dump, files.get(member))
+    return Arrived(replace(alone.facts, perf_map=told), alone.dump, files.get(member))
 
 
 def _build_id(file: Path) -> str | None:

@@ -71,7 +71,10 @@ def facts(
 ) -> CaptureFacts:
     build_id = _image().build_id
     written = {
-        "format": 1,
+        "format": 2,
+        "source": "jemalloc",
+        "measure": "live",
+        "sampling": {"scheme": "poisson", "interval": INTERVAL},
         "host": host,
         "unit": unit,
         "dump": {

@@ -127,7 +127,7 @@ def test_other_places_are_refused(archive: Archive, tmp_path: Path) -> None:
     with pytest.raises(AnsibleActionFail, match="no archive and not empty"):
         _run(archive.root, f"file://{tmp_path}/home", "push")
     (tmp_path / "home" / "archive.json").write_text('{"format": 1}')
-    with pytest.raises(AnsibleActionFail, match="not an archive of format 2"):
+    with pytest.raises(AnsibleActionFail, match="is not of format 3 or 2"):
         _run(archive.root, f"file://{tmp_path}/home", "pull")
     with pytest.raises(AnsibleActionFail, match="cannot be read"):
         _run(archive.root, "nosuch://place", "push")

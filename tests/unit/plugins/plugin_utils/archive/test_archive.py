@@ -60,7 +60,7 @@ def test_layout(archive: Archive, tmp_path: Path) -> None:
         f"{place}/dump.heap.zst",
         f"images/{BUILD_ID}/libz.so.1.2.13",
     ]
-    assert json.loads((archive.root / "archive.json").read_text()) == {"format": 2}
+    assert json.loads((archive.root / "archive.json").read_text()) == {"format": 3}
     assert json.loads((archive.root / place / "capture.json").read_text()) == capture_samples.written()
     assert zstandard.decompress(capture.dump.read_bytes()) == b"dump"
     assert dump_file(tmp_path).exists(), "a file from outside is copied"
@@ -200,9 +200,9 @@ def test_opening(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="there is no archive"):
         Archive.open(tmp_path)
     (tmp_path / "archive.json").write_text('{"format": 1}')
-    with pytest.raises(ArchiveError, match=r"format 2.*collect into a new directory"):
+    with pytest.raises(ArchiveError, match=r"format 3 or 2.*collect into a new directory"):
         Archive.open(tmp_path)
-    with pytest.raises(ArchiveError, match="format 2"):
+    with pytest.raises(ArchiveError, match="format 3 or 2"):
         Archive.create(tmp_path)
     (tmp_path / "archive.json").write_text("{")
     with pytest.raises(ArchiveError, match="cannot read"):

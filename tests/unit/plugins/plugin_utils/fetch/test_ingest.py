@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, limits, perf_map_line
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import SamplingFacts
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack as staging
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
@@ -177,6 +178,15 @@ def test_a_transfer(archive: Archive, target: Target) -> None:
     again = target.bring(archive, target.pack())
     assert [added for _capture, added in again.captures] == [False, False, False]
     assert again.safe == result.safe, "and may be marked"
+
+
+def test_a_capture_says_how_its_dump_was_sampled(archive: Archive, tmp_path: Path) -> None:
+    target = Target(tmp_path, [b"heap_v2/4096\n  t*: 0: 0 [0: 0]\n" + b"x" * 300000, b"junk"])
+    target.bring(archive, target.pack())
+    assert [capture.facts.sampling for capture in archive.captures()] == [
+        SamplingFacts("poisson", 4096),
+        SamplingFacts("unknown", None),
+    ]
 
 
 def test_a_dump_that_is_not_what_was_listed(archive: Archive, target: Target) -> None:
