@@ -14,7 +14,7 @@ from ansible.utils.display import Display
 from ..module_utils.formats import unit_name
 from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.archive.archive import Archive
-from ..plugin_utils.base import libraries
+from ..plugin_utils.base import libraries, output_file
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.columns import sample_cache
 from ..plugin_utils.leaks import baseline, ranking
@@ -88,13 +88,8 @@ class ActionModule(ActionBase):
         """Write the baseline where one is asked for. Whether it has changed."""
         if not target:
             return False
-        path, text = from_here(target), baseline.baseline(leaks)
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            return False
-        if not self._task.check_mode:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        return True
+        content = baseline.baseline(leaks).encode("utf-8", "replace")
+        return output_file.write(from_here(target), content, force=True, check_mode=self._task.check_mode)
 
 
 def _returned(leak: Leak) -> dict[str, Any]:
