@@ -4,8 +4,9 @@
 
     parser.py [CORPUS ...] [-runs=N] [-max_total_time=SECONDS] [other options of libFuzzer]
 
-Whatever the bytes are, there is a dump or a HeapFormatError; an input that takes over ten seconds or memory out of
-proportion to its size ends the run. Python code is measured by atheris, which knows which branches an input took.
+Whatever the bytes are, there is a dump, a HeapFormatError or an UnpackError; an input that takes over ten seconds or
+memory out of proportion to its size ends the run. Python code is measured by atheris, which knows which branches an
+input took.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ def one_input(data: bytes) -> None:
         dump = heap_v2.parse(unpack.unpack(data, "fuzz", LIMIT), "fuzz")
     except heap_v2.HeapFormatError as error:
         assert error.line >= 1 and error.expected and str(error).isprintable()
+        return
+    except unpack.UnpackError as error:
+        assert str(error).isprintable()
         return
     found = profile.from_dump(dump, lambda dump: [(profile.Frame(f"{one:x}", "x"),) for one in dump.addresses])
     assert len(found.stacks) == len(found.bytes) <= len(dump.stack_ends)

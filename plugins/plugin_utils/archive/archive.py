@@ -38,6 +38,7 @@ from ...module_utils.formats.capture_facts import (
     sampling_of,
 )
 from ..base import libraries
+from ..base.directory_name import directory_name
 from ..base.durable import compress, lock, make_directory, rename_directory, sync, write
 from ..base.errors import ControllerError
 
@@ -52,8 +53,6 @@ DUMP = "dump.heap.zst"
 REMOVED = "removed"
 #: a perf map in a capture's directory, compressed with gzip
 PERF_MAP = "perf.map.gz"
-_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
-_MAX_NAME = 240
 # Level 3 takes half as long again and packs real dumps no better.
 _LEVEL = 2
 
@@ -101,16 +100,6 @@ class Arrived:
     facts: CaptureFacts
     dump: Path
     perf_map: Path | None = None
-
-
-def directory_name(text: str) -> str:
-    """A host's or a unit's name as a directory's: what is not [A-Za-z0-9._-], and a dot in front, as %XX of UTF-8."""
-    encoded = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode("utf-8", "replace"))
-    if encoded.startswith("."):
-        encoded = "%2E" + encoded[1:]
-    if not encoded or len(encoded) > _MAX_NAME:
-        raise ArchiveError(f"{text[:100]!r} cannot be the name of a directory: it is empty or too long")
-    return encoded
 
 
 def format_of(found: object, place: str) -> int:

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.formats import elf, limits
-from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
+from ...module_utils.formats.capture_facts import CaptureFacts
+from ...module_utils.formats.errors import OffheapError
 from ..base import libraries, unpack
+from ..base.errors import ControllerError
 from ..columns import sample_cache
 from ..columns.parquet import NAME as SAMPLES
 from ..columns.parquet import SamplesError
-from ..readers.heap_v2 import HeapFormatError
 from .archive import DUMP, FORMAT, INDEX, PERF_MAP, Archive, ArchiveError, Capture, format_of, index
 
 fsspec = libraries.optional("fsspec")
@@ -107,7 +108,7 @@ class Remote:
                             self._add(archive, facts, place, aside)
                         copied.captures += 1
                         wanted.update(dict.fromkeys(facts.build_ids.values()))
-                except (ArchiveError, CaptureFactsError, HeapFormatError, ValueError) as error:
+                except (OffheapError, ValueError) as error:
                     warn(f"{self.url}/{place} was left: {error}")
             copied.images = self._add_images(archive, archive.missing_images(wanted), aside, warn, dry)
         return copied
@@ -162,7 +163,7 @@ class Remote:
                 if elf.read(file).build_id != build_id:
                     raise ArchiveError("it is another build")
                 archive.add_image(build_id, posixpath.basename(names[build_id]), file)
-            except (ArchiveError, elf.ElfError) as error:
+            except (ControllerError, elf.ElfError) as error:
                 count -= 1
                 warn(f"{self.url}/{names[build_id]} was left: {error}")
         return count

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..readers.heap_v2 import HeapFormatError
 from . import libraries
+from .errors import ControllerError
 
 zstandard = libraries.optional("zstandard")
 
@@ -28,8 +28,12 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _WINDOW = 128 << 20
 
 
+class UnpackError(ControllerError):
+    """Packed data is damaged or too large. The message says which file and why."""
+
+
 def read(path: Path, limit: int) -> bytes:
-    """The file's bytes, unpacked. HeapFormatError if it is damaged or larger than ``limit`` bytes, OSError as usual."""
+    """The file's bytes, unpacked. UnpackError if it is damaged or larger than ``limit`` bytes, OSError as usual."""
     with path.open("rb") as stream:
         # What is asked for is allocated, and the file may be a thousandth of the limit, or grow meanwhile.
         packed = stream.read(min(limit, path.stat().st_size) + 1)
@@ -37,9 +41,9 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def unpack(data: bytes, name: str, limit: int) -> bytes:
-    """The content of gzip or zstd data; other data as it is. HeapFormatError as in ``read``."""
+    """The content of gzip or zstd data; other data as it is. UnpackError as in ``read``."""
     if len(data) > limit:
-        raise HeapFormatError(name, 1, f"at most {limit} bytes")
+        raise UnpackError(f"{name}: is larger than {limit} bytes")
     if data.startswith(_GZIP):
         pieces = _gunzip(data, name)
     elif data.startswith(_ZSTD):
@@ -51,7 +55,7 @@ def unpack(data: bytes, name: str, limit: int) -> bytes:
     for piece in pieces:
         content += piece
         if len(content) > bound:
-            raise HeapFormatError(name, content.count(b"\n") + 1, f"at most {bound} bytes of unpacked data")
+            raise UnpackError(f"{name}: unpacks to more than {bound} bytes")
     return bytes(content)
 
 
@@ -63,14 +67,14 @@ def _gunzip(data: bytes, name: str) -> Iterator[bytes]:
         while not unpacker.eof:
             piece = unpacker.unconsumed_tail or stream.read(_PIECE)
             if not piece:
-                raise HeapFormatError(name, 1, "the end of the gzip data (the file is cut off)")
+                raise UnpackError(f"{name}: is cut off: its gzip data has no end")
             try:
                 yield unpacker.decompress(piece, _PIECE)
             except zlib.error as error:
-                raise HeapFormatError(name, 1, f"gzip data that unpacks ({error})") from error
+                raise UnpackError(f"{name}: its gzip data is damaged: {error}") from error
         rest = unpacker.unused_data + stream.read()
     if rest.strip(b"\0"):
-        raise HeapFormatError(name, 1, "nothing after the gzip data")
+        raise UnpackError(f"{name}: something follows its gzip data")
 
 
 def _unzstd(data: bytes, name: str) -> Iterator[bytes]:
@@ -85,6 +89,6 @@ def _unzstd(data: bytes, name: str) -> Iterator[bytes]:
                 size += len(piece)
                 yield piece
         if size < promised:
-            raise HeapFormatError(name, 1, f"zstd data of {promised} bytes (the file is cut off after {size} of them)")
+            raise UnpackError(f"{name}: is cut off after {size} of {promised} bytes of its zstd data")
     except zstandard.ZstdError as error:
-        raise HeapFormatError(name, 1, f"zstd data that unpacks ({error})") from error
+        raise UnpackError(f"{name}: its zstd data is damaged: {error}") from error

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from ..archive.archive import Archive, ArchiveError, Capture
 from ..base.durable import sync
-from ..readers.heap_v2 import HeapFormatError
+from ..base.errors import ControllerError
 from . import parquet, verified_dump
 from .parquet import NAME, SamplesError
 
@@ -75,7 +75,7 @@ def _directory(capture: Capture) -> Iterator[int]:
 def _make(capture: Capture, path: Path) -> None:
     try:
         dump = verified_dump.read(capture, _LARGEST)
-    except (OSError, ArchiveError, HeapFormatError) as error:
+    except (OSError, ControllerError) as error:
         raise SamplesError(f"{capture.path} has no samples: {error}") from error
     try:
         parquet.write(path, dump, capture.facts, capture.sequence)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..base.byte_size import as_text
-from ..leaks.verdict import Suspect, per_day
+from ..base.durations import per_day
+from ..leaks.verdict import Suspect
 from ..model import stack_summary
 from ..model.profile import Frame, Kind, Profile
 from .embedding import content_hash, json_text

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..base.durations import per_day
 from ..base.errors import ControllerError
 from ..model.series import Key
 from ..model.stack_summary import render as short_path
 from .ranking import Leak
-from .verdict import per_day
 
 FORMAT = 1
 

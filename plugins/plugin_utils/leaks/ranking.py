@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import unquote
 
-from ..archive.archive import Archive, ArchiveError, Capture, directory_name
+from ..archive.archive import Archive, ArchiveError, Capture
+from ..base.directory_name import directory_name
 from ..columns.series_reader import Reader
 from ..model.profile import CONFIDENCE, Frame
 from ..model.series import Key

@@ -20,7 +20,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..base import byte_size, libraries
+from ..base import libraries
+from ..base.durations import duration, per_day
 from ..model import series
 from ..model.profile import Frame
 from ..model.series import Key, Point, Series, stack_key, without_repeats
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-__all__ = ["Answer", "Point", "Suspect", "Verdict", "duration", "judge", "judge_series", "per_day", "stack_key"]
+__all__ = ["Answer", "Point", "Suspect", "Verdict", "judge", "judge_series", "stack_key"]
 
 DAY = 86400.0
 LEAST_POINTS = 3
@@ -351,21 +352,3 @@ def _add_up(leaking: list[Verdict]) -> Verdict:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: ``45 s``, ``12 min``, ``3 h 20 min``, ``4 d 2 h``."""
-    whole = int(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if minutes < 120:
-        return f"{minutes} min"
-    if hours < 48:
-        return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
-    return f"{days} d {hours % 24} h" if hours % 24 else f"{days} d"
-
-
-def per_day(value: float) -> str:
-    """A rate in bytes per day: ``64.0 MiB/day``."""
-    return f"{byte_size.as_text(value)}/day"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..archive.archive import Archive, directory_name
+from ..archive.archive import Archive
+from ..base.directory_name import directory_name
 from ..base.output_file import write
 from ..leaks.verdict import Answer
 from ..triage import findings

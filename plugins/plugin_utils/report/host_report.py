@@ -13,6 +13,8 @@ from urllib.parse import unquote
 
 from ..archive.archive import Archive, ArchiveError, Capture
 from ..base.byte_size import as_text
+from ..base.durations import duration, per_day
+from ..base.errors import ControllerError
 from ..base.printable import printable
 from ..columns import verified_dump
 from ..export import flamegraph, folded, text
@@ -20,10 +22,9 @@ from ..leaks import hints
 from ..leaks.hints import Hint
 from ..leaks.patterns import Change
 from ..leaks.trend import evenly_spread, window
-from ..leaks.verdict import Answer, Point, Suspect, Verdict, duration, judge, per_day
+from ..leaks.verdict import Answer, Point, Suspect, Verdict, judge
 from ..model import profile
 from ..model.stack_summary import render as short_path
-from ..readers import heap_v2
 from ..symbols.jit_symbols import JitMaps
 from ..symbols.symbolizer import Symbolizer
 from . import rss_breakdown
@@ -131,7 +132,7 @@ def _report(
         for capture in _thinned(timely):
             try:
                 point = _read(capture, symbolizer, maps)
-            except (OSError, ArchiveError, heap_v2.HeapFormatError) as error:
+            except (OSError, ControllerError) as error:
                 warn(f"a capture of {unit} on {host} was left out: {error}")
                 continue
             series.setdefault(process, []).append(point)
@@ -168,7 +169,7 @@ def _thinned(captures: list[Capture]) -> list[Capture]:
 
 
 def _read(capture: Capture, symbolizer: Symbolizer, maps: JitMaps) -> Point:
-    """Raises OSError, ArchiveError or HeapFormatError."""
+    """Raises OSError or ControllerError."""
     dump = verified_dump.read(capture, LARGEST_DUMP)
     return Point(capture.time, profile.from_dump(dump, _resolver(capture, symbolizer, maps)))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..base.byte_size import as_text
-from ..leaks.verdict import duration
+from ..base.durations import duration
 from .growth import Growth
 
 # From so many heaps of arenas on, their number is what can be turned down.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..archive.archive import directory_name
 from ..base import output_file
 from ..base.byte_size import as_text
+from ..base.directory_name import directory_name
 from .growth import Sample, SampleError, parse
 
 # A look at a host with many units takes some 100 KiB.
@@ -22,7 +22,7 @@ def keep(directory: Path, host: str, samples: Sequence[Any]) -> Path:
     """Write one look at a host. Returns the file.
 
     :raises SampleError: when these are no samples.
-    :raises ArchiveError: for a host's name that no directory can have.
+    :raises ControllerError: for a host's name that no directory can have.
     :raises OutputError: when it cannot be written.
     """
     if not samples:

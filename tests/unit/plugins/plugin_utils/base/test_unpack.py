@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpack
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.heap_v2 import HeapFormatError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.unpack import UnpackError
 
 LIMIT = 64 << 20
 PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "zstd": zstandard.compress}
@@ -33,7 +33,7 @@ def test_members_and_frames_follow_each_other() -> None:
 def test_plain_files_are_read_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "x.heap").write_bytes(b"heap_v2/1\n")
     assert unpack.read(tmp_path / "x.heap", LIMIT) == b"heap_v2/1\n"
-    with pytest.raises(HeapFormatError, match=r"x\.heap, line 1: expected at most 4 bytes"):
+    with pytest.raises(UnpackError, match=r"x\.heap: is larger than 4 bytes"):
         unpack.read(tmp_path / "x.heap", 4)
 
 
@@ -42,7 +42,7 @@ def test_data_that_is_cut_off_anywhere_is_refused(packer: str) -> None:
     content = b"".join(b"@ 0x%x\n" % (number * 2654435761 % 2**32) for number in range(60))
     whole = PACKERS[packer](content)
     for end in range(4, len(whole)):
-        with pytest.raises(HeapFormatError):
+        with pytest.raises(UnpackError):
             unpack.unpack(whole[:end], "x", LIMIT)
 
 
@@ -51,7 +51,7 @@ def test_a_bomb_is_refused_before_it_is_in_memory(packer: str) -> None:
     bomb = PACKERS[packer](bytes(64 << 20))
     tracemalloc.start()
     try:
-        with pytest.raises(HeapFormatError, match="bytes of unpacked data"):
+        with pytest.raises(UnpackError, match="unpacks to more than"):
             unpack.unpack(bomb, "x", LIMIT)
         _now, peak = tracemalloc.get_traced_memory()
     finally:
@@ -61,5 +61,5 @@ def test_a_bomb_is_refused_before_it_is_in_memory(packer: str) -> None:
 
 @given(st.binary(max_size=300), st.sampled_from([b"\x1f\x8b", b"\x1f\x8b\x08\x00", b"\x28\xb5\x2f\xfd"]))
 def test_damaged_data_is_our_error(rest: bytes, magic: bytes) -> None:
-    with contextlib.suppress(HeapFormatError):
+    with contextlib.suppress(UnpackError):
         unpack.unpack(magic + rest, "x", LIMIT)

@@ -9,12 +9,9 @@ from functools import partial
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import (
-    DAY,
     Answer,
     Point,
-    duration,
     judge,
-    per_day,
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame, Profile
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
@@ -231,22 +228,3 @@ def test_workers_side_by_side_are_added_up() -> None:
     assert verdict.answer is Answer.LEAK
     assert abs(verdict.growth - 200 * MIB * 24) < verdict.error
     assert "the worst of 2 that leak" in verdict.reason
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (45.9, "45 s"),
-        (119, "119 s"),
-        (600, "10 min"),
-        (12000, "3 h 20 min"),
-        (7200, "2 h"),
-        (4 * DAY + 7200, "4 d 2 h"),
-    ],
-)
-def test_durations_are_said_as_people_do(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-def test_rates_are_per_day() -> None:
-    assert per_day(64 * MIB) == "64.0 MiB/day"

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Any name as the name of a directory, one to one."""
+
+from __future__ import annotations
+
+from .errors import ControllerError
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_MAX_NAME = 240
+
+
+def directory_name(text: str) -> str:
+    """A host's or a unit's name as a directory's: what is not [A-Za-z0-9._-], and a dot in front, as %XX of UTF-8.
+
+    Raises ControllerError for a text that is empty or too long.
+    """
+    encoded = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode("utf-8", "replace"))
+    if encoded.startswith("."):
+        encoded = "%2E" + encoded[1:]
+    if not encoded or len(encoded) > _MAX_NAME:
+        raise ControllerError(f"{text[:100]!r} cannot be the name of a directory: it is empty or too long")
+    return encoded

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Times and rates as people say them."""
+
+from __future__ import annotations
+
+from .byte_size import as_text
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``45 s``, ``12 min``, ``3 h 20 min``, ``4 d 2 h``."""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if minutes < 120:
+        return f"{minutes} min"
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
+    return f"{days} d {hours % 24} h" if hours % 24 else f"{days} d"
+
+
+def per_day(rate: float) -> str:
+    """A rate in bytes per day: ``64.0 MiB/day``."""
+    return f"{as_text(rate)}/day"
