@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -22,7 +21,7 @@ from ..plugin_utils.columns import sample_cache
 from ..plugin_utils.driver.sources import Reader, open_reader
 from ..plugin_utils.export import pprof
 from ..plugin_utils.leaks import ranking
-from ..plugin_utils.publish import prometheus, pyroscope
+from ..plugin_utils.publish import prometheus, push
 from ..plugin_utils.publish.pyroscope import PushError, Server
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -56,7 +55,7 @@ class ActionModule(ActionBase):
         warnings: list[str] = []
         result.update(changed=False, pushed=0, left=0)
         try:
-            libraries.require(*libraries.JUDGING, "google.protobuf")
+            libraries.require(*libraries.JUDGING, "google.protobuf", "prometheus_client", "urllib3")
             units = [unit_name.service(unit) for unit in arguments["units"]]
             archive = Archive.open(from_here(arguments["archive"]))
         except OffheapError as error:
@@ -78,7 +77,7 @@ class ActionModule(ActionBase):
     def _push(
         self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
     ) -> None:
-        """Send what the server does not have, the newest of each process first. Raises PushError."""
+        """Send what the server does not have. Raises PushError."""
         server = Server(
             arguments["pyroscope_url"],
             arguments["pyroscope_tenant"],
@@ -87,34 +86,17 @@ class ActionModule(ActionBase):
             max(arguments["timeout"], 1),
         )
         server.check()
-        hosts = arguments["hosts"]
-        wanted = [
-            capture
-            for capture in archive.captures()
-            if (not units or capture.unit in units)
-            and (not hosts or capture.host in hosts)
-            and not pyroscope.marker(archive, server, capture).exists()
-        ]
-        wanted = list(_newest_first(wanted))
+        wanted = push.wanted(archive, server, units, arguments["hosts"])
         result["left"] = len(wanted)
         if self._task.check_mode or not wanted:
             result["changed"] = bool(wanted)
             return
-        passing = not os.access(archive.root, os.W_OK)
-        with open_reader([], archive.root, [], None, passing) as reader:
-            for capture in wanted[: arguments["max_profiles"]]:
-                try:
-                    pyroscope.push(server, capture, _profile(reader, capture))
-                except OffheapError as error:
-                    if isinstance(error, PushError) and error.hopeless:
-                        raise
-                    problems.append(f"{capture.path}: {error}" if isinstance(error, PushError) else str(error))
-                    continue
-                marker = pyroscope.marker(archive, server, capture)
-                marker.parent.mkdir(parents=True, exist_ok=True)
-                marker.touch()
-                result.update(changed=True, pushed=result["pushed"] + 1, left=result["left"] - 1)
-            problems += reader.warnings
+        with open_reader([], archive.root, [], None, not os.access(archive.root, os.W_OK)) as reader:
+            done = push.push(archive, server, wanted, arguments["max_profiles"], partial(_profile, reader))
+            result.update(changed=bool(done.sent), pushed=done.sent, left=done.left)
+            problems += [*done.problems, *reader.warnings]
+        if done.failure:
+            raise PushError(done.failure, True)
 
     def _write(
         self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
@@ -123,16 +105,9 @@ class ActionModule(ActionBase):
         if notice := sample_cache.notice(archive, units, arguments["hosts"]):
             display.display(notice, stderr=True)
         leaks, watched = ranking.rank(archive, problems.append, units, arguments["hosts"], kept=kept)
-        content = prometheus.render(leaks, watched).encode("utf-8", "replace")
+        content = prometheus.render(leaks, watched)
         changed = output_file.write(from_here(arguments["textfile"]), content, True, self._task.check_mode)
         result["changed"] = result["changed"] or changed
-
-
-def _newest_first(captures: Iterable[Capture]) -> Iterable[Capture]:
-    """The newest of each process, then the second newest of each, and so on."""
-    ordered = sorted(captures, key=lambda capture: (capture.unit, capture.host, capture.process, -capture.time))
-    groups = [list(group) for _key, group in itertools.groupby(ordered, key=lambda c: (c.unit, c.host, c.process))]
-    return (capture for row in itertools.zip_longest(*groups) for capture in row if capture is not None)
 
 
 def _profile(reader: Reader, capture: Capture) -> bytes:

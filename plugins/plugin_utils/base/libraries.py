@@ -20,10 +20,12 @@ PACKAGES = {
     "google.protobuf": "protobuf",
     "jinja2": "Jinja2",
     "numpy": "numpy",
+    "prometheus_client": "prometheus-client",
     "pyarrow": "pyarrow",
     "pyarrow.parquet": "pyarrow",
     "pydemumble": "pydemumble",
     "symbolic": "symbolic",
+    "urllib3": "urllib3",
     "yaml": "PyYAML",
     "zstandard": "zstandard",
 }

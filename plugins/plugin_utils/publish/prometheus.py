@@ -5,10 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from ..base import libraries
 from ..leaks.ranking import Leak, Watched
 from ..leaks.verdict import Answer
 from ..model.stack_summary import render as short_path
+
+prometheus_client = libraries.optional("prometheus_client")
 
 _MOST_LEAKS = 50
 _Row = tuple[str, Mapping[str, str], float]
@@ -24,23 +28,30 @@ _HELP = {
 }
 
 
-def render(leaks: Sequence[Leak], watched: Sequence[Watched]) -> str:
+class _Collected:
+    """Metrics as a registry of prometheus_client wants them."""
+
+    def __init__(self, families: Sequence[Any]) -> None:
+        self._families = families
+
+    def collect(self) -> Sequence[Any]:
+        return self._families
+
+
+def render(leaks: Sequence[Leak], watched: Sequence[Watched]) -> bytes:
     """The text of the file: of each unit and host the process that ran last, and the largest suspects."""
     newest: dict[tuple[str, str], Watched] = {}
     for process in sorted(watched, key=lambda process: process.end):
         newest[process.unit, process.host] = process
     rows = [row for process in newest.values() for row in _of_process(process)]
     rows += [row for leak in leaks[:_MOST_LEAKS] for row in _of_leak(leak)]
-    rows.sort(key=lambda row: list(_HELP).index(row[0]))
-    lines: list[str] = []
-    told = ""
-    for name, labels, value in rows:
-        if name != told:
-            lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} gauge"]
-            told = name
-        inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-        lines.append(f"{name}{{{inside}}} {value!r}")
-    return "".join(f"{line}\n" for line in lines)
+    families: dict[str, Any] = {}
+    for name, labels, value in sorted(rows, key=lambda row: list(_HELP).index(row[0])):
+        if name not in families:
+            families[name] = prometheus_client.metrics_core.GaugeMetricFamily(name, _HELP[name], labels=list(labels))
+        families[name].add_metric([_encodable(text) for text in labels.values()], value)
+    text: bytes = prometheus_client.generate_latest(_Collected(list(families.values())))
+    return text
 
 
 def _of_process(process: Watched) -> Iterator[_Row]:
@@ -64,5 +75,5 @@ def _of_leak(leak: Leak) -> Iterator[_Row]:
     yield "offheap_suspect_hosts", labels, float(len(leak.hosts))
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -2,26 +2,24 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Profiles to Grafana Pyroscope, by its endpoint /ingest with pprof in a form (Pyroscope's server HTTP API).
 
-The server may be away: what could not be sent is told, and sent by the next run, since an archive remembers what a
-server has.
+The server may be away: what could not be sent is told.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
-import urllib.error
-import urllib.parse
 import urllib.request
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
-from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
 
-from ..archive.archive import Archive, Capture
+from ..archive.archive import Capture
+from ..base import libraries
 from ..base.errors import ControllerError
+
+urllib3 = libraries.optional("urllib3")
 
 _TYPES = {
     "inuse_space": ("bytes", "average"),
@@ -29,7 +27,8 @@ _TYPES = {
     "alloc_space": ("bytes", "sum"),
     "alloc_objects": ("objects", "sum"),
 }
-_LONGEST_WAIT = 30.0
+_BUSY = (429, *range(500, 600))
+_LONGEST_WAIT = 30
 _SHOWN = 300
 
 
@@ -45,8 +44,8 @@ class PushError(ControllerError):
 class Server:
     """A Pyroscope. ``url`` is where it is reached, ``tenant`` goes into X-Scope-OrgID, ``headers`` are added.
 
-    ``attempts`` are made for each profile, with 1, 2, 4... seconds between them or what the server asks for, and each
-    is given up after ``timeout`` seconds.
+    ``attempts`` are made for each profile, the second at once, the others after 2, 4, 8... seconds or what the server
+    asks for, and each is given up after ``timeout`` seconds.
     """
 
     url: str
@@ -57,7 +56,7 @@ class Server:
 
     def check(self) -> None:
         """Raises PushError when the address is none."""
-        parts = urllib.parse.urlsplit(self.url)
+        parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise PushError(f"{self.url!r} is not the address of a server, such as https://pyroscope.example.org", True)
 
@@ -67,11 +66,6 @@ class Server:
         return hashlib.sha256(f"{self.url.rstrip('/')} {self.tenant}".encode()).hexdigest()[:16]
 
 
-def marker(archive: Archive, server: Server, capture: Capture) -> Path:
-    """The empty file that says that the server has this capture's profile."""
-    return archive.root / "pushed" / server.key / capture.path.relative_to(archive.root / "captures")
-
-
 def name_of(capture: Capture) -> str:
     """The series: the unit, with host, process and label as Pyroscope's labels."""
     labels = {"host": capture.host, "process": capture.process, "version": capture.facts.label or ""}
@@ -79,69 +73,73 @@ def name_of(capture: Capture) -> str:
     return f"{_label(capture.unit.removesuffix('.service'))}{{{inside}}}"
 
 
-def push(server: Server, capture: Capture, pprof: bytes, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Send the profile (gzipped pprof) of a capture. Raises PushError."""
+def push(server: Server, capture: Capture, pprof: bytes) -> None:
+    """Send the profile (gzipped pprof) of a capture. Raises PushError.
+
+    A redirect is an error: followed, it would carry the headers to another server, and what that answers does not mean
+    that the profile has been taken.
+    """
     moment = int(capture.time)
     query = {"name": name_of(capture), "from": moment, "until": moment + 1, "format": "pprof", "spyName": "offheap"}
-    boundary = uuid.uuid4().hex
-    request = urllib.request.Request(
-        f"{server.url.rstrip('/')}/ingest?{urllib.parse.urlencode(query)}",
-        data=_form(boundary, pprof),
-        headers={
-            "Content-Type": f"multipart/form-data; boundary={boundary}",
-            "User-Agent": "offheap",
-            **({"X-Scope-OrgID": server.tenant} if server.tenant else {}),
-            **server.headers,
-        },
-        method="POST",
+    retries = urllib3.Retry(
+        server.attempts - 1,
+        allowed_methods=None,
+        status_forcelist=_BUSY,
+        raise_on_status=False,
+        backoff_factor=1,
+        backoff_max=_LONGEST_WAIT,
+        retry_after_max=_LONGEST_WAIT,
     )
-    for attempt in range(server.attempts):
-        try:
-            with urllib.request.build_opener().open(request, timeout=server.timeout) as answer:
-                answer.read(_SHOWN)
-            return
-        except urllib.error.HTTPError as error:
-            text = error.read(_SHOWN).decode("utf-8", "replace").strip()
-            problem = f"{server.url} answered {error.code} {error.reason}" + (f": {text}" if text else "")
-            error.close()
-            if error.code != 429 and error.code < 500:
-                # 401, 403, 404: no other profile would be taken. 400, 413, 422 say something of this one.
-                raise PushError(problem, error.code in (401, 403, 404)) from error
-            wait = _retry_after(error.headers.get("Retry-After"), 2.0**attempt)
-        except (OSError, ValueError) as error:  # no route, refused, cut off, not HTTP
-            problem, wait = f"{server.url} cannot be reached: {error}", 2.0**attempt
-        if attempt + 1 < server.attempts:
-            sleep(wait)
-    raise PushError(f"{problem} ({server.attempts} attempts)", True)
+    tenant = {"X-Scope-OrgID": server.tenant} if server.tenant else {}
+    try:
+        with _connections(server) as connections:
+            answer = connections.request(
+                "POST",
+                f"{server.url.rstrip('/')}/ingest?{urlencode(query)}",
+                fields=_form(pprof),
+                headers={"User-Agent": "offheap", **tenant, **server.headers},
+                timeout=server.timeout,
+                retries=retries,
+                redirect=False,
+                preload_content=False,
+            )
+            text = answer.read(_SHOWN, decode_content=False).decode("utf-8", "replace").strip()
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # no route, refused, cut off, not HTTP
+        reason = getattr(error, "reason", None) or error
+        raise PushError(f"{server.url} cannot be reached: {reason} ({server.attempts} attempts)", True) from error
+    if 200 <= answer.status < 300:
+        return
+    problem = f"{server.url} answered {answer.status} {answer.reason}" + (f": {text}" if text else "")
+    if answer.status in _BUSY:
+        raise PushError(f"{problem} ({server.attempts} attempts)", True)
+    if 300 <= answer.status < 400:
+        place = answer.headers.get("Location", "nowhere")
+        raise PushError(f"{server.url} answered {answer.status}, go to {place}: give the address that answers", True)
+    # 401, 403, 404: no other profile would be taken. 400, 413, 422 say something of this one.
+    raise PushError(problem, answer.status in (401, 403, 404))
 
 
-def _form(boundary: str, pprof: bytes) -> bytes:
+def _connections(server: Server) -> Any:
+    """Connections to the server, by the proxy that the environment names for it, if any."""
+    address = urlsplit(server.url)
+    proxy = urllib.request.getproxies().get(address.scheme)
+    if proxy and not urllib.request.proxy_bypass(address.hostname or ""):
+        return urllib3.ProxyManager(proxy)
+    return urllib3.PoolManager()
+
+
+def _form(pprof: bytes) -> dict[str, tuple[str, bytes, str]]:
     config = {
         name: {"units": unit, "aggregation": aggregation, "display-name": name, "sampled": False}
         for name, (unit, aggregation) in _TYPES.items()
     }
-    parts = [("profile", "profile.pprof", pprof), ("sample_type_config", "config.json", json.dumps(config).encode())]
-    lines = [
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{file}"\r\n'
-        f"Content-Type: application/octet-stream\r\n\r\n".encode()
-        + content
-        + b"\r\n"
-        for name, file, content in parts
-    ]
-    return b"".join(lines) + f"--{boundary}--\r\n".encode()
+    kind = "application/octet-stream"
+    return {
+        "profile": ("profile.pprof", pprof, kind),
+        "sample_type_config": ("config.json", json.dumps(config).encode(), kind),
+    }
 
 
 def _label(text: str) -> str:
     """A text as Pyroscope's names and label values may be."""
     return "".join(character if character.isalnum() or character in "._-:/@" else "_" for character in text)
-
-
-def _retry_after(value: str | None, otherwise: float) -> float:
-    """Seconds that a server asks to wait, within reason."""
-    try:
-        seconds = float(value) if value and value.strip().isdigit() else None
-        if seconds is None and value:
-            seconds = parsedate_to_datetime(value).timestamp() - time.time()
-    except ValueError:
-        seconds = None
-    return min(max(otherwise if seconds is None else seconds, 0.0), _LONGEST_WAIT)

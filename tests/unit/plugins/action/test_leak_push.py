@@ -5,18 +5,20 @@
 from __future__ import annotations
 
 import email.parser
-import functools
 import gzip
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import urllib3
 from ansible.playbook.play_context import PlayContext
 from ansible.playbook.task import Task
 from prometheus_client.parser import text_string_to_metric_families
@@ -87,7 +89,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that would have been waited."""
     seconds: list[float] = []
-    monkeypatch.setattr(pyroscope, "push", functools.partial(pyroscope.push, sleep=seconds.append))
+    monkeypatch.setattr(urllib3.util.retry, "time", SimpleNamespace(sleep=seconds.append, time=time.time))
     return seconds
 
 
@@ -137,9 +139,9 @@ def test_every_profile_arrives_once(archive: Archive, server: Pyroscope) -> None
 
 
 def test_a_busy_server_is_asked_again(archive: Archive, server: Pyroscope, waited: list[float]) -> None:
-    server.answers = [(503, {}), (429, {"Retry-After": "7"}), (502, {"Retry-After": "99999"})]
+    server.answers = [(502, {}), (429, {"Retry-After": "7"}), (503, {"Retry-After": "99999"})]
     assert _run(pyroscope_url=server.url, hosts=["app1"], max_profiles=1)["pushed"] == 1
-    assert waited == [1.0, 7.0, 30.0]
+    assert waited == [7, 30]
     assert len(server.requests) == 4
 
 
@@ -158,6 +160,17 @@ def test_a_profile_that_is_refused_does_not_stop_the_others(archive: Archive, se
     assert (result["pushed"], result["left"]) == (5, 1)
     server.answers = [(401, {})]
     assert _run(pyroscope_url=server.url)["pushed"] == 0, "who is not let in need not try with others"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_neither_followed_nor_counted_as_sent(archive: Archive, server: Pyroscope, status: int) -> None:
+    with Pyroscope() as other:  # answers nothing: it would hang whoever asks it
+        server.answers = [(status, {"Location": f"{other.url}/ingest"})]
+        result = _run(pyroscope_url=server.url, pyroscope_headers={"Authorization": "Bearer 123"}, timeout=2)
+        assert (result["changed"], result["pushed"], result["left"]) == (False, 0, 12)
+        assert f"go to {other.url}/ingest" in result["warnings"][0]
+    assert len(server.requests) == 1
+    assert _run(pyroscope_url=server.url)["pushed"] == 12, "nothing was taken for sent"
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "file:///etc/passwd", "pyroscope.example.org", "http://"])
