@@ -36,17 +36,17 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        limits = retention.Limits(
+        keep = retention.Keep(
             age=arguments["keep_days"] * _DAY, count=arguments["keep_captures"], size=arguments["keep_size"]
         )
-        if min(limits.age, limits.count, limits.size) < 0:
+        if min(keep.age, keep.count, keep.size) < 0:
             raise AnsibleActionFail("a limit of archive_prune is negative; 0 is without limit")
         try:
             libraries.require("zstandard")
             archive = Archive.open(from_here(arguments["archive"]))
-            removed, size = retention.prune(archive, limits, time.time(), dry=self._task.check_mode)
+            removed, size = retention.prune(archive, keep, time.time(), self._task.check_mode)
         except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
-        paths = [str(capture.path.relative_to(archive.root)) for capture in removed]
+        paths = [archive.name_of(capture) for capture in removed]
         result.update(changed=bool(removed), removed=paths, bytes=size)
         return result

@@ -4,16 +4,21 @@
 
 from __future__ import annotations
 
+import functools
+import os
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.archive.archive import Archive
+from ..plugin_utils.archive.archive import Archive, Capture
 from ..plugin_utils.archive.remote import Remote
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here
+from ..plugin_utils.columns import sample_cache
+from ..plugin_utils.columns.parquet import NAME, SamplesError
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -35,14 +40,16 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
-        root, check = from_here(arguments["archive"]), self._task.check_mode
+        root, check_mode = from_here(arguments["archive"]), self._task.check_mode
         try:
             libraries.require("fsspec", "pyarrow", "zstandard")
             remote = Remote(arguments["url"], arguments["storage_options"])
             if arguments["direction"] == "push":
-                copied = remote.push(Archive.open(root), check)
+                archive = Archive.open(root)
+                copied = remote.push(archive, functools.partial(_samples, archive), check_mode)
             else:
-                copied = remote.pull(Archive.open(root) if check else Archive.create(root), warnings.append, check)
+                archive = Archive.open(root) if check_mode else Archive.create(root)
+                copied = remote.pull(archive, warnings.append, check_mode)
         except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
         changed = bool(copied.captures or copied.images)
@@ -50,3 +57,11 @@ class ActionModule(ActionBase):
         if warnings:
             result["warnings"] = warnings
         return result
+
+
+def _samples(archive: Archive, capture: Capture, passing: Path) -> dict[str, Path]:
+    """The samples of a capture, by the name of their file, where there can be any."""
+    try:
+        return {NAME: sample_cache.of(archive, capture, None if os.access(archive.root, os.W_OK) else passing)}
+    except SamplesError:
+        return {}

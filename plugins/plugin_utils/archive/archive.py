@@ -5,7 +5,7 @@
     <archive>/archive.json                                                       {"format": 3}
     <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/
         capture.json, dump.heap.zst, perf.map.gz (where there is one); "removed" alone where it was
-        samples.parquet, once somebody has needed it (sample_files.py)
+        what was made of it, once somebody has needed it (columns/sample_cache.py)
     <archive>/images/<build-id>/<file name>
     <archive>/symcaches/<build-id>.symcache
     <archive>/.incoming/<random>/                                                 what is being written
@@ -23,9 +23,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from ...module_utils.formats import dump_name
 from ...module_utils.formats.capture_facts import (
@@ -77,6 +78,10 @@ class Capture:
     def dump(self) -> Path:
         """The dump as jemalloc wrote it, compressed with zstd."""
         return self.path / DUMP
+
+    def derived(self, name: str) -> Path:
+        """Where something lies, or would lie, that was made from this capture alone and can be made again."""
+        return self.path / name
 
     @property
     def perf_map(self) -> Path | None:
@@ -208,6 +213,32 @@ class Archive:
                 shutil.rmtree(entry, ignore_errors=True)
                 os.close(held)
 
+    def units(self) -> list[str]:
+        """The units that have captures, or had."""
+        return sorted(unquote(path.name) for path in (self.root / "captures").glob("[!.]*") if path.is_dir())
+
+    def hosts(self, unit: str) -> list[str]:
+        """The hosts of a unit. Raises ArchiveError for a name that no unit has."""
+        found = (self.root / "captures" / directory_name(unit)).glob("[!.]*")
+        return sorted(unquote(path.name) for path in found if path.is_dir())
+
+    def lacking(self, name: str, units: Sequence[str] = (), hosts: Sequence[str] = ()) -> int:
+        """How many captures of these units and hosts, or of all, have nothing derived of this name."""
+        count = 0
+        for facts in (self.root / "captures").glob("*/*/*/*/capture.json"):
+            unit, host = map(unquote, facts.parts[-5:-3])
+            wanted = (not units or unit in units) and (not hosts or host in hosts)
+            count += wanted and not (facts.parent / name).is_file()
+        return count
+
+    def name_of(self, capture: Capture) -> str:
+        """The capture's path within any archive that has it."""
+        return capture.path.relative_to(self.root).as_posix()
+
+    def memo(self, capture: Capture, *about: str) -> Path:
+        """Where an empty file says something of a capture that is no part of it, such as to whom it was sent."""
+        return self.root.joinpath(*about, *capture.path.parts[-4:])
+
     def captures(self, unit: str | None = None, host: str | None = None) -> list[Capture]:
         """All captures, or those of a unit or host, by unit, host, process and sequence. Raises ArchiveError."""
         pattern = "/".join(
@@ -244,13 +275,14 @@ class Archive:
 
     def has(self, facts: CaptureFacts) -> bool:
         """Whether the archive has this very dump, or had it."""
-        place = self.place(facts)
-        if not place.is_dir():
-            return False
-        # Its host will be told that it is safe. Whoever brought it may have been killed before the disk had it.
-        with _failing(f"cannot read {place.parent}"):
-            sync(place.parent)
-        return True
+        return self.place(facts).is_dir()
+
+    def confirm(self, known: Iterable[CaptureFacts]) -> None:
+        """Make sure that no power failure takes back what the archive has: whoever brought it may have been killed.
+
+        To be done before a host is told that it is safe. Raises ArchiveError.
+        """
+        _sync_all({self.place(facts).parent for facts in known})
 
     def add_capture(self, facts: CaptureFacts, dump_file: Path, perf_map: Path | None = None) -> tuple[Capture, bool]:
         """As C(add_captures), of a single one."""
@@ -270,9 +302,7 @@ class Archive:
         found = [
             self._add(one, self.place(one.facts), aside / f"capture-{number}") for number, one in enumerate(arrived)
         ]
-        for parent in {capture.path.parent for capture, _added in found}:
-            with _failing(f"cannot write {parent}"):
-                sync(parent)
+        _sync_all({capture.path.parent for capture, _added in found})
         return found
 
     def _add(self, arrived: Arrived, place: Path, capture: Path) -> tuple[Capture, bool]:
@@ -399,6 +429,12 @@ def _capture(path: Path, facts: CaptureFacts) -> Capture:
         time=float(facts.dump.time),
         facts=facts,
     )
+
+
+def _sync_all(directories: Iterable[Path]) -> None:
+    for directory in directories:
+        with _failing(f"cannot write {directory}"):
+            sync(directory)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import contextlib
 import gzip
 import hashlib
 import json
-import os
 import posixpath
 import tempfile
 import zlib
@@ -25,16 +24,17 @@ from ...module_utils.formats import elf, limits
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ...module_utils.formats.errors import OffheapError
 from ..base import libraries, unpack
-from ..base.errors import ControllerError
-from ..columns import sample_cache
-from ..columns.parquet import NAME as SAMPLES
-from ..columns.parquet import SamplesError
 from .archive import DUMP, FORMAT, INDEX, PERF_MAP, Archive, ArchiveError, Capture, format_of, index
 
 fsspec = libraries.optional("fsspec")
 
 _FACTS = "capture.json"
 _PIECE = 1 << 20
+
+
+#: gives, by name, the files that are to lie beside a capture, since nobody makes them there; it may make them in the
+#: directory that it is given, which is gone afterwards
+Beside = Callable[[Capture, Path], Mapping[str, Path]]
 
 
 @dataclass
@@ -58,39 +58,36 @@ class Remote:
         except (ImportError, OSError, ValueError, TypeError) as error:
             raise ArchiveError(f"{url} cannot be read: {type(error).__name__}: {error}") from error
 
-    def push(self, archive: Archive, dry: bool = False) -> Copied:
+    def push(self, archive: Archive, beside: Beside, check_mode: bool = False) -> Copied:
         """Copy there what is not there yet. Raises ArchiveError."""
         copied = Copied()
-        self._check_index(make=not dry)
+        self._check_index(make=not check_mode)
         for path in sorted((archive.root / "images").glob("*/*")):
             name = path.relative_to(archive.root).as_posix()
             if path.is_file() and not path.name.startswith(".") and name not in self._paths:
                 copied.images += 1
-                if not dry:
+                if not check_mode:
                     self._put(path, name)
         for capture in archive.captures():
-            place = capture.path.relative_to(archive.root).as_posix()
+            place = archive.name_of(capture)
             if f"{place}/{_FACTS}" in self._paths:
                 continue
             copied.captures += 1
-            if not dry:
-                self._put_capture(archive, capture, place)
+            if not check_mode:
+                self._put_capture(capture, place, beside)
         return copied
 
-    def _put_capture(self, archive: Archive, capture: Capture, place: str) -> None:
-        """With its samples, since nobody makes them there."""
+    def _put_capture(self, capture: Capture, place: str, beside: Beside) -> None:
         if self._format < FORMAT:
             self._pipe(INDEX, index())
             self._format = FORMAT
         with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
-            kept = os.access(archive.root, os.W_OK)
             files = {path.name: path for path in capture.path.iterdir()}
-            with contextlib.suppress(SamplesError):
-                files[SAMPLES] = sample_cache.of(archive, capture, None if kept else Path(passing))
+            files.update(beside(capture, Path(passing)))
             for name in sorted(files, key=lambda name: name == _FACTS):
                 self._put(files[name], f"{place}/{name}")
 
-    def pull(self, archive: Archive, warn: Callable[[str], None], dry: bool = False) -> Copied:
+    def pull(self, archive: Archive, warn: Callable[[str], None], check_mode: bool = False) -> Copied:
         """Copy from there what the archive does not have. What is not sound is told and left. Raises ArchiveError."""
         copied = Copied()
         self._check_index(make=False)
@@ -104,13 +101,13 @@ class Remote:
                 try:
                     if not (archive.root / "captures" / _inside(place)).is_dir():
                         facts = self._facts(archive, place)
-                        if not dry:
+                        if not check_mode:
                             self._add(archive, facts, place, aside)
                         copied.captures += 1
                         wanted.update(dict.fromkeys(facts.build_ids.values()))
                 except (OffheapError, ValueError) as error:
                     warn(f"{self.url}/{place} was left: {error}")
-            copied.images = self._add_images(archive, archive.missing_images(wanted), aside, warn, dry)
+            copied.images = self._add_images(archive, archive.missing_images(wanted), aside, warn, check_mode)
         return copied
 
     def _check_index(self, make: bool) -> None:
@@ -146,7 +143,7 @@ class Remote:
         archive.add_capture(facts, aside / "dump", perf_map)
 
     def _add_images(
-        self, archive: Archive, build_ids: Iterable[str], aside: Path, warn: Callable[[str], None], dry: bool
+        self, archive: Archive, build_ids: Iterable[str], aside: Path, warn: Callable[[str], None], check_mode: bool
     ) -> int:
         names = {
             posixpath.basename(posixpath.dirname(path)): path for path in self._paths if path.startswith("images/")
@@ -156,14 +153,14 @@ class Remote:
             if build_id not in names:
                 continue
             count += 1
-            if dry:
+            if check_mode:
                 continue
             try:
                 file = self._get(names[build_id], aside / "image", limits.LARGEST_IMAGE)
                 if elf.read(file).build_id != build_id:
                     raise ArchiveError("it is another build")
                 archive.add_image(build_id, posixpath.basename(names[build_id]), file)
-            except (ControllerError, elf.ElfError) as error:
+            except OffheapError as error:
                 count -= 1
                 warn(f"{self.url}/{names[build_id]} was left: {error}")
         return count

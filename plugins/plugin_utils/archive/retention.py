@@ -22,7 +22,7 @@ _LEAST = 2
 
 
 @dataclass(frozen=True)
-class Limits:
+class Keep:
     """What to keep; 0 is without limit. C(age) in seconds, C(count) by process, C(size) in bytes of all captures."""
 
     age: float = 0.0
@@ -30,18 +30,18 @@ class Limits:
     size: int = 0
 
 
-def prune(archive: Archive, limits: Limits, now: float, dry: bool = False) -> tuple[list[Capture], int]:
-    """Remove what is too much. Returns the captures and their size in bytes; C(dry) only tells. Raises ArchiveError."""
+def prune(archive: Archive, keep: Keep, now: float, check_mode: bool = False) -> tuple[list[Capture], int]:
+    """Remove what is too much. Returns the captures and their size in bytes. Raises ArchiveError."""
     captures = archive.captures()
     sizes = {capture.path: _size(capture) for capture in captures}
-    removed = too_much(captures, limits, now, [sizes[capture.path] for capture in captures])
+    removed = too_much(captures, keep, now, [sizes[capture.path] for capture in captures])
     for capture in removed:
-        if not dry:
+        if not check_mode:
             archive.remove_capture(capture)
     return removed, sum(sizes[capture.path] for capture in removed)
 
 
-def too_much(captures: Sequence[Capture], limits: Limits, now: float, sizes: Sequence[int]) -> list[Capture]:
+def too_much(captures: Sequence[Capture], keep: Keep, now: float, sizes: Sequence[int]) -> list[Capture]:
     """The captures to remove. C(sizes) are theirs, in bytes; a process keeps its newest whatever the age and number.
 
     Size is reached by thinning all processes alike; the oldest processes go when two captures of each are too many.
@@ -51,14 +51,14 @@ def too_much(captures: Sequence[Capture], limits: Limits, now: float, sizes: Seq
     ordered = sorted(captures, key=lambda capture: (capture.unit, capture.host, capture.process, capture.time))
     for _process, members in itertools.groupby(ordered, key=lambda c: (c.unit, c.host, c.process)):
         series = list(members)
-        if limits.age:
-            series = [capture for capture in series if now - capture.time <= limits.age or capture is series[-1]]
-        kept.append(_thinned(series, limits.count) if limits.count else series)
-    if limits.age:
+        if keep.age:
+            series = [capture for capture in series if now - capture.time <= keep.age or capture is series[-1]]
+        kept.append(_thinned(series, keep.count) if keep.count else series)
+    if keep.age:
         # A process of which nothing is young enough goes as a whole.
-        kept = [series for series in kept if now - series[-1].time <= limits.age]
-    if limits.size:
-        kept = _within(kept, limits.size, by_path)
+        kept = [series for series in kept if now - series[-1].time <= keep.age]
+    if keep.size:
+        kept = _within(kept, keep.size, by_path)
     staying = {capture.path for series in kept for capture in series}
     return [capture for capture in captures if capture.path not in staying]
 

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote
 
 from ..archive.archive import Archive, ArchiveError, Capture
 from ..base.durable import sync
@@ -30,7 +29,7 @@ def of(archive: Archive, capture: Capture, passing: Path | None = None) -> Path:
 
     Raises SamplesError where there cannot be any, ArchiveError where the archive cannot be written to.
     """
-    place = capture.path / NAME
+    place = capture.derived(NAME)
     if place.is_file():
         return place
     if passing is not None:
@@ -51,11 +50,7 @@ def of(archive: Archive, capture: Capture, passing: Path | None = None) -> Path:
 
 def notice(archive: Archive, units: Sequence[str], hosts: Sequence[str]) -> str:
     """What to tell somebody who is about to wait for samples of these (else all) units and hosts; empty for few."""
-    new = 0
-    for facts in (archive.root / "captures").glob("*/*/*/*/capture.json"):
-        unit, host = map(unquote, facts.parts[-5:-3])
-        wanted = (not units or unit in units) and (not hosts or host in hosts)
-        new += wanted and not (facts.parent / NAME).is_file()
+    new = archive.lacking(NAME, units, hosts)
     return f"reading up to {new} captures for the first time; this may take minutes" if new >= _MANY else ""
 
 

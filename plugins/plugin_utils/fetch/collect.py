@@ -104,6 +104,7 @@ def collect(
             if len(batches) > 1:
                 say(f"transfer {number} of {len(batches)}, {as_text(batch.size)}")
             _bring(transport, archive, batch, done)
+        archive.confirm(found.facts for found in known)
         _mark(transport, known, done)
     except OffheapError as error:
         raise CollectError(str(error), done) from error

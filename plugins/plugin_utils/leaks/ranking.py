@@ -16,10 +16,8 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from statistics import median
-from urllib.parse import unquote
 
 from ..archive.archive import Archive, ArchiveError, Capture
-from ..base.directory_name import directory_name
 from ..columns.series_reader import Reader
 from ..model.profile import CONFIDENCE, Frame
 from ..model.series import Key
@@ -101,7 +99,7 @@ def rank(
     watched: list[Watched] = []
     with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
         symbolizer = Symbolizer(archive.image, archive.symcaches if kept else Path(passing))
-        for unit in sorted(unquote(path.name) for path in (archive.root / "captures").glob("*") if path.is_dir()):
+        for unit in archive.units():
             if not units or unit in units:
                 reader = Reader(archive, symbolizer, warn, kept)
                 of_unit = list(_judged(archive, unit, hosts, least_span, reader, warn))
@@ -115,7 +113,7 @@ def rank(
 def _judged(
     archive: Archive, unit: str, hosts: Sequence[str], least_span: float, reader: Reader, warn: Callable[[str], None]
 ) -> Iterator[Watched]:
-    for host in _hosts(archive, unit):
+    for host in archive.hosts(unit):
         if hosts and host not in hosts:
             continue
         try:
@@ -131,12 +129,6 @@ def _judged(
                 label = chosen[-1].facts.label or ""
                 live = float(series.bytes[:, -1].sum()) if series.times else 0.0
                 yield Watched(unit, host, process, label, chosen[0].time, chosen[-1].time, verdict, live)
-
-
-def _hosts(archive: Archive, unit: str) -> list[str]:
-    return sorted(
-        unquote(path.name) for path in (archive.root / "captures" / directory_name(unit)).iterdir() if path.is_dir()
-    )
 
 
 def _chosen(captures: list[Capture]) -> list[Capture]:

@@ -67,7 +67,7 @@ def push(
 
 def marker(archive: Archive, server: Server, capture: Capture) -> Path:
     """The empty file that says that the server has this capture's profile."""
-    return archive.root / "pushed" / server.key / capture.path.relative_to(archive.root / "captures")
+    return archive.memo(capture, "pushed", server.key)
 
 
 def _newest_first(captures: Iterable[Capture]) -> list[Capture]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import unquote
 
 from ..archive.archive import Archive, ArchiveError, Capture
 from ..base.byte_size import as_text
@@ -87,10 +86,10 @@ def reports(
     """
     symbolizer = Symbolizer(archive.image, symcaches)
     told = 0
-    for unit, host in _units_and_hosts(archive):
+    for unit, host in ((name, host) for name in archive.units() for host in archive.hosts(name)):
         if (limits.units and unit not in limits.units) or (limits.hosts and host not in limits.hosts):
             continue
-        try:
+        try:  # one by one, so that a damaged capture costs no more than the report on its host
             captures = archive.captures(unit, host)
         except ArchiveError as error:
             warn(str(error))
@@ -100,12 +99,6 @@ def reports(
         for warning in symbolizer.warnings[told:]:
             warn(warning)
         told = len(symbolizer.warnings)
-
-
-def _units_and_hosts(archive: Archive) -> list[tuple[str, str]]:
-    # Asked for one by one, so that a damaged capture costs no more than the report on its host.
-    found = (archive.root / "captures").glob("*/*")
-    return sorted((unquote(path.parent.name), unquote(path.name)) for path in found if path.is_dir())
 
 
 def _report(

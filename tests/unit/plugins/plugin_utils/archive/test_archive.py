@@ -81,12 +81,29 @@ def test_reading(archive: Archive, tmp_path: Path) -> None:
     ]
     assert [found.host for found in archive.captures(unit="frontend.service", host="b")] == ["b"]
     assert len(archive.captures(unit="z.service")) == 1
+    assert archive.units() == ["frontend.service", "z.service"]
+    assert (archive.hosts("frontend.service"), archive.hosts("nobody.service")) == (["a", "b"], [])
     assert archive.captures(host="nobody") == []
     first = archive.captures()[0]
     assert first.time == 1761234567.25 + 9
     assert [(image.path, image.build_id, image.size) for image in first.images] == [
         ("/usr/lib/libz.so.1.2.13", BUILD_ID, 100)
     ]
+
+
+def test_what_is_kept_beside_captures(archive: Archive, tmp_path: Path) -> None:
+    for host, unit in (("fe80::1", "a@1.service"), ("b", "z.service")):
+        archive.add_capture(capture_samples.facts(host=host, unit=unit), dump_file(tmp_path))
+    first = archive.captures()[0]
+    assert archive.units() == ["a@1.service", "z.service"] and archive.hosts("a@1.service") == ["fe80::1"]
+    assert archive.lacking("rows") == 2
+    first.derived("rows").write_bytes(b"")
+    assert [archive.lacking("rows"), archive.lacking("rows", ["a@1.service"]), archive.lacking("rows", (), ["b"])] == [
+        1, 0, 1,
+    ]  # fmt: skip
+    name = archive.name_of(first)
+    assert archive.root / name == first.path
+    assert archive.memo(first, "pushed", "there") == archive.root / name.replace("captures/", "pushed/there/", 1)
 
 
 def test_adding_twice(archive: Archive, tmp_path: Path) -> None:
@@ -138,6 +155,8 @@ def test_what_is_confirmed_has_reached_the_disk(
     assert steps == [*whole, "capture-0", *way, "rename", *whole, "capture-1", "rename", "12-1a2b3c4d"]
     del steps[:]
     assert archive.has(arrived[0].facts)
+    assert steps == [], "a question has no effect"
+    archive.confirm([one.facts for one in arrived])
     assert steps == ["12-1a2b3c4d"], "another may have been killed before"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import retention
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Capture
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.retention import Limits, too_much
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.retention import Keep, too_much
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 
 HOUR = 3600.0
@@ -34,18 +34,18 @@ def _series(times: list[float], process: str = "1-1a2b3c4d", host: str = "app1")
     ]
 
 
-def _left(captures: list[Capture], limits: Limits, now: float = 0.0) -> list[Capture]:
+def _left(captures: list[Capture], limits: Keep, now: float = 0.0) -> list[Capture]:
     gone = too_much(captures, limits, now, [100] * len(captures))
     return [capture for capture in captures if capture not in gone]
 
 
 def test_without_limits_all_is_kept() -> None:
     captures = _series([HOUR * number for number in range(50)])
-    assert _left(captures, Limits(), now=1e9) == captures
+    assert _left(captures, Keep(), now=1e9) == captures
 
 
 def test_the_first_the_newest_and_log_spaced_ones_stay() -> None:
-    left = [capture.sequence for capture in _left(_series([HOUR * number for number in range(1000)]), Limits(count=12))]
+    left = [capture.sequence for capture in _left(_series([HOUR * number for number in range(1000)]), Keep(count=12))]
     assert (len(left), left[0], left[-1]) == (12, 0, 999)
     distances = [999 - sequence for sequence in left[:-1]]
     assert distances[-1] <= 2, "the last hours are known by the hour"
@@ -56,15 +56,15 @@ def test_the_first_the_newest_and_log_spaced_ones_stay() -> None:
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.integers(1, 20))
 def test_any_series_is_thinned_to_its_number(times: list[float], count: int) -> None:
     captures = _series(sorted(times))
-    left = _left(captures, Limits(count=count))
+    left = _left(captures, Keep(count=count))
     assert len(left) == min(len(captures), max(count, 2))
     assert left[0] is captures[0] and left[-1] is captures[-1]
-    assert _left(left, Limits(count=count)) == left, "thinning what is thin changes nothing"
+    assert _left(left, Keep(count=count)) == left, "thinning what is thin changes nothing"
 
 
 def test_a_process_is_thinned_by_itself() -> None:
     captures = _series([0.0, 1, 2, 3]) + _series([0.0, 1], process="2-1a2b3c4d") + _series([0.0, 1, 2], host="app2")
-    left = [(capture.host, capture.process, capture.sequence) for capture in _left(captures, Limits(count=2))]
+    left = [(capture.host, capture.process, capture.sequence) for capture in _left(captures, Keep(count=2))]
     assert left == [
         ("app1", "1-1a2b3c4d", 0),
         ("app1", "1-1a2b3c4d", 3),
@@ -77,7 +77,7 @@ def test_a_process_is_thinned_by_itself() -> None:
 
 def test_old_captures_go_and_old_processes_as_a_whole() -> None:
     captures = _series([0.0, DAY, 9 * DAY]) + _series([0.0, DAY], process="2-1a2b3c4d")
-    left = _left(captures, Limits(age=7 * DAY), now=10 * DAY)
+    left = _left(captures, Keep(age=7 * DAY), now=10 * DAY)
     assert [(capture.process, capture.time) for capture in left] == [("1-1a2b3c4d", 9 * DAY)]
 
 
@@ -85,7 +85,7 @@ def test_old_captures_go_and_old_processes_as_a_whole() -> None:
 def test_all_are_thinned_alike_to_a_size(size: int, kept: int) -> None:
     captures = _series([float(number) for number in range(10)])
     captures += _series([100.0 + number for number in range(10)], process="2-1a2b3c4d")
-    left = _left(captures, Limits(size=size))
+    left = _left(captures, Keep(size=size))
     assert len(left) == kept
     if kept == 2:
         assert {capture.process for capture in left} == {"2-1a2b3c4d"}, "the process that ended first goes first"
@@ -99,7 +99,7 @@ def test_the_last_perf_map_stays(tmp_path: Path) -> None:
     for number in (3, 40):
         captures[number].path.mkdir()
         (captures[number].path / "perf.map.gz").write_bytes(b"")
-    assert 40 in [capture.sequence for capture in _left(captures, Limits(count=4))]
+    assert 40 in [capture.sequence for capture in _left(captures, Keep(count=4))]
 
 
 def test_an_archive_is_pruned(tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_an_archive_is_pruned(tmp_path: Path) -> None:
         content = f"{sequence}".encode()
         (tmp_path / "dump").write_bytes(content)
         archive.add_capture(capture_samples.facts(content, sequence=sequence), tmp_path / "dump")
-    told, size = retention.prune(archive, Limits(count=3), 0.0, dry=True)
+    told, size = retention.prune(archive, Keep(count=3), 0.0, check_mode=True)
     assert (len(told), len(archive.captures())) == (7, 10)
-    removed, size_again = retention.prune(archive, Limits(count=3), 0.0)
+    removed, size_again = retention.prune(archive, Keep(count=3), 0.0)
     assert (removed, size_again) == (told, size)
     assert [capture.sequence for capture in archive.captures()][::2] == [0, 9]
     assert size > 7 * 500, "facts and dumps"
-    assert retention.prune(archive, Limits(count=3), 0.0) == ([], 0)
+    assert retention.prune(archive, Keep(count=3), 0.0) == ([], 0)

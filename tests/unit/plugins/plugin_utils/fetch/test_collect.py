@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import CollectError, Wanted, collect
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import HostError
@@ -75,12 +76,19 @@ def test_what_is_new_is_brought_and_marked(archive: Archive) -> None:
     assert [capture.facts for capture in archive.captures()] == done.captures
 
 
-def test_what_is_there_already_is_only_marked(archive: Archive) -> None:
+def test_what_is_there_already_is_only_marked(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(Host(), archive, Wanted("app1"))
     host = Host()
+    confirm = archive.confirm
+
+    def confirmed(known: Iterable[CaptureFacts]) -> None:
+        confirm(known)
+        host.calls.append("confirm")
+
+    monkeypatch.setattr(archive, "confirm", confirmed)
     host.listing["images"][0].update(build_id=None, size=None, reason="gone")
     done = collect(host, archive, Wanted("app1"))
-    assert host.calls == ["find", "mark 3"]
+    assert host.calls == ["find", "confirm", "mark 3"], "the disk has it before the host gives it away"
     assert (done.captures, done.marked, done.changed) == ([], 3, True)
     assert not collect(Host([]), archive, Wanted("app1")).changed
 
