@@ -17,6 +17,7 @@ from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.base import output_file
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.triage import findings
+from ..plugin_utils.triage.rules import Diagnosis
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "samples": {"type": "path", "default": "offheap/triage"},
@@ -25,7 +26,11 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "hosts": {"type": "list", "elements": "str", "default": []},
     "show": {"type": "bool", "default": True},
 }
-_COLORS = {"not-growing": "COLOR_OK", "cannot-tell": "COLOR_WARN", "native-leak": "COLOR_ERROR"}
+_COLORS = {
+    Diagnosis.NOT_GROWING: "COLOR_OK",
+    Diagnosis.CANNOT_TELL: "COLOR_WARN",
+    Diagnosis.NATIVE_LEAK: "COLOR_ERROR",
+}
 
 display = Display()
 
@@ -56,10 +61,10 @@ class ActionModule(ActionBase):
             warnings.append(f"{samples} has no samples of the units and hosts asked for: run triage.yml first")
         lines = findings.table(found)
         if arguments["show"]:
-            for verdict, line in lines:
-                name = _COLORS.get(verdict, "COLOR_CHANGED") if verdict else None
+            for diagnosis, line in lines:
+                name = _COLORS.get(diagnosis, "COLOR_CHANGED") if diagnosis else None
                 display.display(line, color=constants.config.get_config_value(name) if name else None)
-        result.update(changed=changed, dest=str(dest), verdicts=verdicts, summary=[line for _verdict, line in lines])
+        result.update(changed=changed, dest=str(dest), verdicts=verdicts, summary=[line for _diagnosis, line in lines])
         if warnings:
             result["warnings"] = warnings
         return result

@@ -13,6 +13,7 @@ import os
 import time
 from typing import Any
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.memory_class import MemoryClass
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import glibc_chunks, smaps
@@ -115,7 +116,7 @@ def _allocator(pid: int, proc: str, not_readable: list[str]) -> dict[str, Any]:
 
 
 def _memory(
-    pid: int, proc: str, glibc: bool, ranges: list[tuple[int, int, str]], not_readable: list[str]
+    pid: int, proc: str, glibc: bool, ranges: list[tuple[int, int, MemoryClass]], not_readable: list[str]
 ) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "pss": None,

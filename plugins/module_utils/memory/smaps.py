@@ -20,23 +20,10 @@ import sys
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.memory_class import MemoryClass
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, regions
 from ansible_collections.offheap.profiler.plugins.module_utils.host.regions import Region
 
-CLASSES = (
-    "java-heap",
-    "code-cache",
-    "metaspace",
-    "thread-stacks",
-    "malloc-heap",
-    "glibc-arenas",
-    "malloc-mmapped",
-    "other-malloc",
-    "mapped-files",
-    "shared-memory",
-    "jit",
-    "unknown",
-)
 #: HEAP_MAX_SIZE of glibc on 64-bit machines; every heap of an arena begins at a multiple of it
 ARENA_HEAP = 64 << 20
 _LARGEST = 10
@@ -64,7 +51,7 @@ class Knowledge(NamedTuple):
     """What tells one anonymous mapping from another: ranges (start, end, class) that the JVM names, sorted; the stack
     pointers of the threads, sorted; whether malloc is glibc's; how to look into the process."""
 
-    ranges: Sequence[tuple[int, int, str]]
+    ranges: Sequence[tuple[int, int, MemoryClass]]
     stack_pointers: Sequence[int]
     glibc: bool
     peek: Peek
@@ -90,9 +77,9 @@ def read(pid: int, knowledge: Knowledge, proc: str = "/proc") -> MemoryMap:
 
 def summarize(entries: Iterator[Region], knowledge: Knowledge) -> MemoryMap:
     """Classify all mappings and add them up."""
-    sums = {name: [0, 0, 0, 0] for name in CLASSES}
+    sums = {name: [0, 0, 0, 0] for name in MemoryClass}
     heaps: list[Heap] = []
-    largest: list[tuple[int, int, Region, str]] = []
+    largest: list[tuple[int, int, Region, MemoryClass]] = []
     proportional = 0
     reading = _Classifier(knowledge)
     for region, name in reading.classified(entries):
@@ -102,14 +89,14 @@ def summarize(entries: Iterator[Region], knowledge: Knowledge) -> MemoryMap:
         counts[1] += region.rss
         counts[2] += region.swap
         counts[3] += 1
-        if name in ("malloc-heap", "glibc-arenas") and not region.protected:
-            heaps.append(Heap(region.start, region.size, region.rss, region.swap, name == "malloc-heap"))
+        if name in (MemoryClass.MALLOC_HEAP, MemoryClass.GLIBC_ARENAS) and not region.protected:
+            heaps.append(Heap(region.start, region.size, region.rss, region.swap, name == MemoryClass.MALLOC_HEAP))
         if len(largest) < _LARGEST or region.rss > largest[0][0]:
             add = heapq.heappush if len(largest) < _LARGEST else heapq.heapreplace
             add(largest, (region.rss, -region.start, region, name))
     return MemoryMap(
         {
-            name: {"reserved": reserved, "resident": resident, "swap": swap, "mappings": count}
+            name.value: {"reserved": reserved, "resident": resident, "swap": swap, "mappings": count}
             for name, (reserved, resident, swap, count) in sums.items()
         },
         [_described(region, name) for _rss, _start, region, name in sorted(largest, reverse=True)],
@@ -121,12 +108,12 @@ def summarize(entries: Iterator[Region], knowledge: Knowledge) -> MemoryMap:
     )
 
 
-def _described(region: Region, name: str) -> dict[str, Any]:
+def _described(region: Region, name: MemoryClass) -> dict[str, Any]:
     return {
         "address": f"{region.start:x}-{region.end:x}",
         "perms": region.permissions,
         "path": region.path[:200],
-        "class": name,
+        "class": name.value,
         "reserved": region.size,
         "resident": region.rss,
     }
@@ -141,7 +128,7 @@ class _Classifier:
         self._stack_sizes: set[int] = set()
         self._arena_end = 0  # up to here the last arena heap has reserved its address space
 
-    def classified(self, entries: Iterator[Region]) -> Iterator[tuple[Region, str]]:
+    def classified(self, entries: Iterator[Region]) -> Iterator[tuple[Region, MemoryClass]]:
         before: Region | None = None
         region = next(entries, None)
         while region:
@@ -149,28 +136,28 @@ class _Classifier:
             yield region, self._class_of(region, before, after)
             before, region = region, after
 
-    def _class_of(self, region: Region, before: Region | None, after: Region | None) -> str:
+    def _class_of(self, region: Region, before: Region | None, after: Region | None) -> MemoryClass:
         named = self._named_range(region.start) or _by_path(region)
         if named:
             return named
         if not region.anonymous:
-            return "unknown"
+            return MemoryClass.UNKNOWN
         if region.protected:
-            return "glibc-arenas" if region.end <= self._arena_end else "unknown"
+            return MemoryClass.GLIBC_ARENAS if region.end <= self._arena_end else MemoryClass.UNKNOWN
         if self._is_stack(region, before):
-            return "thread-stacks"
+            return MemoryClass.THREAD_STACKS
         if "x" in region.permissions:
-            return "jit"
+            return MemoryClass.JIT
         if self._is_arena(region, after):
             self._arena_end = -(-region.end // ARENA_HEAP) * ARENA_HEAP
-            return "glibc-arenas"
+            return MemoryClass.GLIBC_ARENAS
         if "w" not in region.permissions:
-            return "unknown"
+            return MemoryClass.UNKNOWN
         if not self._known.glibc:
-            return "other-malloc"
-        return "malloc-mmapped" if self._is_mmapped_chunk(region) else "unknown"
+            return MemoryClass.OTHER_MALLOC
+        return MemoryClass.MALLOC_MMAPPED if self._is_mmapped_chunk(region) else MemoryClass.UNKNOWN
 
-    def _named_range(self, address: int) -> str | None:
+    def _named_range(self, address: int) -> MemoryClass | None:
         at = bisect.bisect_right(self._starts, address) - 1
         if at >= 0 and address < self._known.ranges[at][1]:
             return self._known.ranges[at][2]
@@ -210,17 +197,17 @@ class _Classifier:
         return size & 7 == _MMAPPED_CHUNK and 0 < length <= region.size and length % os.sysconf("SC_PAGE_SIZE") == 0
 
 
-def _by_path(region: Region) -> str | None:
+def _by_path(region: Region) -> MemoryClass | None:
     path = region.path
     if path == "[heap]":
-        return "malloc-heap"
+        return MemoryClass.MALLOC_HEAP
     if path.startswith("[stack"):
-        return "thread-stacks"
+        return MemoryClass.THREAD_STACKS
     if path.startswith("/memfd:java_heap"):
-        return "java-heap"  # ZGC
+        return MemoryClass.JAVA_HEAP  # ZGC
     if maps.is_shared(path):
-        return "shared-memory"
-    return "mapped-files" if path.startswith("/") and not path.startswith("//") else None
+        return MemoryClass.SHARED_MEMORY
+    return MemoryClass.MAPPED_FILES if path.startswith("/") and not path.startswith("//") else None
 
 
 def stack_pointers(pid: int, proc: str = "/proc") -> list[int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any, Mapping, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.memory_class import MemoryClass
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hsperfdata, jvm_heap
 
@@ -43,7 +44,7 @@ class JvmFacts(NamedTuple):
     """Facts for people and rules, sizes in bytes; and the address ranges of the JVM's spaces, sorted."""
 
     facts: dict[str, Any]
-    ranges: list[tuple[int, int, str]]
+    ranges: list[tuple[int, int, MemoryClass]]
 
 
 def ask(pid: int, timeout: float, proc: str = "/proc") -> JvmFacts:
@@ -69,7 +70,7 @@ def ask(pid: int, timeout: float, proc: str = "/proc") -> JvmFacts:
     facts["nmt"] = native_memory(answer_if_known("VM.native_memory summary scale=KB"))
     facts["native_heap"] = malloc_info(answer_if_known("System.native_heap_info"))
     # ZGC names no range: its heap is a file in memory that the map shows as such.
-    ranges = [(start, end, "java-heap") for start, end in places] + code_ranges(code)
+    ranges = [(start, end, MemoryClass.JAVA_HEAP) for start, end in places] + code_ranges(code)
     ranges += metaspace_ranges(answer_if_known("VM.metaspace vslist"))
     return JvmFacts(facts, sorted(ranges))
 
@@ -94,9 +95,9 @@ def flags(text: str) -> dict[str, str]:
     return found
 
 
-def code_ranges(text: str) -> list[tuple[int, int, str]]:
+def code_ranges(text: str) -> list[tuple[int, int, MemoryClass]]:
     """Address ranges in C(Compiler.codecache)."""
-    return [(int(start, 16), int(end, 16), "code-cache") for start, end in _CODE_RANGE.findall(text)]
+    return [(int(start, 16), int(end, 16), MemoryClass.CODE_CACHE) for start, end in _CODE_RANGE.findall(text)]
 
 
 def code_cache_use(text: str) -> dict[str, int]:
@@ -105,10 +106,10 @@ def code_cache_use(text: str) -> dict[str, int]:
     return {"reserved": sum(size for size, _used in parts), "used": sum(used for _size, used in parts)}
 
 
-def metaspace_ranges(text: str) -> list[tuple[int, int, str]]:
+def metaspace_ranges(text: str) -> list[tuple[int, int, MemoryClass]]:
     """Address ranges in C(VM.metaspace vslist)."""
     return [
-        (int(base, 16), int(base, 16) + int(reserved) * _KIB, "metaspace")
+        (int(base, 16), int(base, 16) + int(reserved) * _KIB, MemoryClass.METASPACE)
         for base, reserved, _committed in _METASPACE_NODE.findall(text)
     ]
 

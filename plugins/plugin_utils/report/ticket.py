@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..base.byte_size import as_text
+from ..triage.rules import Diagnosis
 
 _WIDTH = 100
 _MOST_SUSPECTS = 5
@@ -84,7 +85,7 @@ def _triage(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "Triage, growth by kind of memory:"
     for one in findings:
         yield from _wrapped(f"{one['unit']} on {one['host']}: {one['verdict']}. {one['reason']}", 2)
-        if one["verdict"] != "not-growing":
+        if one["verdict"] != Diagnosis.NOT_GROWING.value:
             yield from _wrapped(f"Next: {one['next_step']}", 4)
 
 

@@ -14,7 +14,7 @@ from ..base.printable import printable
 from . import growth as memory_growth
 from . import rules, snapshots
 from .growth import Growth, Sample
-from .rules import Verdict
+from .rules import Diagnosis, Triaged
 
 _HEADINGS = ("UNIT", "HOST", "VERDICT", "RSS", "GROWTH")
 
@@ -25,7 +25,7 @@ class Finding:
 
     host: str
     growth: Growth
-    verdict: Verdict
+    triaged: Triaged
 
     @property
     def notes(self) -> list[str]:
@@ -41,18 +41,19 @@ class Finding:
     def data(self) -> dict[str, Any]:
         """For JSON. Rates are bytes per hour."""
         process = self.growth.process
+        by_part = {part.value: round(self.growth.per_hour(size)) for part, size in self.growth.parts.items()}
         return {
             "unit": self.growth.name,
             "host": self.host,
-            "verdict": self.verdict.verdict,
-            "reason": self.verdict.reason,
-            "next_step": self.verdict.next_step,
-            "source": self.verdict.source,
+            "verdict": self.triaged.diagnosis.value,
+            "reason": self.triaged.reason,
+            "next_step": self.triaged.next_step,
+            "source": self.triaged.source,
             "pid": process.pid if process else None,
             "rss": process.rss if process else None,
             "watched": round(self.growth.seconds, 1),
             "growth_bytes_per_hour": round(self.growth.per_hour(self.growth.growth)),
-            "growth_by_part": {part: round(self.growth.per_hour(size)) for part, size in self.growth.parts.items()},
+            "growth_by_part": by_part,
             "notes": self.notes,
         }
 
@@ -70,25 +71,25 @@ def findings(directory: Path, units: Sequence[str], hosts: Sequence[str], warn: 
     return found
 
 
-def table(found: Sequence[Finding]) -> list[tuple[str | None, str]]:
-    """Lines for a terminal, and the verdict that colours a line."""
+def table(found: Sequence[Finding]) -> list[tuple[Diagnosis | None, str]]:
+    """Lines for a terminal, and the diagnosis that colours a line."""
     rows = [
         (
             finding.growth.name,
             printable(finding.host),
-            finding.verdict.verdict,
+            finding.triaged.diagnosis.value,
             as_text(finding.growth.process.rss) if finding.growth.process else "-",
             rules.per_hour(finding.growth, finding.growth.growth) if finding.growth.seconds else "-",
         )
         for finding in found
     ]
     widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
-    lines: list[tuple[str | None, str]] = [(None, _row(_HEADINGS, widths))]
+    lines: list[tuple[Diagnosis | None, str]] = [(None, _row(_HEADINGS, widths))]
     for row, finding in zip(rows, found, strict=True):
-        lines.append((finding.verdict.verdict, _row(row, widths)))
-        lines.append((None, f"    {printable(finding.verdict.reason)}"))
-        if finding.verdict.verdict != "not-growing":
-            lines.append((None, f"    Next: {printable(finding.verdict.next_step)}"))
+        lines.append((finding.triaged.diagnosis, _row(row, widths)))
+        lines.append((None, f"    {printable(finding.triaged.reason)}"))
+        if finding.triaged.diagnosis is not Diagnosis.NOT_GROWING:
+            lines.append((None, f"    Next: {printable(finding.triaged.next_step)}"))
         lines += [(None, f"    Note: {printable(note)}") for note in finding.notes]
     return lines
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 from ...module_utils.formats import unit_name
+from ...module_utils.formats.memory_class import MemoryClass
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
 
@@ -21,20 +23,29 @@ _WARM = 600.0
 _PID = re.compile(r"pid [0-9]{1,10}\Z")
 _MIB = 1 << 20
 
-#: The parts that the resident set is divided into for a verdict.
-PARTS = (
-    "java-heap",
-    "code-cache",
-    "metaspace",
-    "thread-stacks",
-    "malloc-used",
-    "malloc-free-arenas",
-    "malloc-free-heap",
-    "mapped-files",
-    "jit",
-    "unknown",
+
+class Part(Enum):
+    """The parts that the resident set is divided into for a verdict."""
+
+    JAVA_HEAP = "java-heap"
+    CODE_CACHE = "code-cache"
+    METASPACE = "metaspace"
+    THREAD_STACKS = "thread-stacks"
+    MALLOC_USED = "malloc-used"
+    MALLOC_FREE_ARENAS = "malloc-free-arenas"
+    MALLOC_FREE_HEAP = "malloc-free-heap"
+    MAPPED_FILES = "mapped-files"
+    JIT = "jit"
+    UNKNOWN = "unknown"
+
+
+_SAME = (Part.JAVA_HEAP, Part.CODE_CACHE, Part.METASPACE, Part.THREAD_STACKS, Part.JIT, Part.UNKNOWN)
+_HELD_BY_MALLOC = (
+    MemoryClass.MALLOC_HEAP,
+    MemoryClass.GLIBC_ARENAS,
+    MemoryClass.MALLOC_MMAPPED,
+    MemoryClass.OTHER_MALLOC,
 )
-_SAME = ("java-heap", "code-cache", "metaspace", "thread-stacks", "jit", "unknown")
 
 
 class SampleError(ControllerError):
@@ -55,7 +66,7 @@ class Process:
     age: float
     threads: int
     arenas: int
-    parts: dict[str, int] | None
+    parts: dict[Part, int] | None
     malloc_known: bool
     jvm: bool
     direct: int | None
@@ -87,7 +98,7 @@ class Growth:
     process: Process | None = None
     seconds: float = 0.0
     growth: int = 0
-    parts: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[Part, int] = field(default_factory=dict)
     threads: int = 0
     arenas: int = 0
     direct: int | None = None
@@ -105,12 +116,12 @@ class Growth:
     def per_hour(self, size: float) -> float:
         return size * 3600 / self.seconds if self.seconds else 0.0
 
-    def leads(self, part: str) -> bool:
+    def leads(self, part: Part) -> bool:
         """Whether this part grows most of all, and makes a third of the growth at least."""
         most = max(self.parts.values(), default=0)
         return self.grows and self.parts.get(part, 0) == most and most * 3 >= self.growth
 
-    def idle(self, part: str) -> bool:
+    def idle(self, part: Part) -> bool:
         """Whether this part, which malloc keeps free, is a quarter of the resident set and worth the effort."""
         if self.process is None or not self.process.parts:
             return False
@@ -200,18 +211,17 @@ def _has_other(nmt: Any) -> bool:
     return isinstance(nmt, dict) and isinstance(nmt.get("categories"), dict) and "Other" in nmt["categories"]
 
 
-def _parts(classes: Any, malloc: dict[str, Any] | None) -> dict[str, int]:
-    def resident(name: str) -> int:
-        return int(_value(_value(classes, name, dict), "resident", int))
+def _parts(classes: Any, malloc: dict[str, Any] | None) -> dict[Part, int]:
+    def resident(kind: MemoryClass) -> int:
+        return int(_value(_value(classes, kind.value, dict), "resident", int))
 
-    parts = {name: resident(name) for name in _SAME}
-    parts["mapped-files"] = resident("mapped-files") + resident("shared-memory")
+    parts = {part: resident(MemoryClass(part.value)) for part in _SAME}
+    parts[Part.MAPPED_FILES] = resident(MemoryClass.MAPPED_FILES) + resident(MemoryClass.SHARED_MEMORY)
     free = {"heap": 0, "arenas": 0}
     if malloc is not None:
         free = {kind: int(_value(malloc[kind], "free", int)) for kind in free}
-    parts["malloc-free-heap"], parts["malloc-free-arenas"] = free["heap"], free["arenas"]
-    held = ("malloc-heap", "glibc-arenas", "malloc-mmapped", "other-malloc")
-    parts["malloc-used"] = sum(map(resident, held)) - free["heap"] - free["arenas"]
+    parts[Part.MALLOC_FREE_HEAP], parts[Part.MALLOC_FREE_ARENAS] = free["heap"], free["arenas"]
+    parts[Part.MALLOC_USED] = sum(map(resident, _HELD_BY_MALLOC)) - free["heap"] - free["arenas"]
     return parts
 
 
@@ -253,7 +263,7 @@ def _of_process(last: Sample, now: Process, ordered: Sequence[Sample]) -> Growth
         now,
         last.time - time,
         now.rss - then.rss,
-        {part: now.parts[part] - then.parts[part] for part in PARTS},
+        {part: now.parts[part] - then.parts[part] for part in Part},
         now.threads - then.threads,
         now.arenas - then.arenas,
         None if now.direct is None or then.direct is None else now.direct - then.direct,

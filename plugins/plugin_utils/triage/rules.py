@@ -10,33 +10,53 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from ..base.byte_size import as_text
 from ..base.durations import duration
-from .growth import Growth
+from .growth import Growth, Part
 
 # From so many heaps of arenas on, their number is what can be turned down.
 _MANY_ARENAS = 4
 
 
+class Diagnosis(Enum):
+    """What kind of growth it is. docs/triage.md explains each."""
+
+    CANNOT_TELL = "cannot-tell"
+    JAVA_HEAP = "java-heap"
+    METASPACE = "metaspace"
+    THREADS = "threads"
+    MAPPED_FILES = "mapped-files"
+    DIRECT_BUFFERS = "direct-buffers"
+    MALLOC_ARENAS = "malloc-arenas"
+    FRAGMENTATION = "fragmentation"
+    NATIVE_LEAK = "native-leak"
+    NOT_GROWING = "not-growing"
+
+
 @dataclass(frozen=True)
 class Rule:
-    """When it ``holds``, the ``verdict`` and the ``next_step`` follow; ``source`` is where the rule is from.
+    """When it ``holds``, the ``diagnosis`` and the ``next_step`` follow; ``source`` is where the rule is from.
 
     In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at.
     """
 
-    verdict: str
+    diagnosis: Diagnosis
     holds: Callable[[Growth], bool]
     source: str
     next_step: str
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The answer with the numbers that led to it, in one sentence, and what to do next, in another."""
+def _has_many_arenas(growth: Growth) -> bool:
+    return growth.process is not None and growth.process.arenas >= _MANY_ARENAS
 
-    verdict: str
+
+@dataclass(frozen=True)
+class Triaged:
+    """The diagnosis, in one sentence the numbers that led to it, and in another what to do next."""
+
+    diagnosis: Diagnosis
     reason: str
     next_step: str
     source: str
@@ -50,89 +70,87 @@ _GLIBC = "mallopt(3), M_ARENA_MAX and M_TRIM_THRESHOLD; glibc malloc/malloc.c an
 
 RULES = (
     Rule(
-        "cannot-tell",
+        Diagnosis.CANNOT_TELL,
         lambda g: g.problem is not None,
         "two looks at one process are needed",
         "run triage.yml again as root while {unit} runs",
     ),
     Rule(
-        "java-heap",
-        lambda g: g.leads("java-heap"),
+        Diagnosis.JAVA_HEAP,
+        lambda g: g.leads(Part.JAVA_HEAP),
         "jcmd(1), GC.heap_info and GC.heap_dump; the memory map",
         "take a heap dump as the service's user, if it still grows after collections: "
         "jcmd {pid} GC.heap_dump /var/tmp/{pid}.hprof",
     ),
     Rule(
-        "metaspace",
-        lambda g: g.leads("metaspace"),
+        Diagnosis.METASPACE,
+        lambda g: g.leads(Part.METASPACE),
         "JEP 387; jcmd(1), VM.metaspace and VM.classloader_stats",
         "see which class loaders multiply: jcmd {pid} VM.classloader_stats",
     ),
     Rule(
-        "threads",
-        lambda g: g.leads("thread-stacks") and g.threads > 0,
+        Diagnosis.THREADS,
+        lambda g: g.leads(Part.THREAD_STACKS) and g.threads > 0,
         "pthread_create(3); proc(5), the stack pointers of the threads",
         "see which threads pile up: jcmd {pid} Thread.print, or ps -L -p {pid} -o comm= | sort | uniq -c",
     ),
     Rule(
-        "mapped-files",
-        lambda g: g.leads("mapped-files"),
+        Diagnosis.MAPPED_FILES,
+        lambda g: g.leads(Part.MAPPED_FILES),
         "proc(5), smaps; pages of files are given back when memory is short, those of shared memory are not",
         "see which files these are: pmap -X {pid}; a mapped buffer in Java lives as long as the object that holds it",
     ),
     Rule(
-        "direct-buffers",
-        lambda g: g.leads("malloc-used") and g.direct is not None and 2 * g.direct >= g.parts["malloc-used"],
+        Diagnosis.DIRECT_BUFFERS,
+        lambda g: g.leads(Part.MALLOC_USED) and g.direct is not None and 2 * g.direct >= g.parts[Part.MALLOC_USED],
         "native memory tracking counts Unsafe.allocateMemory as Other; netty#11835, netty#6125",
         "find who keeps the buffers in a heap dump (java.nio.DirectByteBuffer): jcmd {pid} GC.heap_dump "
         "/var/tmp/{pid}.hprof; -XX:MaxDirectMemorySize limits them",
     ),
     Rule(
-        "malloc-arenas",
-        lambda g: g.leads("malloc-free-arenas") and g.process is not None and g.process.arenas >= _MANY_ARENAS,
+        Diagnosis.MALLOC_ARENAS,
+        lambda g: g.leads(Part.MALLOC_FREE_ARENAS) and _has_many_arenas(g),
         f"{_GLIBC}; presto#8993, SapMachine#2109",
         _ARENAS,
     ),
     Rule(
-        "fragmentation",
-        lambda g: g.leads("malloc-free-heap") or g.leads("malloc-free-arenas"),
+        Diagnosis.FRAGMENTATION,
+        lambda g: g.leads(Part.MALLOC_FREE_HEAP) or g.leads(Part.MALLOC_FREE_ARENAS),
         _GLIBC,
         _FRAGMENTATION,
     ),
     Rule(
-        "cannot-tell",
-        lambda g: g.leads("malloc-used") and g.process is not None and not g.process.malloc_known,
+        Diagnosis.CANNOT_TELL,
+        lambda g: g.leads(Part.MALLOC_USED) and g.process is not None and not g.process.malloc_known,
         "what of malloc's memory is in use has to be read from its chunks",
         "run triage.yml with become, as root",
     ),
     Rule(
-        "native-leak",
-        lambda g: g.leads("malloc-used"),
+        Diagnosis.NATIVE_LEAK,
+        lambda g: g.leads(Part.MALLOC_USED),
         "malloc's memory in use grows, and no part that belongs to the JVM explains it",
         _PROFILE,
     ),
     Rule(
-        "malloc-arenas",
-        lambda g: (
-            not g.grows and g.idle("malloc-free-arenas") and g.process is not None and g.process.arenas >= _MANY_ARENAS
-        ),
+        Diagnosis.MALLOC_ARENAS,
+        lambda g: not g.grows and g.idle(Part.MALLOC_FREE_ARENAS) and _has_many_arenas(g),
         f"{_GLIBC}; presto#8993, SapMachine#2109",
         _ARENAS,
     ),
     Rule(
-        "fragmentation",
-        lambda g: not g.grows and (g.idle("malloc-free-heap") or g.idle("malloc-free-arenas")),
+        Diagnosis.FRAGMENTATION,
+        lambda g: not g.grows and (g.idle(Part.MALLOC_FREE_HEAP) or g.idle(Part.MALLOC_FREE_ARENAS)),
         _GLIBC,
         _FRAGMENTATION,
     ),
     Rule(
-        "not-growing",
+        Diagnosis.NOT_GROWING,
         lambda g: not g.grows,
         "growth below 1 MiB, or half a percent of RSS, is noise",
         "if you expect a slower growth, run triage.yml again later: the first look is kept",
     ),
     Rule(
-        "cannot-tell",
+        Diagnosis.CANNOT_TELL,
         lambda g: True,
         "no part leads the growth, or one that no rule knows",
         "watch longer: ansible-playbook triage.yml -e triage_watch=1h",
@@ -140,25 +158,25 @@ RULES = (
 )
 
 _NAMES = {
-    "java-heap": "Java heap",
-    "code-cache": "code cache",
-    "metaspace": "metaspace",
-    "thread-stacks": "thread stacks",
-    "malloc-used": "malloc in use",
-    "malloc-free-arenas": "malloc, kept free in arenas",
-    "malloc-free-heap": "malloc, kept free in the main heap",
-    "mapped-files": "files and shared memory",
-    "jit": "compiled code",
-    "unknown": "other anonymous memory",
+    Part.JAVA_HEAP: "Java heap",
+    Part.CODE_CACHE: "code cache",
+    Part.METASPACE: "metaspace",
+    Part.THREAD_STACKS: "thread stacks",
+    Part.MALLOC_USED: "malloc in use",
+    Part.MALLOC_FREE_ARENAS: "malloc, kept free in arenas",
+    Part.MALLOC_FREE_HEAP: "malloc, kept free in the main heap",
+    Part.MAPPED_FILES: "files and shared memory",
+    Part.JIT: "compiled code",
+    Part.UNKNOWN: "other anonymous memory",
 }
 
 
-def judge(growth: Growth, host: str) -> Verdict:
+def judge(growth: Growth, host: str) -> Triaged:
     """The first rule that holds, with its evidence."""
     rule = next(rule for rule in RULES if rule.holds(growth))
     pid = growth.process.pid if growth.process else 0
     step = rule.next_step.format(host=host, unit=growth.name, pid=pid)
-    return Verdict(rule.verdict, growth.problem or _reason(rule.verdict, growth), step, rule.source)
+    return Triaged(rule.diagnosis, growth.problem or _reason(rule.diagnosis, growth), step, rule.source)
 
 
 def per_hour(growth: Growth, size: float) -> str:
@@ -167,22 +185,26 @@ def per_hour(growth: Growth, size: float) -> str:
     return f"{'-' if rate < 0 else '+'}{as_text(abs(rate))}/h"
 
 
-def _reason(verdict: str, growth: Growth) -> str:
+def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
     words = [f"in {duration(growth.seconds)} RSS {per_hour(growth, growth.growth)}"]
     most = sorted(growth.parts.items(), key=lambda item: -abs(item[1]))[:3]
     words += [f"{_NAMES[part]} {per_hour(growth, size)}" for part, size in most if abs(size) >= growth.floor / 4]
     process = growth.process
-    if verdict == "java-heap" and process is not None and process.collected is not None:
+    if diagnosis is Diagnosis.JAVA_HEAP and process is not None and process.collected is not None:
         words.append(f"{as_text(process.collected)} of the heap in use after the last collection")
-    if verdict == "threads":
+    if diagnosis is Diagnosis.THREADS:
         words.append(f"{growth.threads:+} threads")
-    if verdict == "direct-buffers" and growth.direct is not None:
+    if diagnosis is Diagnosis.DIRECT_BUFFERS and growth.direct is not None:
         words.append(f"of it direct buffers {per_hour(growth, growth.direct)}")
-    if process is not None and process.parts is not None and verdict in ("malloc-arenas", "fragmentation"):
-        free = process.parts["malloc-free-arenas"] + process.parts["malloc-free-heap"]
+    if (
+        process is not None
+        and process.parts is not None
+        and diagnosis in (Diagnosis.MALLOC_ARENAS, Diagnosis.FRAGMENTATION)
+    ):
+        free = process.parts[Part.MALLOC_FREE_ARENAS] + process.parts[Part.MALLOC_FREE_HEAP]
         words.append(f"{as_text(free)} kept free by malloc in {process.arenas} heaps of arenas and the main heap")
-    if verdict == "not-growing":
+    if diagnosis is Diagnosis.NOT_GROWING:
         words.append(f"less than {as_text(growth.per_hour(growth.floor))}/h would not show yet")
-    if verdict == "native-leak" and process is not None and process.jvm and growth.direct is None:
+    if diagnosis is Diagnosis.NATIVE_LEAK and process is not None and process.jvm and growth.direct is None:
         words.append("direct buffers are not ruled out, since native memory tracking is off (the profile will tell)")
     return "; ".join(words)

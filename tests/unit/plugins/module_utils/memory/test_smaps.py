@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.memory_class import MemoryClass
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.host.regions import Region
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import glibc_chunks, smaps
@@ -73,7 +74,7 @@ def test_an_arena_is_its_memory_and_its_reservation() -> None:
 
 
 def test_ranges_of_the_jvm_come_first() -> None:
-    known = Knowledge([(ARENA, ARENA + 64 * MIB, "java-heap")], [], True, lambda address, length: b"")
+    known = Knowledge([(ARENA, ARENA + 64 * MIB, MemoryClass.JAVA_HEAP)], [], True, lambda address, length: b"")
     arena, rest = _region(ARENA, ARENA + MIB), _region(ARENA + MIB, ARENA + 64 * MIB, "---p", rss=0)
     assert _classes(arena, rest, known=known) == {"java-heap": 4096}
 

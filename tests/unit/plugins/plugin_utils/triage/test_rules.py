@@ -46,7 +46,7 @@ def sample(time: float, *, free: tuple[int, int] | None = (0, 0), arenas: int = 
     return {"name": "a.service", "time": time, "boot_id": "b", "problem": None, "processes": [process]}
 
 
-def judged(*samples: dict[str, Any]) -> rules.Verdict:
+def judged(*samples: dict[str, Any]) -> rules.Triaged:
     return rules.judge(memory_growth.growth(memory_growth.parse(one) for one in samples), "app1")
 
 
@@ -86,7 +86,7 @@ def nmt(other: int) -> dict[str, Any]:
 )
 def test_what_grows_decides(first: dict[str, Any], second: dict[str, Any], verdict: str) -> None:
     found = judged(sample(100, **first), sample(700, **second))
-    assert found.verdict == verdict, found
+    assert found.diagnosis.value == verdict, found
     assert "{" not in found.next_step.replace('{"offheap_units"', "")
 
 
@@ -111,13 +111,13 @@ def test_one_look_and_another_process_tell_nothing() -> None:
 def test_a_map_that_is_not_readable_is_named() -> None:
     first, second = (sample(t, classes=None, not_readable=["its memory map: denied"]) for t in (100, 700))
     found = judged(first, second)
-    assert (found.verdict, found.reason) == ("cannot-tell", "not readable: its memory map: denied")
+    assert (found.diagnosis.value, found.reason) == ("cannot-tell", "not readable: its memory map: denied")
 
 
 def test_the_growth_of_a_young_process_does_not_count_later() -> None:
     young = sample(10, java_heap=10)
-    assert judged(young, sample(700, java_heap=90)).verdict == "java-heap"
-    assert judged(young, sample(700, java_heap=90), sample(4000, java_heap=90)).verdict == "not-growing"
+    assert judged(young, sample(700, java_heap=90)).diagnosis.value == "java-heap"
+    assert judged(young, sample(700, java_heap=90), sample(4000, java_heap=90)).diagnosis.value == "not-growing"
 
 
 def test_the_process_that_grows_most_is_judged() -> None:
@@ -128,7 +128,7 @@ def test_the_process_that_grows_most_is_judged() -> None:
     )
     growth = memory_growth.growth(map(memory_growth.parse, (first, second)))
     assert growth.process and growth.process.pid == 52
-    assert rules.judge(growth, "app1").verdict == "metaspace"
+    assert rules.judge(growth, "app1").diagnosis.value == "metaspace"
 
 
 def test_agents_and_earlier_deaths_are_noted() -> None:
@@ -158,7 +158,7 @@ def test_the_document_has_every_verdict_and_each_rule_a_source() -> None:
     text = (ROOT / "docs" / "triage.md").read_text()
     rows = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \|", text[text.index("## The rules") :], re.MULTILINE)
     told = [name for row in rows for name in re.findall("`(.*?)`", row)]
-    assert told == [rule.verdict for rule in rules.RULES]
+    assert told == [rule.diagnosis.value for rule in rules.RULES]
     assert all(rule.source and rule.next_step for rule in rules.RULES)
 
 
@@ -192,7 +192,7 @@ def test_looks_are_kept_and_told_by_host(tmp_path: Path) -> None:
     (tmp_path / "t" / "app1" / "other.json").write_text(json.dumps({"host": "app1", "samples": [{"name": "x\x1b[2J"}]}))
     warnings: list[str] = []
     found = findings.findings(tmp_path / "t", [], [], warnings.append)
-    assert [(finding.host, finding.verdict.verdict) for finding in found] == [
+    assert [(finding.host, finding.triaged.diagnosis.value) for finding in found] == [
         ("../app2", "java-heap"),
         ("app1", "java-heap"),
     ]
