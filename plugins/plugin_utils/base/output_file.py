@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import ControllerError
@@ -37,24 +38,32 @@ def write(path: Path, content: bytes, force: bool, check_mode: bool = False) -> 
     return True
 
 
-def _write(path: Path, content: bytes, force: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+@contextlib.contextmanager
+def replacing(path: Path, force: bool = True) -> Iterator[Path]:
+    """A new empty file (mode 0600) beside ``path``, which takes its place when the block ends without an error.
+
+    Raises OSError, and FileExistsError where ``path`` came into being meanwhile and is not to be replaced by ``force``.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
+    os.close(handle)
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
+        yield Path(name)
         if force:
             os.replace(name, path)
         else:
-            try:
-                os.link(name, path)
-            except FileExistsError as error:
-                raise OutputError(f"{path}: was made by someone else in this moment") from error
-            os.unlink(name)
-    except BaseException:
+            os.link(name, path)
+    finally:
         with contextlib.suppress(OSError):
             os.unlink(name)
-        raise
+
+
+def _write(path: Path, content: bytes, force: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with replacing(path, force) as beside:
+            beside.write_bytes(content)
+            mask = os.umask(0)
+            os.umask(mask)
+            beside.chmod(0o666 & ~mask)
+    except FileExistsError as error:
+        raise OutputError(f"{path}: was made by someone else in this moment") from error

@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
+from ..base.output_file import replacing
 from .elf_image import ElfImage, SymbolError
 
 _DIRECTORIES = (Path("/usr/lib/debug"),)
@@ -70,22 +71,13 @@ class DebugFiles:
 
         address = f"{url.rstrip('/')}/buildid/{build_id}/debuginfo"
         request = urllib.request.Request(address, headers={"User-Agent": "offheap"})
-        temporary = None
         try:
             with urllib.request.build_opener().open(request, timeout=_SECONDS) as response:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                handle, name = tempfile.mkstemp(prefix=".debug.", dir=target.parent)
-                temporary = Path(name)
-                with os.fdopen(handle, "wb") as stream:
-                    size = 0
-                    while piece := response.read(_PIECE):
-                        size += len(piece)
-                        if size > _LARGEST:
-                            raise SymbolError(f"{address}: sends more than {_LARGEST >> 30} GiB")
-                        stream.write(piece)
-            if not _is_of(build_id, temporary):
-                raise SymbolError(f"{address}: sent a file of another build")
-            temporary.replace(target)
+                with replacing(target) as brought:
+                    _save(response, brought, address)
+                    if not _is_of(build_id, brought):
+                        raise SymbolError(f"{address}: sent a file of another build")
         except urllib.error.HTTPError as error:
             error.close()
             if error.code != 404:
@@ -94,9 +86,6 @@ class DebugFiles:
         except (OSError, http.client.HTTPException, ValueError, SymbolError) as error:
             self._drop(url, str(error))
             return False
-        finally:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
         return True
 
     def _drop(self, url: str, reason: str) -> None:
@@ -109,3 +98,13 @@ def _is_of(build_id: str, path: Path) -> bool:
         with contextlib.suppress(SymbolError):
             return ElfImage(path).build_id == build_id
     return False
+
+
+def _save(response: BinaryIO, path: Path, address: str) -> None:
+    size = 0
+    with path.open("wb") as stream:
+        while piece := response.read(_PIECE):
+            size += len(piece)
+            if size > _LARGEST:
+                raise SymbolError(f"{address}: sends more than {_LARGEST >> 30} GiB")
+            stream.write(piece)

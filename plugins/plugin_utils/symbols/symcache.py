@@ -14,12 +14,12 @@ import fcntl
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..base import libraries
+from ..base.output_file import replacing
 from ..base.printable import printable
 from .elf_image import SymbolError
 
@@ -85,27 +85,19 @@ def _lock(directory: Path) -> Iterator[None]:
 def make(build_id: str, image: Path, path: Path) -> None:
     """Write the symcache of an image in a child process with limits, so that a hostile image costs only itself."""
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{build_id[:12]}.", dir=path.parent)
-        os.close(handle)
-    except OSError as error:
-        raise SymbolError(f"{path}: {error.strerror or error}") from error
-    temporary = Path(name)
-    try:
-        result = subprocess.run(
-            [sys.executable, "-c", _MAKE, build_id, os.fspath(image), name, str(_MEMORY), str(_SECONDS)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-        if result.returncode:
-            lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
-            reason = printable(lines[-1]) if lines else f"exit status {result.returncode}"
-            raise SymbolError(f"{image}: its debug information cannot be read: {reason}")
-        temporary.replace(path)
+        with replacing(path) as made:
+            result = subprocess.run(
+                [sys.executable, "-c", _MAKE, build_id, os.fspath(image), os.fspath(made), str(_MEMORY), str(_SECONDS)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+            if result.returncode:
+                lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+                reason = printable(lines[-1]) if lines else f"exit status {result.returncode}"
+                raise SymbolError(f"{image}: its debug information cannot be read: {reason}")
     except subprocess.TimeoutExpired as error:
         raise SymbolError(f"{image}: reading its debug information took over {_SECONDS} s") from error
     except OSError as error:
         raise SymbolError(f"{path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
