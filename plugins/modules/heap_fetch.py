@@ -287,7 +287,7 @@ def main() -> NoReturn:
                 steps.ask_jvms(found)
             module.exit_json(changed=False, free=pack.free(directory), **found)
         if step == "pack":
-            module.exit_json(changed=False, **steps.pack(request, directory))
+            module.exit_json(changed=False, **steps.pack_captures(request, directory))
         pack.remove(directory)
         module.exit_json(**steps.mark(request["dumps"], module.params["delete_collected"]))
     except OffheapError as exc:

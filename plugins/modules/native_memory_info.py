@@ -217,8 +217,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.memory import crashes
-from ansible_collections.offheap.profiler.plugins.module_utils.memory import process as process_memory
+from ansible_collections.offheap.profiler.plugins.module_utils.memory import crashes, process
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 
@@ -232,7 +231,7 @@ def of_unit(name: str, jvm_timeout: int, kernel_log: str) -> dict[str, Any]:
         problem = f"{unit.name} has no process: it is {unit.text['ActiveState']}"
     group = unit.text["ControlGroup"]
     found = sample(unit.name, unit.pids(), group, problem, jvm_timeout)
-    names = {process["name"] for process in found["processes"]}
+    names = {one["name"] for one in found["processes"]}
     found["crashes"]["oom_kills"] = crashes.oom_kills(kernel_log, group, names)
     return found
 
@@ -248,10 +247,10 @@ def sample(name: str, pids: list[int], control_group: str, problem: str | None, 
     processes = []
     for pid in pids:
         try:
-            processes.append(process_memory.look(pid, jvm_timeout))
+            processes.append(process.look(pid, jvm_timeout))
         except procfs.ProcessGone as gone:
             problem = problem or (str(gone) if len(pids) == 1 else None)
-    processes.sort(key=lambda process: process["rss"] or 0, reverse=True)
+    processes.sort(key=lambda one: one["rss"] or 0, reverse=True)
     return {
         "name": name,
         "time": now,

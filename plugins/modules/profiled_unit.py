@@ -213,7 +213,7 @@ from typing import Any, NoReturn
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     drop_in,
@@ -224,12 +224,14 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     spool_directory,
     syscall_filter,
 )
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 
 # Settings of the agent that are numbers; each is the variable OFFHEAP_<NAME>.
 AGENT_NUMBERS = ("start_delay", "dump_seconds", "stats_seconds", "keep_files", "keep_bytes", "minimum_free")
 
 
-def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.Wanted:
+def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.WantedFiles:
     """Everything that O(state=present) is going to write, after every reason not to has been ruled out."""
     preflight.check_state(unit)
     if parameters["mode"] == "swap":
@@ -241,19 +243,19 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     preflight.check_wrappers(unit, library, drop_in.read_environment(own, manager, unit.name))
     preflight.check_programs(unit, library)
     owner = None if unit.text["DynamicUser"] == "yes" else preflight.owner(unit)
-    spool = drop_in.spool_of(unit.name)
+    spool = places.spool_of(unit.name)
     preflight.check_space(spool, parameters["min_free_mib"])
     preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
-    directory = drop_in_files.directory(unit.name, parameters["until_reboot"])
+    directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
     agent = agent_of(parameters, unit, check_mode)
     opened = sandbox.lines(unit, library, spool) + (sandbox.socket_lines(unit) if agent else [])
     injection = drop_in.compose(
         unit.name, library, parameters["malloc_conf"], own, manager, opened, directory, agent, aids_of(parameters, unit)
     )
-    return drop_in_files.Wanted(directory, injection, spool, owner)
+    return drop_in_files.WantedFiles(directory, injection, spool, owner)
 
 
-def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.Wanted:
+def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.WantedFiles:
     """Only the malloc: no agent, no spool."""
     own = systemd.read_assignments(unit.own_files)
     manager = systemd.manager_environment()
@@ -266,13 +268,13 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
         preflight.check_wrappers(unit, library, drop_in.read_environment(own, manager, unit.name))
         preflight.check_library(library, options, parameters["version"], may_be_missing=check_mode)
     opened = sandbox.lines(unit, library, None) if library else []
-    directory = drop_in_files.directory(unit.name, parameters["until_reboot"])
+    directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
     swap = drop_in.Swap(arena_max)
     injection = drop_in.compose(unit.name, library, options, own, manager, opened, directory, swap=swap)
-    return drop_in_files.Wanted(directory, injection, drop_in.spool_of(unit.name), None)
+    return drop_in_files.WantedFiles(directory, injection, places.spool_of(unit.name), None)
 
 
-def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in.Agent | None:
+def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in.AgentSettings | None:
     """The agent with its settings as the variables that it reads."""
     library = parameters["agent"]
     if not library:
@@ -280,12 +282,10 @@ def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool
     preflight.check_path(library)
     syscall_filter.check(unit)
     if not (check_mode or os.path.exists(library)):
-        raise preflight.Refusal(
-            "no-agent", f"there is no {library} here; the role offheap.profiler.jemalloc installs it"
-        )
+        raise Refusal("no-agent", f"there is no {library} here; the role offheap.profiler.jemalloc installs it")
     wanted = parameters["agent_settings"] or {}
     numbers = {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in AGENT_NUMBERS if wanted.get(name) is not None}
-    return drop_in.Agent(
+    return drop_in.AgentSettings(
         library,
         {
             "OFFHEAP_UNIT": unit.name,
@@ -311,7 +311,7 @@ def aids_of(parameters: dict[str, Any], unit: service.Service) -> dict[str, list
 def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
     """Write what is missing, and say whether the unit has to be restarted for it."""
     wanted = prepare(module.params, unit, module.check_mode)
-    changes = drop_in_files.Changes(module.check_mode)
+    changes = Changes(module.check_mode)
     if wanted.owner:
         spool_directory.make(changes, wanted.spool, wanted.owner)
     drop_in_files.write(changes, unit.name, wanted)
@@ -327,14 +327,14 @@ def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
     }
 
 
-def _reload(changes: drop_in_files.Changes, unit: service.Service) -> None:
+def _reload(changes: Changes, unit: service.Service) -> None:
     """Let systemd read what was changed: now, or by an earlier run that did not come so far."""
     missed = unit.text["NeedDaemonReload"] == "yes" and any(map(drop_in.is_ours, unit.drop_ins))
     if changes.units or missed:
         changes.do(lambda: systemd.systemctl("daemon-reload"))
 
 
-def _carries_everything(unit: service.Service, wanted: drop_in_files.Wanted) -> bool:
+def _carries_everything(unit: service.Service, wanted: drop_in_files.WantedFiles) -> bool:
     """Whether every process that could have been started under the drop-in was."""
     leaders = [unit.main_pid] if unit.main_pid else unit.pids()
     try:
@@ -345,13 +345,13 @@ def _carries_everything(unit: service.Service, wanted: drop_in_files.Wanted) -> 
 
 def absent(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
     """Remove our files only, and say whether processes of the unit still run under them."""
-    changes = drop_in_files.Changes(module.check_mode)
+    changes = Changes(module.check_mode)
     found = drop_in_files.installed(unit.name)
     library = next((str(drop_in.read_record(path).get("library", "")) for path in found), None)
     drop_in_files.remove(changes, unit.name)
     _reload(changes, unit)
     carrying = service.pids_under_us(unit.pids(), unit.name, library)
-    spool = drop_in.spool_of(unit.name)
+    spool = places.spool_of(unit.name)
     if module.params["purge_spool"]:
         # In check mode the restart that a playbook makes before this has not happened.
         in_use = bool(carrying) and not module.check_mode
@@ -359,7 +359,7 @@ def absent(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
     return {
         "changed": changes.any,
         "diff": changes.diff(),
-        "drop_in": found[0] if found else f"{drop_in_files.directory(unit.name, False)}/{drop_in.NAME}",
+        "drop_in": found[0] if found else f"{places.drop_ins_of(unit.name, False)}/{drop_in.NAME}",
         "active": unit.is_running,
         "restart_needed": unit.is_running and bool(carrying),
         "spool": spool,
@@ -404,7 +404,7 @@ def main() -> NoReturn:
         unit = service.load(name)
         name = unit.name
         result = present(module, unit) if module.params["state"] == "present" else absent(module, unit)
-    except preflight.Refusal as refusal:
+    except Refusal as refusal:
         module.fail_json(msg=f"{name} is left alone: {refusal}", unit=name, refusal=refusal.reason)
     except (OffheapError, OSError) as error:
         module.fail_json(msg=str(error), unit=name)

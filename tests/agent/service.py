@@ -82,10 +82,10 @@ class Service:
     def stderr(self) -> str:
         return self.errors.read_text()
 
-    def agents(self) -> list[client.Agent]:
+    def agents(self) -> list[client.AgentSocket]:
         return client.find(UNIT, str(self.run))
 
-    def agent(self, pid: int | None = None, timeout: float = 15.0) -> client.Agent:
+    def agent(self, pid: int | None = None, timeout: float = 15.0) -> client.AgentSocket:
         """The agent of the process, once its socket is there."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:

@@ -22,6 +22,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost
 
 HOSTS = ("app1", "app2", "app3")
@@ -103,7 +104,7 @@ class Bench:
         """The same, as the collection reads it."""
         try:
             found = drop_in.read_environment(systemd.read_assignments(self.units[unit]), {}, unit)
-        except drop_in.DropInError:
+        except UnitError:
             return None
         return {key: variable.value for key, variable in found.variables.items() if key[0] == "T" or key in OURS}
 

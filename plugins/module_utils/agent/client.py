@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 
-SOCKET_ROOT = "/run/offheap"
 PROTOCOL = 1
 _NAME = re.compile(r"([1-9][0-9]{0,9})\.sock\Z")
 _MAX_ANSWER = 1 << 20
@@ -38,14 +38,14 @@ class AgentGone(AgentError):
     """Nobody listens there any more: the process has ended, or its agent could not open the socket."""
 
 
-class Agent(NamedTuple):
+class AgentSocket(NamedTuple):
     """A control socket; C(pid) is the process's number as the process sees itself, and the socket's name."""
 
     pid: int
     path: str
 
 
-class Dump(NamedTuple):
+class WrittenDump(NamedTuple):
     """What a dump command gave. C(objects) and C(bytes) are the header's totals, not unbiased, or None with it."""
 
     path: str
@@ -56,14 +56,14 @@ class Dump(NamedTuple):
     bytes: int | None
 
 
-def directory_of(unit: str, root: str = SOCKET_ROOT) -> str:
+def directory_of(unit: str, root: str = places.SOCKETS) -> str:
     """Where the agents of a unit's processes have their sockets. Raises AgentError for what cannot be a unit."""
     if not unit or "/" in unit or "\0" in unit or unit in (".", ".."):
         raise AgentError(f"not the name of a unit: {unit!r}")
     return os.path.join(root, unit)
 
 
-def find(unit: str, root: str = SOCKET_ROOT) -> list[Agent]:
+def find(unit: str, root: str = places.SOCKETS) -> list[AgentSocket]:
     """The control sockets of a unit, by pid. One may be left over from a process that was killed: it refuses."""
     directory = directory_of(unit, root)
     try:
@@ -76,7 +76,7 @@ def find(unit: str, root: str = SOCKET_ROOT) -> list[Agent]:
     for name in names:
         match = _NAME.match(name)
         if match:
-            found.append(Agent(int(match.group(1)), os.path.join(directory, name)))
+            found.append(AgentSocket(int(match.group(1)), os.path.join(directory, name)))
     return sorted(found)
 
 
@@ -86,7 +86,7 @@ class Connection:
     C(timeout) is in seconds and for each request as a whole. C(proc) is the root of procfs.
     """
 
-    def __init__(self, agent: Agent, timeout: float = 30.0, proc: str = "/proc") -> None:
+    def __init__(self, agent: AgentSocket, timeout: float = 30.0, proc: str = "/proc") -> None:
         self._agent = agent
         self._timeout = timeout
         self._received = b""
@@ -167,13 +167,13 @@ class Connection:
         line, _newline, self._received = self._received.partition(b"\n")
         return line
 
-    def dump(self, spool: str) -> Dump:
+    def dump(self, spool: str) -> WrittenDump:
         """Have a dump written; returns when it is whole. Raises AgentError also when its path is not in C(spool)."""
         answer = self.request("dump")
         path = answer.get("path")
         if not isinstance(path, str) or os.path.dirname(path) != spool or not dump_name.parse(os.path.basename(path)):
             raise AgentError(f"process {self._agent.pid} says that its dump is {path!r}, which is not in {spool}")
-        return Dump(
+        return WrittenDump(
             path,
             _whole(answer, "size") or 0,
             float(answer["time"]) if isinstance(answer.get("time"), (int, float)) else 0.0,

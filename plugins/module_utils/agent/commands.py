@@ -12,10 +12,11 @@ import stat
 from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hotspot_protocol
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 
 _SETTINGS = {
     "schedule": {
@@ -75,7 +76,7 @@ def _one(
     if check_mode or not changes:
         return status, None, changes
     if command == "dump":
-        return status, _dump(connection, drop_in.spool_of(unit), parameters), True
+        return status, _dump(connection, places.spool_of(unit), parameters), True
     return connection.request(command, **settings), None, True
 
 
@@ -95,7 +96,7 @@ def _dump(connection: client.Connection, spool: str, parameters: dict[str, Any])
 
 def _save_perf_map(jvm: hotspot_protocol.Jvm, path: str, timeout: int) -> str:
     """Put the map beside the dump, as the spool's owner has it; the spool is not ours, so no link is followed."""
-    directory, name = os.path.split(path + ".map")
+    directory, name = os.path.split(path + dump_name.PERF_MAP)
     spool = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         addresses = _addresses(spool, os.path.basename(path))
@@ -112,7 +113,7 @@ def _save_perf_map(jvm: hotspot_protocol.Jvm, path: str, timeout: int) -> str:
             raise
     finally:
         os.close(spool)
-    return path + ".map"
+    return path + dump_name.PERF_MAP
 
 
 def _addresses(spool: int, name: str) -> set[int]:

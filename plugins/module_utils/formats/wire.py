@@ -27,11 +27,11 @@ Read = Callable[[int], bytes]
 Write = Callable[[bytes], Any]
 
 
-class FrameError(OffheapError):
+class WireError(OffheapError):
     """The other end sent something that is no message. The message says what."""
 
 
-class Frame(NamedTuple):
+class Part(NamedTuple):
     """What came: a JSON object in C(message), or a block in C(data)."""
 
     message: dict[str, Any] | None
@@ -51,27 +51,27 @@ def write_data(write: Write, block: bytes) -> None:
         write(_HEAD.pack(_DATA, len(part)) + part)
 
 
-def read(read_bytes: Read, limit: int) -> Frame | None:
-    """The next frame, with a message of at most C(limit) bytes; None at the end of the stream. Raises FrameError."""
+def read(read_bytes: Read, limit: int) -> Part | None:
+    """The next part, a message of at most C(limit) bytes; None at the end of the stream. Raises WireError."""
     head = read_bytes(_HEAD.size)
     if not head:
         return None
     if len(head) < _HEAD.size:
-        raise FrameError("the stream ends within a message")
+        raise WireError("the stream ends within a message")
     kind, length = _HEAD.unpack(head)
     if kind not in (_JSON, _DATA):
-        raise FrameError(f"{head[:40]!r} is not the head of a message")
+        raise WireError(f"{head[:40]!r} is not the head of a message")
     if length > (limit if kind == _JSON else BLOCK):
-        raise FrameError(f"a message of {length} bytes is larger than any that is expected")
+        raise WireError(f"a message of {length} bytes is larger than any that is expected")
     body = read_bytes(length)
     if len(body) < length:
-        raise FrameError("the stream ends within a message")
+        raise WireError("the stream ends within a message")
     if kind == _DATA:
-        return Frame(None, body)
+        return Part(None, body)
     try:
         message = json.loads(body.decode("ascii"))
     except (ValueError, RecursionError) as exc:
-        raise FrameError(f"a message is not JSON: {exc}") from exc
+        raise WireError(f"a message is not JSON: {exc}") from exc
     if not isinstance(message, dict):
-        raise FrameError("a message is not a JSON object")
-    return Frame(message, b"")
+        raise WireError("a message is not a JSON object")
+    return Part(message, b"")

@@ -14,8 +14,8 @@ from typing import Any, Iterable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof as jemalloc_proof
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 
 # Where distributions, administrators and products (Cassandra, Ruby, databases) put their jemalloc.
 _PATTERNS = (
@@ -25,7 +25,7 @@ _PATTERNS = (
     "/usr/local/lib*/libjemalloc*.so*",
     "/usr/local/lib/*/libjemalloc*.so*",
     "/opt/*/lib*/libjemalloc*.so*",
-    "/opt/offheap/jemalloc/*/lib/libjemalloc*.so*",
+    places.INSTALLED + "/jemalloc/*/lib/libjemalloc*.so*",
 )
 _ALLOCATORS = re.compile(r"/lib(jemalloc|tcmalloc|mimalloc)[^/]*\.so[^/]*\Z")
 _STATIC_SYMBOLS = {
@@ -81,8 +81,8 @@ def describe(path: str, prove: bool) -> dict[str, Any]:
         facts.update(prof=False, failure="not-readable", message=f"{path} cannot be read: {error}")
         return facts
     if prove:
-        proof = jemalloc_proof.prove(path)
-        facts.update(version=proof.version, prof=proof.ok, failure=proof.failure, message=proof.message)
+        shown = proof.prove(path)
+        facts.update(version=shown.version, prof=shown.ok, failure=shown.failure, message=shown.message)
     return facts
 
 

@@ -23,7 +23,7 @@ def _find(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
 
 
 def _stream(request: dict[str, Any], write: wire.Write) -> dict[str, Any]:
-    return steps.stream(request["request"], functools.partial(wire.write_data, write))
+    return steps.stream_captures(request["request"], functools.partial(wire.write_data, write))
 
 
 def _mark(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:

@@ -32,13 +32,13 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         target.flush()
 
     while True:
-        frame = wire.read(source.read, limits.LARGEST_MESSAGE)
-        if frame is None or frame.message is None:
+        part = wire.read(source.read, limits.LARGEST_MESSAGE)
+        if part is None or part.message is None:
             return
-        question = frame.message["ask"]
+        question = part.message["ask"]
         module = importlib.import_module(f"{__package__}.{_ANSWERED_BY[question]}")
         try:
-            answer: dict[str, Any] = {"answer": module.ANSWERS[question](frame.message, write)}
+            answer: dict[str, Any] = {"answer": module.ANSWERS[question](part.message, write)}
         except (OffheapError, OSError) as exc:
             answer = {"error": str(exc)}
         wire.write_message(write, answer)

@@ -19,8 +19,8 @@ from typing import Iterable, Iterator, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 
-ROOT = "/var/lib/offheap"
 COLLECTED = "collected"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -44,7 +44,7 @@ class Identity(NamedTuple):
 class Root:
     """The directory that holds all spools. Nobody but root may put anything into it."""
 
-    def __init__(self, path: str = ROOT) -> None:
+    def __init__(self, path: str = places.SPOOLS) -> None:
         self.path = path
         try:
             self._fd = os.open(path, _DIRECTORY)

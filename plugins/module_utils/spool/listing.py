@@ -34,7 +34,7 @@ class Finder:
         self._captures: list[dict[str, Any]] = []
         self._processes: dict[str, int] = {}
         self._process_facts: list[dict[str, Any]] = []
-        self._images: dict[provenance.Image, int] = {}
+        self._images: dict[provenance.FoundImage, int] = {}
         self._left = 0
         self._others: dict[str, list[dict[str, Any]]] = {"incomplete": [], "unreadable": [], "writing": []}
         self._counts = {kind: 0 for kind in self._others}

@@ -24,7 +24,7 @@ _MAX_PATH = 4096
 _NO_IMAGES = ("/proc/", "/sys/", "/dev/")
 
 
-class Image(NamedTuple):
+class FoundImage(NamedTuple):
     """An executable file in a process. Without a build-id, C(reason) says why; C(source) is where to read it now."""
 
     path: str
@@ -113,13 +113,13 @@ class Examiner:
                 pass  # it ended just now: what has been read so far is right
         return facts
 
-    def images(self, pid: int, mappings: list[maps.Mapping], written_ns: int) -> list[Image]:
+    def images(self, pid: int, mappings: list[maps.Mapping], written_ns: int) -> list[FoundImage]:
         """The executable files of a dump, one per path, in the order of their addresses."""
         live = {}
         if self._is_alive(pid, mappings):
             # not by path: a file that is renamed has another one from then on
             live = {mapping.range_name: (mapping.device, mapping.inode) for mapping in self._mappings(pid)}
-        found: dict[str, Image] = {}
+        found: dict[str, FoundImage] = {}
         for mapping in mappings:
             if not mapping.executable or not mapping.is_file or mapping.path in found:
                 continue
@@ -131,24 +131,24 @@ class Examiner:
             found[mapping.path] = image or self._image_at_path(pid if live else None, mapping, written_ns)
         return list(found.values())
 
-    def _mapped_image(self, pid: int, mapping: maps.Mapping) -> Image | None:
+    def _mapped_image(self, pid: int, mapping: maps.Mapping) -> FoundImage | None:
         """The file that the living process has mapped; None where the kernel does not let us see it."""
         source = os.path.join(self._proc, str(pid), "map_files", mapping.range_name)
         file = self._file(source)
         if file is None:
             return None
-        return Image(values.clean(mapping.path, _MAX_PATH), file.build_id, file.size, source, file.reason)
+        return FoundImage(values.clean(mapping.path, _MAX_PATH), file.build_id, file.size, source, file.reason)
 
-    def _image_at_path(self, pid: int | None, mapping: maps.Mapping, written_ns: int) -> Image:
+    def _image_at_path(self, pid: int | None, mapping: maps.Mapping, written_ns: int) -> FoundImage:
         path = values.clean(mapping.path, _MAX_PATH)
         source = mapping.path if pid is None else os.path.join(self._proc, str(pid), "root") + mapping.path
         file = None if mapping.deleted else self._file(source)
         if file is None:
-            return Image(path, None, None, None, "replaced" if mapping.deleted else "gone")
+            return FoundImage(path, None, None, None, "replaced" if mapping.deleted else "gone")
         other_file = file.device == mapping.device and file.inode != mapping.inode
         if other_file or file.changed > written_ns:
-            return Image(path, None, None, None, "replaced")
-        return Image(path, file.build_id, file.size, values.clean(source, _MAX_PATH), file.reason)
+            return FoundImage(path, None, None, None, "replaced")
+        return FoundImage(path, file.build_id, file.size, values.clean(source, _MAX_PATH), file.reason)
 
     def _file(self, source: str) -> _File | None:
         if source not in self._files:

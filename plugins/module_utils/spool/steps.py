@@ -18,9 +18,8 @@ from typing import IO, Any, Callable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, perf_map_line
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemoryError
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump, listing, provenance
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack as staging
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump, listing, pack, provenance
 
 
 def find(options: dict[str, Any]) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def find(options: dict[str, Any]) -> dict[str, Any]:
     Raises SpoolError.
     """
     return listing.find(
-        spool.ROOT, options["units"], options["max_dump"], options["max_captures"], provenance.Examiner()
+        places.SPOOLS, options["units"], options["max_dump"], options["max_captures"], provenance.Examiner()
     )
 
 
@@ -49,55 +48,55 @@ def ask_jvms(found: dict[str, Any]) -> None:
             entry["jvm"] = jvm_heap.ask(process["pid"], process["key"]).to_json()
 
 
-def pack(request: dict[str, Any], directory: str) -> dict[str, Any]:
+def pack_captures(request: dict[str, Any], staging: str) -> dict[str, Any]:
     """Put the wanted dumps, images and maps into one file for the login user. Raises SpoolError, StagingError."""
     needed = sum(wanted["size"] for wanted in request["images"])
-    needed += sum(spool.Identity(*wanted["identity"]).size for wanted in request["dumps"])
-    needed += sum(spool.Identity(*wanted["identity"]).size for wanted in request["maps"] if wanted["identity"])
-    with spool.Root() as root:
+    needed += sum(directory.Identity(*wanted["identity"]).size for wanted in request["dumps"])
+    needed += sum(directory.Identity(*wanted["identity"]).size for wanted in request["maps"] if wanted["identity"])
+    with directory.Root() as root:
 
         def live_map(wanted: dict[str, Any]) -> int:
-            fd = _open_live_map(root, request["dumps"], wanted, directory)
+            fd = _open_live_map(root, request["dumps"], wanted, staging)
             try:
-                staging.check_free(directory, needed + os.fstat(fd).st_size)
-            except staging.StagingError as exc:
+                pack.check_free(staging, needed + os.fstat(fd).st_size)
+            except pack.StagingError as exc:
                 os.close(fd)
-                raise staging.Skip(str(exc)) from exc
+                raise pack.Skip(str(exc)) from exc
             return fd
 
-        return staging.pack(directory, _items(root, request, live_map), needed)
+        return pack.pack(staging, _items(root, request, live_map), needed)
 
 
-def stream(request: dict[str, Any], target: staging.Target) -> dict[str, Any]:
+def stream_captures(request: dict[str, Any], target: pack.Target) -> dict[str, Any]:
     """The same, written to C(target) as it is read; nothing of it is written to a disk. Raises SpoolError."""
-    with spool.Root() as root:
-        live_map = functools.partial(_open_live_map, root, request["dumps"], directory=None)
-        return staging.stream(target, _items(root, request, live_map))
+    with directory.Root() as root:
+        live_map = functools.partial(_open_live_map, root, request["dumps"], staging=None)
+        return pack.stream(target, _items(root, request, live_map))
 
 
-def _items(root: spool.Root, request: dict[str, Any], live_map: Callable[[dict[str, Any]], int]) -> list[staging.Item]:
-    items = [staging.Item(wanted["member"], functools.partial(_open_dump, root, wanted)) for wanted in request["dumps"]]
-    items += [staging.Item(image["member"], functools.partial(_open_image, image)) for image in request["images"]]
+def _items(root: directory.Root, request: dict[str, Any], live_map: Callable[[dict[str, Any]], int]) -> list[pack.Item]:
+    items = [pack.Item(wanted["member"], functools.partial(_open_dump, root, wanted)) for wanted in request["dumps"]]
+    items += [pack.Item(image["member"], functools.partial(_open_image, image)) for image in request["images"]]
     for wanted in request["maps"]:
         opener = functools.partial(live_map, wanted)
         if wanted["identity"] is not None:
             opener = functools.partial(_open_map_beside, root, wanted)
-        items.append(staging.Item(wanted["member"], opener))
+        items.append(pack.Item(wanted["member"], opener))
     return items
 
 
-def _open_dump(root: spool.Root, wanted: dict[str, Any]) -> int:
+def _open_dump(root: directory.Root, wanted: dict[str, Any]) -> int:
     try:
         spooled = root.spool(wanted["unit"])
         if spooled is None:
-            raise staging.Skip("its spool is gone")
+            raise pack.Skip("its spool is gone")
         with spooled:
             fd = spooled.open(wanted["name"])
-    except spool.SpoolError as exc:
-        raise staging.Skip(str(exc)) from exc
-    if spool.Identity.of(os.fstat(fd)) != spool.Identity(*wanted["identity"]):
+    except directory.SpoolError as exc:
+        raise pack.Skip(str(exc)) from exc
+    if directory.Identity.of(os.fstat(fd)) != directory.Identity(*wanted["identity"]):
         os.close(fd)
-        raise staging.Skip("it changed after it was listed")
+        raise pack.Skip("it changed after it was listed")
     return fd
 
 
@@ -119,27 +118,27 @@ def _open_image(wanted: dict[str, Any]) -> int:
             return fd
         os.close(fd)
         reason = "it was replaced by another build"
-    raise staging.Skip(reason)
+    raise pack.Skip(reason)
 
 
-def _open_map_beside(root: spool.Root, wanted: dict[str, Any]) -> int:
+def _open_map_beside(root: directory.Root, wanted: dict[str, Any]) -> int:
     try:
         spooled = root.spool(wanted["unit"])
         if spooled is None:
-            raise staging.Skip("its spool is gone")
+            raise pack.Skip("its spool is gone")
         with spooled:
             fd = spooled.open_companion(wanted["name"], dump_name.PERF_MAP)
-    except spool.SpoolError as exc:
-        raise staging.Skip(str(exc)) from exc
+    except directory.SpoolError as exc:
+        raise pack.Skip(str(exc)) from exc
     if fd is None:
-        raise staging.Skip("it is gone")
-    if spool.Identity.of(os.fstat(fd)) != spool.Identity(*wanted["identity"]):
+        raise pack.Skip("it is gone")
+    if directory.Identity.of(os.fstat(fd)) != directory.Identity(*wanted["identity"]):
         os.close(fd)
-        raise staging.Skip("it changed after it was listed")
+        raise pack.Skip("it changed after it was listed")
     return fd
 
 
-def _addresses(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any]) -> set[int]:
+def _addresses(root: directory.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any]) -> set[int]:
     """The addresses in those of the dumps that are of the same process."""
     found: set[int] = set()
     own = dump_name.parse(wanted["name"])
@@ -149,7 +148,7 @@ def _addresses(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, 
             continue
         try:
             fd = _open_dump(root, other)
-        except staging.Skip:
+        except pack.Skip:
             continue  # it is told where the dump itself is packed
         try:
             found |= dump.addresses(fd, os.fstat(fd).st_size)
@@ -158,41 +157,43 @@ def _addresses(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, 
     return found
 
 
-def _open_live_map(root: spool.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any], directory: str | None) -> int:
-    """Where the code of a process lies now, in a file without a name: in the directory, or in memory."""
+def _open_live_map(
+    root: directory.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any], staging: str | None
+) -> int:
+    """Where the code of a process lies now, in a file without a name: in the directory C(staging), or in memory."""
     from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import live_perf_map
 
-    with _nameless(directory) as file:
+    with _nameless(staging) as file:
         try:
             size = live_perf_map.write(wanted["pid"], wanted["key"], file, addresses=_addresses(root, dumps, wanted))
         except live_perf_map.NoMap as exc:
-            raise staging.Skip(str(exc)) from exc
+            raise pack.Skip(str(exc)) from exc
         file.flush()
         if not size:
-            raise staging.Skip(perf_map_line.NONE)
+            raise pack.Skip(perf_map_line.NONE)
         return os.dup(file.fileno())
 
 
-def _nameless(directory: str | None) -> IO[bytes]:
-    if directory is None:
+def _nameless(staging: str | None) -> IO[bytes]:
+    if staging is None:
         return open(os.memfd_create("perf.map"), "w+b")
-    return tempfile.TemporaryFile(dir=directory)
+    return tempfile.TemporaryFile(dir=staging)
 
 
 def mark(dumps: list[dict[str, Any]], delete: bool) -> dict[str, Any]:
     """Take the dumps that are safe now out of the way. Raises SpoolError when the spools cannot be entered."""
-    by_unit: dict[str, list[tuple[str, spool.Identity]]] = {}
+    by_unit: dict[str, list[tuple[str, directory.Identity]]] = {}
     for done in dumps:
-        by_unit.setdefault(done["unit"], []).append((done["name"], spool.Identity(*done["identity"])))
+        by_unit.setdefault(done["unit"], []).append((done["name"], directory.Identity(*done["identity"])))
     collected: list[list[str]] = []
     problems: list[str] = []
-    with spool.Root() as root:
+    with directory.Root() as root:
         for unit, wanted in by_unit.items():
             try:
                 spooled = root.spool(unit)
                 if spooled is not None:
                     with spooled:
                         collected += [[unit, name] for name in spooled.collect(wanted, delete)]
-            except spool.SpoolError as exc:
+            except directory.SpoolError as exc:
                 problems.append(str(exc))
     return {"collected": len(collected), "problems": problems, "changed": bool(collected)}

@@ -15,26 +15,21 @@ import json
 import os
 from typing import Any, Mapping, NamedTuple, Sequence
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, malloc_conf
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids as runtimes
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 NAME = "90-offheap.conf"
 ENVIRONMENT_NAME = "90-offheap.env"
-SPOOL_ROOT = "/var/lib/offheap"
-SOCKET_ROOT = "/run/offheap"
-VARIABLES = ("LD_PRELOAD", "MALLOC_CONF", "MALLOC_ARENA_MAX", *runtimes.VARIABLES)
+VARIABLES = ("LD_PRELOAD", "MALLOC_CONF", "MALLOC_ARENA_MAX", *aids.VARIABLES)
 _RECORD = "# offheap: "
 _HEAD = (
     "# Written by offheap.profiler: preloads a profiling jemalloc into this unit, or changes its malloc.",
     "# To undo by hand: remove this file (and 90-offheap.env beside it, if any), run",
     "# 'systemctl daemon-reload' and restart the unit. What was in force before:",
 )
-
-
-class DropInError(OffheapError):
-    """The unit's own configuration cannot be read, or ours cannot be put in front of it."""
 
 
 class Variable(NamedTuple):
@@ -74,7 +69,7 @@ class Injection(NamedTuple):
         return "\n".join([*_HEAD, _RECORD + json.dumps(whole, sort_keys=True), "[Service]", *self.settings]) + "\n"
 
 
-class Agent(NamedTuple):
+class AgentSettings(NamedTuple):
     """The agent's library, and its settings as variables (roles/jemalloc/files/agent/README.md)."""
 
     library: str
@@ -87,16 +82,6 @@ class Swap(NamedTuple):
     arena_max: int
 
 
-def spool_of(unit: str) -> str:
-    """The directory on the target where the unit's dumps land."""
-    return f"{SPOOL_ROOT}/{unit}"
-
-
-def sockets_of(unit: str) -> str:
-    """The directory on the target where the agents of the unit's processes have their control sockets."""
-    return f"{SOCKET_ROOT}/{unit}"
-
-
 def is_ours(path: str) -> bool:
     """Whether a drop-in's path is the one that this collection writes."""
     return os.path.basename(path) == NAME
@@ -105,7 +90,7 @@ def is_ours(path: str) -> bool:
 def read_environment(assignments: Sequence[systemd.Assignment], manager: Mapping[str, str], unit: str) -> Environment:
     """Evaluate the settings of a unit in systemd's order.
 
-    :raises DropInError: when an environment file that must exist cannot be read.
+    :raises UnitError: when an environment file that must exist cannot be read.
     :raises SystemdError: when a specifier in a value that matters cannot be resolved.
     """
     from_manager = {key: Variable(value, "manager", "") for key, value in manager.items()}
@@ -154,7 +139,7 @@ def _read_environment_files(value: str, unit: str) -> dict[str, str]:
                 variables.update(systemd.parse_environment_file(file.read()))
         except (OffheapError, OSError) as error:
             if not optional:
-                raise DropInError(
+                raise UnitError(
                     f"EnvironmentFile={value} cannot be read, so {unit} would not start again: {error}"
                 ) from error
     return variables
@@ -168,22 +153,22 @@ def compose(
     manager: Mapping[str, str],
     sandbox: Sequence[str],
     directory: str,
-    agent: Agent | None = None,
-    aids: Mapping[str, Sequence[str]] | None = None,
+    agent: AgentSettings | None = None,
+    words: Mapping[str, Sequence[str]] | None = None,
     swap: Swap | None = None,
 ) -> Injection:
     """What the drop-in for *unit* has to say.
 
     *own* are the unit's assignments without ours, *sandbox* further lines of the ``[Service]`` section,
-    *directory* where the drop-in will lie, *aids* words to add to variables of a language runtime.
+    *directory* where the drop-in will lie, *words* what to add to variables of a language runtime.
 
-    :raises DropInError: when a setting that systemd reads after ours would undo it.
+    :raises UnitError: when a setting that systemd reads after ours would undo it.
     """
     effective = read_environment(own, manager, unit)
     ours = _injected_variables(library, options, effective, unit, agent, swap)
-    for name, words in (aids or {}).items():
+    for name, added in (words or {}).items():
         theirs = effective.variables[name].value if name in effective.variables else ""
-        ours[name] = runtimes.merge(theirs, words)
+        ours[name] = aids.merge(theirs, added)
     late = {assignment.path for assignment in own if _is_read_after_ours(assignment.path)}
     in_file = {
         name: value
@@ -214,7 +199,7 @@ def _injected_variables(
     options: Mapping[str, malloc_conf.Value],
     effective: Environment,
     unit: str,
-    agent: Agent | None,
+    agent: AgentSettings | None,
     swap: Swap | None,
 ) -> dict[str, str]:
     if swap and swap.arena_max:
@@ -232,13 +217,13 @@ def _injected_variables(
             conf = malloc_conf.render({**before, **options})
             return {"LD_PRELOAD": ":".join(preload), **({"MALLOC_CONF": conf} if conf else {}), "OFFHEAP_UNIT": unit}
         merged: dict[str, malloc_conf.Value] = {"prof": True, **before, **options}
-        merged.update(prof=True, prof_prefix=spool_of(unit) + "/jeprof")
+        merged.update(prof=True, prof_prefix=f"{places.spool_of(unit)}/{dump_name.PREFIX}")
         if agent:
             merged["prof_active"] = False  # the agent switches sampling on, once static initialisation is over
         ours = {"LD_PRELOAD": ":".join(preload), "MALLOC_CONF": malloc_conf.render(merged)}
         return {**ours, **(agent.variables if agent else {})}
     except malloc_conf.MallocConfError as error:
-        raise DropInError(str(error)) from error
+        raise UnitError(str(error)) from error
 
 
 def _is_read_after_ours(path: str) -> bool:
@@ -260,7 +245,7 @@ def _check_later_drop_ins(
         elif assignment.key == "EnvironmentFile" and assignment.value:
             named = list(_read_environment_files(assignment.value, unit))
         if set(named) & set(ours) or (assignment.key in settings and not assignment.value):
-            raise DropInError(
+            raise UnitError(
                 f"{assignment.path} is read after {NAME} and its {assignment.key}={assignment.value} would undo the"
                 " preload. Rename it so that it sorts before 90-, or move the setting to another file"
             )
@@ -281,7 +266,7 @@ def read_record(path: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise DropInError(f"the record in {path} cannot be read: {error}") from error
+        raise UnitError(f"the record in {path} cannot be read: {error}") from error
     except ValueError:
         return {}  # edited by hand: a rollback must still go through
     return {}

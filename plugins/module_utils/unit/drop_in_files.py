@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, preflight
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 
-PERSISTENT = "/etc/systemd/system"
-UNTIL_REBOOT = "/run/systemd/system"
 _TEMPORARY = ".90-offheap-"
 
 
-class Wanted(NamedTuple):
+class WantedFiles(NamedTuple):
     """What must lie on the target for one unit. ``owner`` is None where systemd makes the spool."""
 
     directory: str
@@ -24,41 +24,10 @@ class Wanted(NamedTuple):
     owner: preflight.Owner | None
 
 
-class Changes:
-    """Changes to the target: done, or in check mode only noted."""
-
-    def __init__(self, check_mode: bool) -> None:
-        self._check_mode = check_mode
-        self._before: list[str] = []
-        self._after: list[str] = []
-        self._differences: list[dict[str, str]] = []
-        self.any = False
-        self.units = False
-
-    def do(self, action: Callable[[], object]) -> None:
-        """Act, unless this is check mode."""
-        self.any = True
-        if not self._check_mode:
-            action()
-
-    def note(self, path: str, before: str, after: str) -> None:
-        """Tell a change of a file's text, or of what a directory is."""
-        self._differences.append({"before_header": path, "after_header": path, "before": before, "after": after})
-
-    def diff(self) -> list[dict[str, str]]:
-        """The changes in the form that Ansible prints."""
-        return self._differences
-
-
-def directory(unit: str, until_reboot: bool) -> str:
-    """Where the drop-ins of a unit lie."""
-    return f"{UNTIL_REBOOT if until_reboot else PERSISTENT}/{unit}.d"
-
-
 def installed(unit: str) -> list[str]:
     """Our drop-ins of a unit, wherever they lie; also one of which a broken run has left no more than other files."""
-    places = [directory(unit, until_reboot) for until_reboot in (False, True)]
-    return [f"{place}/{drop_in.NAME}" for place in places if any(map(_is_ours, _names(place)))]
+    where = [places.drop_ins_of(unit, until_reboot) for until_reboot in (False, True)]
+    return [f"{place}/{drop_in.NAME}" for place in where if any(map(_is_ours, _names(place)))]
 
 
 def _is_ours(name: str) -> bool:
@@ -72,7 +41,7 @@ def _names(place: str) -> list[str]:
         return []
 
 
-def write(changes: Changes, unit: str, wanted: Wanted) -> None:
+def write(changes: Changes, unit: str, wanted: WantedFiles) -> None:
     """Bring our files into the wanted state, and remove a drop-in in the other place.
 
     The environment file comes first: a drop-in that names a missing one would keep the unit from starting.

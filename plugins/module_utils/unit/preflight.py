@@ -18,10 +18,10 @@ import stat
 from typing import Mapping, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf
-from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof as jemalloc_proof
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 _CONTAINER_ENGINES = """
@@ -36,14 +36,6 @@ _PRELOAD_ASSIGNMENT = re.compile(
     r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+)*LD_PRELOAD\b|\benv[ \t]+-i\b"
     r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+)*-u[ \t]*LD_PRELOAD\b)"
 )
-
-
-class Refusal(OffheapError):
-    """The unit must not, or cannot, be profiled. ``reason`` is a short name that playbooks can test."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class Owner(NamedTuple):
@@ -334,13 +326,13 @@ def check_library(
         if name in options:
             raise Refusal("bad-option", f"{name} is set by this module; take it out of malloc_conf")
     if os.path.exists(library):
-        proof = jemalloc_proof.prove(library, options)
-        if not proof.ok:
-            raise Refusal("library-" + str(proof.failure), f"{library}: {proof.message}")
+        shown = proof.prove(library, options)
+        if not shown.ok:
+            raise Refusal("library-" + str(shown.failure), f"{library}: {shown.message}")
     elif not may_be_missing:
         raise Refusal("no-library", f"there is no {library} here; the role offheap.profiler.jemalloc installs it")
     else:
-        danger = jemalloc_proof.unsound(version or "")
+        danger = proof.unsound(version or "")
         if danger:
             raise Refusal("library-unsound", f"{library}: {danger}")
     unknown = malloc_conf.unknown_options(options, version or "")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from typing import Sequence
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, preflight
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 
@@ -24,7 +24,7 @@ def lines(service: Service, library: str, spool: str | None) -> list[str]:
     library_directory = os.path.dirname(library)
     for path in service.lists["InaccessiblePaths"]:
         if (spool and _covers(path, spool)) or _covers(path, library_directory):
-            raise preflight.Refusal(
+            raise Refusal(
                 "hidden-paths",
                 f"{service.name} has InaccessiblePaths={path}, which hides the library or the spool."
                 " Narrow it to what has to be hidden",
@@ -62,7 +62,7 @@ def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[
 
 def socket_lines(service: Service) -> list[str]:
     """Settings that give the agent's control socket a directory, for as long as the unit runs."""
-    return _directory_lines(service, "RuntimeDirectory", "/run", drop_in.sockets_of(service.name))
+    return _directory_lines(service, "RuntimeDirectory", "/run", places.sockets_of(service.name))
 
 
 def _any_covers(paths: Sequence[str], below: str) -> bool:

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
-
-#: below this lies every library that this collection installs
-ROOT = "/opt/offheap"
 
 # Properties with one value, and those that systemd prints as a list of words.
 _SINGLE = """
@@ -130,8 +127,8 @@ def pids_under_us(pids: list[int], unit: str, library: str | None = None) -> lis
     By the environment that they were started with or, as that can be overwritten, by what they have mapped: a file of
     ours, or the *library* that the drop-in names.
     """
-    prefix = f"prof_prefix:{drop_in.spool_of(unit)}/"
-    ours = set(pids_mapping(ROOT, pids))
+    prefix = f"prof_prefix:{places.spool_of(unit)}/"
+    ours = set(pids_mapping(places.INSTALLED, pids))
     if library:
         ours |= set(pids_mapping(os.path.realpath(library), pids))
     for pid in pids:

@@ -10,28 +10,21 @@ import stat
 from functools import partial
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
-from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.drop_in_files import Changes
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
-
-# systemd keeps state directories of units with DynamicUser=yes here, behind a symbolic link (systemd.exec(5)).
-_PRIVATE_ROOT = "/var/lib/private/offheap"
-
-
-class SpoolDirectoryError(OffheapError):
-    """The spool is not what it has to be, or must not be removed yet."""
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 
 def make(changes: Changes, spool: str, owner: Owner) -> None:
     """Make the spool, 0700 and the service user's own; its parent is root's, so that nobody can plant one there."""
-    for path, mode, wanted in ((drop_in.SPOOL_ROOT, 0o755, Owner(0, 0)), (spool, 0o700, owner)):
+    for path, mode, wanted in ((places.SPOOLS, 0o755, Owner(0, 0)), (spool, 0o700, owner)):
         now = _state(path)
         if now is None:
             changes.note(path, "", f"directory {mode:o} {wanted.uid}:{wanted.gid}\n")
             changes.do(partial(_create, path, mode, wanted))
         elif not stat.S_ISDIR(now.st_mode):
-            raise SpoolDirectoryError(f"{path} exists and is no directory; move it away")
+            raise UnitError(f"{path} exists and is no directory; move it away")
         elif (stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid) != (mode, wanted.uid, wanted.gid):
             changes.note(
                 path,
@@ -65,9 +58,9 @@ def _own(path: str, mode: int, owner: Owner) -> None:
 def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
     """Remove the spool, and the directories above it that are empty then.
 
-    :raises SpoolDirectoryError: while a process still dumps there, or while dumps would be lost.
+    :raises UnitError: while a process still dumps there, or while dumps would be lost.
     """
-    real = os.path.join(_PRIVATE_ROOT, os.path.basename(spool)) if os.path.islink(spool) else spool
+    real = os.path.join(places.PRIVATE_SPOOLS, os.path.basename(spool)) if os.path.islink(spool) else spool
     if not os.path.isdir(real):
         if os.path.islink(spool):  # its directory is gone already
             changes.note(spool, "link\n", "")
@@ -75,10 +68,10 @@ def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
         _remove_empty(changes, os.path.dirname(spool))
         return
     if in_use:
-        raise SpoolDirectoryError(f"{spool} stays: the unit still runs under the profiler. Restart it first")
+        raise UnitError(f"{spool} stays: the unit still runs under the profiler. Restart it first")
     left = _uncollected(real)
     if left and not discard:
-        raise SpoolDirectoryError(
+        raise UnitError(
             f"{spool} stays: {len(left)} dumps in it were not collected, the first is {left[0]}."
             " Run collect-profiles.yml, or discard them with rollback_discard=true"
         )

@@ -10,7 +10,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Refusal
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 # What the agent's thread does beyond what every program does (roles/jemalloc/files/agent/README.md).

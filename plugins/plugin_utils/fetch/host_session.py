@@ -195,7 +195,7 @@ class Session:
                 if data is None:
                     raise SessionError("the host sent data that nobody asked for")
                 data(frame.data)
-        except wire.FrameError as error:
+        except wire.WireError as error:
             raise SessionError(f"the host does not speak as it should: {error}") from error
         except OSError as error:
             raise SessionError(f"the connection broke: {_reason(error)}") from error

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import preflight
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 
 
 def refusal(check: Callable[[], object], reason: str, *words: str) -> str:
     """The message of the refusal; it has to hold the words, of which the last says the way out."""
-    with pytest.raises(preflight.Refusal) as caught:
+    with pytest.raises(Refusal) as caught:
         check()
     message = str(caught.value)
     assert caught.value.reason == reason, message

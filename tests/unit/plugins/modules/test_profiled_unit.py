@@ -11,13 +11,8 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
-    drop_in,
-    drop_in_files,
-    service,
-    spool_directory,
-)
 from ansible_collections.offheap.profiler.plugins.modules import profiled_unit
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
@@ -56,11 +51,11 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The places of a host that the module writes to."""
     for name in ("etc", "run", "lib", "opt"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(drop_in_files, "PERSISTENT", str(tmp_path / "etc"))
-    monkeypatch.setattr(drop_in_files, "UNTIL_REBOOT", str(tmp_path / "run"))
-    monkeypatch.setattr(drop_in, "SPOOL_ROOT", str(tmp_path / "lib" / "offheap"))
-    monkeypatch.setattr(spool_directory, "_PRIVATE_ROOT", str(tmp_path / "lib" / "private" / "offheap"))
-    monkeypatch.setattr(service, "ROOT", str(tmp_path / "opt"))
+    monkeypatch.setattr(places, "PERSISTENT", str(tmp_path / "etc"))
+    monkeypatch.setattr(places, "UNTIL_REBOOT", str(tmp_path / "run"))
+    monkeypatch.setattr(places, "SPOOLS", str(tmp_path / "lib" / "offheap"))
+    monkeypatch.setattr(places, "PRIVATE_SPOOLS", str(tmp_path / "lib" / "private" / "offheap"))
+    monkeypatch.setattr(places, "INSTALLED", str(tmp_path / "opt"))
     return tmp_path
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.modules import unit_health
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
@@ -160,7 +160,7 @@ def test_a_unit_that_is_to_be_clean(
     assert f"its process {profiled} still runs under the profiler" in run(clean=True)["msg"]
     with programs.running(program, env={"LD_PRELOAD": library}) as mapped:
         systemctl.processes("/web", plain, mapped)
-        monkeypatch.setattr(service, "ROOT", library)
+        monkeypatch.setattr(places, "INSTALLED", library)
         assert f"its process {mapped} still" in run(clean=True)["msg"]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 
-Serve = Callable[..., client.Agent]
+Serve = Callable[..., client.AgentSocket]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     listeners: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
-    def start(answer: bytes | None, pid: int | None = None, unit: str = "u.service") -> client.Agent:
+    def start(answer: bytes | None, pid: int | None = None, unit: str = "u.service") -> client.AgentSocket:
         path = tmp_path / unit / f"{os.getpid() if pid is None else pid}.sock"
         path.parent.mkdir(exist_ok=True)
         listener = socket.socket(socket.AF_UNIX)
@@ -78,7 +78,7 @@ def test_a_dump(serve: Serve) -> None:
     path = "/spool/jeprof.1.2.m3.heap"
     answer = line(path=path, size=10, time=1.5, sample_interval=4096, objects=1, bytes=None)
     with client.Connection(serve(answer)) as connection:
-        assert connection.dump("/spool") == client.Dump(path, 10, 1.5, 4096, 1, None)
+        assert connection.dump("/spool") == client.WrittenDump(path, 10, 1.5, 4096, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_nobody_there(tmp_path: Path) -> None:
     with pytest.raises(client.AgentGone):
         client.Connection(found[0])
     with pytest.raises(client.AgentGone):
-        client.Connection(client.Agent(12, str(tmp_path / "none")))
+        client.Connection(client.AgentSocket(12, str(tmp_path / "none")))
 
 
 def test_an_agent_that_was_killed(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_an_agent_that_was_killed(tmp_path: Path) -> None:
     code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()"
     subprocess.run(["python3", "-c", code, str(path)], check=True)
     with pytest.raises(client.AgentGone):
-        client.Connection(client.Agent(12, str(path)))
+        client.Connection(client.AgentSocket(12, str(path)))
 
 
 @pytest.mark.parametrize("unit", ["", ".", "..", "a/b", "/etc", "a\0b"])

@@ -28,7 +28,7 @@ def test_what_was_written_is_read(items: list[dict[str, Any] | bytes]) -> None:
     stream.seek(0)
     for item in items:
         frame = wire.read(stream.read, 1 << 20)
-        assert frame == (wire.Frame(None, item) if isinstance(item, bytes) else wire.Frame(item, b""))
+        assert frame == (wire.Part(None, item) if isinstance(item, bytes) else wire.Part(item, b""))
     assert wire.read(stream.read, 1 << 20) is None
 
 
@@ -49,7 +49,7 @@ def test_noise_is_refused(noise: bytes) -> None:
     try:
         while wire.read(stream.read, 1 << 10) is not None:
             pass
-    except wire.FrameError:
+    except wire.WireError:
         pass
 
 
@@ -71,5 +71,5 @@ def test_each_way_to_be_wrong(sent: bytes, message: str) -> None:
         return stream.read(length)
 
     stream = io.BytesIO(sent)
-    with pytest.raises(wire.FrameError, match=message):
+    with pytest.raises(wire.WireError, match=message):
         wire.read(read, 1 << 20)

@@ -57,7 +57,7 @@ def examined(path: Path) -> tuple[int, list[maps.Mapping], int]:
     return name.pid, content.mappings, path.stat().st_mtime_ns
 
 
-def image(images: list[provenance.Image], path: Path) -> provenance.Image:
+def image(images: list[provenance.FoundImage], path: Path) -> provenance.FoundImage:
     return next(found for found in images if found.path == str(path))
 
 

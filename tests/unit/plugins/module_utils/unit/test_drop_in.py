@@ -16,6 +16,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import ma
 from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.host.systemd import Assignment
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 UNIT = "web@north.service"
 LIBRARY = "/opt/offheap/jemalloc/5.3.0-x/lib/libjemalloc.so.2"
@@ -38,7 +39,7 @@ def compose(
     options: Mapping[str, malloc_conf.Value] | None = None,
     manager: Mapping[str, str] | None = None,
     sandbox: tuple[str, ...] = (),
-    agent: drop_in.Agent | None = None,
+    agent: drop_in.AgentSettings | None = None,
     aids: Mapping[str, list[str]] | None = None,
 ) -> drop_in.Injection:
     return drop_in.compose(UNIT, LIBRARY, options or {}, list(own), manager or {}, sandbox, WHERE, agent, aids)
@@ -94,7 +95,7 @@ def test_files_by_pattern_and_specifier(tmp_path: Path) -> None:
 
 
 def test_a_file_that_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(drop_in.DropInError, match=r"gone cannot be read, so web@north\.service would not start again"):
+    with pytest.raises(UnitError, match=r"gone cannot be read, so web@north\.service would not start again"):
         values(setting("EnvironmentFile", str(tmp_path / "gone")))
 
 
@@ -102,7 +103,7 @@ def test_a_file_that_systemd_would_not_load(tmp_path: Path) -> None:
     file = tmp_path / "latin"
     file.write_bytes(b"A=1\nB=\xfc\n")
     assert values(setting("EnvironmentFile", f"-{file}")) == {}
-    with pytest.raises(drop_in.DropInError, match="not UTF-8"):
+    with pytest.raises(UnitError, match="not UTF-8"):
         values(setting("EnvironmentFile", str(file)))
 
 
@@ -168,9 +169,9 @@ def test_options_are_merged() -> None:
 
 
 def test_options_that_jemalloc_could_not_read() -> None:
-    with pytest.raises(drop_in.DropInError, match="'nonsense' in MALLOC_CONF"):
+    with pytest.raises(UnitError, match="'nonsense' in MALLOC_CONF"):
         compose(setting("Environment", "MALLOC_CONF=nonsense"))
-    with pytest.raises(drop_in.DropInError, match="value of narenas"):
+    with pytest.raises(UnitError, match="value of narenas"):
         compose(options={"narenas": "1,2"})
 
 
@@ -220,7 +221,9 @@ def test_other_unset_variables_are_left_to_their_setting() -> None:
 
 
 def test_the_agent_stands_behind_jemalloc_and_before_all_others() -> None:
-    agent = drop_in.Agent("/opt/offheap/agent/1/liboffheap.so", {"OFFHEAP_UNIT": UNIT, "OFFHEAP_START": "sampling"})
+    agent = drop_in.AgentSettings(
+        "/opt/offheap/agent/1/liboffheap.so", {"OFFHEAP_UNIT": UNIT, "OFFHEAP_START": "sampling"}
+    )
     injection = compose(
         setting("Environment", f"LD_PRELOAD=/a.so:{agent.library} OFFHEAP_START=x"),
         options={"prof_active": True},
@@ -246,7 +249,7 @@ def test_options_of_a_runtime_are_added_to_its_own(tmp_path: Path) -> None:
     assert injection.environment["JAVA_TOOL_OPTIONS"] == kept
     assert injection.environment_file == f'JAVA_TOOL_OPTIONS="{kept}"\n'
     assert injection.previous == {"JAVA_TOOL_OPTIONS": "-Dx=%n -XX:-PreserveFramePointer"}
-    with pytest.raises(drop_in.DropInError, match="would undo"):
+    with pytest.raises(UnitError, match="would undo"):
         compose(late("UnsetEnvironment", "JAVA_TOOL_OPTIONS"), aids=aids)
     compose(late("UnsetEnvironment", "JAVA_TOOL_OPTIONS"))
 
@@ -265,21 +268,21 @@ def test_sandbox_lines_come_last() -> None:
     ],
 )
 def test_a_later_drop_in_that_undoes_ours_is_refused(undoing: Assignment) -> None:
-    with pytest.raises(drop_in.DropInError, match=r"95-late\.conf is read after 90-offheap\.conf.* Rename it"):
+    with pytest.raises(UnitError, match=r"95-late\.conf is read after 90-offheap\.conf.* Rename it"):
         compose(undoing)
 
 
 def test_a_later_environment_file_that_wins_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("MALLOC_CONF=narenas:1\n")
-    with pytest.raises(drop_in.DropInError, match="would undo"):
+    with pytest.raises(UnitError, match="would undo"):
         compose(late("EnvironmentFile", str(file)))
-    with pytest.raises(drop_in.DropInError, match="would undo"):
+    with pytest.raises(UnitError, match="would undo"):
         compose(late("EnvironmentFile", ""), late("Environment", "LD_PRELOAD=/a.so"))
 
 
 def test_a_later_drop_in_that_empties_our_sandbox_lines_is_refused() -> None:
-    with pytest.raises(drop_in.DropInError, match="ReadWritePaths= would undo"):
+    with pytest.raises(UnitError, match="ReadWritePaths= would undo"):
         compose(late("ReadWritePaths", ""), sandbox=("ReadWritePaths=-/x",))
 
 
@@ -305,7 +308,7 @@ def test_earlier_drop_ins_may_reset(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["90-offheap.confx", "90-p.conf", "91-a.conf", "a.conf"])
 def test_names_decide_which_is_later(name: str) -> None:
-    with pytest.raises(drop_in.DropInError):
+    with pytest.raises(UnitError):
         compose(setting("UnsetEnvironment", "LD_PRELOAD", f"/run/systemd/system/service.d/{name}"))
     compose(setting("UnsetEnvironment", "LD_PRELOAD", f"/usr/lib/systemd/system/{name}"))
 
@@ -377,7 +380,7 @@ def test_a_record_that_is_none(tmp_path: Path, text: str) -> None:
 
 
 def test_a_record_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(drop_in.DropInError, match="cannot be read"):
+    with pytest.raises(UnitError, match="cannot be read"):
         drop_in.read_record(str(tmp_path))
 
 

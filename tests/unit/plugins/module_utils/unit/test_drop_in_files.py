@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, drop_in_files
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.drop_in_files import Changes, Wanted
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.drop_in_files import WantedFiles
 
 UNIT = "web.service"
 Act = Callable[[Changes], None]
@@ -22,13 +24,13 @@ def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     etc, run = tmp_path / "etc", tmp_path / "run"
     for root, name in ((etc, "PERSISTENT"), (run, "UNTIL_REBOOT")):
         root.mkdir()
-        monkeypatch.setattr(drop_in_files, name, str(root))
+        monkeypatch.setattr(places, name, str(root))
     return etc, run
 
 
-def wanted(file: str | None = None, until_reboot: bool = False, options: str = "prof:true") -> Wanted:
+def wanted(file: str | None = None, until_reboot: bool = False, options: str = "prof:true") -> WantedFiles:
     injection = drop_in.Injection("/l.so", [f'Environment="MALLOC_CONF={options}"'], file, {}, {})
-    return Wanted(drop_in_files.directory(UNIT, until_reboot), injection, "/spool", None)
+    return WantedFiles(places.drop_ins_of(UNIT, until_reboot), injection, "/spool", None)
 
 
 def tree(root: Path) -> dict[str, str]:
@@ -53,7 +55,7 @@ def run(tmp_path: Path, act: Act) -> Changes:
     return done
 
 
-def write(tmp_path: Path, what: Wanted) -> Changes:
+def write(tmp_path: Path, what: WantedFiles) -> Changes:
     return run(tmp_path, lambda changes: drop_in_files.write(changes, UNIT, what))
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import preflight, sandbox
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import sandbox
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
 
 LIBRARY = "/opt/offheap/jemalloc/x/lib/libjemalloc.so.2"
@@ -51,7 +52,7 @@ def test_a_library_that_could_not_be_executed() -> None:
 
 @pytest.mark.parametrize("path", ["/opt", "-/var/lib", SPOOL, BESIDE, "/"])
 def test_paths_that_hide_ours(path: str) -> None:
-    with pytest.raises(preflight.Refusal, match="Narrow it to what has to be hidden") as caught:
+    with pytest.raises(Refusal, match="Narrow it to what has to be hidden") as caught:
         lines({"InaccessiblePaths": ["/srv", path]})
     assert caught.value.reason == "hidden-paths"
     assert f"InaccessiblePaths={path}" in str(caught.value)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown, unit
@@ -172,5 +172,5 @@ def test_which_processes_run_under_us(
         everybody = [*pids, 1 << 30]
         assert service.pids_under_us(everybody, "x.service") == [by_environment]
         assert service.pids_under_us(everybody, "x.service", str(link)) == sorted([by_environment, by_mapping])
-        monkeypatch.setattr(service, "ROOT", str(preloaded.parent))
+        monkeypatch.setattr(places, "INSTALLED", str(preloaded.parent))
         assert service.pids_under_us(everybody, "x.service") == sorted([by_environment, by_mapping])

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, spool_directory
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.drop_in_files import Changes
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import spool_directory
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="gives directories to other users, which only root can")
 APP = Owner(4711, 4712)
@@ -20,8 +22,8 @@ APP = Owner(4711, 4712)
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(drop_in, "SPOOL_ROOT", str(tmp_path / "offheap"))
-    monkeypatch.setattr(spool_directory, "_PRIVATE_ROOT", str(tmp_path / "private" / "offheap"))
+    monkeypatch.setattr(places, "SPOOLS", str(tmp_path / "offheap"))
+    monkeypatch.setattr(places, "PRIVATE_SPOOLS", str(tmp_path / "private" / "offheap"))
     return tmp_path / "offheap"
 
 
@@ -90,7 +92,7 @@ def test_a_planted_link_is_refused(root: Path, tmp_path: Path, place: str) -> No
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).symlink_to(victim)
     before = facts(victim)
-    with pytest.raises(spool_directory.SpoolDirectoryError, match=r"is no directory; move it away"):
+    with pytest.raises(UnitError, match=r"is no directory; move it away"):
         spool_directory.make(Changes(False), str(root / "web.service"), APP)
     assert facts(victim) == before
 
@@ -140,9 +142,7 @@ def test_dumps_that_were_not_collected_are_kept(root: Path, tmp_path: Path) -> N
         (spool / f"jeprof.{number}.0.i0.heap").write_text("")
     before = facts(root)
     for check in (True, False):
-        with pytest.raises(
-            spool_directory.SpoolDirectoryError, match=r"2 dumps .* jeprof\.1\.0\.i0\.heap.* rollback_disc"
-        ):
+        with pytest.raises(UnitError, match=r"2 dumps .* jeprof\.1\.0\.i0\.heap.* rollback_disc"):
             spool_directory.purge(Changes(check), str(spool), False, False)
     assert facts(root) == before
     purge(tmp_path, spool, discard=True)
@@ -161,7 +161,7 @@ def test_what_is_no_dump_keeps_no_spool(root: Path, tmp_path: Path) -> None:
 def test_a_spool_in_use_is_kept(root: Path, tmp_path: Path) -> None:
     spool = root / "web.service"
     make(tmp_path, spool)
-    with pytest.raises(spool_directory.SpoolDirectoryError, match="Restart it first"):
+    with pytest.raises(UnitError, match="Restart it first"):
         spool_directory.purge(Changes(False), str(spool), True, True)
     assert spool.exists()
 
@@ -172,7 +172,7 @@ def test_a_spool_that_systemd_made_goes_with_its_link(root: Path, tmp_path: Path
     root.mkdir()
     (root / "web.service").symlink_to("../private/offheap/web.service")
     (real / "jeprof.1.0.i0.heap").write_text("")
-    with pytest.raises(spool_directory.SpoolDirectoryError, match="1 dumps"):
+    with pytest.raises(UnitError, match="1 dumps"):
         spool_directory.purge(Changes(False), str(root / "web.service"), False, False)
     (real / "jeprof.1.0.i0.heap").unlink()
     purge(tmp_path, root / "web.service")

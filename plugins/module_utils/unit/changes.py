@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Changes to a target, as check mode and Ansible's diff want them.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+
+class Changes:
+    """Changes to the target: done, or in check mode only noted."""
+
+    def __init__(self, check_mode: bool) -> None:
+        self._check_mode = check_mode
+        self._before: list[str] = []
+        self._after: list[str] = []
+        self._differences: list[dict[str, str]] = []
+        self.any = False
+        self.units = False
+
+    def do(self, action: Callable[[], object]) -> None:
+        """Act, unless this is check mode."""
+        self.any = True
+        if not self._check_mode:
+            action()
+
+    def note(self, path: str, before: str, after: str) -> None:
+        """Tell a change of a file's text, or of what a directory is."""
+        self._differences.append({"before_header": path, "after_header": path, "before": before, "after": after})
+
+    def diff(self) -> list[dict[str, str]]:
+        """The changes in the form that Ansible prints."""
+        return self._differences
