@@ -25,9 +25,12 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from . import heap_stacks
 
 from ..base.errors import ControllerError
 
@@ -41,11 +44,11 @@ _COUNTS = rb"(\d{1,20}): (\d{1,20}) \[(\d{1,20}): (\d{1,20})\]"
 _HEADER = re.compile(rb"heap_v2/(\d{1,20})\n")
 _TOTAL = re.compile(rb"  t\*: " + _COUNTS + rb"\n")
 _THREAD = re.compile(rb"  t(\d{1,20}): " + _COUNTS + rb"(?: ([^\n]*))?\n")
-# A stack is one run of bytes here: what is in it is looked at once per distinct address, not once per occurrence.
+# Only for saying what is wrong where heap_stacks refuses: an address may be rubbish here, a number too large.
 _STACK = re.compile(
     rb"@((?: [0-9a-fx ]*)?)\n  t\*: " + _COUNTS + rb"\n((?:  t\d{1,20}: \d{1,20}: \d{1,20} \[\d{1,20}: \d{1,20}\]\n)*)"
 )
-_STACK_THREAD = re.compile(rb"  t(\d+): " + _COUNTS + rb"\n")
+_NUMBER = re.compile(rb"\d+")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{1,16}")
 _MAPPING = re.compile(
     rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-][x-][ps]) ([0-9a-f]{1,16}) "
@@ -169,10 +172,8 @@ def parse(data: bytes, name: str) -> Dump:
     if interval > _LARGEST:
         raise HeapFormatError(name, 1, _NUMBERS, header[0])
     total, threads, position = _parse_header(data, header.end(), name)
-    stacks = _StackReader(data, name)
-    position = stacks.read(position, body_end)
-    if data[position:body_end] not in (b"", b"\n"):
-        _fail(data, position, name, "a stack '@ 0x...' with its '  t*: <n>: <n> [<n>: <n>]' and thread lines")
+    # An empty line follows the stacks.
+    stacks = _read_stacks(data, position, body_end - data.endswith(b"\n\n", position - 1, body_end), name)
     mappings = list(_parse_mappings(data, heading + len(_MAPS_HEADING), name))
     return Dump(
         name=name,
@@ -182,10 +183,10 @@ def parse(data: bytes, name: str) -> Dump:
         addresses=stacks.addresses,
         stack_addresses=stacks.stack_addresses,
         stack_ends=stacks.stack_ends,
-        counts=stacks.counts,
+        counts=_count_columns(stacks.counts),
         thread_stack=stacks.thread_stack,
         thread_uid=stacks.thread_uid,
-        thread_counts=stacks.thread_counts,
+        thread_counts=_count_columns(stacks.thread_counts),
         mappings=mappings,
     )
 
@@ -214,58 +215,31 @@ def _counts(digits: tuple[bytes, ...] | list[bytes]) -> Counts:
     return Counts(*numbers)
 
 
-class _StackReader:
-    """Reads the records between the header and the memory map into columns."""
+def _count_columns(columns: Sequence[array[int]]) -> CountColumns:
+    counts = CountColumns()
+    counts.objects, counts.bytes, counts.accum_objects, counts.accum_bytes = columns
+    return counts
 
-    def __init__(self, data: bytes, name: str) -> None:
-        self.data = data
-        self.name = name
-        self.addresses = array("Q")
-        self.stack_addresses = array("I")
-        self.stack_ends = array("Q")
-        self.counts = CountColumns()
-        self.thread_stack = array("I")
-        self.thread_uid = array("Q")
-        self.thread_counts = CountColumns()
 
-    def read(self, position: int, end: int) -> int:
-        """Read records from ``position`` on; the position after the last good one."""
-        index: dict[bytes, int] = {}
-        stack_addresses, stack_ends, counts = self.stack_addresses, self.stack_ends, self.counts
-        add_threads, match_stack, lookup = self._add_threads, _STACK.match, index.__getitem__
-        while (match := match_stack(self.data, position, end)) is not None:
-            stack, objects, size, accum_objects, accum_bytes, threads = match.groups()
-            tokens = stack.split()
-            try:
-                stack_addresses.extend(map(lookup, tokens))
-            except KeyError:
-                # Some address is new. What was added before it is taken back, so that nothing is counted twice.
-                del stack_addresses[stack_ends[-1] if stack_ends else 0 :]
-                self._learn(tokens, index, position)
-                stack_addresses.extend(map(lookup, tokens))
-            stack_ends.append(len(stack_addresses))
-            try:
-                counts.append(objects, size, accum_objects, accum_bytes)
-                if threads:
-                    add_threads(len(stack_ends) - 1, threads)
-            except OverflowError:
-                _fail(self.data, position, self.name, _NUMBERS)
-            position = match.end()
-        return position
+def _read_stacks(data: bytes, position: int, end: int, name: str) -> heap_stacks.StackColumns:
+    from . import heap_stacks  # it needs numpy: not everybody who imports this module parses a dump
 
-    def _learn(self, tokens: list[bytes], index: dict[bytes, int], position: int) -> None:
-        for token in tokens:
-            if token not in index:
-                if _ADDRESS.fullmatch(token) is None:
-                    _fail(self.data, position, self.name, "addresses like 0x7f0123456789")
-                index[token] = len(self.addresses)
-                self.addresses.append(int(token, 16))
+    try:
+        return heap_stacks.read(data, position, end)
+    except heap_stacks.Irregular as block:
+        _refuse_stacks(data, block.start, block.end, name)
 
-    def _add_threads(self, stack: int, lines: bytes) -> None:
-        for uid, objects, size, accum_objects, accum_bytes in _STACK_THREAD.findall(lines):
-            self.thread_stack.append(stack)
-            self.thread_uid.append(int(uid))
-            self.thread_counts.append(objects, size, accum_objects, accum_bytes)
+
+def _refuse_stacks(data: bytes, position: int, end: int, name: str) -> NoReturn:
+    """Say what is wrong with the first record that is irregular."""
+    while (match := _STACK.match(data, position, end)) is not None:
+        stack, *counts, threads = match.groups()
+        if not all(map(_ADDRESS.fullmatch, stack.split(b" ")[1:])):
+            _fail(data, position, name, "addresses like 0x7f0123456789")
+        if any(int(number) > _LARGEST for number in [*counts, *_NUMBER.findall(threads)]):
+            _fail(data, position, name, _NUMBERS)
+        position = match.end()
+    _fail(data, position, name, "a stack '@ 0x...' with its '  t*: <n>: <n> [<n>: <n>]' and thread lines")
 
 
 def _parse_mappings(data: bytes, position: int, name: str) -> Iterator[Mapping]:
