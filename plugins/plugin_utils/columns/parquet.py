@@ -35,11 +35,14 @@ else:
 pa = libraries.optional("pyarrow")
 pq = libraries.optional("pyarrow.parquet")
 
-FORMAT = 1
+FORMAT = 2
 NAME = "samples.parquet"
 #: the module of code that a runtime has compiled, and of what lies nowhere
 JIT, UNMAPPED = "[jit]", ""
+_FORMAT_KEY = b"offheap.samples"
 _VALUES = ("objects", "bytes", "accum_objects", "accum_bytes")
+# The stacks whose frames are in memory at once to be hashed.
+_AT_ONCE = 1 << 12
 # Seconds since the epoch that a timestamp in microseconds can hold.
 _LATEST = 1e11
 
@@ -62,10 +65,9 @@ class Place(NamedTuple):
 def write(path: Path, dump: Dump, facts: CaptureFacts, sequence: int) -> None:
     """Write the samples of a dump that has these (checked) facts. Raises OSError."""
     places = _places(dump, facts.build_ids)
-    ends = np.array(dump.stack_ends, dtype=np.int64)
-    bounds = np.concatenate((np.zeros(1, dtype=np.int64), ends))
-    addresses = np.array(dump.stack_addresses, dtype=np.int64)
-    count = len(ends)
+    bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.array(dump.stack_ends, dtype=np.int64)))
+    addresses: Integers = np.array(dump.stack_addresses, dtype=np.int64)
+    count = len(dump.stack_ends)
     values = unbiased(dump.counts, dump.sample_interval)
     columns: dict[str, Any] = {
         "unit": _constant(facts.unit, count),
@@ -80,10 +82,18 @@ def write(path: Path, dump: Dump, facts: CaptureFacts, sequence: int) -> None:
         "frames": _list_of(bounds, _frames(places, addresses)),
         "threads": _threads(dump, count),
     }
-    table = pa.table(columns, metadata={"offheap.samples": str(FORMAT)})
+    table = pa.table(columns, metadata={_FORMAT_KEY: b"%d" % FORMAT})
     pq.write_table(
         table, path, compression="zstd", use_dictionary=True, write_statistics=["time", "stack"], store_schema=True
     )
+
+
+def is_current(path: Path) -> bool:
+    """Whether there is a file of samples that is as C(write) makes it today."""
+    try:
+        return (pq.read_metadata(path).metadata or {}).get(_FORMAT_KEY) == b"%d" % FORMAT
+    except (OSError, pa.ArrowException):
+        return False
 
 
 def read_values(path: Path) -> tuple[Integers, Numbers, Numbers]:
@@ -173,18 +183,26 @@ def _name(mapping: heap_v2.Mapping, build_ids: Mapping[str, str]) -> tuple[str, 
 
 
 def _stack_numbers(places: _Places, addresses: Integers, bounds: Integers) -> Integers:
-    """A number for each stack that the same places always give (a 64-bit hash)."""
-    prefixes = [(build_id or module).encode() for module, build_id in places.names]
-    named = zip(places.images.tolist(), places.offsets.tolist(), strict=True)
-    known = b"".join([blake2b(b"%b+%d" % (prefixes[at], offset), digest_size=8).digest() for at, offset in named])
-    data = np.frombuffer(known, dtype=np.int64)[addresses].tobytes() if len(addresses) else b""
-    limits = (8 * bounds).tolist()
-    hashed = [blake2b(data[a:b], digest_size=8).digest() for a, b in pairwise(limits)]
-    return np.frombuffer(b"".join(hashed), dtype=np.int64)
+    """A number for each stack that the same places always give.
+
+    A host is not trusted, and must not find a stack with the number of another one: so these are 64 bits of a
+    cryptographic hash, of each frame's image and offset.
+    """
+    images = [blake2b((build_id or module).encode(), digest_size=8).digest() for module, build_id in places.names]
+    known = np.empty(len(places.offsets), dtype=[("image", "<u8"), ("offset", "<u8")])
+    known["image"] = np.frombuffer(b"".join(images), dtype="<u8")[places.images]
+    known["offset"] = places.offsets
+    hashed = []
+    for first in range(0, len(bounds) - 1, _AT_ONCE):
+        some = bounds[first : first + _AT_ONCE + 1]
+        data = known[addresses[some[0] : some[-1]]].tobytes()
+        limits = ((some - some[0]) * known.itemsize).tolist()
+        hashed += [blake2b(data[start:end], digest_size=8).digest() for start, end in pairwise(limits)]
+    return np.frombuffer(b"".join(hashed), dtype="<i8")
 
 
 def _frames(places: _Places, addresses: Integers) -> Any:
-    images = places.images[addresses]
+    images = places.images.astype(np.int32)[addresses]
     modules, build_ids = ([name[part] for name in places.names] for part in (0, 1))
     offsets = (places.offsets & np.uint64((1 << 63) - 1)).astype(np.int64)
     return pa.StructArray.from_arrays(
@@ -193,27 +211,26 @@ def _frames(places: _Places, addresses: Integers) -> Any:
     )
 
 
-def _chosen(texts: Sequence[str], positions: Integers) -> Any:
+def _chosen(texts: Sequence[str | None], positions: NDArray[numpy.integer]) -> Any:
     """The text at each of the positions, each text kept once."""
-    known = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    numbers = np.array([known[text] for text in texts], dtype=np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(numbers[positions]), pa.array(list(known), pa.string()))
+    known = {text: number for number, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
+    none = -1
+    numbers = np.array([none if text is None else known[text] for text in texts], dtype=np.int32)[positions]
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=numbers == none), pa.array(list(known), pa.string()))
 
 
 def _threads(dump: Dump, count: int) -> Any:
     """For each stack, what each thread holds; a thread is jemalloc's own number of it."""
     names = {thread.uid: thread.name for thread in dump.threads}
-    lengths = np.bincount(np.array(dump.thread_stack, dtype=np.int64), minlength=count)
+    lengths = np.bincount(np.asarray(dump.thread_stack), minlength=count)
     bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)))
-    number = np.array(dump.thread_uid, dtype=np.uint64)
+    number = np.asarray(dump.thread_uid)
     threads, position = np.unique(number, return_inverse=True)
     values = unbiased(dump.thread_counts, dump.sample_interval)
     columns = pa.StructArray.from_arrays(
         [
             pa.array(number),
-            pa.array([names.get(uid) or None for uid in threads.tolist()], pa.string())
-            .take(pa.array(position))
-            .dictionary_encode(),
+            _chosen([names.get(uid) or None for uid in threads.tolist()], position),
             pa.array(values[OBJECTS]),
             pa.array(values[BYTES]),
         ],

@@ -25,12 +25,13 @@ _MANY = 100
 
 
 def of(archive: Archive, capture: Capture, passing: Path | None = None) -> Path:
-    """The samples of a capture, made where there are none: in their place, or in C(passing) if nothing is to be kept.
+    """The samples of a capture, made where there are none, or those of another version of this: in their place, or in
+    C(passing) if nothing is to be kept.
 
     Raises SamplesError where there cannot be any, ArchiveError where the archive cannot be written to.
     """
     place = capture.derived(NAME)
-    if place.is_file():
+    if parquet.is_current(place):
         return place
     if passing is not None:
         made = passing / f"{capture.path.name}.parquet"

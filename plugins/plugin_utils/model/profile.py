@@ -90,13 +90,15 @@ def unbias(objects: int, size: int, sample_interval: int) -> tuple[float, float]
     """
     if objects == 0 or sample_interval <= 1:
         return float(objects), float(size)
-    ratio = size / objects / sample_interval
-    probability = 1 - math.exp(-ratio)
-    if probability <= 0:
-        # Zero bytes, or too few per object for a double to tell from zero: no allocator has such objects.
-        return float(objects), float(size)
-    scale = 1 / probability
+    scale = unbias_scale(size / objects, sample_interval)
     return objects * scale, size * scale
+
+
+def unbias_scale(object_size: float, sample_interval: int) -> float:
+    """How many objects of this mean size in bytes a sampled one stands for; the interval has at least 2 bytes."""
+    probability = 1 - math.exp(-(object_size / sample_interval))
+    # Zero bytes, or too few per object for a double to tell from zero: no allocator has such objects.
+    return 1 / probability if probability > 0 else 1.0
 
 
 def sampling_error(size: float, sample_interval: int) -> float:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..base import libraries
 from ..readers.heap_v2 import Dump
-from .profile import Frame, Profile, Resolver, is_allocator_function, is_allocator_module, unbias
+from .profile import Frame, Profile, Resolver, is_allocator_function, is_allocator_module, unbias, unbias_scale
 
 if TYPE_CHECKING:
     import numpy as np
@@ -255,13 +255,22 @@ def _expand(addresses: Integers, bounds: Integers, places: Integers) -> tuple[In
 
 def unbiased(counts: Any, interval: int) -> Numbers:
     """The four columns of counters, unbiased record by record: the same doubles as everywhere (profile.unbias)."""
-    values = np.zeros((4, len(counts)))
+    values: Numbers = np.zeros((4, len(counts)))
     columns = ((OBJECTS, counts.objects, counts.bytes), (ACCUM_OBJECTS, counts.accum_objects, counts.accum_bytes))
-    for row, objects, size in columns:
-        pairs = list(zip(objects, size, strict=True))
-        unbiased = {pair: unbias(*pair, interval) for pair in set(pairs)}  # many records hold the same
-        if pairs:
-            values[row : row + 2] = np.array([unbiased[pair] for pair in pairs]).T
+    for row, *pair in columns:
+        objects, size = (np.asarray(column, dtype=np.uint64) for column in pair)
+        values[row], values[row + 1] = objects, size
+        some = np.flatnonzero(objects)
+        if interval <= 1 or not len(some):
+            continue
+        # The exponential of numpy is not that of math, in the last bit; and most objects are of a few sizes.
+        sizes, position = np.unique(values[row + 1][some] / values[row][some], return_inverse=True)
+        scales = np.array([unbias_scale(one, interval) for one in sizes.tolist()])[position]
+        values[row, some] *= scales
+        values[row + 1, some] *= scales
+        # Doubles do not hold these, and their quotient would not be the nearest one.
+        for at in np.flatnonzero((objects | size) >> np.uint64(53)).tolist():
+            values[row : row + 2, at] = unbias(int(objects[at]), int(size[at]), interval)
     return values
 
 

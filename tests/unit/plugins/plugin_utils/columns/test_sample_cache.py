@@ -47,6 +47,26 @@ def test_the_first_reader_makes_them_and_the_second_finds_them(archive: Archive,
     assert list((archive.root / ".incoming").iterdir()) == []
 
 
+@pytest.mark.parametrize("content", ["another format", "damaged"])
+def test_what_cannot_be_read_is_made_anew(
+    archive: Archive, capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    path = capture.path / NAME
+    if content == "damaged":
+        path.write_bytes(b"PAR1")
+    else:
+        with monkeypatch.context() as patched:
+            patched.setattr(parquet, "FORMAT", parquet.FORMAT - 1)
+            sample_cache.of(archive, capture)
+    found = path.read_bytes()
+    made = sample_cache.of(archive, capture, tmp_path)
+    assert made.parent == tmp_path
+    assert path.read_bytes() == found, "where nothing is to be kept, nothing is replaced"
+    assert len(parquet.read_values(sample_cache.of(archive, capture))[0]) == 2
+    assert path.read_bytes() != found
+    assert list((archive.root / ".incoming").iterdir()) == []
+
+
 def test_where_nothing_is_to_be_kept(archive: Archive, capture: Capture, tmp_path: Path) -> None:
     passing = tmp_path / "passing"
     passing.mkdir()
