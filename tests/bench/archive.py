@@ -2,14 +2,21 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """An archive of a thousand captures and more: bringing them in, and ranking what leaks.
 
-    archive.py [--captures 1000,3000,10000] [--output build/bench/archive.json]
+    archive.py [--captures 1000,3000,10000] [--only rows] [--output build/bench/archive.json]
 
 Each capture has 2,000 stacks of 24 frames, a hundred captures are one process, each on a host of its own, and one host
 in three leaks. Captures are brought in by two processes at once, as Ansible's forks would, and ranked by one. C(ingest)
 is bringing them in and making their samples, which otherwise whoever ranks first would do; C(rank) finds the samples
-there. Seconds are of the wall clock, memory is the largest resident set of one process. There is no peer. Ends with
-status 1 when the ranking does not find the leak where it is, or when 10,000 captures take more than a minute or 4 GiB
-to rank.
+there. Seconds are of the wall clock, memory is the largest resident set of one process. There is no peer.
+
+C(rows) is making the samples of one capture that has been brought: its packed dump is read, checked, parsed and written
+as Parquet. C(mb_per_second) are megabytes of dump by second of processor time, the best of several in one process. The
+peer is C(jeprof --collapsed) of the same dump as a plain file, a whole process, the best of several in turn with ours.
+Its tools that look up symbols are replaced by /bin/true, since samples have no names either. C(--only rows) measures
+nothing else; it takes some seconds.
+
+Ends with status 1 when the ranking does not find the leak where it is, when 10,000 captures take more than a minute or
+4 GiB to rank, or when the samples of a dump of 2 MB are made at less than 40 MB per second.
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,22 +52,25 @@ BUILD_ID = "00112233445566778899"
 # Sampled objects of the leak in each capture: about half a MiB, every quarter of an hour.
 LEAKED = 1
 MOST_SECONDS, MOST_MEMORY = 60.0, 4 << 30
+# The dumps whose samples are made, by their stacks; and how often.
+ROWS, ROWS_ROUNDS, LEAST_RATE = {"92kB": 215, "2MB": 4600}, 5, 40.0
+NO_SYMBOLS = "--tools=" + ",".join(f"{tool}:/bin/true" for tool in ("addr2line", "nm", "c++filt", "objdump"))
 
 
 class Captures:
     """Makes the dumps of hosts. The text of the stacks is made once; a dump differs from others in its numbers."""
 
-    def __init__(self, image: Path) -> None:
+    def __init__(self, image: Path, stacks: int = STACKS) -> None:
         self._code = BASE + min(start for start, _end in ElfImage(image).symbols().ranges())
         chosen = random.Random(4)
         self._stacks: list[bytes] = []
-        for number in range(STACKS):
-            site, walk = number, []
+        for number in range(stacks):
+            site, walk = number % SITES, []
             for _frame in range(DEPTH):
                 walk.append(b" 0x%x" % (self._code + 16 * site + 5))
                 site = (site * 7919 + chosen.randrange(4) * 104729 + 1) % SITES
             self._stacks.append(b"@" + b"".join(walk))
-        self._size = [1 + int(chosen.paretovariate(1.1)) for _stack in range(STACKS)]
+        self._size = [1 + int(chosen.paretovariate(1.1)) for _stack in range(stacks)]
 
     def dump(self, host: int, sequence: int) -> bytes:
         """The dump with this number; every third host leaks through the first stack, the rest is replaced by and by."""
@@ -151,6 +162,19 @@ def rank(root: Path) -> None:
     print(json.dumps({"seconds": seconds, "leaks": found, "processes": len(watched)}))
 
 
+def make_rows(root: Path) -> None:
+    """Make the samples of the only capture, several times, and print the least processor time of one."""
+    archive = Archive.open(root)
+    (capture,) = archive.captures()
+    best = float("inf")
+    with tempfile.TemporaryDirectory() as passing:
+        for _time in range(10):
+            started = time.process_time()
+            sample_cache.of(archive, capture, Path(passing))
+            best = min(best, time.process_time() - started)
+    print(json.dumps({"seconds": best}))
+
+
 def started(*arguments: object) -> subprocess.Popen[bytes]:
     command = [sys.executable, str(Path(__file__).resolve()), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -173,8 +197,32 @@ def row(case: str, metric: str, unit: str, ours: float) -> dict[str, Any]:
     return {"case": case, "metric": metric, "unit": unit, "ours": ours, "peer": None, "peer_name": None, "ratio": ours}
 
 
+def measure_rows(name: str, stacks: int, root: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The row of making the samples of a dump with so many stacks, and the promise that it breaks."""
+    archive = Archive.create(root / "archive")
+    content = Captures(image(root), stacks).dump(0, 0)
+    plain = root / "plain.heap"
+    plain.write_bytes(content)
+    with archive.incoming() as aside:
+        (aside / "dump").write_bytes(content)
+        archive.add_captures([Arrived(facts(content, 0, 0), aside / "dump")], aside)
+    jeprof = [os.environ.get("OFFHEAP_JEPROF", "jeprof"), NO_SYMBOLS, "--collapsed", "/bin/true", str(plain)]
+    ours, peer = float("inf"), float("inf")
+    for _round in range(ROWS_ROUNDS):
+        ours = min(ours, finished(started("rows", archive.root))[0]["seconds"])
+        before = os.times()
+        subprocess.run(jeprof, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        after = os.times()
+        peer = min(peer, after.children_user + after.children_system - before.children_user - before.children_system)
+    rates = [len(content) / 1e6 / seconds for seconds in (ours, peer)]
+    found = {**row(f"rows-{name}", "mb_per_second", "MB/s", rates[0]), "peer": round(rates[1], 3)}
+    found |= {"peer_name": "jeprof --collapsed", "ratio": round(rates[0] / rates[1], 2)}
+    slow = name == "2MB" and rates[0] < LEAST_RATE
+    return [found], [f"rows-{name}: {rates[0]:.1f} MB per second, not {LEAST_RATE:g}"] if slow else []
+
+
 def measure(count: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of an archive of so many captures, and the promises that it breaks."""
+    """The lines of an archive of so many captures, and the promises that it breaks."""
     root = directory / str(count)
     hosts = max(count // PER_PROCESS, 2)
     halves = ((0, hosts // 2), (hosts // 2, hosts))
@@ -205,13 +253,17 @@ def measure(count: int, directory: Path) -> tuple[list[dict[str, Any]], list[str
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--captures", default="1000,3000,10000")
+    parser.add_argument("--only", choices=["rows"])
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "archive.json")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     broken: list[str] = []
-    for count in map(int, arguments.captures.split(",")):
+    measures = [partial(measure_rows, name, stacks) for name, stacks in ROWS.items()]
+    if arguments.only is None:
+        measures += [partial(measure, count) for count in map(int, arguments.captures.split(","))]
+    for measured in measures:
         with tempfile.TemporaryDirectory(prefix="offheap-bench-") as directory:
-            more, failed = measure(count, Path(directory))
+            more, failed = measured(Path(directory))
         for line in more:
             print(f"{line['case']:12} {line['metric']:8} {line['ours']:10.1f} {line['unit']}", flush=True)
         rows += more
@@ -226,6 +278,8 @@ def main() -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["ingest"]:
         ingest(Path(sys.argv[2]), range(int(sys.argv[3]), int(sys.argv[4])), int(sys.argv[5]))
+    elif sys.argv[1:2] == ["rows"]:
+        make_rows(Path(sys.argv[2]))
     elif sys.argv[1:2] == ["rank"]:
         rank(Path(sys.argv[2]))
     else:

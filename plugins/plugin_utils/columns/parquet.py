@@ -211,7 +211,7 @@ def _frames(places: _Places, addresses: Integers) -> Any:
     )
 
 
-def _chosen(texts: Sequence[str | None], positions: NDArray[numpy.integer]) -> Any:
+def _chosen(texts: Sequence[str | None], positions: NDArray[np.integer]) -> Any:
     """The text at each of the positions, each text kept once."""
     known = {text: number for number, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
     none = -1
