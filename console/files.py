@@ -15,6 +15,7 @@ from ..plugins.plugin_utils.driver.formats import Request
 from ..plugins.plugin_utils.driver.sources import Source, open_reader
 from ..plugins.plugin_utils.export import comparison
 from ..plugins.plugin_utils.leaks import hints
+from ..plugins.plugin_utils.leaks.survey import Scope
 from ..plugins.plugin_utils.report import files
 from ..plugins.plugin_utils.report.host_report import Limits
 from ..plugins.plugin_utils.views.compare import By, Side, compare
@@ -55,10 +56,12 @@ def compared(
 def reported(archive: Path, dest: Path, unit: str, warn: Warn) -> files.Files:
     """The reports on an archive, written. Raises ArchiveError, MissingLibraryError, OutputError, UnitNameError."""
     libraries.require(*libraries.JUDGING, "jinja2", "yaml")
-    limits = Limits(units=[unit_name.service(unit)] if unit else [], hints=hints.load([]))
+    scope = Scope(units=[unit_name.service(unit)] if unit else [])
     here = Path.cwd()
     triage = here / "offheap" / "triage"
-    return files.make(Archive.open(here / archive), limits, here / dest, True, False, warn, triage)
+    return files.make(
+        Archive.open(here / archive), scope, Limits(hints=hints.load([])), here / dest, True, False, warn, triage
+    )
 
 
 def _side(source: Source, selection: Selection) -> Side:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -19,6 +18,7 @@ from ..plugin_utils.base.options import from_here
 from ..plugin_utils.columns import sample_cache
 from ..plugin_utils.leaks import baseline, ranking
 from ..plugin_utils.leaks.ranking import Leak
+from ..plugin_utils.leaks.survey import Scope
 from ..plugin_utils.leaks.verdict import Answer
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -53,12 +53,10 @@ class ActionModule(ActionBase):
             units = [unit_name.service(unit) for unit in arguments["units"]]
             known = baseline.read_baseline(from_here(arguments["baseline"])) if arguments["baseline"] else None
             archive = Archive.open(from_here(arguments["archive"]))
-            kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
             if notice := sample_cache.notice(archive, units, arguments["hosts"]):
                 display.display(notice, stderr=True)
-            leaks, watched = ranking.rank(
-                archive, warnings.append, units, arguments["hosts"], max(arguments["min_span"], 0), kept
-            )
+            scope = Scope(units, arguments["hosts"], max(arguments["min_span"], 0))
+            leaks, watched = ranking.rank(archive, warnings.append, scope, self._task.check_mode)
             result["changed"] = self._record(leaks, arguments["record"])
         except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None

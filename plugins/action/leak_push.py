@@ -21,6 +21,7 @@ from ..plugin_utils.columns import sample_cache
 from ..plugin_utils.driver.sources import Reader, open_reader
 from ..plugin_utils.export import pprof
 from ..plugin_utils.leaks import ranking
+from ..plugin_utils.leaks.survey import Scope
 from ..plugin_utils.publish import prometheus, push
 from ..plugin_utils.publish.pyroscope import PushError, Server
 
@@ -101,10 +102,9 @@ class ActionModule(ActionBase):
     def _write(
         self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
     ) -> None:
-        kept = not self._task.check_mode and os.access(archive.root, os.W_OK)
         if notice := sample_cache.notice(archive, units, arguments["hosts"]):
             display.display(notice, stderr=True)
-        leaks, watched = ranking.rank(archive, problems.append, units, arguments["hosts"], kept=kept)
+        leaks, watched = ranking.rank(archive, problems.append, Scope(units, arguments["hosts"]), self._task.check_mode)
         content = prometheus.render(leaks, watched)
         changed = output_file.write(from_here(arguments["textfile"]), content, True, self._task.check_mode)
         result["changed"] = result["changed"] or changed

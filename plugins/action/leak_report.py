@@ -17,6 +17,7 @@ from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.leaks import hints
+from ..plugin_utils.leaks.survey import Scope
 from ..plugin_utils.leaks.verdict import Answer, Suspect
 from ..plugin_utils.report import files as report_files
 from ..plugin_utils.report import host_report
@@ -54,17 +55,17 @@ class ActionModule(ActionBase):
         warnings: list[str] = []
         try:
             libraries.require(*libraries.JUDGING, "jinja2", "yaml")
+            units = [unit_name.service(unit) for unit in arguments["units"]]
+            scope = Scope(units, arguments["hosts"], max(arguments["min_span"], 0))
             limits = host_report.Limits(
-                units=[unit_name.service(unit) for unit in arguments["units"]],
-                hosts=arguments["hosts"],
                 top=max(arguments["top"], 0),
-                least_span=max(arguments["min_span"], 0),
                 hints=hints.load([from_here(path) for path in arguments["hints"]]),
             )
             archive = Archive.open(from_here(arguments["archive"]))
             dest = from_here(arguments["dest"])
             files = report_files.make(
                 archive,
+                scope,
                 limits,
                 dest,
                 arguments["force"],

@@ -41,7 +41,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_f
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import unbias
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import unbias
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 
 STACKS, DEPTH, SITES, PER_PROCESS = 2000, 24, 3000, 100
@@ -153,7 +154,7 @@ def rank(root: Path) -> None:
     started = time.perf_counter()
     archive = Archive.open(root)
     warnings: list[str] = []
-    leaks, watched = ranking.rank(archive, warnings.append)
+    leaks, watched = ranking.rank(archive, warnings.append, Scope())
     seconds = time.perf_counter() - started
     found = [
         {"growth": leak.growth, "error": leak.error, "hosts": sorted(leak.hosts), "watched": leak.watched}

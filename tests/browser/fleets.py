@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import (
     CaptureFacts,
@@ -16,11 +19,18 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_f
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Point, judge
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Profile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, Observed, Process
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import (
+    Host,
+    Process,
+    Watched,
+    verdict_on_host,
+)
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, OBJECTS, Samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import of_samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, Observed
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Report
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report.threads import ThreadProfile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 
 MIB = 1 << 20
@@ -28,7 +38,9 @@ KNOWN = hints.load([])
 START = 1794900000.0
 STEP = 7200.0
 Stacks = dict[tuple[str, ...], float]
-Series = list[tuple[float, Stacks, CaptureFacts]]
+Dumps = list[tuple[float, Stacks, CaptureFacts]]
+# By name, so many threads and what part of a stack they hold.
+Threads = dict[str, tuple[int, Callable[[tuple[str, ...]], float]]]
 
 SERVE = ("java:Frontend.serveAsset", "java:Frontend.handleRequest", "java:com.sun.net.httpserver.Filter$Chain.doFilter")
 THREAD = (
@@ -119,26 +131,47 @@ def facts(live: float, other: float, version: str, java: bool = True, pid: int =
     )
 
 
-def process(unit: str, host: str, key: str, series: Series) -> Process:
-    """A process from its dumps: time, stacks, facts."""
-    points = [Point(time, profile(stacks)) for time, stacks, _facts in series]
+def process(unit: str, host: str, key: str, dumps: Dumps) -> Process:
+    """A process from its dumps, judged: time, stacks, facts."""
+    series = of_samples([(time, profile(stacks)) for time, stacks, _facts in dumps])
     captures = [
-        Capture(Path(), host, unit, key, number, time, known) for number, (time, _stacks, known) in enumerate(series)
+        Capture(Path(), host, unit, key, number, time, known) for number, (time, _stacks, known) in enumerate(dumps)
     ]
-    return Process(key, captures, points)
+    label, live = captures[-1].facts.label or "", float(series.bytes[:, -1].sum())
+    watched = Watched(unit, host, key, label, series.times[0], series.times[-1], judge(key, series), live)
+    return Process(watched, captures, series, JitMaps({}, print))
 
 
-def observe(
-    fleet: Fleet, unit: str, host: str, processes: list[Process], threads: list[ThreadProfile] | None = None
-) -> None:
-    """Judge what was seen, as the report does, and give it to the fleet."""
-    verdict = judge({process.key: process.points for process in processes})
-    report = Report(unit, host, verdict, 0, verdict.suspects)
-    if threads:
-        last = processes[-1]
-        processes = [*processes[:-1], Process(last.key, last.captures, last.points, threads)]
+def observe(fleet: Fleet, unit: str, host: str, processes: list[Process], newest: Samples | None = None) -> None:
+    """Give what was seen to the fleet, as the report does."""
+    verdict = verdict_on_host([one.watched for one in processes])
+    captures = sum(len(one.captures) for one in processes)
+    report = Report(unit, host, verdict, captures, verdict.suspects)
     known = [hints.for_path(KNOWN, suspect.path) for suspect in verdict.suspects]
-    fleet.add(Observed(unit, host, verdict, report.headline, verdict.suspects, processes, known))
+    seen = Host(unit, host, captures, processes, verdict)
+    fleet.add(Observed(seen, report.headline, verdict.suspects, known, newest))
+
+
+def with_threads(stacks: Stacks, threads: Threads) -> Samples:
+    """The samples of a dump in which threads hold parts of the stacks."""
+    found = profile(stacks)
+    names: dict[int, str] = {}
+    records: list[tuple[int, int, float]] = []
+    for name, (count, part_of) in threads.items():
+        for uid in range(len(names), len(names) + count):
+            names[uid] = name
+            records += [(number, uid, part / count) for number, stack in enumerate(stacks) if (part := part_of(stack))]
+    parts = np.array([part for _stack, _uid, part in records])
+    values = np.zeros((4, len(records)))
+    for row in (OBJECTS, BYTES):
+        values[row] = parts * found.values[row, [stack for stack, _uid, _part in records]]
+    return replace(
+        found,
+        thread_stack=np.array([stack for stack, _uid, _part in records], dtype=np.int64),
+        thread_uid=np.array([uid for _stack, uid, _part in records], dtype=np.int64),
+        thread_values=values,
+        thread_names=names,
+    )
 
 
 def frontend(fleet: Fleet, host: str, rate: float, dumps: int, rng: random.Random) -> None:
@@ -158,20 +191,21 @@ def frontend(fleet: Fleet, host: str, rate: float, dumps: int, rng: random.Rando
         for number in range(first, dumps)
     ]
     processes = [process(unit, host, "1904-0badc0de", old), process(unit, host, "2211-1a2b3c4d", new)]
-    observe(fleet, unit, host, processes, _threads(new[-1][1]))
+    observe(fleet, unit, host, processes, with_threads(new[-1][1], THREADS))
 
 
-def _threads(stacks: Stacks) -> list[ThreadProfile]:
-    def some(part: str, share: float = 1.0) -> Profile:
-        return profile({stack: size * share for stack, size in stacks.items() if any(part in name for name in stack)})
+def _through(function: str, share: float = 1.0) -> Callable[[tuple[str, ...]], float]:
+    """That part of the stacks that go through a function."""
+    return lambda stack: share if any(function in name for name in stack) else 0.0
 
-    return [
-        ThreadProfile("http-worker", 16, some("serveAsset", 0.93)),
-        ThreadProfile("C2 CompilerThre", 2, some("C2Compiler")),
-        ThreadProfile("G1 Conc#0", 1, some("G1Conc")),
-        ThreadProfile("http-dispatcher", 1, some("serveAsset", 0.07)),
-        ThreadProfile("main", 1, some("JavaMain")),
-    ]
+
+THREADS: Threads = {
+    "http-worker": (16, _through("serveAsset", 0.93)),
+    "C2 CompilerThre": (2, _through("C2Compiler")),
+    "G1 Conc#0": (1, _through("G1Conc")),
+    "http-dispatcher": (1, _through("serveAsset", 0.07)),
+    "main": (1, _through("JavaMain")),
+}
 
 
 def proxy(fleet: Fleet, host: str, dumps: int, rng: random.Random) -> None:
@@ -199,7 +233,7 @@ def fleet(hosts: int = 40, leaking: int = 14, dumps: int = 36) -> dict[str, Any]
         frontend(found, f"app{number + 1:02d}", rate, dumps, rng)
     for number in range(3):
         proxy(found, f"edge{number + 1}", dumps, rng)
-    series: Series = [
+    series: Dumps = [
         (START + 3e5 + number, {("load", "main"): 3.0 * MIB}, facts(3 * MIB, 0, "1", False)) for number in (0, 1)
     ]
     observe(found, "mailer.service", "mail1", [process("mailer.service", "mail1", "9-00000001", series)])
@@ -233,11 +267,11 @@ def hostile() -> dict[str, Any]:
     """A unit, a host, a thread, frames and an executable that try to be markup."""
     found = Fleet()
     known = replace(facts(50 * MIB, 0, HOSTILE, False), process=ProcessFacts(1, "1-1a2b3c4d", exe=HOSTILE))
-    series: Series = [
+    series: Dumps = [
         (START + number * STEP, {(HOSTILE, "main"): (5 + 8 * number) * MIB, ("x", "__proto__"): 4.0 * MIB}, known)
         for number in range(12)
     ]
-    threads = [ThreadProfile(HOSTILE, 1, profile(series[-1][1])), ThreadProfile("b", 1, profile({("x",): 1.0 * MIB}))]
+    newest = with_threads(series[-1][1], {HOSTILE: (1, _through(HOSTILE)), "b": (1, _through("x", 0.25))})
     for host in (HOSTILE, "constructor"):
-        observe(found, HOSTILE, host, [process(HOSTILE, host, "1-00000001", series)], threads)
+        observe(found, HOSTILE, host, [process(HOSTILE, host, "1-00000001", series)], newest)
     return found.data()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Coverage-guided fuzzing of everything that reads a dump's bytes: unpacking, parsing, unbiasing.
+"""Coverage-guided fuzzing of everything that reads a dump's bytes: unpacking, parsing, locating, unbiasing.
 
     parser.py [CORPUS ...] [-runs=N] [-max_total_time=SECONDS] [other options of libFuzzer]
 
@@ -20,7 +20,8 @@ import atheris
 
 with atheris.instrument_imports(include=["ansible_collections.offheap.profiler.plugins.plugin_utils"]):
     from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpack
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import located, named
     from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 
 LIMIT = 1 << 20
@@ -50,9 +51,10 @@ def one_input(data: bytes) -> None:
     except unpack.UnpackError as error:
         assert str(error).isprintable()
         return
-    found = profile.from_dump(dump, lambda dump: [(profile.Frame(f"{one:x}", "x"),) for one in dump.addresses])
-    assert len(found.stacks) == len(found.bytes) <= len(dump.stack_ends)
-    assert all(0 <= index < len(dump.addresses) for index in dump.stack_addresses)
+    assert all(0 <= index < len(dump.addresses) for index in dump.stack_places)
+    found = named(located(dump, {}), lambda locations: [(Frame(f"{one.address:x}", one.path),) for one in locations])
+    assert len(found) == len(dump.stack_ends)
+    assert [location.address for location in found.locations] == list(dump.addresses)
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Capture
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located, named
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.symbolizer import Symbolizer
@@ -139,18 +139,16 @@ def test_bytes_under_java_carry_a_java_name(hunt: Hunt, name: str) -> None:
     capture, maps = hunt.newest(name)
     assert maps, "a perf map came with the newest dump"
     warnings: list[str] = []
-    build_ids = {image.path: image.build_id for image in capture.images}
-    resolver = Symbolizer(hunt.archive.image, hunt.symcaches).resolver(
-        build_ids, JitMaps(maps, warnings.append).at(capture.time)
-    )
-    found = profile.from_dump(heap_v2.parse(dump_of(capture), name), resolver)
-    under = named = 0.0
-    for stack, size in zip(found.stacks, found.bytes, strict=True):
-        kinds = {found.frames[index].kind for index in stack}
+    symbolizer, jit = Symbolizer(hunt.archive.image, hunt.symcaches), JitMaps(maps, warnings.append).at(capture.time)
+    places = located(heap_v2.parse(dump_of(capture), name), capture.facts.build_ids)
+    found = named(places, lambda locations: symbolizer.frames(locations, jit))
+    under = with_name = 0.0
+    for frames, size in zip(found.each_stack_of_frames(), found.values[BYTES].tolist(), strict=True):
+        kinds = {frame.kind for frame in frames}
         under += size if kinds & {Kind.JAVA, Kind.JIT} else 0.0
-        named += size if Kind.JAVA in kinds else 0.0
+        with_name += size if Kind.JAVA in kinds else 0.0
     assert under > 10 << 20, "the leak allocates under Java"
-    assert named >= 0.95 * under
+    assert with_name >= 0.95 * under
     assert warnings == []
 
 

@@ -10,7 +10,7 @@ One row per stack of the dump. docs/archive_format.md describes the columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ..base import libraries
 from ..base.errors import ControllerError
-from ..model.samples import BYTES, OBJECTS, unbiased
-from ..readers import heap_v2
-from ..readers.heap_v2 import Dump
+from ..model.location import Locations
+from ..model.samples import BYTES, OBJECTS, Located
+from ..model.sampling import Measure, Sampling, Scheme
+from ..model.series import Moment
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,38 +38,34 @@ pq = libraries.optional("pyarrow.parquet")
 
 FORMAT = 2
 NAME = "samples.parquet"
-#: the module of code that a runtime has compiled, and of what lies nowhere
-JIT, UNMAPPED = "[jit]", ""
 _FORMAT_KEY = b"offheap.samples"
 _VALUES = ("objects", "bytes", "accum_objects", "accum_bytes")
 # The stacks whose frames are in memory at once to be hashed.
 _AT_ONCE = 1 << 12
 # Seconds since the epoch that a timestamp in microseconds can hold.
 _LATEST = 1e11
+_MEASURE, _SCHEME, _INTERVAL = b"offheap.measure", b"offheap.scheme", b"offheap.interval"
 
 
 class SamplesError(ControllerError):
-    """A file of samples cannot be read. The message says which and why."""
+    """A file of samples cannot be written or read. The message says which and why."""
 
 
-class Place(NamedTuple):
-    """A place in an image: C(module) is the mapped path, C(offset) the position in the file of the call's last byte.
+class StackPlaces(NamedTuple):
+    """Of which places stacks are: stack ``numbers[i]`` is ``places[bounds[i]:bounds[i + 1]]``, positions in
+    ``locations``, leaf first."""
 
-    For code that no file holds, C(module) is JIT or UNMAPPED and C(offset) the address.
-    """
-
-    module: str
-    build_id: str
-    offset: int
+    numbers: Integers
+    locations: Locations
+    places: Integers
+    bounds: Integers
 
 
-def write(path: Path, dump: Dump, facts: CaptureFacts, sequence: int) -> None:
-    """Write the samples of a dump that has these (checked) facts. Raises OSError."""
-    places = _places(dump, facts.build_ids)
-    bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.array(dump.stack_ends, dtype=np.int64)))
-    addresses: Integers = np.array(dump.stack_addresses, dtype=np.int64)
-    count = len(dump.stack_ends)
-    values = unbiased(dump.counts, dump.sample_interval)
+def write(path: Path, profile: Located, facts: CaptureFacts, sequence: int) -> None:
+    """Write the samples of a capture that has these (checked) facts. Raises OSError, SamplesError."""
+    if profile.names:
+        raise SamplesError(f"{path}: names without addresses cannot be kept")
+    count = len(profile.bounds) - 1
     columns: dict[str, Any] = {
         "unit": _constant(facts.unit, count),
         "host": _constant(facts.host, count),
@@ -76,13 +73,19 @@ def write(path: Path, dump: Dump, facts: CaptureFacts, sequence: int) -> None:
         "label": _constant(facts.label, count),
         "sequence": pa.array(np.full(count, sequence, dtype=np.int64)),
         "time": pa.array([_moment(facts.dump.time)] * count, pa.timestamp("us")),
-        "sample_interval": pa.array(np.full(count, min(dump.sample_interval, (1 << 63) - 1), dtype=np.int64)),
-        "stack": pa.array(_stack_numbers(places, addresses, bounds)),
-        **{name: pa.array(row) for name, row in zip(_VALUES, values, strict=True)},
-        "frames": _list_of(bounds, _frames(places, addresses)),
-        "threads": _threads(dump, count),
+        "sample_interval": pa.array(np.full(count, min(profile.sampling.interval, (1 << 63) - 1), dtype=np.int64)),
+        "stack": pa.array(_stack_numbers(profile)),
+        **{name: pa.array(row) for name, row in zip(_VALUES, profile.values, strict=True)},
+        "frames": _list_of(profile.bounds, _frames(profile)),
+        "threads": _threads(profile, count),
     }
-    table = pa.table(columns, metadata={_FORMAT_KEY: b"%d" % FORMAT})
+    about = {
+        _FORMAT_KEY: str(FORMAT),
+        _MEASURE: profile.measure.value,
+        _SCHEME: profile.sampling.scheme.value,
+        _INTERVAL: str(profile.sampling.interval),
+    }
+    table = pa.table(columns, metadata=about)
     pq.write_table(
         table, path, compression="zstd", use_dictionary=True, write_statistics=["time", "stack"], store_schema=True
     )
@@ -96,38 +99,88 @@ def is_current(path: Path) -> bool:
         return False
 
 
-def read_values(path: Path) -> tuple[Integers, Numbers, Numbers]:
-    """(stack, live objects, live bytes) by row. Raises SamplesError."""
+def read_moment(path: Path, time: float) -> Moment:
+    """What a capture of this time (seconds since the epoch) holds, by stack. Raises SamplesError."""
     table = _read(path, ["stack", "objects", "bytes"])
     stack, objects, size = (table.column(name).to_numpy() for name in ("stack", "objects", "bytes"))
-    return stack, objects, size
+    return Moment(time, *_measured(path, table), stack, objects, size)
 
 
-def read_interval(path: Path) -> int:
-    """The sample interval in bytes, 0 of a dump without stacks. Raises SamplesError."""
-    values = _read(path, ["sample_interval"]).column("sample_interval")
-    return values[0].as_py() if len(values) else 0
+def read_stacks(path: Path) -> StackPlaces:
+    """What the numbers of the stacks stand for. Raises SamplesError."""
+    table = _read(path, ["stack", "frames"])
+    return StackPlaces(table.column("stack").to_numpy(), *_places(table))
 
 
-def read_stacks(path: Path) -> tuple[Integers, list[Place], Integers, Integers]:
-    """(stack by row, distinct places, for each frame of all rows the position of its place, bounds of the rows).
+def read(path: Path) -> Located:
+    """All of a profile. Raises SamplesError."""
+    table = _read(path, [*_VALUES, "frames", "threads"])
+    locations, places, bounds = _places(table)
+    threads = _flat(table, "threads")
+    thread_bounds = _bounds_of(table, "threads")
+    number = threads.field("thread").to_numpy(zero_copy_only=False).astype(np.int64)
+    named = zip(number.tolist(), threads.field("name").to_pylist(), strict=True)
+    thread_values = np.zeros((4, len(number)))
+    for row, name in ((OBJECTS, "objects"), (BYTES, "bytes")):
+        thread_values[row] = threads.field(name).to_numpy(zero_copy_only=False)
+    measure, sampling = _measured(path, table)
+    return Located(
+        measure=measure,
+        sampling=sampling,
+        locations=locations,
+        names=(),
+        stacks=places,
+        bounds=bounds,
+        values=np.array([table.column(name).to_numpy() for name in _VALUES]),
+        thread_stack=np.repeat(np.arange(len(bounds) - 1, dtype=np.int64), np.diff(thread_bounds)),
+        thread_uid=number,
+        thread_values=thread_values,
+        thread_names={uid: name for uid, name in named if name},
+    )
 
-    Row ``i`` has the frames ``bounds[i]:bounds[i + 1]``, leaf first. Raises SamplesError.
-    """
-    table = _read(path, ["stack", "frames"]).combine_chunks()
-    frames = table.column("frames").combine_chunks()
-    if isinstance(frames, pa.ChunkedArray):
-        frames = frames.chunk(0) if frames.num_chunks else pa.array([], frames.type)
-    flat = frames.flatten()
-    bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(frames.value_lengths().to_numpy(), dtype=np.int64)))
+
+def _measured(path: Path, table: Any) -> tuple[Measure, Sampling]:
+    about = table.schema.metadata or {}
+    try:
+        measure, scheme, interval = (about[name].decode() for name in (_MEASURE, _SCHEME, _INTERVAL))
+        return Measure(measure), Sampling(Scheme(scheme), int(interval))
+    except (KeyError, ValueError) as error:
+        raise SamplesError(f"{path}: does not say what it measures") from error
+
+
+def _places(table: Any) -> tuple[Locations, Integers, Integers]:
+    """(locations, for each frame of all rows the position of its location, bounds of the rows)"""
+    flat = _flat(table, "frames")
     modules, module = _encoded(flat.field("module"))
     build_ids, build_id = _encoded(flat.field("build_id"))
     offset = flat.field("offset").to_numpy(zero_copy_only=False)
     offsets, number = np.unique(offset, return_inverse=True)
     image = module * max(len(build_ids), 1) + build_id
     _keys, first, position = np.unique(image * max(len(offsets), 1) + number, return_index=True, return_inverse=True)
-    places = [Place(modules[module[at]] or "", build_ids[build_id[at]] or "", int(offset[at])) for at in first.tolist()]
-    return table.column("stack").to_numpy(), places, position, bounds
+    used, image_of = np.unique(image[first], return_inverse=True)
+    images = [
+        (modules[at // max(len(build_ids), 1)] or "", build_ids[at % max(len(build_ids), 1)] or "")
+        for at in used.tolist()
+    ]
+    found = offset[first].astype(np.uint64)
+    return Locations(images, image_of, found, found), position, _bounds_of(table, "frames")
+
+
+def _flat(table: Any, column: str) -> Any:
+    """The elements of a column of lists, one after the other."""
+    return _one_piece(table, column).flatten()
+
+
+def _bounds_of(table: Any, column: str) -> Integers:
+    lengths = _one_piece(table, column).value_lengths().to_numpy(zero_copy_only=False)
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)))
+
+
+def _one_piece(table: Any, column: str) -> Any:
+    chunks = table.column(column).combine_chunks()
+    if isinstance(chunks, pa.ChunkedArray):
+        return chunks.chunk(0) if chunks.num_chunks else pa.array([], chunks.type)
+    return chunks
 
 
 def _read(path: Path, columns: Sequence[str]) -> Any:
@@ -144,69 +197,33 @@ def _encoded(column: Any) -> tuple[list[str | None], Integers]:
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-class _Places(NamedTuple):
-    """Where each of the dump's addresses lies: C(images) has the position in C(names), of (module, build-id)."""
-
-    names: list[tuple[str, str]]
-    images: Integers
-    offsets: NDArray[np.uint64]
-
-
-def _places(dump: Dump, build_ids: Mapping[str, str]) -> _Places:
-    """All addresses are those of returns: the call ends one byte before."""
-    mappings = sorted(dump.mappings, key=lambda mapping: mapping.start)
-    names = [*(_name(mapping, build_ids) for mapping in mappings), (UNMAPPED, "")]
-    starts = np.array([mapping.start for mapping in mappings], dtype=np.uint64)
-    # The last one is for what lies in no mapping; before the first mapping, the position -1 leads there too.
-    ends = np.array([*(mapping.end for mapping in mappings), 0], dtype=np.uint64)
-    shifts = np.array([*map(_shift, mappings), 0], dtype=np.uint64)
-    addresses = np.array(dump.addresses, dtype=np.uint64)
-    calls = addresses - (addresses > 0)
-    position = np.searchsorted(starts, calls, side="right") - 1
-    position[calls >= ends[position]] = len(mappings)
-    used, images = np.unique(position, return_inverse=True)
-    return _Places([names[at] for at in used.tolist()], images, calls + shifts[position])
-
-
-def _shift(mapping: heap_v2.Mapping) -> int:
-    """From an address to the position in the file, modulo 2^64; code of no file keeps its address."""
-    return (mapping.offset - mapping.start) % (1 << 64) if mapping.path.startswith("/") else 0
-
-
-def _name(mapping: heap_v2.Mapping, build_ids: Mapping[str, str]) -> tuple[str, str]:
-    """(module, build-id)"""
-    if not mapping.path.startswith("/"):
-        named = mapping.path if mapping.path.startswith("[v") else ""
-        return named or (JIT if mapping.executable else UNMAPPED), ""
-    path = mapping.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return path, build_ids.get(mapping.path + (" (deleted)" if mapping.deleted else ""), "")
-
-
-def _stack_numbers(places: _Places, addresses: Integers, bounds: Integers) -> Integers:
+def _stack_numbers(profile: Located) -> Integers:
     """A number for each stack that the same places always give.
 
     A host is not trusted, and must not find a stack with the number of another one: so these are 64 bits of a
     cryptographic hash, of each frame's image and offset.
     """
-    images = [blake2b((build_id or module).encode(), digest_size=8).digest() for module, build_id in places.names]
-    known = np.empty(len(places.offsets), dtype=[("image", "<u8"), ("offset", "<u8")])
-    known["image"] = np.frombuffer(b"".join(images), dtype="<u8")[places.images]
-    known["offset"] = places.offsets
+    places = profile.locations
+    images = [blake2b((build_id or module).encode(), digest_size=8).digest() for module, build_id in places.images]
+    known = np.empty(len(places), dtype=[("image", "<u8"), ("offset", "<u8")])
+    known["image"] = np.frombuffer(b"".join(images), dtype="<u8")[places.image]
+    known["offset"] = places.offset
     hashed = []
-    for first in range(0, len(bounds) - 1, _AT_ONCE):
-        some = bounds[first : first + _AT_ONCE + 1]
-        data = known[addresses[some[0] : some[-1]]].tobytes()
+    for first in range(0, len(profile.bounds) - 1, _AT_ONCE):
+        some = profile.bounds[first : first + _AT_ONCE + 1]
+        data = known[profile.stacks[some[0] : some[-1]]].tobytes()
         limits = ((some - some[0]) * known.itemsize).tolist()
         hashed += [blake2b(data[start:end], digest_size=8).digest() for start, end in pairwise(limits)]
     return np.frombuffer(b"".join(hashed), dtype="<i8")
 
 
-def _frames(places: _Places, addresses: Integers) -> Any:
-    images = places.images.astype(np.int32)[addresses]
-    modules, build_ids = ([name[part] for name in places.names] for part in (0, 1))
-    offsets = (places.offsets & np.uint64((1 << 63) - 1)).astype(np.int64)
+def _frames(profile: Located) -> Any:
+    places = profile.locations
+    images = places.image.astype(np.int32)[profile.stacks]
+    modules, build_ids = ([name[part] for name in places.images] for part in (0, 1))
+    offsets = (places.offset & np.uint64((1 << 63) - 1)).astype(np.int64)
     return pa.StructArray.from_arrays(
-        [_chosen(modules, images), _chosen(build_ids, images), pa.array(offsets[addresses])],
+        [_chosen(modules, images), _chosen(build_ids, images), pa.array(offsets[profile.stacks])],
         names=["module", "build_id", "offset"],
     )
 
@@ -219,20 +236,19 @@ def _chosen(texts: Sequence[str | None], positions: NDArray[np.integer]) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=numbers == none), pa.array(list(known), pa.string()))
 
 
-def _threads(dump: Dump, count: int) -> Any:
+def _threads(profile: Located, count: int) -> Any:
     """For each stack, what each thread holds; a thread is jemalloc's own number of it."""
-    names = {thread.uid: thread.name for thread in dump.threads}
-    lengths = np.bincount(np.asarray(dump.thread_stack), minlength=count)
+    lengths = np.bincount(profile.thread_stack, minlength=count)
     bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)))
-    number = np.asarray(dump.thread_uid)
+    number = profile.thread_uid.astype(np.uint64)
     threads, position = np.unique(number, return_inverse=True)
-    values = unbiased(dump.thread_counts, dump.sample_interval)
+    names = [profile.thread_names.get(uid) for uid in threads.tolist()]
     columns = pa.StructArray.from_arrays(
         [
             pa.array(number),
-            _chosen([names.get(uid) or None for uid in threads.tolist()], position),
-            pa.array(values[OBJECTS]),
-            pa.array(values[BYTES]),
+            _chosen(names, position),
+            pa.array(profile.thread_values[OBJECTS]),
+            pa.array(profile.thread_values[BYTES]),
         ],
         names=["thread", "name", "objects", "bytes"],
     )

@@ -7,41 +7,46 @@ It says nothing that the dump does not. So it may be deleted at any time, and se
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...module_utils.formats import limits
 from ..archive.archive import Archive, ArchiveError, Capture
+from ..base import unpack
+from ..base.byte_size import as_text
 from ..base.durable import sync
 from ..base.errors import ControllerError
-from . import parquet, verified_dump
+from ..model.raw import Records
+from ..model.samples import located
+from ..readers import heap_v2
+from . import parquet
 from .parquet import NAME, SamplesError
 
-# Larger dumps have no samples: making them takes twenty times the dump's size in memory.
-_LARGEST = 64 << 20
 # So many take some seconds.
 _MANY = 100
 
 
-def of(archive: Archive, capture: Capture, passing: Path | None = None) -> Path:
+def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
     """The samples of a capture, made where there are none, or those of another version of this: in their place, or in
-    C(passing) if nothing is to be kept.
+    ``aside`` if nothing is to be kept.
 
     Raises SamplesError where there cannot be any, ArchiveError where the archive cannot be written to.
     """
     place = capture.derived(NAME)
     if parquet.is_current(place):
         return place
-    if passing is not None:
-        made = passing / f"{capture.path.name}.parquet"
+    if aside is not None:
+        made = aside / f"{capture.path.name}.parquet"
         _make(capture, made)
         return made
-    with _directory(capture) as directory, archive.incoming() as aside:
-        _make(capture, aside / NAME)
+    with _directory(capture) as directory, archive.incoming() as made_in:
+        _make(capture, made_in / NAME)
         try:
-            sync(aside / NAME)
-            os.rename(aside / NAME, NAME, dst_dir_fd=directory)
+            sync(made_in / NAME)
+            os.rename(made_in / NAME, NAME, dst_dir_fd=directory)
         except FileNotFoundError as error:
             raise SamplesError(f"{capture.path} has no samples: it was removed") from error
         except OSError as error:
@@ -70,10 +75,20 @@ def _directory(capture: Capture) -> Iterator[int]:
 
 def _make(capture: Capture, path: Path) -> None:
     try:
-        dump = verified_dump.read(capture, _LARGEST)
+        records = _read(capture)
     except (OSError, ControllerError) as error:
         raise SamplesError(f"{capture.path} has no samples: {error}") from error
     try:
-        parquet.write(path, dump, capture.facts, capture.sequence)
+        parquet.write(path, located(records, capture.facts.build_ids), capture.facts, capture.sequence)
     except OSError as error:
         raise ArchiveError(f"cannot write {path}: {error}; in check mode nothing is kept") from error
+
+
+def _read(capture: Capture) -> Records:
+    """The dump, checked again: a disk may have damaged it since. Raises OSError or ControllerError."""
+    if capture.facts.dump.size > limits.LARGEST_DUMP:
+        raise ArchiveError(f"{capture.dump} is larger than {as_text(limits.LARGEST_DUMP)}")
+    data = unpack.read(capture.dump, limits.LARGEST_DUMP)
+    if hashlib.sha256(data).hexdigest() != capture.facts.dump.sha256:
+        raise ArchiveError(f"{capture.dump} is damaged: its checksum is not the one it had when it was brought")
+    return heap_v2.parse(data, f"{capture.dump} ({capture.facts.dump.name})")

@@ -1,141 +1,200 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The series of a process from the samples that are kept with its captures.
+"""Series and profiles of an archive's captures, from the samples that are kept with them, with names.
 
-Of most captures only three columns of numbers are read. What a stack's number stands for is looked up once for the
-whole archive: the same builds have the same stacks on every host. Compiled code has no names here (that needs the perf
-maps of each process), and paths are compared only as far as it anyway.
+Of most captures of a process only a few columns of numbers are read. What a stack's number stands for is looked up once
+for the whole archive, since the same builds have the same stacks on every host. Code that a runtime has compiled has a
+name by its address in one process alone, which the perf maps of that process tell: stacks through such code are named
+anew for each process, and for each of its maps.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
-from array import array
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..archive.archive import Archive, Capture
 from ..base import libraries
-from ..model.profile import Frame, is_allocator_function, is_allocator_module
-from ..model.series import Key, Series, stack_key, without_repeats
-from ..readers import heap_v2
-from ..symbols.symbolizer import Symbolizer
+from ..model.frame import Frame, is_allocator_function, is_allocator_module
+from ..model.location import Location
+from ..model.samples import Samples, named, without_allocator
+from ..model.series import Moment, Series, Stack, gather, stack_of
+from ..symbols.jit_symbols import JitMaps
+from ..symbols.symbolizer import JitNames, Symbolizer
 from . import parquet, sample_cache
-from .parquet import JIT, UNMAPPED, Place, SamplesError
+from .parquet import SamplesError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from .parquet import Integers, Numbers
+    from ..model.samples import Integers
 else:
     np = libraries.optional("numpy")
 
-_ROOM = 1 << 63
-_Rows = tuple["Integers", "Numbers", "Numbers"]
+# Keeps the numbers of stacks apart that have other names under another perf map (2^64 / golden ratio).
+_APART = 0x9E3779B97F4A7C15
+
+
+@contextmanager
+def reading(archive: Archive, warn: Callable[[str], None], check_mode: bool = False) -> Iterator[Reader]:
+    """A reader of an archive. What it has to make stays in the archive, unless in check mode or where none can write.
+
+    What could not be read is told to ``warn``, in the end also what images had no names.
+    """
+    with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
+        aside = Path(directory) if check_mode or not os.access(archive.root, os.W_OK) else None
+        reader = Reader(archive, Symbolizer(archive.image, aside or archive.symcaches), warn, aside)
+        yield reader
+        for warning in dict.fromkeys(reader.symbolizer.warnings):
+            warn(warning)
 
 
 class Reader:
-    """Reads series. One object serves all processes of an archive; what cannot be read is told to ``warn``.
+    """Reads the captures of an archive. One object serves all processes, so that each place is named once.
 
-    Samples that had to be made stay in the archive, unless it is not ``kept``.
+    What has to be made is kept in the archive, or made ``aside``.
     """
 
-    def __init__(self, archive: Archive, symbolizer: Symbolizer, warn: Callable[[str], None], kept: bool) -> None:
+    def __init__(
+        self, archive: Archive, symbolizer: Symbolizer, warn: Callable[[str], None], aside: Path | None
+    ) -> None:
+        self.symbolizer = symbolizer
         self._archive = archive
-        self._symbolizer = symbolizer
         self._warn = warn
-        self._kept = kept
-        self._frames: dict[Place, tuple[Frame, ...]] = {}
-        self._stacks: dict[int, tuple[Frame, ...]] = {}
-        self._names: dict[int, tuple[Key, Key]] = {}
+        self._aside = aside
+        self._frames: dict[Location, tuple[Frame, ...]] = {}
+        self._stacks: dict[int, Stack] = {}
 
-    def read(self, captures: Sequence[Capture]) -> Series:
-        """The series of one process's captures, which are in the order of their times. Raises ArchiveError."""
-        with nullcontext() if self._kept else tempfile.TemporaryDirectory(prefix="offheap-") as passing:
-            return self._read(captures, Path(passing) if passing else None)
+    def maps(self, captures: Sequence[Capture]) -> JitMaps:
+        """What names the compiled code of a process; ``captures`` are all that there are of it."""
+        times = {path: capture.time for capture in captures if (path := capture.perf_map) is not None}
+        return JitMaps(times, self._warn)
 
-    def _read(self, captures: Sequence[Capture], passing: Path | None) -> Series:
-        found: list[tuple[float, Path, _Rows]] = []
-        for capture in captures:
-            try:
-                samples = sample_cache.of(self._archive, capture, passing)
-                found.append((capture.time, samples, parquet.read_values(samples)))
-            except SamplesError as error:
-                self._warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
-        lengths = [len(rows[0]) for _time, _samples, rows in found]
-        every = np.concatenate([rows[0] for _time, _samples, rows in found]) if found else np.zeros(0, dtype=np.int64)
-        stacks, row = np.unique(every, return_inverse=True)
-        # The newest first: most of what was ever there is still there.
-        interval = max((self._learn(samples, rows[0]) for _time, samples, rows in reversed(found)), default=0)
-        count = len(found)
-        members: dict[Key, int] = {}
-        keys: list[Key] = []
-        frames: list[tuple[Frame, ...]] = []
-        member_of = np.zeros(len(stacks), dtype=np.int64)
-        for number, stack in enumerate(stacks.tolist()):
-            member, key = self._names.get(stack, ((), ()))
-            member_of[number] = members.setdefault(member, len(members))
-            if len(keys) < len(members):
-                keys.append(key)
-                frames.append(self._stacks.get(stack, ()))
-        columns = np.zeros((2, len(members), count))
-        moment = np.repeat(np.arange(count), lengths)
-        for column, at in zip(columns, (1, 2), strict=True):
-            if found:
-                np.add.at(
-                    column, (member_of[row], moment), np.concatenate([rows[at] for _time, _samples, rows in found])
-                )
-        times = [time for time, _samples, _rows in found]
-        return Series(times, interval, list(members), keys, frames, columns[0], columns[1])
+    def series(self, captures: Sequence[Capture], maps: JitMaps) -> tuple[Series, list[Capture]]:
+        """The series of captures of one process, in the order of their times, and those that could be read.
 
-    def _learn(self, samples: Path, stacks: Integers) -> int:
-        """Make sure that all these stacks of the samples have names. Returns their sample interval in bytes."""
-        try:
-            interval = parquet.read_interval(samples)
-            if any(stack not in self._names for stack in stacks.tolist()):
-                self._add(*parquet.read_stacks(samples))
-        except SamplesError as error:
-            self._warn(str(error))
-            return 0
-        return interval
+        Raises ArchiveError where the archive cannot be written to.
+        """
+        moments: list[Moment] = []
+        read: list[Capture] = []
+        samples: list[Path] = []
+        with tempfile.TemporaryDirectory(dir=self._aside, prefix="samples-") as aside:
+            for capture in captures:
+                try:
+                    path = sample_cache.of(self._archive, capture, Path(aside) if self._aside else None)
+                    moments.append(parquet.read_moment(path, capture.time))
+                except SamplesError as error:
+                    self._warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
+                    continue
+                read.append(capture)
+                samples.append(path)
+            bare: dict[int, tuple[Location, ...]] = {}
+            # The newest first: most of what was ever there is still there.
+            for path, moment in zip(reversed(samples), reversed(moments), strict=True):
+                self._learn(path, moment.stacks, bare)
+        known = _Bare(self, bare, maps)
+        return gather([known.apart(moment) for moment in moments], known.stacks), read
 
-    def _add(self, stacks: Integers, places: list[Place], frames: Integers, bounds: Integers) -> None:
-        self._resolve([place for place in places if place not in self._frames])
-        named = [self._frames[place] for place in places]
-        functions = {at for at, found in enumerate(named) if any(map(is_allocator_function, found))}
-        modules = {at for at, found in enumerate(named) if any(map(is_allocator_module, found))} - functions
-        positions, limits = frames.tolist(), bounds.tolist()
-        for number, stack in enumerate(stacks.tolist()):
-            if stack in self._names:
+    def samples(self, capture: Capture, maps: JitMaps) -> Samples:
+        """One capture in full. Raises ArchiveError, SamplesError."""
+        with tempfile.TemporaryDirectory(dir=self._aside, prefix="samples-") as aside:
+            located = parquet.read(sample_cache.of(self._archive, capture, Path(aside) if self._aside else None))
+        jit = maps.at(capture.time)
+        return named(located, lambda locations: self.symbolizer.frames(locations, jit))
+
+    def known(self, number: int) -> Stack:
+        """The stack with this number, which goes through files alone."""
+        return self._stacks[number]
+
+    def _learn(self, path: Path, stacks: Integers, bare: dict[int, tuple[Location, ...]]) -> None:
+        """Learn what these numbers stand for: a stack through files for good, another for the process alone."""
+        new = {number for number in stacks.tolist() if number not in self._stacks and number not in bare}
+        if not new:
+            return
+        found = parquet.read_stacks(path)
+        locations = list(found.locations)
+        in_file = np.array([location.in_file for location in locations], dtype=bool)
+        stack_of_place = np.repeat(np.arange(len(found.numbers)), np.diff(found.bounds))
+        outside = np.bincount(stack_of_place[~in_file[found.places]], minlength=len(found.numbers)) > 0
+        frames = self.frames_of(locations, None)
+        whole = _own_frames(found.places, found.bounds, frames)
+        for row, number in enumerate(found.numbers.tolist()):
+            if number not in new:
                 continue
-            path = positions[limits[number] : limits[number + 1]]
-            start = 1 + max((at for at, place in enumerate(path) if place in functions), default=-1)
-            while start < len(path) and path[start] in modules:
-                start += 1
-            whole = tuple([frame for place in path[start:] for frame in named[place]])
-            self._stacks[stack] = whole
-            self._names[stack] = (without_repeats([frame.group for frame in whole]), stack_key(whole))
+            if outside[row]:
+                places = found.places[found.bounds[row] : found.bounds[row + 1]]
+                bare[number] = tuple([locations[place] for place in places.tolist()])
+            else:
+                self._stacks[number] = stack_of(whole(row))
 
-    def _resolve(self, places: list[Place]) -> None:
-        """Name places: those of each image as if a dump had it mapped from address 0 on."""
-        of_image: dict[tuple[str, str], list[Place]] = {}
-        for place in places:
-            of_image.setdefault((place.module, place.build_id), []).append(place)
-        for (module, build_id), members in of_image.items():
-            path = "" if module == JIT else module
-            mappings = [heap_v2.Mapping(0, _ROOM, "r-xp", 0, path, deleted=False)] if module != UNMAPPED else []
-            # Addresses in dumps are those of returns, one byte after the call.
-            dump = _dump([place.offset + 1 for place in members], mappings)
-            frames = self._symbolizer.resolver({path: build_id} if build_id else {})(dump)
-            self._frames.update(zip(members, map(tuple, frames), strict=True))
+    def frames_of(self, locations: Sequence[Location], jit: JitNames | None) -> list[tuple[Frame, ...]]:
+        """The frames of each location, looked up once where it is in a file; of others what ``jit`` knows."""
+        new = [location for location in locations if location.in_file and location not in self._frames]
+        self._frames.update(zip(new, self.symbolizer.frames(new), strict=True))
+        return [
+            self._frames[location] if location.in_file else self.symbolizer.frames([location], jit)[0]
+            for location in locations
+        ]
 
 
-def _dump(addresses: list[int], mappings: list[heap_v2.Mapping]) -> heap_v2.Dump:
-    """A dump of these addresses alone."""
-    nothing = heap_v2.Counts(0, 0, 0, 0)
-    none, empty = heap_v2.CountColumns(), array("Q")
-    return heap_v2.Dump(
-        "", 0, nothing, [], array("Q", addresses), array("I"), empty, none, array("I"), empty, none, mappings
+class _Bare:
+    """The stacks of one process that go through memory of no file, by number: named as a perf map has them."""
+
+    def __init__(self, reader: Reader, calls: dict[int, tuple[Location, ...]], maps: JitMaps) -> None:
+        self._reader = reader
+        self._calls = calls
+        self._maps = maps
+        self._numbers = np.array(sorted(calls), dtype=np.int64)
+        self._named_by: dict[int, tuple[int, int]] = {}
+
+    def apart(self, moment: Moment) -> Moment:
+        """The moment, with numbers of its own for stacks whose names depend on the perf map nearest to it."""
+        chosen = np.isin(moment.stacks, self._numbers)
+        if not chosen.any():
+            return moment
+        nearest = self._maps.nearest(moment.time)
+        shift = np.array([nearest * _APART % (1 << 64)], dtype=np.uint64).view(np.int64)
+        stacks = np.where(chosen, moment.stacks + shift, moment.stacks)
+        for own, number in zip(stacks[chosen].tolist(), moment.stacks[chosen].tolist(), strict=True):
+            self._named_by[own] = (number, nearest)
+        return moment._replace(stacks=stacks)
+
+    def stacks(self, numbers: list[int]) -> list[Stack]:
+        """What these numbers stand for."""
+        by_map: dict[int, list[int]] = {}
+        for own in numbers:
+            if own in self._named_by:
+                by_map.setdefault(self._named_by[own][1], []).append(own)
+        found: dict[int, Stack] = {}
+        for nearest, members in by_map.items():
+            calls = [self._calls[self._named_by[own][0]] for own in members]
+            place_of = {
+                location: place
+                for place, location in enumerate(dict.fromkeys(location for call in calls for location in call))
+            }
+            places = np.array([place_of[location] for call in calls for location in call], dtype=np.int64)
+            bounds = np.cumsum([0, *map(len, calls)])
+            frames = self._reader.frames_of(list(place_of), self._maps.names(nearest))
+            whole = _own_frames(places, bounds, frames)
+            found.update((own, stack_of(whole(row))) for row, own in enumerate(members))
+        return [found[own] if own in found else self._reader.known(own) for own in numbers]
+
+
+def _own_frames(
+    places: Integers, bounds: Integers, frames: Sequence[tuple[Frame, ...]]
+) -> Callable[[int], tuple[Frame, ...]]:
+    """What gives the frames of a stack by its position, without those of the allocator; ``frames`` are by place."""
+    functions, modules = (
+        np.array([any(map(is_allocator, of_place)) for of_place in frames], dtype=bool)
+        for is_allocator in (is_allocator_function, is_allocator_module)
     )
+    left, limits = without_allocator(places, bounds, functions, modules)
+
+    def whole(row: int) -> tuple[Frame, ...]:
+        return tuple([frame for place in left[limits[row] : limits[row + 1]].tolist() for frame in frames[place]])
+
+    return whole

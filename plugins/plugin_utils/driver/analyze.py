@@ -101,7 +101,7 @@ def _facts(
     for what in ("focus", "ignore", "retain", "exclude"):
         if getattr(selection, what):
             facts.append((what.capitalize(), getattr(selection, what)))
-    facts.append(("Sample interval", request.measure.INUSE_SPACE.text(samples.interval)))
+    facts.append(("Sample interval", request.measure.INUSE_SPACE.text(samples.sampling.interval)))
     whole = float(samples.values[request.measure.row].sum())
     if abs(whole - table.total) >= 1:
         facts.append(("Of", request.measure.text(whole)))

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..export import callgrind, calls, disassembly, graph, listing, stacks, top
-from ..model.profile import Profile
 from ..views.selection import Selection
 from ..views.table import Granularity, Measure, Table
 from .sources import AnalysisError, Images, Source
@@ -82,17 +80,6 @@ class Format:
     libraries: tuple[str, ...] = ()
 
 
-def as_profile(table: Table) -> Profile:
-    """The profile of a table's samples, with the number that was asked for as its live bytes."""
-    profile = table.samples.to_profile()
-    objects, size = profile.objects, profile.bytes
-    if table.measure.accumulated:
-        objects, size = profile.accum_objects, profile.accum_bytes
-    if table.measure.unit == "objects":
-        size = objects
-    return replace(profile, objects=array("d", objects), bytes=array("d", size))
-
-
 def _text(view: View) -> str:
     return top.render(view.table, view.request.look, view.facts)
 
@@ -147,7 +134,7 @@ def _flamegraph(view: View) -> str:
         reason="",
         facts=view.facts,
     )
-    return flamegraph.render(page, as_profile(view.table))
+    return flamegraph.render(page, view.table.samples, row=view.table.measure.row)
 
 
 def _pprof(view: View) -> bytes:

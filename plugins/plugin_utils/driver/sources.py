@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ..base import unpack
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
-from ..model.samples import Samples, from_dump
+from ..model.raw import Records
+from ..model.samples import Samples, located, named
 from ..readers import heap_v2
 from ..symbols.elf_image import ElfImage, SymbolError
 from ..symbols.symbolizer import JitNames, Symbolizer
@@ -70,7 +71,7 @@ class Images:
             if (directory / build_id).is_dir():
                 yield from sorted((directory / build_id).iterdir())
 
-    def build_ids(self, dump: heap_v2.Dump) -> dict[str, str]:
+    def build_ids(self, dump: Records) -> dict[str, str]:
         """For a dump that nothing else is known of: build-ids of the files found under its mapped paths and names.
 
         That a file is still the one that was mapped cannot be known. Deleted ones are left alone.
@@ -155,8 +156,8 @@ class Reader:
         else:
             build_ids = self.images.build_ids(dump)
         jit = _jit_names(path, float(facts.get("time") or 0.0), self.images.warnings.append)
-        samples = from_dump(dump, self.symbolizer.resolver(build_ids, jit), build_ids)
-        facts.update(sample_interval=dump.sample_interval, threads=len(dump.threads))
+        samples = named(located(dump, build_ids), lambda locations: self.symbolizer.frames(locations, jit))
+        facts.update(sample_interval=dump.sampling.interval, threads=len(dump.threads))
         executable = _executable(dump)
         facts.setdefault("exe", executable or None)
         facts["build_id"] = build_ids.get(executable) or None
@@ -209,7 +210,7 @@ def _is_writable(directory: Path) -> bool:
     return False
 
 
-def _parse(path: Path) -> heap_v2.Dump:
+def _parse(path: Path) -> Records:
     return heap_v2.parse(unpack.read(path, LARGEST_DUMP), str(path))
 
 
@@ -245,7 +246,7 @@ def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> JitNames
     return JitMaps(times, warn).at(time)
 
 
-def _executable(dump: heap_v2.Dump) -> str:
+def _executable(dump: Records) -> str:
     """The program: the lowest code that comes from a file, with PIE or without, but for libraries."""
     code = [mapping for mapping in dump.mappings if mapping.executable and mapping.path.startswith("/")]
     programs = [mapping for mapping in code if ".so" not in PurePosixPath(mapping.path).name]

@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.profile import CONFIDENCE
 from ..model.samples import Samples
+from ..model.sampling import CONFIDENCE
 
 FORMAT = 1
 
@@ -30,7 +30,7 @@ def document(samples: Samples, facts: Mapping[str, Any]) -> dict[str, Any]:
         "format": FORMAT,
         "generator": "offheap.profiler",
         "facts": dict(facts),
-        "sample_interval": samples.interval,
+        "sample_interval": samples.sampling.interval,
         "values": ["inuse_objects", "inuse_space", "alloc_objects", "alloc_space"],
         "totals": samples.values.sum(axis=1).tolist(),
         "images": _images(samples),
@@ -57,19 +57,19 @@ def document(samples: Samples, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _images(samples: Samples) -> list[dict[str, Any]]:
-    known = dict.fromkeys((location.path, location.build_id) for location in samples.locations if location.path)
+    known = dict.fromkeys((location.path, location.build_id) for location in samples.locations if location.in_file)
     return [{"path": _text(path), "build_id": build_id or None} for path, build_id in known]
 
 
 def _places(samples: Samples) -> list[dict[str, Any]]:
     images: dict[tuple[str, str], int] = {}
     for location in samples.locations:
-        if location.path:
+        if location.in_file:
             images.setdefault((location.path, location.build_id), len(images))
     found = []
     for frame, at in zip(samples.place_frame.tolist(), samples.place_location.tolist(), strict=True):
         location = samples.locations[at]
-        image = images.get((location.path, location.build_id)) if location.path else None
+        image = images.get((location.path, location.build_id)) if location.in_file else None
         found.append({"frame": frame, "image": image, "offset": location.offset})
     return found
 

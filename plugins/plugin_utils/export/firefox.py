@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..model.profile import Kind
+from ..model.frame import Kind
 from ..model.samples import BYTES, Samples
 
 _VERSION = 48
@@ -125,11 +125,11 @@ class _Writer:
         for frame_number, at in zip(samples.place_frame.tolist(), samples.place_location.tolist(), strict=True):
             frame, location = samples.frames[frame_number], samples.locations[at]
             resource = -1
-            if location.path:
+            if location.in_file:
                 resource = self.libraries.setdefault((location.path, location.build_id), len(self.libraries))
             file = self.string(frame.file) if frame.file else None
             function = (self.string(frame.label), resource, file)
-            table["address"].append(location.offset if location.path else -1)
+            table["address"].append(location.offset if location.in_file else -1)
             table["category"].append(_CATEGORIES[frame.kind])
             table["func"].append(self.functions.setdefault(function, len(self.functions)))
             table["line"].append(frame.line or None)

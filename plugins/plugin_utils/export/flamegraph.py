@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A profile as a flame graph: one HTML file that needs nothing else, neither files nor a network.
+"""Samples as a flame graph: one HTML file that needs nothing else, neither files nor a network.
 
 What hosts have sent goes into the page as JSON and as escaped text. The page's content security policy allows the one
 script and the one style sheet that are in it, by their hashes, and no request at all.
@@ -8,21 +8,28 @@ script and the one style sheet that are in it, by their hashes, and no request a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.byte_size import as_text
-from ..base.durations import per_day
-from ..leaks.verdict import Suspect
-from ..model import stack_summary
-from ..model.profile import Frame, Kind, Profile
+from ..model.frame import Frame, Kind
+from ..model.samples import BYTES, Samples
 from .embedding import content_hash, json_text
 
 _HERE = Path(__file__).parent
-_MOST_SUSPECTS = 5
+_MOST_MARKS = 5
 # More frames than a browser draws without stutter; of a larger tree, the narrowest are left out.
 _MOST_NODES = 100_000
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Stacks to be shown as suspect: those whose frames (leaf first) it ``covers``. The texts are for people."""
+
+    rate: str
+    path: str
+    covers: Callable[[Sequence[Frame]], bool]
 
 
 @dataclass(frozen=True)
@@ -35,14 +42,14 @@ class Page:
     headline: str
     reason: str
     facts: list[tuple[str, str]] = field(default_factory=list)
-    suspects: list[Suspect] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
     baseline: str = ""
 
 
-def render(page: Page, profile: Profile, older: Profile | None = None) -> str:
-    """The HTML of the page for ``profile``; ``older``, of the same process, is what it is compared with."""
-    tree = _Tree(page.suspects[:_MOST_SUSPECTS])
-    tree.add(profile, older)
+def render(page: Page, samples: Samples, older: Samples | None = None, row: int = BYTES) -> str:
+    """The HTML of the page for a row of ``samples``; ``older``, of the same process, is what it is compared with."""
+    tree = _Tree(page.marks[:_MOST_MARKS])
+    tree.add(_by_path(samples, row), _by_path(older, row) if older is not None else None)
     script, style = _asset("flamegraph.js"), _asset("flamegraph.css")
     policy = (
         f"default-src 'none'; script-src '{content_hash(script)}'; style-src '{content_hash(style)}'; img-src data:; "
@@ -52,7 +59,7 @@ def render(page: Page, profile: Profile, older: Profile | None = None) -> str:
 
     environment = jinja2.Environment(autoescape=True, trim_blocks=False, keep_trailing_newline=True)
     template = environment.from_string((_HERE / "templates" / "flamegraph.html.j2").read_text(encoding="utf-8"))
-    columns = tree.columns(profile.sample_interval, page.baseline if older is not None else "")
+    columns = tree.columns(samples.sampling.interval, page.baseline if older is not None else "")
     return template.render(
         page={
             "unit": page.unit,
@@ -65,10 +72,10 @@ def render(page: Page, profile: Profile, older: Profile | None = None) -> str:
             "suspects": [
                 {
                     "node": columns["leaves"][number],
-                    "rate": f"{per_day(suspect.growth)} ± {as_text(suspect.error)}",
-                    "path": stack_summary.render(suspect.path),
+                    "rate": mark.rate,
+                    "path": mark.path,
                 }
-                for number, suspect in enumerate(page.suspects[:_MOST_SUSPECTS])
+                for number, mark in enumerate(page.marks[:_MOST_MARKS])
             ],
         },
         policy=policy,
@@ -99,37 +106,37 @@ class _Node:
         return max(self.live, self.grown)
 
 
+# By the labels of their frames: an example of the frames (leaf first), and bytes.
+_Stacks = dict[tuple[str, ...], tuple[tuple[Frame, ...], float]]
+
+
+def _by_path(samples: Samples, row: int) -> _Stacks:
+    found: _Stacks = {}
+    for frames, size in zip(samples.each_stack_of_frames(), samples.values[row].tolist(), strict=True):
+        path = tuple([frame.label for frame in frames])
+        found[path] = (frames, size + (found[path][1] if path in found else 0.0))
+    return found
+
+
 class _Tree:
     """Stacks merged from the root on, with live bytes, their change, and what of it is on suspected paths."""
 
-    def __init__(self, suspects: list[Suspect]) -> None:
-        self._suspects = suspects
+    def __init__(self, marks: list[Mark]) -> None:
+        self._marks = marks
         self._root = _Node(Frame("all", ""))
         self._leaves: dict[int, tuple[float, _Node]] = {}
 
-    def add(self, profile: Profile, older: Profile | None) -> None:
-        before = self._by_path(older) if older is not None else {}
-        now = self._by_path(profile)
+    def add(self, now: _Stacks, before: _Stacks | None) -> None:
         for path, (stack, size) in now.items():
-            change = size - before[path][1] if path in before else size
-            self._add(profile, stack, size, change if older is not None else 0.0)
-        for path, (stack, size) in before.items():
-            if path not in now and older is not None:
-                self._add(older, stack, 0.0, -size)
+            change = 0.0 if before is None else size - before[path][1] if path in before else size
+            self._add(stack, size, change)
+        for path, (stack, size) in (before or {}).items():
+            if path not in now:
+                self._add(stack, 0.0, -size)
 
-    def _by_path(self, profile: Profile) -> dict[tuple[str, ...], tuple[tuple[int, ...], float]]:
-        labels = [frame.label for frame in profile.frames]
-        found: dict[tuple[str, ...], tuple[tuple[int, ...], float]] = {}
-        for number, stack in enumerate(profile.stacks):
-            path = tuple([labels[index] for index in stack])
-            known = found.get(path)
-            found[path] = (stack, profile.bytes[number] + (known[1] if known else 0.0))
-        return found
-
-    def _add(self, profile: Profile, stack: tuple[int, ...], live: float, change: float) -> None:
-        frames = [profile.frames[index] for index in reversed(stack)] or [Frame("[no stack]", "", Kind.UNKNOWN)]
-        leaf_first = frames[::-1]
-        suspect = next((number for number, suspect in enumerate(self._suspects) if suspect.covers(leaf_first)), None)
+    def _add(self, stack: tuple[Frame, ...], live: float, change: float) -> None:
+        frames = stack[::-1] or (Frame("[no stack]", "", Kind.UNKNOWN),)
+        suspect = next((number for number, mark in enumerate(self._marks) if mark.covers(frames[::-1])), None)
         node = self._root
         _count(node, live, change, suspect is not None)
         for frame in frames:
@@ -183,7 +190,7 @@ class _Tree:
             **numbers,
             "leaves": [
                 position.get(id(self._leaves[number][1]), 0) if number in self._leaves else 0
-                for number in range(len(self._suspects))
+                for number in range(len(self._marks))
             ],
         }
 

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..model.profile import Frame
-from ..model.samples import Location, Samples
+from ..model.frame import Frame
+from ..model.location import Location
+from ..model.samples import Samples
 from . import profile_proto
 
 # The order of pprof's own heap profiles; rows of Samples.values in this order.
@@ -57,7 +58,7 @@ class _Writer:
             profile.sample_type.add(type=self.string(name), unit=self.string(unit))
         profile.default_sample_type = self.string("inuse_space")
         profile.period_type.type, profile.period_type.unit = self.string("space"), self.string("bytes")
-        profile.period = self.samples.interval
+        profile.period = self.samples.sampling.interval
         profile.time_nanos = max(0, min(round(about.time * 1e6) * 1000, _LARGEST))
         self.mappings(about.executable)
         self.locations()
@@ -80,7 +81,7 @@ class _Writer:
         self.mapping_ids: dict[tuple[str, str], int] = {}
         places: dict[tuple[str, str], list[Location]] = {}
         for location in self.samples.locations:
-            if location.path:
+            if location.in_file:
                 places.setdefault((location.path, location.build_id), []).append(location)
         named = set()
         for at, frame in zip(self.location_of, self.samples.place_frame.tolist(), strict=True):

@@ -31,10 +31,12 @@ def render(table: Table, look: Look, facts: list[tuple[str, str]]) -> str:
 
 
 def head(facts: list[tuple[str, str]]) -> Iterator[str]:
-    """What is to be known, one line each, and an empty one."""
+    """What is to be known, further lines of a value below its first, and an empty one."""
     width = max((len(name) for name, _value in facts), default=0)
     for name, value in facts:
-        yield f"{name:<{width}}  {value}".rstrip()
+        first, *more = value.splitlines() or [""]
+        yield f"{name:<{width}}  {first}".rstrip()
+        yield from (f"{'':<{width}}  {line}".rstrip() for line in more)
     if facts:
         yield ""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base import libraries
 from ..base.errors import ControllerError
-from ..model.profile import Frame
+from ..model.frame import Frame
 from .verdict import Answer
 
 if TYPE_CHECKING:

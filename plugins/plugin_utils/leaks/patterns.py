@@ -11,8 +11,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ..base import libraries
-from ..model.profile import Frame
-from ..model.series import Series
+from ..model.frame import Frame
+from ..model.sampling import Sampling
+from ..model.series import Paths
 from .trend import SIGNIFICANT, WARM_UP
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class Change:
     live: float
 
 
-def changes(watched: Series, leaking: Collection[int], most: int = _MOST) -> list[Change]:
-    """The largest changes among the rows of a series that do not leak."""
+def changes(watched: Paths, leaking: Collection[int], most: int = _MOST) -> list[Change]:
+    """The largest changes among the paths that do not leak."""
     if len(watched.times) < 2 or not len(watched.members):
         return []
     size = watched.bytes.max(axis=1) - watched.bytes.min(axis=1)
@@ -56,16 +57,16 @@ def changes(watched: Series, leaking: Collection[int], most: int = _MOST) -> lis
     for row in np.argsort(-size)[: 4 * most].tolist():
         if size[row] == 0:
             break
-        pattern = pattern_of(watched.times, watched.bytes[row].tolist(), watched.interval)
+        pattern = pattern_of(watched.times, watched.bytes[row].tolist(), watched.sampling)
         if pattern is not Pattern.NOISE:
             found.append(Change(watched.frames[row], pattern, float(size[row]), float(watched.bytes[row, -1])))
     return found[:most]
 
 
-def pattern_of(times: Sequence[float], values: Sequence[float], interval: int) -> Pattern:
-    """The pattern of live bytes (unbiased) at these times (seconds, ascending), sampled every ``interval`` bytes."""
+def pattern_of(times: Sequence[float], values: Sequence[float], sampling: Sampling) -> Pattern:
+    """The pattern of live bytes (unbiased) at these times (seconds, ascending), sampled like this."""
     highest, lowest = max(values), min(values)
-    noise = SIGNIFICANT * math.sqrt(max(interval, 1) * highest)
+    noise = SIGNIFICANT * math.sqrt(max(sampling.scatter, 1) * highest)
     if highest - lowest <= noise:
         return Pattern.NOISE
     if _largest_fall(values) > max(_PART * (highest - lowest), noise):

@@ -8,45 +8,23 @@ A suspect of one process and one of another are the same when their functions ar
 
 from __future__ import annotations
 
-import itertools
 import math
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from pathlib import Path
 from statistics import median
 
-from ..archive.archive import Archive, ArchiveError, Capture
-from ..columns.series_reader import Reader
-from ..model.profile import CONFIDENCE, Frame
+from ..archive.archive import Archive
+from ..columns.series_reader import reading
+from ..model.frame import Frame
+from ..model.sampling import CONFIDENCE
 from ..model.series import Key
-from ..symbols.symbolizer import Symbolizer
-from .trend import evenly_spread
-from .verdict import LEAST_SPAN, Answer, Suspect, Verdict, judge_series
+from .survey import Scope, Watched, last_on_each_host, survey
+from .verdict import Answer, Suspect
 
-# Of one process, so many captures are read, evenly spread over the time: more would say the same.
-_MOST_CAPTURES = 100
-# Seconds since the epoch that no honest host will claim.
-_LATEST = 1e11
 # A host is an outlier beyond so many robust standard deviations (Iglewicz and Hoaglin's 3.5).
 _OUTLIER = 3.5
 _LEAST_HOSTS = 4
-
-
-@dataclass(frozen=True)
-class Watched:
-    """One process of a unit, judged. ``label`` is what the newest capture was labelled with, times are the epoch's,
-    ``live`` is bytes in the newest capture."""
-
-    unit: str
-    host: str
-    process: str
-    label: str
-    start: float
-    end: float
-    verdict: Verdict
-    live: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,57 +62,25 @@ class Leak:
 
 
 def rank(
-    archive: Archive,
-    warn: Callable[[str], None],
-    units: Sequence[str] = (),
-    hosts: Sequence[str] = (),
-    least_span: float = LEAST_SPAN,
-    kept: bool = True,
+    archive: Archive, warn: Callable[[str], None], scope: Scope, check_mode: bool = False
 ) -> tuple[list[Leak], list[Watched]]:
     """The leaks of an archive, the fastest first, and every process that was looked at.
 
-    What had to be prepared is ``kept`` in the archive, or else nothing is written there. Raises ArchiveError.
+    In check mode nothing is written to the archive. Raises ArchiveError.
     """
-    leaks: list[Leak] = []
-    watched: list[Watched] = []
-    with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
-        symbolizer = Symbolizer(archive.image, archive.symcaches if kept else Path(passing))
-        for unit in archive.units():
-            if not units or unit in units:
-                reader = Reader(archive, symbolizer, warn, kept)
-                of_unit = list(_judged(archive, unit, hosts, least_span, reader, warn))
-                leaks += together(of_unit)
-                watched += of_unit
-    for warning in dict.fromkeys(symbolizer.warnings):
-        warn(warning)
-    return sorted(leaks, key=lambda leak: leak.growth, reverse=True), watched
+    with reading(archive, warn, check_mode) as reader:
+        hosts = survey(archive, reader, scope, warn)
+        watched = [process.watched for host in hosts for process in host.processes]
+    return leaks_of(watched), watched
 
 
-def _judged(
-    archive: Archive, unit: str, hosts: Sequence[str], least_span: float, reader: Reader, warn: Callable[[str], None]
-) -> Iterator[Watched]:
-    for host in archive.hosts(unit):
-        if hosts and host not in hosts:
-            continue
-        try:
-            captures = archive.captures(unit, host)
-        except ArchiveError as error:
-            warn(str(error))
-            continue
-        for process, members in itertools.groupby(captures, key=lambda capture: capture.process):
-            chosen = _chosen(list(members))
-            if chosen:
-                series = reader.read(chosen)
-                verdict = judge_series(process, series, least_span)
-                label = chosen[-1].facts.label or ""
-                live = float(series.bytes[:, -1].sum()) if series.times else 0.0
-                yield Watched(unit, host, process, label, chosen[0].time, chosen[-1].time, verdict, live)
-
-
-def _chosen(captures: list[Capture]) -> list[Capture]:
-    timely = [capture for capture in captures if 0 <= capture.time < _LATEST]
-    timely.sort(key=lambda capture: (capture.time, capture.sequence))
-    return [timely[position] for position in evenly_spread([capture.time for capture in timely], _MOST_CAPTURES)]
+def leaks_of(watched: Sequence[Watched]) -> list[Leak]:
+    """The leaks of all units from their processes, the fastest first."""
+    by_unit: dict[str, list[Watched]] = {}
+    for process in watched:
+        by_unit.setdefault(process.unit, []).append(process)
+    found = [leak for of_unit in by_unit.values() for leak in together(of_unit)]
+    return sorted(found, key=lambda leak: leak.growth, reverse=True)
 
 
 def together(watched: Sequence[Watched]) -> list[Leak]:
@@ -146,7 +92,7 @@ def together(watched: Sequence[Watched]) -> list[Leak]:
         same = next((key for key in found if suspect.key[: len(key)] == key), suspect.key)
         found.setdefault(same, []).append((process, suspect))
     judged = [process for process in watched if process.verdict.answer is not Answer.CANNOT_TELL]
-    last = _last(judged)
+    last = last_on_each_host(judged)
     all_growth = math.fsum(max(process.verdict.growth, 0.0) for process in last)
     leaks = []
     for key, members in found.items():
@@ -155,14 +101,6 @@ def together(watched: Sequence[Watched]) -> list[Leak]:
             leak = _leak(key, members, now, judged)
             leaks.append(replace(leak, share=min(leak.growth / all_growth, 1.0) if all_growth > 0 else 0.0))
     return sorted(leaks, key=lambda leak: leak.growth, reverse=True)
-
-
-def _last(judged: list[Watched]) -> list[Watched]:
-    """Of each host the process that ran last, and those that lived beside it (workers)."""
-    newest: dict[str, Watched] = {}
-    for process in sorted(judged, key=lambda process: process.end):
-        newest[process.host] = process
-    return [process for process in judged if process.end >= newest[process.host].start]
 
 
 def _leak(

@@ -28,7 +28,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..base import libraries
-from ..model.profile import CONFIDENCE
+from ..model.sampling import CONFIDENCE, Sampling
+from ..model.series import evenly_spread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,21 +89,6 @@ class Measured:
         )
 
 
-def evenly_spread(times: Sequence[float], most: int) -> list[int]:
-    """Positions of at most ``most`` of the points (times ascend), evenly spread over the time, with the last one.
-
-    jemalloc's dumps come by bytes allocated: a dozen in the first second, then one a minute. Left like that, the first
-    second would decide everything.
-    """
-    if not times:
-        return []
-    first, span = times[0], times[-1] - times[0]
-    if span <= 0:
-        return [len(times) - 1]
-    slots = {int((time - first) / span * (most - 1)): position for position, time in enumerate(times)}
-    return sorted(slots.values())
-
-
 def window(times: Sequence[float]) -> list[int]:
     """Positions of the points to judge: evenly spread, without the start of the program where there are enough."""
     positions = evenly_spread(times, _MOST_POINTS)
@@ -112,24 +98,24 @@ def window(times: Sequence[float]) -> list[int]:
     return settled if len(settled) >= 4 else positions
 
 
-def assess(measured: Measured, sample_interval: int) -> Trend:
+def assess(measured: Measured, sampling: Sampling) -> Trend:
     """The trend of at least three points that ``window`` has chosen."""
     times, values = measured.times, measured.bytes
     span = times[-1] - times[0]
     slope = theil_sen(times, values)
     growth = slope * span
-    deviation = _growth_deviation(times, values, slope, sample_interval)
+    deviation = _growth_deviation(times, values, slope, sampling)
     error = CONFIDENCE * deviation / span
-    if not _is_significant(measured, growth, deviation, sample_interval):
+    if not _is_significant(measured, growth, deviation, sampling):
         return Trend(Shape.FLAT, slope, error, growth, late=False)
-    noise = CONFIDENCE * math.sqrt(sample_interval * max(values))
+    noise = CONFIDENCE * math.sqrt(sampling.scatter * max(values))
     if _largest_fall(values) > _GIVEN_BACK * growth + noise:
         lows = _low_points(times, values)
         rise = lows[-1][1] - lows[0][1]
         steps = [later[1] - earlier[1] for earlier, later in pairwise(lows)]
         if len(lows) < 4 or rise < SIGNIFICANT * deviation or min(steps) < _PERSISTENT * rise / len(steps):
             return Trend(Shape.BREATHES, slope, error, growth, late=False)
-    shape, late = _persistence(measured, slope, sample_interval)
+    shape, late = _persistence(measured, slope, sampling)
     return Trend(shape, slope, error, growth, late)
 
 
@@ -148,10 +134,10 @@ def _pairs(count: int) -> tuple[Any, Any]:
     return np.triu_indices(count, 1)
 
 
-def _growth_deviation(times: Sequence[float], values: Sequence[float], slope: float, interval: int) -> float:
+def _growth_deviation(times: Sequence[float], values: Sequence[float], slope: float, sampling: Sampling) -> float:
     """Standard deviation of ``slope`` times the span, in bytes: see the head of this file."""
     count, span = len(values), times[-1] - times[0]
-    interval = interval if interval > 1 else 0
+    interval = sampling.scatter
     arrived = _WALK * interval * abs(slope) * span
     replaced = interval * (values[0] + values[-1])
     if count >= 6:
@@ -164,18 +150,19 @@ def _growth_deviation(times: Sequence[float], values: Sequence[float], slope: fl
     return math.sqrt(max(arrived, replaced) + 12 * residual * residual / count)
 
 
-def _is_significant(measured: Measured, growth: float, deviation: float, interval: int) -> bool:
+def _is_significant(measured: Measured, growth: float, deviation: float, sampling: Sampling) -> bool:
     if growth <= 0 or growth < SIGNIFICANT * deviation:
         return False
-    return _events(measured, growth, interval) >= LEAST_EVENTS
+    return _events(measured, growth, sampling) >= LEAST_EVENTS
 
 
-def _events(measured: Measured, growth: float, interval: int) -> float:
+def _events(measured: Measured, growth: float, sampling: Sampling) -> float:
     """About how many sampled allocations make up the growth."""
     objects = theil_sen(measured.times, measured.objects) * (measured.times[-1] - measured.times[0])
     if objects <= 0:
         return 0.0
-    return objects * (1 - math.exp(-growth / objects / interval)) if interval > 1 else objects
+    interval = sampling.scatter
+    return objects * (1 - math.exp(-growth / objects / interval)) if interval else objects
 
 
 def _largest_fall(values: Sequence[float]) -> float:
@@ -197,13 +184,13 @@ def _low_points(times: Sequence[float], values: Sequence[float]) -> list[tuple[f
     return [lows[part] for part in sorted(lows)]
 
 
-def _persistence(measured: Measured, slope: float, interval: int) -> tuple[Shape, bool]:
+def _persistence(measured: Measured, slope: float, sampling: Sampling) -> tuple[Shape, bool]:
     """Whether growth goes on in the later half and the last third like before, and whether the half grows at all.
 
     With few points, every single step has to be part of the growth: three numbers out of a hat rise one time in six.
     """
     times, values = measured.times, measured.bytes
-    interval = interval if interval > 1 else 0
+    interval = sampling.scatter
     middle = (times[0] + times[-1]) / 2
     last = bisect_left(times, times[-1] - (times[-1] - times[0]) / 3)
     split = min(max(bisect_left(times, middle), 1), len(times) - 2)

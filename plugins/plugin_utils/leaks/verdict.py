@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""From the profiles of a unit on a host to a verdict: leak, no leak, or cannot tell, and which code path it is.
+"""From the series of a process to a verdict: leak, no leak, or cannot tell, and which code path it is.
 
-Each process is a series of its own. Stacks are compared by function, so that addresses, source lines and offsets do
+Stacks are compared by function, so that addresses, source lines and offsets do
 not matter, and only as far as machine code that was there from the beginning goes: what a runtime compiles has other
 frames once it is compiled, inlined, compiled better, and a leak would seem to stop in one stack and begin in another.
 
@@ -14,7 +14,7 @@ either, though all of live memory grows, it is looked at by any function that st
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 
 from ..base import libraries
 from ..base.durations import duration, per_day
-from ..model import series
-from ..model.profile import Frame
-from ..model.series import Key, Point, Series, stack_key, without_repeats
+from ..model.frame import Frame
+from ..model.series import Key, Paths, Series, rises, stack_key, without_repeats
 from .inlining import least_inlined
 from .patterns import Change, changes
 from .trend import LEAST_EVENTS, LEAST_GROWTH, SIGNIFICANT, Measured, Shape, Trend, assess, window
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     import numpy as np
 else:
     np = libraries.optional("numpy")
-
-__all__ = ["Answer", "Point", "Suspect", "Verdict", "judge", "judge_series", "stack_key"]
 
 DAY = 86400.0
 LEAST_POINTS = 3
@@ -109,40 +106,9 @@ class Verdict:
     changes: list[Change] = field(default_factory=list)
 
 
-def judge(processes: Mapping[str, Sequence[Point]], least_span: float = LEAST_SPAN) -> Verdict:
-    """The verdict over all processes of a unit on a host (process key -> its points, in any order).
-
-    The newest process that can be judged decides, together with those that lived beside it (workers). Earlier ones
-    are named where they say something else.
-    """
-    ordered = {key: sorted(points, key=lambda point: point.time) for key, points in processes.items() if points}
-    verdicts = {key: judge_process(key, points, least_span) for key, points in ordered.items()}
-    if not verdicts:
-        return Verdict(Answer.CANNOT_TELL, "there are no captures")
-    newest_first = sorted(verdicts, key=lambda key: ordered[key][-1].time, reverse=True)
-    judged = [key for key in newest_first if verdicts[key].answer is not Answer.CANNOT_TELL]
-    if not judged:
-        return max((verdicts[key] for key in newest_first), key=lambda verdict: (verdict.points, verdict.span))
-    newest = ordered[judged[0]]
-    beside = [key for key in judged if ordered[key][-1].time >= newest[0].time]
-    leaking = [verdicts[key] for key in beside if verdicts[key].answer is Answer.LEAK]
-    if leaking:
-        return _add_up(leaking)
-    earlier = [key for key in judged if key not in beside and verdicts[key].answer is Answer.LEAK]
-    verdict = max((verdicts[key] for key in beside), key=lambda verdict: verdict.span)
-    if earlier:
-        number = "an earlier process" if len(earlier) == 1 else f"{len(earlier)} earlier processes"
-        return replace(verdict, reason=f"{verdict.reason}; but {number} (newest: {earlier[0]}) leaked")
-    return verdict
-
-
-def judge_process(key: str, points: Sequence[Point], least_span: float = LEAST_SPAN) -> Verdict:
-    """The verdict on one process from its points, oldest first."""
-    return judge_series(key, series.of_points(points), least_span)
-
-
-def judge_series(key: str, watched: Series, least_span: float = LEAST_SPAN) -> Verdict:
+def judge(key: str, series: Series, least_span: float = LEAST_SPAN) -> Verdict:
     """The verdict on one process (``key`` is its name)."""
+    watched = series.paths
     count = len(watched.times)
     span = watched.times[-1] - watched.times[0] if watched.times else 0.0
     if count < LEAST_POINTS:
@@ -155,6 +121,9 @@ def judge_series(key: str, watched: Series, least_span: float = LEAST_SPAN) -> V
     if len(chosen) < LEAST_POINTS:
         reason = f"the dumps of process {key} lie too close together in time"
         return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
+    if math.isinf(series.sampling.scatter):
+        reason = f"nobody says how the profiles of process {key} were sampled, so growth cannot be told from chance"
+        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
     table = _Table(watched, chosen)
     total = table.total()
     suspects, settling = table.suspects()
@@ -164,7 +133,7 @@ def judge_series(key: str, watched: Series, least_span: float = LEAST_SPAN) -> V
     return replace(verdict, process=key, points=count, span=span, changes=changes(watched, table.leaking))
 
 
-def _weigh(watched: Series, total: Trend, suspects: list[Suspect], table: _Table) -> Verdict:
+def _weigh(watched: Paths, total: Trend, suspects: list[Suspect], table: _Table) -> Verdict:
     over = f"over {duration(watched.times[-1] - watched.times[0])} and {len(watched.times)} dumps"
     if suspects:
         growth = math.fsum(suspect.growth for suspect in suspects)
@@ -191,11 +160,11 @@ def _weigh(watched: Series, total: Trend, suspects: list[Suspect], table: _Table
 class _Table:
     """Live objects and bytes by code path and point in time; a path is a row of the series."""
 
-    def __init__(self, watched: Series, chosen: Sequence[int]) -> None:
+    def __init__(self, watched: Paths, chosen: Sequence[int]) -> None:
         self._watched = watched
         self._series = watched.at(chosen)
         self._times = self._series.times
-        self._interval = self._series.interval
+        self._sampling = self._series.sampling
         self._keys = self._series.keys
         self.leaking: set[int] = set()
         self._peak = self._series.bytes.max(axis=1, initial=0.0)
@@ -207,8 +176,7 @@ class _Table:
     def smallest_visible(self, total: Trend) -> float:
         """The rate (bytes per second) below which a leak beside everything else is not told from sampling."""
         span = self._times[-1] - self._times[0]
-        interval = max(self._interval, 1)
-        return max(LEAST_EVENTS * interval / span, SIGNIFICANT / 2 * total.error)
+        return max(LEAST_EVENTS * max(self._sampling.scatter, 1) / span, SIGNIFICANT / 2 * total.error)
 
     def suspects(self) -> tuple[list[Suspect], list[Suspect]]:
         """(paths that grow, paths that grow ever slower), the fastest first."""
@@ -280,20 +248,19 @@ class _Table:
         rows = np.array([row for group in groups for row in group])
         group_of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
         gain = np.bincount(group_of, self._peak[rows])
-        may = (gain > self._interval) & (np.bincount(group_of, self._gain[rows]) > -gain / 2)
+        may = (gain > self._sampling.scatter) & (np.bincount(group_of, self._gain[rows]) > -gain / 2)
         number = np.cumsum(may) - 1
         chosen = may[group_of]
         values = np.zeros((int(may.sum()), len(self._times)))
         np.add.at(values, number[group_of[chosen]], self._series.bytes[rows[chosen]])
-        least = LEAST_GROWTH * self._interval if self._interval > 1 else 0.0
-        may[may] = series.rises(self._times, values, least)
+        may[may] = rises(self._times, values, LEAST_GROWTH * self._sampling.scatter)
         found: list[bool] = may.tolist()
         return found
 
     def _trend(self, rows: list[int]) -> Trend:
         objects = self._series.objects[rows].sum(axis=0).tolist()
         values = self._series.bytes[rows].sum(axis=0).tolist()
-        return assess(Measured(self._times, objects, values), self._interval)
+        return assess(Measured(self._times, objects, values), self._sampling)
 
     def _suspect(self, group: Key, rows: list[int], trend: Trend) -> Suspect:
         live = self._series.bytes[:, -1]
@@ -337,17 +304,6 @@ def _first_frames(frames: list[Frame], count: int) -> list[Frame]:
         if len(stack_key(frames[:end])) <= count:
             return frames[:end]
     return []
-
-
-def _add_up(leaking: list[Verdict]) -> Verdict:
-    """One verdict for processes that leak side by side: the worst one's, with the growth of all."""
-    worst = max(leaking, key=lambda verdict: verdict.growth)
-    if len(leaking) == 1:
-        return worst
-    growth = math.fsum(verdict.growth for verdict in leaking)
-    error = math.sqrt(math.fsum(verdict.error**2 for verdict in leaking))
-    reason = f"{worst.reason} in process {worst.process}, the worst of {len(leaking)} that leak"
-    return replace(worst, growth=growth, error=error, reason=reason)
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A profile in full, in columns: every place in the code, every stack, every thread.
+"""The one model of a profile: stacks in columns, unbiased, with names, and what each thread has of them.
 
-:class:`~.profile.Profile` keeps what a report needs, stacks of frames. Here nothing is thrown away: a frame also says
-where in which image it is, and what each thread holds stands beside what all hold. Filtering, merging and grouping
-are operations on whole columns.
+Nothing is thrown away: a frame also says where in which image it is. Filtering, merging and grouping are operations on
+whole columns.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..base import libraries
-from ..readers.heap_v2 import Dump
-from .profile import Frame, Profile, Resolver, is_allocator_function, is_allocator_module, unbias, unbias_scale
+from .frame import Frame, is_allocator_function, is_allocator_module
+from .location import NOWHERE, Location, Locations, locate
+from .raw import CountColumns, Records
+from .sampling import Measure, Sampling, Scheme, coarsest, common_measure, unbias, unbias_scale
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,21 +33,8 @@ else:
 OBJECTS, BYTES, ACCUM_OBJECTS, ACCUM_BYTES = range(4)
 
 
-class Location(NamedTuple):
-    """A place in an image: ``offset`` is the position in the file of the call's last byte.
-
-    Memory of no file has no ``path``; ``offset`` is then the address. ``address`` is where it lay in the process that
-    was seen first, and no part of ``key``, which is what makes locations the same.
-    """
-
-    path: str
-    build_id: str
-    offset: int
-    address: int
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return (self.build_id or self.path, self.offset)
+# For each location, in their order, its frames, the innermost (inlined) first.
+Resolver = Callable[[Sequence[Location]], Sequence[Sequence[Frame]]]
 
 
 @dataclass(frozen=True)
@@ -57,11 +44,13 @@ class Samples:
     A place is a frame at a location: ``place_frame`` and ``place_location`` are indices into ``frames`` and
     ``locations`` (a location has several places where calls were inlined). Stack ``i`` is
     ``stacks[bounds[i]:bounds[i + 1]]``, indices of places, leaf first, without the allocator's own.
-    ``values[row, i]`` are live objects and bytes, accumulated objects and bytes of stack ``i``; ``variance`` has the
-    same shape. The ``thread_`` columns say the same by stack and thread.
+    ``values[row, i]`` are objects and bytes of stack ``i`` by ``measure``, then those allocated since the start (0
+    where the source does not count both); ``variance``, of the same shape, is what ``sampling`` adds to them. The
+    ``thread_`` columns say the same by stack and thread.
     """
 
-    interval: int
+    measure: Measure
+    sampling: Sampling
     frames: list[Frame]
     locations: list[Location]
     place_frame: Integers
@@ -99,7 +88,7 @@ class Samples:
         values = np.zeros_like(self.values)
         for row in range(4):
             np.add.at(values[row], self.thread_stack[chosen], self.thread_values[row][chosen])
-        result = replace(self, values=values, variance=variances(values, self.interval))
+        result = replace(self, values=values, variance=variances(values, self.sampling))
         return result.keep_stacks(np.any(values != 0, axis=0))
 
     def keep_stacks(self, wanted: Flags) -> Samples:
@@ -125,90 +114,100 @@ class Samples:
         result = replace(self, stacks=self.stacks[kept], bounds=_bounds(lengths))
         return result.keep_stacks(lengths > 0)
 
-    def to_profile(self) -> Profile:
-        """The stacks of frames alone: places in one frame, and stacks that then are equal, become one."""
-        merged: dict[bytes, int] = {}
-        frame_stacks: list[tuple[int, ...]] = []
-        number = []
-        frames = self.place_frame[self.stacks]
-        for start, end in zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True):
-            stack = frames[start:end]
-            position = merged.setdefault(stack.tobytes(), len(frame_stacks))
-            if position == len(frame_stacks):
-                frame_stacks.append(tuple(stack.tolist()))
-            number.append(position)
-        columns = [array("d", np.bincount(number, row, len(frame_stacks)).tolist()) for row in self.values]
-        return Profile(self.interval, self.frames, frame_stacks, *columns)
+    def each_stack_of_frames(self) -> Iterator[tuple[Frame, ...]]:
+        """The frames of each stack, leaf first."""
+        for stack in self.each_stack():
+            yield tuple([self.frames[frame] for frame in self.place_frame[stack].tolist()])
 
 
-def variances(values: Numbers, interval: int) -> Numbers:
+def variances(values: Numbers, sampling: Sampling) -> Numbers:
     """The variance that sampling gives to unbiased numbers, of the same shape (objects, bytes, twice).
 
-    R * L for L bytes, and for their n objects, which are of L / n bytes on the average, that over the square of the
-    size. Both are bounds which small objects reach; see profile.sampling_error.
+    Of L bytes the sampling's scatter times L, and of their n objects, which are of L / n bytes on average, that over
+    the square of the size. Both are bounds which small objects reach; see Sampling.scatter.
     """
     result = np.zeros_like(values)
-    if interval > 1:
+    if sampling.scatter:
         for objects, size in ((OBJECTS, BYTES), (ACCUM_OBJECTS, ACCUM_BYTES)):
-            result[size] = interval * np.abs(values[size])
+            some = values[size] != 0
+            result[size][some] = sampling.scatter * np.abs(values[size][some])
             some = values[size] > 0
-            result[objects][some] = interval * values[objects][some] ** 2 / values[size][some]
+            result[objects][some] = sampling.scatter * values[objects][some] ** 2 / values[size][some]
     return result
 
 
-def from_dump(dump: Dump, resolve: Resolver, build_ids: Mapping[str, str]) -> Samples:
-    """The samples of a dump. ``build_ids`` are those of the mapped paths, as for ``Symbolizer.resolver``."""
+@dataclass(frozen=True)
+class Located:
+    """A profile whose places are known, and not yet what they are called: what is kept of a capture.
+
+    Stack ``i`` is ``stacks[bounds[i]:bounds[i + 1]]``, leaf first: indices into ``locations`` and, behind them, into
+    ``names``, the frames that the source names itself. The other fields are those of Samples.
+    """
+
+    measure: Measure
+    sampling: Sampling
+    locations: Locations
+    names: Sequence[tuple[Frame, ...]]
+    stacks: Integers
+    bounds: Integers
+    values: Numbers
+    thread_stack: Integers
+    thread_uid: Integers
+    thread_values: Numbers
+    thread_names: Mapping[int, str]
+
+
+def located(records: Records, build_ids: Mapping[str, str]) -> Located:
+    """What a reader found, unbiased. ``build_ids`` (hexadecimal) are those of the mapped paths."""
+    return Located(
+        measure=records.measure,
+        sampling=records.sampling,
+        locations=locate(records.addresses, records.mappings, build_ids),
+        names=records.names,
+        stacks=np.asarray(records.stack_places),  # the records' own memory: it is not copied, nor written to
+        bounds=_bounds_of_ends(records.stack_ends),
+        values=unbiased(records.counts, records.sampling),
+        thread_stack=_integers(records.thread_stack),
+        thread_uid=np.array(records.thread_uid, dtype=np.uint64).astype(np.int64),
+        thread_values=unbiased(records.thread_counts, records.sampling),
+        thread_names={thread.uid: thread.name for thread in records.threads if thread.name},
+    )
+
+
+def named(profile: Located, resolve: Resolver) -> Samples:
+    """The samples, without the allocator's own frames."""
+    locations = [*profile.locations, *([Location(NOWHERE, "", 0, 0)] * len(profile.names))]
     frames: dict[Frame, int] = {}
     place_frame: list[int] = []
     place_location: list[int] = []
-    for number, resolved in enumerate(resolve(dump)):
+    for number, resolved in enumerate((*resolve(locations[: len(profile.locations)]), *profile.names)):
         for frame in resolved:
             place_frame.append(frames.setdefault(frame, len(frames)))
             place_location.append(number)
     frame_at, location_at = np.array(place_frame, dtype=np.int64), np.array(place_location, dtype=np.int64)
-    places = np.bincount(location_at, minlength=len(dump.addresses))
+    places = np.bincount(location_at, minlength=len(locations))
     functions, modules = (
         np.bincount(location_at, np.array(list(map(is_allocator, frames)), dtype=bool)[frame_at], len(places)) > 0
         for is_allocator in (is_allocator_function, is_allocator_module)
     )
-    addresses: Integers = np.asarray(dump.stack_addresses)  # the dump's own memory: it is not copied, nor written to
-    bounds = _bounds_of_ends(dump.stack_ends)
-    addresses, bounds = _without_allocator(addresses, bounds, functions, modules)
-    stacks, bounds = _expand(addresses, bounds, places)
-    values = unbiased(dump.counts, dump.sample_interval)
-    thread_values = unbiased(dump.thread_counts, dump.sample_interval)
+    stacks, bounds = without_allocator(profile.stacks, profile.bounds, functions, modules)
+    stacks, bounds = _expand(stacks, bounds, places)
     return Samples(
-        interval=dump.sample_interval,
+        measure=profile.measure,
+        sampling=profile.sampling,
         frames=list(frames),
-        locations=locations(dump, build_ids),
+        locations=locations,
         place_frame=frame_at,
         place_location=location_at,
         stacks=stacks,
         bounds=bounds,
-        values=values,
-        variance=variances(values, dump.sample_interval),
-        thread_stack=_integers(dump.thread_stack),
-        thread_uid=np.array(dump.thread_uid, dtype=np.uint64).astype(np.int64),
-        thread_values=thread_values,
-        thread_names={thread.uid: thread.name for thread in dump.threads if thread.name},
+        values=profile.values,
+        variance=variances(profile.values, profile.sampling),
+        thread_stack=profile.thread_stack,
+        thread_uid=profile.thread_uid,
+        thread_values=profile.thread_values,
+        thread_names=profile.thread_names,
     )
-
-
-def locations(dump: Dump, build_ids: Mapping[str, str]) -> list[Location]:
-    """Where each of the dump's addresses lies, in their order."""
-    mappings = sorted(dump.mappings, key=lambda mapping: mapping.start)
-    starts = [mapping.start for mapping in mappings]
-    found = []
-    for address in dump.addresses:
-        call = max(address - 1, 0)
-        position = bisect_right(starts, call) - 1
-        mapping = mappings[position] if position >= 0 and call < mappings[position].end else None
-        if mapping is None or not mapping.path.startswith("/"):
-            found.append(Location("", "", call, address))
-            continue
-        build_id = build_ids.get(mapping.path + (" (deleted)" if mapping.deleted else ""), "")
-        found.append(Location(mapping.path, build_id, call - mapping.start + mapping.offset, address))
-    return found
 
 
 def _integers(column: array[int]) -> Integers:
@@ -223,10 +222,13 @@ def _bounds_of_ends(ends: array[int]) -> Integers:
     return np.concatenate((np.zeros(1, dtype=np.int64), _integers(ends)))
 
 
-def _without_allocator(
+def without_allocator(
     addresses: Integers, bounds: Integers, functions: Flags, modules: Flags
 ) -> tuple[Integers, Integers]:
-    """Stacks from where the allocator ends: after the last of its functions, and after its module (as in profile)."""
+    """Stacks (leaf first) from where the allocator ends: after the last of its functions, then after its modules.
+
+    ``functions`` and ``modules`` say of each place whether it is one of the allocator's. Returns (places, bounds).
+    """
     lengths = np.diff(bounds)
     starts = bounds[:-1].copy()
     flagged = np.flatnonzero(functions[addresses])
@@ -253,9 +255,10 @@ def _expand(addresses: Integers, bounds: Integers, places: Integers) -> tuple[In
     return stacks, ends[bounds]
 
 
-def unbiased(counts: Any, interval: int) -> Numbers:
-    """The four columns of counters, unbiased record by record: the same doubles as everywhere (profile.unbias)."""
+def unbiased(counts: CountColumns, sampling: Sampling) -> Numbers:
+    """The four columns of counters, unbiased record by record: the same doubles as Sampling.unbias gives."""
     values: Numbers = np.zeros((4, len(counts)))
+    interval = sampling.interval if sampling.scheme is Scheme.POISSON else 0
     columns = ((OBJECTS, counts.objects, counts.bytes), (ACCUM_OBJECTS, counts.accum_objects, counts.accum_bytes))
     for row, *pair in columns:
         objects, size = (np.asarray(column, dtype=np.uint64) for column in pair)
@@ -278,7 +281,7 @@ def combine(parts: Sequence[tuple[Samples, float]]) -> Samples:
     """The sum of samples, each times its factor (-1 subtracts). Equal places become one, and so do equal stacks.
 
     Places are the same when function, image (by build-id) and offset in it are; addresses do not matter. Thread columns
-    are left out: jemalloc numbers threads anew in every process.
+    are left out: jemalloc numbers threads anew in every process. Raises MeasureError where the measures differ.
     """
     frames: dict[Frame, int] = {}
     known: dict[tuple[str, int], int] = {}
@@ -311,7 +314,8 @@ def combine(parts: Sequence[tuple[Samples, float]]) -> Samples:
             values[row] += np.bincount(number_of, factor * part.values[row], len(stacks))
             variance[row] += np.bincount(number_of, factor * factor * part.variance[row], len(stacks))
     return Samples(
-        interval=max((part.interval for part, _factor in parts), default=0),
+        measure=common_measure(part.measure for part, _factor in parts),
+        sampling=coarsest(part.sampling for part, _factor in parts),
         frames=list(frames),
         locations=all_locations,
         place_frame=np.array([frame for frame, _at in places], dtype=np.int64),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .profile import Frame, Kind
+from .frame import Frame, Kind
 
 ARROW = " ← "
 _MOST = 5

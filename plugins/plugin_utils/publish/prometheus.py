@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..base import libraries
-from ..leaks.ranking import Leak, Watched
+from ..leaks.ranking import Leak
+from ..leaks.survey import Watched
 from ..leaks.verdict import Answer
 from ..model.stack_summary import render as short_path
 

@@ -16,25 +16,28 @@ The format is written by ``prof_data.c`` of jemalloc (4 to 5.3)::
 
 Numbers here are as they stand in the file: sampled, not yet unbiased.
 
-A dump comes from a host that is not trusted. Whatever the bytes are, :func:`parse` either returns a :class:`Dump`
-or raises :class:`HeapFormatError`, and needs memory in proportion to the size of its input.
+A dump comes from a host that is not trusted. Whatever the bytes are, ``parse`` either returns Records
+or raises HeapFormatError, and needs memory in proportion to the size of its input.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from . import heap_stacks
 
+from ...module_utils.formats import maps
+from ...module_utils.formats.maps import Mapping
 from ..base.errors import ControllerError
+from ..model.raw import CountColumns, Counts, Records, Thread
+from ..model.sampling import Measure, Sampling, Scheme
 
 _MAPS_HEADING = b"\nMAPPED_LIBRARIES:\n"
+_MAPS_LINE = "a line of /proc/<pid>/maps"
 _SHOWN = 60
 _LARGEST = (1 << 64) - 1
 _NUMBERS = "numbers of at most 64 bits"
@@ -50,11 +53,6 @@ _STACK = re.compile(
 )
 _NUMBER = re.compile(rb"\d+")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{1,16}")
-_MAPPING = re.compile(
-    rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-][x-][ps]) ([0-9a-f]{1,16}) "
-    rb"[0-9a-f]+:[0-9a-f]+ \d{1,20}(?: +([^\n]*))?\n"
-)
-_DELETED = b" (deleted)"
 
 
 class HeapFormatError(ControllerError):
@@ -71,94 +69,7 @@ class HeapFormatError(ControllerError):
         super().__init__(f"{file}, line {line}: expected {expected}{shown}")
 
 
-@dataclass(frozen=True, slots=True)
-class Mapping:
-    """One line of the process's memory map; ``path`` is empty for anonymous memory and without " (deleted)"."""
-
-    start: int
-    end: int
-    permissions: str
-    offset: int
-    path: str
-    deleted: bool
-
-    @property
-    def executable(self) -> bool:
-        return "x" in self.permissions
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Objects and bytes as sampled: live now, and (with ``prof_accum``) since the start."""
-
-    objects: int
-    bytes: int
-    accum_objects: int
-    accum_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """A thread of the header. ``uid`` is jemalloc's own number, not the kernel's thread id."""
-
-    uid: int
-    counts: Counts
-    name: str
-
-
-class CountColumns:
-    """The four counters of many records, one array each (unsigned 64 bit)."""
-
-    __slots__ = ("accum_bytes", "accum_objects", "bytes", "objects")
-
-    def __init__(self) -> None:
-        self.objects = array("Q")
-        self.bytes = array("Q")
-        self.accum_objects = array("Q")
-        self.accum_bytes = array("Q")
-
-    def append(self, objects: bytes, size: bytes, accum_objects: bytes, accum_bytes: bytes) -> None:
-        """Add one record, given as digits. OverflowError if a number has more than 64 bits."""
-        self.objects.append(int(objects))
-        self.bytes.append(int(size))
-        self.accum_objects.append(int(accum_objects))
-        self.accum_bytes.append(int(accum_bytes))
-
-    def __len__(self) -> int:
-        return len(self.objects)
-
-
-@dataclass(frozen=True)
-class Dump:
-    """A parsed dump, in columns.
-
-    ``addresses`` holds each distinct address once; stack ``i`` is the slice ``stack_ends[i-1]:stack_ends[i]`` of
-    ``stack_addresses``, indices into ``addresses``, leaf first. ``counts`` has one record per stack (its ``t*`` line).
-    ``thread_stack`` / ``thread_uid`` / ``thread_counts`` have one record per thread line of a stack.
-    """
-
-    name: str
-    sample_interval: int
-    total: Counts
-    threads: list[Thread]
-    addresses: array[int]
-    stack_addresses: array[int]
-    stack_ends: array[int]
-    counts: CountColumns
-    thread_stack: array[int]
-    thread_uid: array[int]
-    thread_counts: CountColumns
-    mappings: list[Mapping]
-
-    def stacks(self) -> Iterator[array[int]]:
-        """Each stack as indices into ``addresses``, leaf first."""
-        start = 0
-        for end in self.stack_ends:
-            yield self.stack_addresses[start:end]
-            start = end
-
-
-def parse(data: bytes, name: str) -> Dump:
+def parse(data: bytes, name: str) -> Records:
     """The dump in ``data``; ``name`` is only for messages. Raises HeapFormatError."""
     header = _HEADER.match(data)
     if header is None:
@@ -175,13 +86,14 @@ def parse(data: bytes, name: str) -> Dump:
     # An empty line follows the stacks.
     stacks = _read_stacks(data, position, body_end - data.endswith(b"\n\n", position - 1, body_end), name)
     mappings = list(_parse_mappings(data, heading + len(_MAPS_HEADING), name))
-    return Dump(
-        name=name,
-        sample_interval=interval,
+    return Records(
+        file=name,
+        measure=Measure.LIVE,
+        sampling=Sampling(Scheme.POISSON, interval),
         total=total,
         threads=threads,
         addresses=stacks.addresses,
-        stack_addresses=stacks.stack_addresses,
+        stack_places=stacks.stack_addresses,
         stack_ends=stacks.stack_ends,
         counts=_count_columns(stacks.counts),
         thread_stack=stacks.thread_stack,
@@ -244,26 +156,14 @@ def _refuse_stacks(data: bytes, position: int, end: int, name: str) -> NoReturn:
 
 def _parse_mappings(data: bytes, position: int, name: str) -> Iterator[Mapping]:
     while position < len(data):
-        match = _MAPPING.match(data, position)
-        if match is None:
-            expected = "a line of /proc/<pid>/maps"
-            if data.find(b"\n", position) < 0:
-                expected += " (the dump is cut off here)"
-            _fail(data, position, name, expected)
-        start, end, permissions, offset, path = match.groups()
-        path = path or b""
-        deleted = path.endswith(_DELETED)
-        if deleted:
-            path = path[: -len(_DELETED)]
-        yield Mapping(
-            start=int(start, 16),
-            end=int(end, 16),
-            permissions=sys.intern(permissions.decode("ascii")),
-            offset=int(offset, 16),
-            path=path.decode("utf-8", "surrogateescape"),
-            deleted=deleted,
-        )
-        position = match.end()
+        end = data.find(b"\n", position)
+        if end < 0:
+            _fail(data, position, name, f"{_MAPS_LINE} (the dump is cut off here)")
+        try:
+            yield maps.parse_line(data[position:end])
+        except maps.MapsError:
+            _fail(data, position, name, _MAPS_LINE)
+        position = end + 1
 
 
 def _refuse_without_maps(data: bytes, name: str) -> NoReturn:

@@ -4,11 +4,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from typing import Any
 from ..archive.archive import Archive
 from ..base.directory_name import directory_name
 from ..base.output_file import write
+from ..leaks.survey import Scope
 from ..leaks.verdict import Answer
 from ..triage import findings
 from . import host_report, page, ticket
@@ -43,6 +41,7 @@ class Files:
 
 def make(
     archive: Archive,
+    scope: Scope,
     limits: Limits,
     dest: Path,
     force: bool,
@@ -56,8 +55,7 @@ def make(
     In check mode nothing is written, and ``changed`` has what would be. Raises ArchiveError, OutputError.
     """
     seen = Fleet()
-    with _symcaches(archive, check_mode) as symcaches:
-        found = list(host_report.reports(archive, symcaches, limits, warn, seen))
+    found = list(host_report.reports(archive, scope, limits, warn, check_mode, seen))
     files = Files()
 
     def bring(path: Path, text: str) -> str:
@@ -74,7 +72,7 @@ def make(
         }
         files.reports.append((report, paths))
     if found:
-        looked = findings.findings(triage, limits.units, limits.hosts, warn) if triage and triage.is_dir() else []
+        looked = findings.findings(triage, scope.units, scope.hosts, warn) if triage and triage.is_dir() else []
         data = {**seen.data(), "triage": [finding.data for finding in looked]}
         files.fleet = {kind: bring(dest / _FLEET[kind], text) for kind, text in _of_fleet(data).items()}
     return files
@@ -86,15 +84,3 @@ def _of_fleet(data: dict[str, Any]) -> dict[str, str]:
         "json": json.dumps(without_stacks(data), separators=(",", ":")) + "\n",
         "text": ticket.render(data),
     }
-
-
-@contextlib.contextmanager
-def _symcaches(archive: Archive, check_mode: bool) -> Iterator[Path]:
-    """The archive's directory of symcaches, or a passing one where nothing may be or can be written."""
-    if not check_mode:
-        with contextlib.suppress(OSError):
-            if os.access(archive.symcaches, os.W_OK):
-                yield archive.symcaches
-                return
-    with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
-        yield Path(directory)

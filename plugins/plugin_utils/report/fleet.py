@@ -17,14 +17,16 @@ from typing import Any
 from ..archive.archive import Capture
 from ..base.printable import printable
 from ..leaks.hints import Hint
-from ..leaks.ranking import Leak, Watched, together
-from ..leaks.trend import evenly_spread
-from ..leaks.verdict import DAY, Answer, Point, Suspect, Verdict, judge_process
-from ..model.profile import CONFIDENCE
+from ..leaks.ranking import Leak, together
+from ..leaks.survey import Host, Process, Watched
+from ..leaks.verdict import DAY, Answer, Suspect, Verdict
+from ..model.samples import Samples
+from ..model.sampling import CONFIDENCE, Sampling
+from ..model.series import evenly_spread
 from ..model.stack_summary import render as short_path
 from .rss_breakdown import reconcile
 from .stack_tree import Frames, Held, StackTree, differences
-from .threads import ThreadProfile
+from .threads import by_name
 
 FORMAT = 1
 # Dumps of a process whose stacks are kept, and numbers and nodes in all: about 20 MB of page at the most.
@@ -40,27 +42,15 @@ _HELD_BEFORE = 0.2
 
 
 @dataclass(frozen=True)
-class Process:
-    """The dumps that were read of a process, by time."""
-
-    key: str
-    captures: Sequence[Capture]
-    points: Sequence[Point]
-    threads: Sequence[ThreadProfile] = ()
-
-
-@dataclass(frozen=True)
 class Observed:
-    """A unit on a host: its processes and what was found. ``suspects`` are those to show, ``hints`` what is known of
-    the causes of each."""
+    """A unit on a host and what was found. ``suspects`` are those to show, ``hints`` what is known of the causes of
+    each, ``newest`` is the newest profile in full."""
 
-    unit: str
-    host: str
-    verdict: Verdict
+    host: Host
     headline: str
     suspects: Sequence[Suspect]
-    processes: Sequence[Process]
     hints: Sequence[Sequence[Hint]] = ()
+    newest: Samples | None = None
 
 
 @dataclass
@@ -86,38 +76,45 @@ class Fleet:
 
     def add(self, seen: Observed) -> None:
         """Take what was seen of a unit on a host."""
-        tree = self._trees.setdefault(seen.unit, StackTree(self._frames))
-        kept = _Kept({"host": seen.host, **_verdict(seen)}, seen.verdict)
+        unit, host, verdict = seen.host.unit, seen.host.host, seen.host.verdict
+        tree = self._trees.setdefault(unit, StackTree(self._frames))
+        kept = _Kept({"host": host, **_verdict(seen)}, verdict)
         points: dict[str, list[Any]] = {
             name: [] for name in ("time", "process", "live", "error", "rss", "heap", "dump")
         }
         judged: list[tuple[float, Held]] = []
-        for number, process in enumerate(seen.processes):
-            self._watched.setdefault(seen.unit, []).append(_watched(seen, process))
-            times = [point.time for point in process.points]
-            shown = set(evenly_spread(times, _MOST_DUMPS))
-            for position, (capture, point) in enumerate(zip(process.captures, process.points, strict=True)):
-                held = tree.add(point.profile)
-                if process.key == seen.verdict.process:
-                    judged.append((point.time, held))
-                _add_point(points, number, capture, point, len(kept.dumps) if position in shown else None)
+        for number, process in enumerate(seen.host.processes):
+            self._watched.setdefault(unit, []).append(process.watched)
+            series = process.series
+            shown = set(evenly_spread(series.times, _MOST_DUMPS))
+            paths = tree.paths(stack.frames for stack in series.stacks)
+            for position, (capture, time) in enumerate(zip(process.captures, series.times, strict=True)):
+                live = float(series.bytes[:, position].sum())
+                _add_point(points, number, capture, live, series.sampling, len(kept.dumps), position in shown)
+                decides = process.watched.process == verdict.process
+                if not decides and position not in shown:
+                    continue
+                held = tree.hold(paths, series.bytes[:, position].tolist())
+                if decides:
+                    judged.append((time, held))
                 if position in shown:
-                    dump = {"time": point.time, "process": number, "memory": _memory(capture, point)}
-                    kept.dumps.append((dump, held))
-                interval = max(self._interval.get(seen.unit, 0), point.profile.sample_interval)
-                self._interval[seen.unit] = interval
-        for thread in seen.processes[-1].threads if seen.processes else ():
-            held = tree.add(thread.profile)
-            kept.threads.append(
-                ({"name": printable(thread.name), "count": thread.count, "live": round(held.total)}, held)
-            )
+                    memory = _memory(capture, live, series.sampling)
+                    kept.dumps.append(({"time": time, "process": number, "memory": memory}, held))
+            interval = max(self._interval.get(unit, 0), series.sampling.interval)
+            self._interval[unit] = interval
+        if seen.newest is not None:
+            paths = tree.paths(seen.newest.each_stack_of_frames())
+            for group in by_name(seen.newest):
+                held = tree.hold(paths, group.bytes)
+                told = {"name": printable(group.name), "count": group.count, "live": round(held.total)}
+                kept.threads.append((told, held))
         for number, suspect in enumerate(seen.suspects):
-            paths = tree.matching(suspect.covers)
+            covered = tree.matching(suspect.covers)
             known = seen.hints[number] if number < len(seen.hints) else []
-            kept.suspects.append((_suspect(suspect, paths, judged, known), paths))
+            kept.suspects.append((_suspect(suspect, covered, judged, known), covered))
         kept.data["points"] = points
-        kept.data["processes"] = [_process(process) for process in seen.processes]
-        self._hosts.setdefault(seen.unit, []).append(kept)
+        kept.data["processes"] = [_process(process) for process in seen.host.processes]
+        self._hosts.setdefault(unit, []).append(kept)
 
     def data(self) -> dict[str, Any]:
         """All of it, by unit, those that leak first. Nothing can be added afterwards."""
@@ -172,16 +169,8 @@ class Fleet:
         }
 
 
-def _watched(seen: Observed, process: Process) -> Watched:
-    decided = process.key == seen.verdict.process
-    verdict = seen.verdict if decided else judge_process(process.key, process.points)
-    times = (process.points[0].time, process.points[-1].time)
-    label = process.captures[-1].facts.label or ""
-    return Watched(seen.unit, seen.host, process.key, label, *times, verdict)
-
-
 def _verdict(seen: Observed) -> dict[str, Any]:
-    verdict = seen.verdict
+    verdict = seen.host.verdict
     return {
         "answer": verdict.answer.value,
         "headline": seen.headline,
@@ -192,25 +181,32 @@ def _verdict(seen: Observed) -> dict[str, Any]:
     }
 
 
-def _add_point(points: dict[str, list[Any]], number: int, capture: Capture, point: Point, dump: int | None) -> None:
-    live = point.profile.total_bytes
+def _add_point(
+    points: dict[str, list[Any]],
+    number: int,
+    capture: Capture,
+    live: float,
+    sampling: Sampling,
+    dump: int,
+    is_shown: bool,
+) -> None:
     memory = capture.facts.memory
     jvm = capture.facts.jvm or {}
     row = {
-        "time": point.time,
+        "time": capture.time,
         "process": number,
         "live": round(live),
-        "error": round(point.profile.error(live)),
+        "error": round(sampling.error(live)),
         "rss": memory.get("rss"),
         "heap": jvm.get("heap_resident", jvm.get("heap_committed")),
-        "dump": dump,
+        "dump": dump if is_shown else None,
     }
     for name, value in row.items():
         points[name].append(value)
 
 
-def _memory(capture: Capture, point: Point) -> dict[str, Any] | None:
-    found = reconcile(capture.facts, point.profile.total_bytes, point.profile.sample_interval)
+def _memory(capture: Capture, live: float, sampling: Sampling) -> dict[str, Any] | None:
+    found = reconcile(capture.facts, live, sampling)
     if found is None:
         return None
     return {
@@ -233,7 +229,7 @@ def _process(process: Process) -> dict[str, Any]:
     facts = process.captures[-1].facts
     exe = next((exe for capture in process.captures if (exe := capture.facts.process.exe)), None)
     return {
-        "key": process.key,
+        "key": process.watched.process,
         "pid": facts.process.pid,
         "exe": printable(exe or ""),
         "start": next((start for capture in process.captures if (start := capture.facts.process.start_time)), None),

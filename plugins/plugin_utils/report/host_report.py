@@ -4,41 +4,29 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ..archive.archive import Archive, ArchiveError, Capture
 from ..base.byte_size import as_text
 from ..base.durations import duration, per_day
-from ..base.errors import ControllerError
 from ..base.printable import printable
-from ..columns import verified_dump
-from ..export import flamegraph, folded, text
+from ..columns.parquet import SamplesError
+from ..columns.series_reader import Reader, reading
+from ..export import flamegraph, stacks, top
 from ..leaks import hints
 from ..leaks.hints import Hint
 from ..leaks.patterns import Change
-from ..leaks.trend import evenly_spread, window
-from ..leaks.verdict import Answer, Point, Suspect, Verdict, judge
-from ..model import profile
+from ..leaks.survey import Host, Process, Scope, survey
+from ..leaks.trend import window
+from ..leaks.verdict import Answer, Suspect, Verdict
+from ..model.samples import Samples
 from ..model.stack_summary import render as short_path
-from ..symbols.jit_symbols import JitMaps
-from ..symbols.symbolizer import Symbolizer
+from ..views.table import Granularity, Measure, Table
 from . import rss_breakdown
-from .fleet import Fleet, Observed, Process
-from .threads import by_thread
-
-# A dump that is larger is not read. Busy processes write a few megabytes.
-LARGEST_DUMP = 512 << 20
-# Of one process, so much is read: at most a hundred dumps, fewer where they are large, evenly spread over the time.
-_MOST_DUMPS = 100
-_FEWEST_DUMPS = 8
-_MOST_BYTES = 256 << 20
-
-# Seconds since the epoch that no honest host will claim.
-_LATEST = 1e11
+from .fleet import Fleet, Observed
 
 HEADLINES = {Answer.LEAK: "Leak", Answer.NO_LEAK: "No leak", Answer.CANNOT_TELL: "Cannot tell"}
 
@@ -68,107 +56,61 @@ def rate_text(growth: float, error: float) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """What to report on and how much of it."""
+    """How much of each verdict to report: so many suspects, and the causes that are known."""
 
-    units: Sequence[str] = ()
-    hosts: Sequence[str] = ()
     top: int = 5
-    least_span: float = 60.0
     hints: Sequence[Hint] = ()
 
 
 def reports(
-    archive: Archive, symcaches: Path, limits: Limits, warn: Callable[[str], None], fleet: Fleet | None = None
+    archive: Archive,
+    scope: Scope,
+    limits: Limits,
+    warn: Callable[[str], None],
+    check_mode: bool,
+    fleet: Fleet | None = None,
 ) -> Iterator[Report]:
     """The reports, by unit and host. What cannot be read is told to ``warn`` and left out.
 
-    ``fleet`` is shown each host as it comes, for the report on all of them.
+    ``fleet`` is shown each host as it comes, for the report on all of them. In check mode nothing is written to the
+    archive. Raises ArchiveError.
     """
-    symbolizer = Symbolizer(archive.image, symcaches)
-    told = 0
-    for unit, host in ((name, host) for name in archive.units() for host in archive.hosts(name)):
-        if (limits.units and unit not in limits.units) or (limits.hosts and host not in limits.hosts):
-            continue
-        try:  # one by one, so that a damaged capture costs no more than the report on its host
-            captures = archive.captures(unit, host)
-        except ArchiveError as error:
-            warn(str(error))
-            continue
-        if captures:
-            yield _report(unit, host, captures, limits, symbolizer, warn, fleet)
-        for warning in symbolizer.warnings[told:]:
-            warn(warning)
-        told = len(symbolizer.warnings)
+    with reading(archive, warn, check_mode) as reader:
+        for host in survey(archive, reader, scope, warn):
+            yield _report(host, limits, reader, warn, fleet)
 
 
-def _report(
-    unit: str,
-    host: str,
-    captures: list[Capture],
-    limits: Limits,
-    symbolizer: Symbolizer,
-    warn: Callable[[str], None],
-    fleet: Fleet | None,
-) -> Report:
-    series: dict[str, list[Point]] = {}
-    read: dict[str, list[Capture]] = {}
-    names: dict[str, JitMaps] = {}
-    for process, all_of_it in itertools.groupby(captures, key=lambda capture: capture.process):
-        timely = []
-        for capture in all_of_it:
-            if 0 <= capture.time < _LATEST:
-                timely.append(capture)
-            else:
-                warn(f"a capture of {unit} on {host} was left out: {capture.path} claims an impossible time")
-        maps = JitMaps({path: capture.time for capture in timely if (path := capture.perf_map) is not None}, warn)
-        names[process] = maps
-        for capture in _thinned(timely):
-            try:
-                point = _read(capture, symbolizer, maps)
-            except (OSError, ControllerError) as error:
-                warn(f"a capture of {unit} on {host} was left out: {error}")
-                continue
-            series.setdefault(process, []).append(point)
-            read.setdefault(process, []).append(capture)
-    verdict = judge(series, limits.least_span)
-    if not series:
-        verdict = Verdict(Answer.CANNOT_TELL, "none of the captures can be read")
-        return Report(unit, host, verdict, len(captures), [])
-    process = verdict.process or max(series, key=lambda key: series[key][-1].time)
-    report = Report(unit, host, verdict, len(captures), verdict.suspects[: limits.top])
+def _report(host: Host, limits: Limits, reader: Reader, warn: Callable[[str], None], fleet: Fleet | None) -> Report:
+    report = Report(host.unit, host.host, host.verdict, host.captures, host.verdict.suspects[: limits.top])
+    shown = host.decisive
+    if shown is None:
+        return report
     report.hints.extend(hints.for_path(limits.hints, suspect.path) for suspect in report.suspects)
-    remarks = hints.for_verdict(limits.hints, verdict.answer)
-    report.files.update(_files(report, series[process], read[process], remarks))
+    remarks = hints.for_verdict(limits.hints, host.verdict.answer)
+    newest = _samples(shown, -1, reader, warn)
+    if newest is not None:
+        first = _first(shown)
+        older = _samples(shown, first, reader, warn) if len(shown.captures) > 1 else None
+        report.files.update(_files(report, shown, newest, older, remarks))
     if fleet is not None:
-        by_time = sorted(series, key=lambda key: series[key][-1].time)
-        newest = read[by_time[-1]][-1]
-        threads = by_thread(verified_dump.read(newest, LARGEST_DUMP), _resolver(newest, symbolizer, names[by_time[-1]]))
-        processes = [Process(key, read[key], series[key]) for key in by_time]
-        processes[-1] = replace(processes[-1], threads=threads)
-        fleet.add(Observed(unit, host, verdict, report.headline, report.suspects, processes, report.hints))
+        last = host.processes[-1]
+        of_last = newest if last is shown else _samples(last, -1, reader, warn)
+        fleet.add(Observed(host, report.headline, report.suspects, report.hints, of_last))
     return report
 
 
-def _thinned(captures: list[Capture]) -> list[Capture]:
-    """The captures of a process by time, evenly thinned where there are more than are worth reading."""
-    if not captures:
-        return []
-    captures = sorted(captures, key=lambda capture: (capture.time, capture.sequence))
-    average = max(1, sum(capture.facts.dump.size for capture in captures) // len(captures))
-    most = min(max(_MOST_BYTES // average, _FEWEST_DUMPS), _MOST_DUMPS)
-    if len(captures) <= most:
-        return captures
-    return [captures[position] for position in evenly_spread([capture.time for capture in captures], most)]
+def _first(process: Process) -> int:
+    """The position of the capture that the newest one is compared with."""
+    return window(process.series.times)[0]
 
 
-def _read(capture: Capture, symbolizer: Symbolizer, maps: JitMaps) -> Point:
-    """Raises OSError or ControllerError."""
-    dump = verified_dump.read(capture, LARGEST_DUMP)
-    return Point(capture.time, profile.from_dump(dump, _resolver(capture, symbolizer, maps)))
-
-
-def _resolver(capture: Capture, symbolizer: Symbolizer, maps: JitMaps) -> profile.Resolver:
-    return symbolizer.resolver(capture.facts.build_ids, maps.at(capture.time))
+def _samples(process: Process, position: int, reader: Reader, warn: Callable[[str], None]) -> Samples | None:
+    capture = process.captures[position]
+    try:
+        return reader.samples(capture, process.maps)
+    except (ArchiveError, SamplesError) as error:
+        warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
+        return None
 
 
 def _process(captures: list[Capture]) -> str:
@@ -178,20 +120,24 @@ def _process(captures: list[Capture]) -> str:
     return f"{captures[-1].facts.process.pid} {printable(exe)}".rstrip()
 
 
-def _files(report: Report, points: list[Point], captures: list[Capture], remarks: Sequence[Hint]) -> dict[str, str]:
-    process = _process(captures)
-    now = points[-1].profile
-    first = points[window([point.time for point in points])[0]]
-    facts = _facts(report, points, process)
-    graph = flamegraph.Page(
+def _files(
+    report: Report, process: Process, newest: Samples, older: Samples | None, remarks: Sequence[Hint]
+) -> dict[str, str]:
+    capture = process.captures[-1]
+    table = Table(newest, Granularity.FUNCTIONS, Measure.INUSE_SPACE)
+    facts = _facts(report, process, table)
+    page = flamegraph.Page(
         unit=report.unit,
         host=report.host,
         answer=report.verdict.answer.value,
         headline=report.headline,
         reason=report.verdict.reason,
         facts=facts,
-        suspects=report.suspects,
-        baseline=_moment(first.time, points[-1].time) if len(points) > 1 else "",
+        marks=[
+            flamegraph.Mark(rate_text(suspect.growth, suspect.error), short_path(suspect.path), suspect.covers)
+            for suspect in report.suspects
+        ],
+        baseline=_moment(process.captures[_first(process)].time, capture.time) if older is not None else "",
     )
     table_facts = [("Unit", report.unit), ("Host", report.host), *facts]
     table_facts.append(("Verdict", f"{report.headline}: {report.verdict.reason}"))
@@ -202,16 +148,16 @@ def _files(report: Report, points: list[Point], captures: list[Capture], remarks
     table_facts += [("Perhaps", hint.text) for hint in remarks]
     if report.verdict.changes:
         table_facts.append(("No leak", "\n".join(_change(change) for change in report.verdict.changes)))
-    memory = rss_breakdown.reconcile(captures[-1].facts, now.total_bytes, now.sample_interval)
+    memory = rss_breakdown.reconcile(capture.facts, table.total, newest.sampling)
     if memory is not None:
         rows = rss_breakdown.text_rows(memory)
         width = max(len(name) for name, _value in rows)
         lines = [f"{name:<{width}}  {value}" for name, value in rows]
         table_facts.append(("Resident", "\n".join([*lines, *memory.notes])))
     return {
-        "txt": text.render(now, table_facts),
-        "folded": folded.render(now),
-        "html": flamegraph.render(graph, now, first.profile if len(points) > 1 else None),
+        "txt": top.render(table, top.Look(), table_facts),
+        "folded": b"".join(stacks.collapsed(table)).decode("utf-8"),
+        "html": flamegraph.render(page, newest, older),
     }
 
 
@@ -219,17 +165,15 @@ def _change(change: Change) -> str:
     return f"{change.pattern.value} of {as_text(change.size)}: {short_path(change.path)}"
 
 
-def _facts(report: Report, points: list[Point], process: str) -> list[tuple[str, str]]:
-    now = points[-1].profile
-    total = now.total_bytes
-    read = "" if len(points) == report.captures else f", {len(points)} read of this process"
-    span = points[-1].time - points[0].time
+def _facts(report: Report, process: Process, table: Table) -> list[tuple[str, str]]:
+    times = process.series.times
+    read = "" if len(times) == report.captures else f", {len(times)} read of this process"
     return [
-        ("Process", process),
-        ("Captures", f"{report.captures}{read}, over {duration(span)}"),
-        ("Newest dump", _moment(points[-1].time)),
-        ("Live memory", f"{as_text(total)} ± {as_text(now.error(total))}"),
-        ("Sample interval", as_text(now.sample_interval)),
+        ("Process", _process(process.captures)),
+        ("Captures", f"{report.captures}{read}, over {duration(times[-1] - times[0])}"),
+        ("Newest dump", _moment(times[-1])),
+        ("Live memory", f"{as_text(table.total)} ± {as_text(table.total_error)}"),
+        ("Sample interval", as_text(table.samples.sampling.interval)),
     ]
 
 
@@ -261,6 +205,3 @@ def summary(found: Sequence[tuple[Report, Path | None]]) -> list[tuple[Answer | 
         if page is not None:
             lines.append((None, f"{indent}{page}"))
     return lines
-
-
-__all__ = ["Limits", "Report", "rate_text", "reports", "summary"]

@@ -25,7 +25,7 @@ from typing import Any
 
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ..base.byte_size import as_text
-from ..model.profile import CONFIDENCE, sampling_error
+from ..model.sampling import Sampling
 
 # Categories of native memory tracking that have names of their own here; the others are taken together.
 _TRACKED = {
@@ -72,7 +72,7 @@ class Reconciliation:
         return self.parts[-1].bytes
 
 
-def reconcile(facts: CaptureFacts, live: float, sample_interval: int) -> Reconciliation | None:
+def reconcile(facts: CaptureFacts, live: float, sampling: Sampling) -> Reconciliation | None:
     """The parts of a capture's resident memory; None where no memory statistics came with its dump.
 
     ``live`` is the profile's total.
@@ -84,12 +84,12 @@ def reconcile(facts: CaptureFacts, live: float, sample_interval: int) -> Reconci
     notes: list[str] = []
     jvm = facts.jvm or {}
     parts = [
-        *_malloc(memory, live, sample_interval, notes),
+        *_malloc(memory, live, sampling, notes),
         *_runtime(jvm, notes),
         *_files(memory, notes),
     ]
     rest = rss - math.fsum(part.bytes for part in parts)
-    parts.append(Part("Unexplained", rest, Origin.UNEXPLAINED, _rest_meaning(rest, jvm), _error(live, sample_interval)))
+    parts.append(Part("Unexplained", rest, Origin.UNEXPLAINED, _rest_meaning(rest, jvm), sampling.error(live)))
     swap = _number(memory.get("swap"))
     if swap:
         notes.append(f"{as_text(swap)} of the process are swapped out, which no part knows of")
@@ -106,8 +106,8 @@ def text_rows(found: Reconciliation) -> list[tuple[str, str]]:
     return [("RSS", f"{as_text(found.rss):>{width}} 100.0%"), *rows]
 
 
-def _malloc(memory: Mapping[str, Any], live: float, interval: int, notes: list[str]) -> list[Part]:
-    error = _error(live, interval)
+def _malloc(memory: Mapping[str, Any], live: float, sampling: Sampling, notes: list[str]) -> list[Part]:
+    error = sampling.error(live)
     sampled = Part("Live, sampled", live, Origin.PROGRAM, "what this report's stacks hold", error)
     allocated, active, metadata, resident = (
         _number(memory.get(name)) for name in ("allocated", "active", "metadata", "resident")
@@ -185,10 +185,6 @@ def _rest_meaning(rest: float, jvm: Mapping[str, Any]) -> str:
     if rest < 0:
         return "counted above, but not in memory: swapped out, or committed and never touched"
     return "mapped by the program itself" if jvm else "mapped by the program or its runtime, beside malloc"
-
-
-def _error(live: float, interval: int) -> float:
-    return CONFIDENCE * sampling_error(live, interval)
 
 
 def _number(value: object) -> float | None:

@@ -8,12 +8,13 @@ two of them can be compared.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..model.profile import Frame, Kind, Profile
+from ..model.frame import Frame, Kind
 
 Shown = tuple[str, str, str]
 Path = tuple[int, ...]
@@ -62,24 +63,27 @@ class StackTree:
         self._leaf_of: dict[int, int] = {}
         self._rest = 0
 
-    def add(self, profile: Profile) -> Held:
-        """Learn the paths of a profile and return what it holds on each."""
-        numbers = [self._frames.number(frame) for frame in profile.frames]
+    def paths(self, stacks: Iterable[tuple[Frame, ...]]) -> list[int]:
+        """The numbers of these stacks (leaf first), learnt where they are new."""
+        return [self._path(frames or (_NO_STACK,)) for frames in stacks]
+
+    def _path(self, frames: tuple[Frame, ...]) -> int:
+        path = tuple([self._frames.number(frame) for frame in reversed(frames)])
+        number = self._paths.setdefault(path, len(self._largest))
+        if number == len(self._largest):
+            self._largest.append(0.0)
+            self._examples.append(frames)
+        return number
+
+    def hold(self, paths: Sequence[int], sizes: Sequence[float]) -> Held:
+        """What a profile holds: bytes by path, which may be named several times."""
         held: dict[int, float] = {}
-        total = profile.total_bytes or 1.0
-        for position, stack in enumerate(profile.stacks):
-            size = profile.bytes[position]
-            if size <= 0:
-                continue
-            path = tuple([numbers[index] for index in reversed(stack)]) or (self._frames.number(_NO_STACK),)
-            number = self._paths.get(path)
-            if number is None:
-                number = self._paths[path] = len(self._largest)
-                self._largest.append(0.0)
-                self._examples.append(tuple(profile.frames[index] for index in stack) or (_NO_STACK,))
-            held[number] = held.get(number, 0.0) + size
-        for number, size in held.items():
-            self._largest[number] = max(self._largest[number], size / total)
+        for path, size in zip(paths, sizes, strict=True):
+            if size > 0:
+                held[path] = held.get(path, 0.0) + size
+        total = math.fsum(held.values()) or 1.0
+        for path, size in held.items():
+            self._largest[path] = max(self._largest[path], size / total)
         return Held(array("L", held), array("d", held.values()))
 
     def matching(self, covers: Callable[[Sequence[Frame]], bool]) -> set[int]:

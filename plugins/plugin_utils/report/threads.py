@@ -4,11 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..model.profile import Profile, Resolver, from_dump
-from ..readers.heap_v2 import CountColumns, Dump
+from ..base import libraries
+from ..model.samples import BYTES, Samples
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = libraries.optional("numpy")
 
 # More threads than that are no view; the others are told together.
 _MOST = 12
@@ -16,44 +21,28 @@ _NAMELESS = "thread {uid}"
 
 
 @dataclass(frozen=True)
-class ThreadProfile:
-    """What threads of one name hold; ``count`` is their number."""
+class ThreadGroup:
+    """What threads of one name hold, in bytes by stack of the samples; ``count`` is their number."""
 
     name: str
     count: int
-    profile: Profile
+    bytes: list[float]
 
 
-def by_thread(dump: Dump, resolve: Resolver) -> list[ThreadProfile]:
-    """The threads of a dump by name, those that hold most first. A thread that has ended is still counted."""
-    names = {thread.uid: thread.name or _NAMELESS.format(uid=thread.uid) for thread in dump.threads}
-    sampled: dict[str, int] = {}
-    uids: dict[str, set[int]] = {}
-    for uid, size in zip(dump.thread_uid, dump.thread_counts.bytes, strict=True):
-        name = names.get(uid, _NAMELESS.format(uid=uid))
-        sampled[name] = sampled.get(name, 0) + size
-        uids.setdefault(name, set()).add(uid)
-    ranked = sorted((name for name in sampled if sampled[name]), key=lambda name: (-sampled[name], name))
-    groups = [(name, uids[name]) for name in ranked[:_MOST]]
-    if others := ranked[_MOST:]:
-        groups.append((f"{len(others)} other names", set().union(*(uids[name] for name in others))))
-    frames = resolve(dump) if groups else []
-    found = [ThreadProfile(name, len(of), from_dump(_only(dump, of), lambda _dump: frames)) for name, of in groups]
-    return sorted(found, key=lambda thread: -thread.profile.total_bytes)
+def by_name(samples: Samples) -> list[ThreadGroup]:
+    """The threads by name, those that hold most first. A thread that has ended is still counted."""
+    groups: dict[str, list[int]] = {}
+    for uid in samples.thread_uids():
+        groups.setdefault(samples.thread_names.get(uid) or _NAMELESS.format(uid=uid), []).append(uid)
+    found = [_group(samples, name, uids) for name, uids in groups.items()]
+    found = sorted((group for group in found if any(group.bytes)), key=lambda group: (-sum(group.bytes), group.name))
+    if others := found[_MOST:]:
+        uids = [uid for group in others for uid in groups[group.name]]
+        found[_MOST:] = [_group(samples, f"{len(others)} other names", uids)]
+    return sorted(found, key=lambda group: -sum(group.bytes))
 
 
-def _only(dump: Dump, uids: set[int]) -> Dump:
-    """The dump with what these threads hold in place of what all hold."""
-    counts = CountColumns()
-    for column in (counts.objects, counts.bytes, counts.accum_objects, counts.accum_bytes):
-        column.frombytes(bytes(8 * len(dump.stack_ends)))
-    for record, stack in _records(dump, uids):
-        counts.objects[stack] += dump.thread_counts.objects[record]
-        counts.bytes[stack] += dump.thread_counts.bytes[record]
-    return replace(dump, counts=counts)
-
-
-def _records(dump: Dump, uids: set[int]) -> Iterator[tuple[int, int]]:
-    for record, uid in enumerate(dump.thread_uid):
-        if uid in uids:
-            yield record, dump.thread_stack[record]
+def _group(samples: Samples, name: str, uids: list[int]) -> ThreadGroup:
+    chosen = np.isin(samples.thread_uid, uids)
+    held = np.bincount(samples.thread_stack[chosen], samples.thread_values[BYTES][chosen], len(samples))
+    return ThreadGroup(name, len(uids), held.tolist())

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ..leaks.trend import evenly_spread
-from ..model.profile import Frame
+from ..model.frame import Frame
+from ..model.series import evenly_spread
 from .perf_map import PerfMap, PerfMapError, read
 from .symbolizer import JitNames
 
@@ -31,12 +31,18 @@ class JitMaps:
         self._read: dict[Path, PerfMap | None] = {}
         self._warn = warn
 
-    def at(self, time: float) -> JitNames:
-        """What names the code of a dump that was written at this time, by address."""
-        nearest = [path for _distance, path in sorted((abs(when - time), path) for when, path in self._maps)]
+    def nearest(self, time: float) -> int:
+        """The number of the map that is nearest to this time, 0 where there is none."""
+        distances = [abs(when - time) for when, _path in self._maps]
+        return distances.index(min(distances)) if distances else 0
+
+    def names(self, number: int) -> JitNames:
+        """What names code by address, as the map with this number has it, and then the others, the nearest first."""
+        moment = self._maps[number][0] if self._maps else 0.0
+        order = [path for _distance, path in sorted((abs(when - moment), path) for when, path in self._maps)]
 
         def name(address: int, executable: bool = True) -> tuple[Frame, ...]:
-            for path in nearest:
+            for path in order:
                 known = self._map(path)
                 frames = known.frames(address, executable) if known is not None else ()
                 if frames:
@@ -44,6 +50,10 @@ class JitMaps:
             return ()
 
         return name
+
+    def at(self, time: float) -> JitNames:
+        """What names the code of a dump that was written at this time, by address."""
+        return self.names(self.nearest(time))
 
     def _map(self, path: Path) -> PerfMap | None:
         if path not in self._read:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ...module_utils.formats.perf_map_line import INLINED
 from ..base.errors import ControllerError
-from ..model.profile import Frame
+from ..model.frame import Frame
 from .runtime_frames import frame_of
 
 #: bytes of a map that are read, and pieces of code that it may hold; a code cache has some 100,000 at the most

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from ..base.printable import printable
-from ..model.profile import Frame, Kind
+from ..model.frame import Frame, Kind
 
 _LONGEST = 1000
 _JAVA = re.compile(r"(?:[^\s()]+ )?([^\s()]+\.[^\s().]+)\(([^()]*)\)\Z")

@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Addresses of a dump to frames, by the build-ids of the images that were mapped.
+"""Places in images to frames, by build-id. What no symbol covers is named by module and offset.
 
-An address belongs to the mapping it lies in and to nothing else; what no symbol covers is named by module and offset.
 Functions with debug information (source lines, inlined calls) are looked up in a symcache, the file format of the
 library ``symbolic``, which is made once per image; the others in the image's own symbol tables.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ...module_utils.formats import maps
 from ..base import libraries
 from ..base.printable import printable
-from ..model.profile import Frame, Kind, Resolver
-from ..readers import heap_v2
+from ..model.frame import Frame, Kind
+from ..model.location import JIT, Location
 from . import symcache
 from .debuginfo import DebugFiles
 from .demangle import readable
@@ -33,7 +30,7 @@ JitNames = Callable[[int, bool], tuple[Frame, ...]]
 
 
 class Symbolizer:
-    """Names addresses. Holds what it has read, so that one object serves all dumps of a report.
+    """Names places. Holds what it has read, so that one object serves all dumps of a report.
 
     ``find_image`` gives the path of the image with a build-id, or None; ``symcaches`` is the directory for symcaches.
     ``debug_files`` finds the debug information of stripped images, by default on this machine and with debuginfod.
@@ -49,40 +46,27 @@ class Symbolizer:
         self.warnings: list[str] = []
         self._debug_files = debug_files or DebugFiles(symcaches / "debug", self.warnings.append)
 
-    def resolver(self, build_ids: Mapping[str, str], jit: JitNames | None = None) -> Resolver:
-        """The resolver for dumps whose mapped paths had these build-ids (path -> build-id, hexadecimal).
+    def frames(self, locations: Iterable[Location], jit: JitNames | None = None) -> list[tuple[Frame, ...]]:
+        """For each location its frames, the innermost (inlined) first.
 
         ``jit`` names code in executable memory of no file, and what an interpreter's frame stands for (the address of
         a method, which is data), by its address in the process.
         """
+        return [self._frames(location, jit) for location in locations]
 
-        def resolve(dump: heap_v2.Dump) -> Sequence[Sequence[Frame]]:
-            space = _AddressSpace(dump.mappings)
-            return [self._frames(address, space, build_ids, jit) for address in dump.addresses]
-
-        return resolve
-
-    def _frames(
-        self, address: int, space: _AddressSpace, build_ids: Mapping[str, str], jit: JitNames | None
-    ) -> tuple[Frame, ...]:
-        # All addresses of a heap profile are return addresses: the call is the instruction before.
-        address = max(address - 1, 0)
-        mapping = space.find(address)
-        if mapping is None:
-            return _UNMAPPED
-        in_file = not maps.is_file_less(mapping.path)
-        if not in_file or not mapping.executable:
-            named = jit(address, mapping.executable) if jit is not None else ()
-            if named or not in_file:
-                return named or (_JIT if mapping.executable else _UNMAPPED)
-        build_id = build_ids.get(mapping.path + (" (deleted)" if mapping.deleted else ""), "")
-        module = self._modules.get((mapping.path, build_id))
+    def _frames(self, location: Location, jit: JitNames | None) -> tuple[Frame, ...]:
+        if not location.in_file:
+            is_code = location.path == JIT
+            found = jit(location.offset, is_code) if jit is not None else ()
+            return found or (_JIT if is_code else _UNMAPPED)
+        build = (location.path, location.build_id)
+        module = self._modules.get(build)
         if module is None:
-            module = self._modules[mapping.path, build_id] = self._open(mapping.path, build_id)
-        return module.frames(address - mapping.start + mapping.offset, address - space.bases[mapping.path])
+            module = self._modules[build] = self._open(*build)
+        return module.frames(location.offset)
 
     def _open(self, path: str, build_id: str) -> _Module:
-        name = printable(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        name = printable(path)
         name = name if name.startswith("[") else PurePosixPath(name).name
         if not build_id:
             return _Module(name)
@@ -112,24 +96,6 @@ class Symbolizer:
         return symcache.open_or_make(build_id, image, self._symcaches)
 
 
-class _AddressSpace:
-    """The mappings of one dump, and for each mapped file the address at which its first byte would lie."""
-
-    def __init__(self, mappings: Sequence[heap_v2.Mapping]) -> None:
-        self._mappings = sorted(mappings, key=lambda mapping: mapping.start)
-        self._starts = [mapping.start for mapping in self._mappings]
-        self.bases: dict[str, int] = {}
-        for mapping in self._mappings:
-            # The kernel maps a library in one piece, lowest segment first.
-            self.bases.setdefault(mapping.path, mapping.start - mapping.offset)
-
-    def find(self, address: int) -> heap_v2.Mapping | None:
-        position = bisect_right(self._starts, address) - 1
-        if position >= 0 and address < self._mappings[position].end:
-            return self._mappings[position]
-        return None
-
-
 class _Module:
     """One image, or the name of one that is not there, with the frames found in it so far."""
 
@@ -140,17 +106,17 @@ class _Module:
         self._symbols = symbols
         self._known: dict[int, tuple[Frame, ...]] = {}
 
-    def frames(self, file_offset: int, distance: int) -> tuple[Frame, ...]:
-        """Frames at an offset in the file; ``distance`` from the start of the mapped file, for want of better."""
+    def frames(self, file_offset: int) -> tuple[Frame, ...]:
+        """Frames at an offset in the file."""
         frames = self._known.get(file_offset)
         if frames is None:
-            frames = self._known[file_offset] = self._look_up(file_offset, distance)
+            frames = self._known[file_offset] = self._look_up(file_offset)
         return frames
 
-    def _look_up(self, file_offset: int, distance: int) -> tuple[Frame, ...]:
+    def _look_up(self, file_offset: int) -> tuple[Frame, ...]:
         address = self._elf.virtual_address(file_offset) if self._elf is not None else None
         if self._elf is None or address is None:
-            return (Frame("", self.name, Kind.NATIVE, distance),)
+            return (Frame("", self.name, Kind.NATIVE, file_offset),)
         frames: list[Frame] = []
         if self.symcache is not None and address >= self._elf.load_address:
             try:

@@ -7,7 +7,7 @@ an image with the same build-id on both sides, else by the image's name without 
 hosts and versions can be compared.
 
 A difference counts only where it is larger than sampling explains. Both sides are estimates, with the variance R * L
-(see profile.sampling_error); and as sampled allocations come one by one, a difference must also exceed what one of
+(see Sampling.scatter); and as sampled allocations come one by one, a difference must also exceed what one of
 them stands for, R bytes (the correction for continuity).
 """
 
@@ -21,8 +21,9 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import Any
 
-from ..model.profile import CONFIDENCE, Frame, Kind
+from ..model.frame import Frame, Kind
 from ..model.samples import Samples
+from ..model.sampling import CONFIDENCE, common_measure
 from .table import NO_STACK, Measure
 
 _LIBRARY_VERSION = re.compile(r"(?:-\d[\d.]*)?\.so(?:\.\d+)*\Z")
@@ -84,7 +85,8 @@ class Comparison:
 
 
 def compare(before: Side, after: Side, measure: Measure = Measure.INUSE_SPACE, by: By = By.STACKS) -> Comparison:
-    """What has changed from ``before`` to ``after``."""
+    """What has changed from ``before`` to ``after``. Raises MeasureError where they measure different things."""
+    common_measure((before.samples.measure, after.samples.measure))
     same_builds = _builds(before.samples) & _builds(after.samples)
     sums: dict[tuple[str, ...], list[float]] = {}
     for position, side in enumerate((before, after)):
@@ -100,10 +102,11 @@ def compare(before: Side, after: Side, measure: Measure = Measure.INUSE_SPACE, b
 def warnings(before: Side, after: Side, measure: Measure) -> list[str]:
     """Why the two should not be compared, or only with care. Empty where nothing speaks against it."""
     found = []
-    if before.samples.interval != after.samples.interval:
+    intervals = [side.samples.sampling.interval for side in (before, after)]
+    if intervals[0] != intervals[1]:
         found.append(
-            f"the sample intervals differ ({before.samples.interval} and {after.samples.interval} bytes): the estimates"
-            " can be compared, but small allocations are seen less well on the side with the larger one"
+            f"the sample intervals differ ({intervals[0]} and {intervals[1]} bytes): the estimates can be compared, but"
+            " small allocations are seen less well on the side with the larger one"
         )
     names = [PurePosixPath(side.executable[0]).name for side in (before, after)]
     if all(names) and names[0] != names[1]:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..base import libraries
 from ..base.byte_size import as_text
-from ..model.profile import CONFIDENCE, Frame, Kind
-from ..model.samples import ACCUM_BYTES, ACCUM_OBJECTS, BYTES, OBJECTS, Location, Samples
+from ..model.frame import Frame, Kind
+from ..model.location import Location
+from ..model.samples import ACCUM_BYTES, ACCUM_OBJECTS, BYTES, OBJECTS, Samples
+from ..model.sampling import CONFIDENCE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,7 +94,7 @@ class Table:
     def __init__(self, samples: Samples, granularity: Granularity, measure: Measure) -> None:
         self.measure = measure
         self.granularity = granularity
-        self.interval = samples.interval
+        self.interval = samples.sampling.interval
         self.samples = samples
         self.values: Numbers = samples.values[measure.row]
         self.variance: Numbers = samples.variance[measure.row]

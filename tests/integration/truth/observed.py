@@ -13,7 +13,7 @@ from typing import Any
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located, named
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.symbolizer import Symbolizer
 from ansible_collections.offheap.profiler.tests.agent.service import Service
@@ -102,17 +102,17 @@ def _facts(content: bytes, number: int, images: list[dict[str, Any]]) -> dict[st
 def true_rate(archive: Archive, dumps: list[bytes], culprit: str) -> float:
     """Bytes per day that a culprit leaks, from dumps in which every allocation is recorded."""
     symbolizer = Symbolizer(archive.image, archive.symcaches)
-    build_ids = {image.path: image.build_id for image in archive.captures()[-1].images}
-    live = []
+    build_ids = archive.captures()[-1].facts.build_ids
+    live: list[float] = []
     for content in (dumps[0], dumps[-1]):
         dump = heap_v2.parse(content, "dump")
-        assert dump.sample_interval == 1, "all are recorded"
-        read = profile.from_dump(dump, symbolizer.resolver(build_ids))
+        assert dump.sampling.interval == 1, "all are recorded"
+        read = named(located(dump, build_ids), symbolizer.frames)
         live.append(
             sum(
                 size
-                for stack, size in zip(read.stacks, read.bytes, strict=True)
-                if any(culprit in read.frames[frame].label for frame in stack)
+                for frames, size in zip(read.each_stack_of_frames(), read.values[BYTES].tolist(), strict=True)
+                if any(culprit in frame.label for frame in frames)
             )
         )
     return (live[1] - live[0]) / (STEP_SECONDS * (len(dumps) - 1)) * DAY

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import samples
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame, Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Location
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 
 BUILD_ID = "00112233445566778899aabbccddeeff00112233"
@@ -45,8 +46,8 @@ _FRAMES = {
 def samples_of(data: bytes = DUMP) -> samples.Samples:
     """The samples of a dump over the programs above."""
 
-    def resolve(dump: heap_v2.Dump) -> Sequence[Sequence[Frame]]:
-        return [_FRAMES[address] for address in dump.addresses]
+    def resolve(locations: Sequence[Location]) -> Sequence[Sequence[Frame]]:
+        return [_FRAMES[location.address] for location in locations]
 
     build_ids = {"/srv/app": BUILD_ID, "/usr/lib/libz.so.1": BUILD_ID[::-1]}
-    return samples.from_dump(heap_v2.parse(data, "x.heap"), resolve, build_ids)
+    return samples.named(samples.located(heap_v2.parse(data, "x.heap"), build_ids), resolve)

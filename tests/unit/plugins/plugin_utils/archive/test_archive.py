@@ -358,7 +358,7 @@ def test_a_writer_killed_at_any_moment(tmp_path: Path) -> None:
             for capture in new:
                 content = zstandard.decompress(capture.dump.read_bytes())
                 assert hashlib.sha256(content).hexdigest() == capture.facts.dump.sha256
-                assert len(parquet.read_values(sample_cache.of(Archive.open(root), capture))[0]) == 1
+                assert len(parquet.read_moment(sample_cache.of(Archive.open(root), capture), capture.time).stacks) == 1
         parent.stdin.close()
     assert len(confirmed) >= 25, "there was something to lose"
     with Archive.open(root).incoming():

@@ -15,6 +15,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import ar
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.remote import Remote
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import durable
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
@@ -52,7 +53,7 @@ def test_it_is_read(root: Path) -> None:
 def test_it_is_reported_on(root: Path) -> None:
     archive = Archive.open(root)
     warnings: list[str] = []
-    (report,) = reports(archive, archive.symcaches, Limits(), warnings.append)
+    (report,) = reports(archive, Scope(), Limits(), warnings.append, check_mode=False)
     assert (report.host, report.verdict.answer) == ("app1", Answer.LEAK)
     assert not [warning for warning in warnings if "left out" in warning]
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
-from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import Place, SamplesError
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import SamplesError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Location
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, Located, located
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme, unbias
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.tests.unit.strategies import heap_dumps, leaky_archives
 from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
@@ -34,7 +36,7 @@ def _facts(**more: Any) -> CaptureFacts:
 _BUILD_ID = _facts().build_ids[str(leaky_archives.libz())]
 
 
-def _dump(base: int = LIB) -> heap_v2.Dump:
+def _profile(base: int = LIB, facts: CaptureFacts | None = None) -> Located:
     stacks = [
         DescribedStack([base + 0x1001, JIT + 65], (3, 12288, 5, 20480), [(0, (1, 4096, 0, 0)), (7, (2, 8192, 0, 0))]),
         DescribedStack([base + 0x2001], (1, 1 << 20, 0, 0), []),
@@ -44,7 +46,8 @@ def _dump(base: int = LIB) -> heap_v2.Dump:
         DescribedMapping(JIT, 1 << 16, "rwxp", 0, "", False),
         DescribedMapping(base, 1 << 20, "r-xp", 0x1000, str(leaky_archives.libz()), False),
     ]
-    return heap_v2.parse(DescribedDump(INTERVAL, stacks=stacks, mappings=mappings).text(), "dump")
+    records = heap_v2.parse(DescribedDump(INTERVAL, stacks=stacks, mappings=mappings).text(), "dump")
+    return located(records, (facts or _facts()).build_ids)
 
 
 def test_duckdb_reads_an_archive_in_place(tmp_path: Path) -> None:
@@ -65,13 +68,13 @@ def test_duckdb_reads_an_archive_in_place(tmp_path: Path) -> None:
     assert [row[4] for row in rows[:4]] == [leaky_archives.START + 300 * number for number in range(4)]
     for capture, row in zip(archive.captures(), rows, strict=True):
         dump = heap_v2.parse(leaky_archives.dump_of(capture), "dump")
-        assert row[5] == pytest.approx(profile.from_dump(dump, lambda dump: [()] * len(dump.addresses)).total_bytes)
+        assert row[5] == pytest.approx(located(dump, {}).values[BYTES].sum())
     assert module == str(leaky_archives.libz())
     assert build_id == _BUILD_ID
 
 
 def test_every_column(tmp_path: Path) -> None:
-    parquet.write(tmp_path / "s.parquet", _dump(), _facts(label="2.1"), 3)
+    parquet.write(tmp_path / "s.parquet", _profile(), _facts(label="2.1"), 3)
     with duckdb.connect() as connection:
         found = connection.sql(f"SELECT * FROM '{tmp_path / 's.parquet'}'")
         rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
@@ -81,9 +84,9 @@ def test_every_column(tmp_path: Path) -> None:
         {"module": str(leaky_archives.libz()), "build_id": _BUILD_ID, "offset": 0x2000},
         {"module": "[jit]", "build_id": "", "offset": JIT + 64},
     ]
-    assert (first["objects"], first["bytes"]) == profile.unbias(3, 12288, INTERVAL)
-    assert (first["accum_objects"], first["accum_bytes"]) == profile.unbias(5, 20480, INTERVAL)
-    objects, size = profile.unbias(2, 8192, INTERVAL)
+    assert (first["objects"], first["bytes"]) == unbias(3, 12288, INTERVAL)
+    assert (first["accum_objects"], first["accum_bytes"]) == unbias(5, 20480, INTERVAL)
+    objects, size = unbias(2, 8192, INTERVAL)
     assert first["threads"][1] == {"thread": 7, "name": None, "objects": objects, "bytes": size}
     assert (rows[2]["frames"], rows[2]["threads"]) == ([], [])
     assert len({row["stack"] for row in rows}) == 3
@@ -92,30 +95,33 @@ def test_every_column(tmp_path: Path) -> None:
 def test_a_stack_has_its_number_wherever_it_was_loaded(tmp_path: Path) -> None:
     numbers = []
     for base in (LIB, 0x7F5550000000):
-        parquet.write(tmp_path / "s.parquet", _dump(base), _facts(), 3)
-        stack, objects, size = parquet.read_values(tmp_path / "s.parquet")
-        numbers.append(stack.tolist())
-        assert (len(objects), size[1]) == (3, profile.unbias(1, 1 << 20, INTERVAL)[1])
+        parquet.write(tmp_path / "s.parquet", _profile(base), _facts(), 3)
+        moment = parquet.read_moment(tmp_path / "s.parquet", 5.0)
+        numbers.append(moment.stacks.tolist())
+        assert (len(moment.objects), moment.bytes[1]) == (3, unbias(1, 1 << 20, INTERVAL)[1])
+        assert moment[:3] == (5.0, Measure.LIVE, Sampling(Scheme.POISSON, INTERVAL))
     assert numbers[0] == numbers[1]
-    parquet.write(tmp_path / "s.parquet", _dump(), _facts(images=()), 3)
-    other = parquet.read_values(tmp_path / "s.parquet")[0].tolist()
+    nameless = _facts(images=())
+    parquet.write(tmp_path / "s.parquet", _profile(facts=nameless), nameless, 3)
+    other = parquet.read_moment(tmp_path / "s.parquet", 5.0).stacks.tolist()
     assert set(other) & set(numbers[0]) == {numbers[0][2]}, "what has no build-id is known by its path"
 
 
 def test_reading_stacks(tmp_path: Path) -> None:
-    parquet.write(tmp_path / "s.parquet", _dump(), _facts(), 3)
-    stack, places, frames, bounds = parquet.read_stacks(tmp_path / "s.parquet")
+    parquet.write(tmp_path / "s.parquet", _profile(), _facts(), 3)
+    found = parquet.read_stacks(tmp_path / "s.parquet")
     build_id, libz = _BUILD_ID, str(leaky_archives.libz())
-    read = [[places[at] for at in frames[a:b]] for a, b in pairwise(bounds)]
-    assert read == [[Place(libz, build_id, 0x2000), Place("[jit]", "", JIT + 64)], [Place(libz, build_id, 0x3000)], []]
-    assert len(stack) == 3
-    assert parquet.read_interval(tmp_path / "s.parquet") == INTERVAL
+    locations = list(found.locations)
+    read = [[locations[at] for at in found.places[a:b]] for a, b in pairwise(found.bounds)]
+    in_code = Location("[jit]", "", JIT + 64, JIT + 64)
+    assert read == [[Location(libz, build_id, 0x2000, 0x2000), in_code], [Location(libz, build_id, 0x3000, 0x3000)], []]
+    assert len(found.numbers) == 3
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "s.parquet").write_bytes(b"PAR1")
     with pytest.raises(SamplesError, match=r"s\.parquet: "):
-        parquet.read_values(tmp_path / "s.parquet")
+        parquet.read_moment(tmp_path / "s.parquet", 0.0)
     with pytest.raises(SamplesError, match=r"absent"):
         parquet.read_stacks(tmp_path / "absent")
 
@@ -123,13 +129,20 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 @given(st.data())
 def test_any_dump_can_be_stored(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     described = data.draw(heap_dumps.dumps())
-    dump = heap_v2.parse(described.text(), "dump")
+    profile = located(heap_v2.parse(described.text(), "dump"), {})
     path = tmp_path_factory.getbasetemp() / "any.parquet"
-    parquet.write(path, dump, _facts(), 3)
-    stack, places, frames, bounds = parquet.read_stacks(path)
-    assert len(stack) == len(dump.stack_ends)
-    assert bounds[-1] == len(dump.stack_addresses) == len(frames)
-    assert not len(frames) or frames.max() < len(places)
-    _stack, _objects, size = parquet.read_values(path)
-    counts = zip(dump.counts.objects, dump.counts.bytes, strict=True)
-    assert size.tolist() == [profile.unbias(*pair, dump.sample_interval)[1] for pair in counts]
+    parquet.write(path, profile, _facts(), 3)
+    found = parquet.read(path)
+    assert (found.measure, found.bounds.tolist()) == (profile.measure, profile.bounds.tolist())
+    assert found.values.tolist() == profile.values.tolist()
+    before, after = list(profile.locations), list(found.locations)
+    assert [before[at][:2] for at in profile.stacks] == [after[at][:2] for at in found.stacks]
+    assert [before[at].offset % (1 << 63) for at in profile.stacks] == [after[at].offset for at in found.stacks]
+    assert found.thread_stack.tolist() == profile.thread_stack.tolist()
+    assert found.thread_uid.tolist() == profile.thread_uid.tolist()
+    assert found.thread_values[BYTES].tolist() == profile.thread_values[BYTES].tolist()
+
+
+def test_names_without_addresses_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SamplesError, match="names without addresses cannot be kept"):
+        parquet.write(tmp_path / "s.parquet", replace(_profile(), names=[()]), _facts(), 3)

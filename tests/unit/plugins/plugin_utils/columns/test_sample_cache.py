@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError, Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import NAME, SamplesError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 _CAPTURE = ["capture.json", "dump.heap.zst"]
@@ -40,7 +42,7 @@ def test_the_first_reader_makes_them_and_the_second_finds_them(archive: Archive,
     path = sample_cache.of(archive, capture)
     assert path == capture.path / NAME
     assert _files(capture) == [*_CAPTURE, NAME]
-    assert len(parquet.read_values(path)[0]) == 2
+    assert len(parquet.read_moment(path, 0.0).stacks) == 2
     made = path.stat()
     assert sample_cache.of(archive, capture) == path
     assert path.stat() == made
@@ -62,21 +64,21 @@ def test_what_cannot_be_read_is_made_anew(
     made = sample_cache.of(archive, capture, tmp_path)
     assert made.parent == tmp_path
     assert path.read_bytes() == found, "where nothing is to be kept, nothing is replaced"
-    assert len(parquet.read_values(sample_cache.of(archive, capture))[0]) == 2
+    assert len(parquet.read_moment(sample_cache.of(archive, capture), 0.0).stacks) == 2
     assert path.read_bytes() != found
     assert list((archive.root / ".incoming").iterdir()) == []
 
 
 def test_where_nothing_is_to_be_kept(archive: Archive, capture: Capture, tmp_path: Path) -> None:
-    passing = tmp_path / "passing"
-    passing.mkdir()
-    assert sample_cache.of(archive, capture, passing).parent == passing
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    assert sample_cache.of(archive, capture, aside).parent == aside
     assert _files(capture) == _CAPTURE
     warnings: list[str] = []
-    passed = ranking.rank(archive, warnings.append, kept=False)
+    found = ranking.rank(archive, warnings.append, Scope(), check_mode=True)
     assert [_files(one) for one in archive.captures()] == 6 * [_CAPTURE]
     assert not (archive.root / "symcaches").exists()
-    assert passed == ranking.rank(archive, warnings.append, kept=True)
+    assert found == ranking.rank(archive, warnings.append, Scope())
     assert [_files(one) for one in archive.captures()] == 6 * [[*_CAPTURE, NAME]]
     assert warnings == []
 
@@ -84,7 +86,7 @@ def test_where_nothing_is_to_be_kept(archive: Archive, capture: Capture, tmp_pat
 def _make_all(root: Path) -> None:
     archive = Archive.open(root)
     for capture in archive.captures():
-        assert len(parquet.read_values(sample_cache.of(archive, capture))[0]) == 2
+        assert len(parquet.read_moment(sample_cache.of(archive, capture), 0.0).stacks) == 2
 
 
 def test_many_at_once(archive: Archive) -> None:
@@ -132,7 +134,7 @@ def test_dumps_without_samples(
     place = leaky_archives.add(archive, tmp_path / "scratch", cut, host="app3", sequence=0, time=leaky_archives.START)
     with pytest.raises(SamplesError, match=rf"{place} has no samples: .*the dump is cut off here"):
         sample_cache.of(archive, archive.captures(host="app3")[0])
-    monkeypatch.setattr(sample_cache, "_LARGEST", 100)
+    monkeypatch.setattr(limits, "LARGEST_DUMP", 100)
     with pytest.raises(SamplesError, match=r"has no samples: .* is larger than 100"):
         sample_cache.of(archive, capture)
     assert _files(capture) == _CAPTURE
@@ -148,7 +150,7 @@ def test_an_archive_that_cannot_be_written_to(
     with monkeypatch.context() as patched:
         patched.setattr(sample_cache, "sync", refused)
         with pytest.raises(ArchiveError, match=r"cannot keep .*denied; in check mode nothing is kept"):
-            ranking.rank(archive, pytest.fail, kept=True)
+            ranking.rank(archive, pytest.fail, Scope())
     shutil.rmtree(archive.root / ".incoming")
     (archive.root / ".incoming").touch()
     with pytest.raises(ArchiveError, match="cannot write to the archive"):

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import flamegraph
-from ansible_collections.offheap.profiler.plugins.plugin_utils.export.flamegraph import Page
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Suspect, stack_key
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.export.flamegraph import Mark, Page
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, OBJECTS, Samples
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile, profiles
 
 MIB = 1 << 20
@@ -61,10 +62,11 @@ def _page(**more: Any) -> Page:
     return Page("frontend.service", "app1", "leak", "Leak of 1 MiB/day ± 1 KiB", "one code path grows", **more)
 
 
-def _suspect(found: Profile, stack: tuple[str, ...]) -> Suspect:
-    indices = next(indices for indices in found.stacks if found.labels(indices) == list(stack))
-    frames = tuple(found.frames[index] for index in indices)
-    return Suspect(frames, stack_key(frames), True, 1, 64.0 * MIB, 6.0 * MIB, 10.0 * MIB)
+def _mark(*stack: str, rate: str = "64.0 MiB/day ± 6.0 MiB", path: str = "inflate ← [jit]") -> Mark:
+    def covers(frames: Sequence[Frame]) -> bool:
+        return [frame.label for frame in frames] == list(stack)
+
+    return Mark(rate, path, covers)
 
 
 def _data(html: str) -> Any:
@@ -104,15 +106,21 @@ def test_what_came_since_the_older_profile_is_a_view_of_its_own() -> None:
     assert "Came since" not in flamegraph.render(_page(baseline="09:00"), now)
 
 
-def test_suspects_are_marked_and_lead_to_their_frame() -> None:
+def test_marks_are_suspects_and_lead_to_their_frame() -> None:
     found = profile({INFLATE: 10.0 * MIB, ("other", "[jit]"): 30.0 * MIB})
-    html = flamegraph.render(_page(suspects=[_suspect(found, INFLATE)]), found)
+    html = flamegraph.render(_page(marks=[_mark(*INFLATE)]), found)
     assert _columns(html, "suspect")[("all", "[jit]")] == 10 * MIB
     assert _columns(html, "suspect")[("all", "[jit]", "other")] == 0
     (node,) = [value for name, value in _Reader(html).attributes if name == "data-node"]
     assert list(_columns(html, "live"))[int(node or 0)] == ("all", *reversed(INFLATE))
     assert "64.0 MiB/day ± 6.0 MiB" in html
-    assert "inflate ← Java_java_util_zip_Inflater_inflateBytesBytes ← [jit]" in html
+    assert "inflate ← [jit]" in html
+
+
+def test_another_row_is_drawn_where_it_is_asked_for() -> None:
+    found = profile({("a", "main"): 40960.0, ("b", "main"): 4096.0}, size=1024)
+    live = _columns(flamegraph.render(_page(), found, row=OBJECTS), "live")
+    assert (live[("all", "main", "a")], live[("all", "main", "b")]) == (40, 4)
 
 
 def test_of_a_huge_tree_the_widest_frames_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,11 +150,12 @@ def test_the_page_needs_nothing_from_elsewhere_and_allows_nothing() -> None:
 
 def test_hostile_names_stay_text() -> None:
     found = profile({(HOSTILE, "main"): 10.0})
-    page = Page(
-        HOSTILE, HOSTILE, "leak", HOSTILE, HOSTILE, [(HOSTILE, HOSTILE)], [_suspect(found, (HOSTILE, "main"))], HOSTILE
-    )
+    mark = _mark(HOSTILE, "main", rate=HOSTILE, path=HOSTILE)
+    page = Page(HOSTILE, HOSTILE, "leak", HOSTILE, HOSTILE, [(HOSTILE, HOSTILE)], [mark], HOSTILE)
     reader = _Reader(flamegraph.render(page, found, found))
-    plain = _Reader(flamegraph.render(_page(baseline="x", facts=[("a", "b")], suspects=page.suspects), found, found))
+    plain = _Reader(
+        flamegraph.render(_page(baseline="x", facts=[("a", "b")], marks=[_mark(HOSTILE, "main")]), found, found)
+    )
     assert reader.elements == plain.elements
     assert len(reader.scripts) == 2
     assert reader.text.count(HOSTILE) >= 8
@@ -155,11 +164,11 @@ def test_hostile_names_stay_text() -> None:
 
 @settings(deadline=None)
 @given(profiles(), profiles())
-def test_any_profile_makes_a_page(now: Profile, older: Profile) -> None:
+def test_any_profile_makes_a_page(now: Samples, older: Samples) -> None:
     html = flamegraph.render(_page(baseline="x"), now, older)
     reader = _Reader(html)
     assert len(reader.scripts) == 2
-    assert abs(_columns(html, "live")[("all",)] - now.total_bytes) <= 1
+    assert abs(_columns(html, "live")[("all",)] - now.total(BYTES)) <= 1
 
 
 def test_the_same_profiles_make_the_same_page() -> None:
@@ -173,7 +182,7 @@ def test_a_browser_draws_it_without_a_complaint(tmp_path: Path) -> None:
         pytest.skip("no chromium on this machine (Debian's package chromium)")
     found = profile({INFLATE: 10.0 * MIB, (HOSTILE, "main"): 30.0 * MIB})
     page = tmp_path / "page.html"
-    page.write_text(flamegraph.render(_page(suspects=[_suspect(found, INFLATE)]), found))
+    page.write_text(flamegraph.render(_page(marks=[_mark(*INFLATE)]), found))
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
     command = [
         chromium,

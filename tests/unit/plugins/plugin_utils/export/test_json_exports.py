@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import document, firefox, speedscope
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES
 from ansible_collections.offheap.profiler.tests.unit.strategies.samples import BUILD_ID, DUMP, samples_of
 

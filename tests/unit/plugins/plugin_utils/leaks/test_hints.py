@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.hints import HintError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame, Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind
 
 
 def _path(*names: str) -> list[Frame]:

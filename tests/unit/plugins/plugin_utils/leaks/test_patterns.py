@@ -11,12 +11,15 @@ from collections.abc import Callable
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.patterns import Pattern, pattern_of
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Point, judge
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import Samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Sampling, Scheme
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 from ansible_collections.offheap.profiler.tests.unit.strategies.simulated_heaps import sampled
 
 MIB, INTERVAL, HOUR, SEEDS = 1 << 20, 1 << 19, 3600.0, 40
+SAMPLING = Sampling(Scheme.POISSON, INTERVAL)
 
 SHAPES: dict[str, tuple[Callable[[float], float], float, Pattern]] = {
     "a start": (lambda time: 200 * MIB * min(1, time * 12 / HOUR), math.inf, Pattern.START_UP),
@@ -41,12 +44,12 @@ def test_the_patterns_are_told_apart(shape: str) -> None:
     for seed in range(SEEDS):
         generator = random.Random(seed)
         measured = sampled(live, times, interval=INTERVAL, size=4096, lifetime=lifetime, generator=generator)
-        right += pattern_of(times, measured.bytes, INTERVAL) is expected
+        right += pattern_of(times, measured.bytes, SAMPLING) is expected
     assert right >= 0.95 * SEEDS
 
 
 def test_a_verdict_says_what_else_changes() -> None:
-    def at(time: float) -> Profile:
+    def at(time: float) -> Samples:
         part = time / HOUR
         return profile(
             {
@@ -57,7 +60,7 @@ def test_a_verdict_says_what_else_changes() -> None:
             }
         )
 
-    verdict = judge({"7-aa": [Point(HOUR * step / 40, at(HOUR * step / 40)) for step in range(41)]})
+    verdict = judge("7-aa", series.of_samples((HOUR * step / 40, at(HOUR * step / 40)) for step in range(41)))
     assert [suspect.key[0] for suspect in verdict.suspects] == ["inflate"]
     assert [(change.path[0].label, change.pattern) for change in verdict.changes] == [
         ("put", Pattern.STEP),

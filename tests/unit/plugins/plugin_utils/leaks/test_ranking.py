@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
-from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import Leak, Watched
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, judge_process
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import Point
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import Leak
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope, Watched
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
@@ -26,13 +27,10 @@ def _watched(
 ) -> Watched:
     """A process that leaks so many MiB an hour for an hour."""
     points = [
-        Point(
-            start + HOUR * step / 20,
-            profile({path: (5 + rate * step / 20) * MIB, ("cache", "main"): 50.0 * MIB}),
-        )
+        (start + HOUR * step / 20, profile({path: (5 + rate * step / 20) * MIB, ("cache", "main"): 50.0 * MIB}))
         for step in range(21)
     ]
-    verdict = judge_process(f"{pid}-aa", points)
+    verdict = judge(f"{pid}-aa", series.of_samples(points))
     return Watched("a.service", host, f"{pid}-aa", label, start, start + HOUR, verdict)
 
 
@@ -88,8 +86,8 @@ def test_the_version_with_which_a_leak_appeared() -> None:
 def test_an_archive_is_ranked_as_its_reports_say(tmp_path: Path) -> None:
     archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
     warnings: list[str] = []
-    (leak,), watched = ranking.rank(archive, warnings.append)
-    leaking, healthy = reports(archive, archive.symcaches, Limits(), warnings.append)
+    (leak,), watched = ranking.rank(archive, warnings.append, Scope())
+    leaking, healthy = reports(archive, Scope(), Limits(), warnings.append, check_mode=False)
     assert warnings == []
     assert [(process.host, process.verdict.answer) for process in watched] == [
         (report.host, report.verdict.answer) for report in (leaking, healthy)
@@ -97,18 +95,22 @@ def test_an_archive_is_ranked_as_its_reports_say(tmp_path: Path) -> None:
     (suspect,) = leaking.suspects
     assert leak.example == suspect
     assert leak.hosts == {"app1": suspect.growth}
-    assert ranking.rank(archive, warnings.append, hosts=["app2"])[0] == []
-    assert ranking.rank(archive, warnings.append, units=["other.service"]) == ([], [])
+    assert ranking.rank(archive, warnings.append, Scope(hosts=["app2"]))[0] == []
+    assert ranking.rank(archive, warnings.append, Scope(units=["other.service"])) == ([], [])
 
 
 def test_what_cannot_be_read_is_told_and_left_out(tmp_path: Path) -> None:
     archive: Archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
-    paths = [capture.path for capture in archive.captures(host="app1")]
-    (paths[0] / parquet.NAME).write_bytes(b"PAR1")
+    captures = archive.captures(host="app1")
+    paths = [capture.path for capture in captures]
+    samples = sample_cache.of(archive, captures[0])
+    whole = samples.read_bytes()
+    # Its end, which tells the format, is as it was.
+    samples.write_bytes(b"PAR1" + bytes(len(whole) // 4) + whole[4 + len(whole) // 4 :])
     (paths[3] / "dump.heap.zst").unlink()
     (archive.captures(host="app2")[0].path / "capture.json").write_text("{")
     warnings: list[str] = []
-    (leak,), watched = ranking.rank(archive, warnings.append)
+    (leak,), watched = ranking.rank(archive, warnings.append, Scope())
     assert [(process.host, process.verdict.points) for process in watched] == [("app1", 10)]
     assert leak.watched == 1 and watched[0].verdict.answer is Answer.LEAK
     for part in ("has no samples", "samples.parquet: ", "is damaged"):

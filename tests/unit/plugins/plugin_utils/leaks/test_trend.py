@@ -19,14 +19,16 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend impor
     Shape,
     Trend,
     assess,
-    evenly_spread,
     theil_sen,
     window,
 )
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Sampling, Scheme
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import evenly_spread
 from ansible_collections.offheap.profiler.tests.unit.strategies.simulated_heaps import sampled
 
 MIB = 1 << 20
 INTERVAL = 1 << 19
+SAMPLING = Sampling(Scheme.POISSON, INTERVAL)
 HOUR = 3600.0
 SEEDS = 60
 
@@ -41,7 +43,7 @@ def _trends(live: Live, points: int, lifetime: float = math.inf, size: int = 409
         step = HOUR / (points - 1)
         times = sorted(step * index + generator.uniform(-0.1, 0.1) * step for index in range(points))
         measured = sampled(live, times, interval=INTERVAL, size=size, lifetime=lifetime, generator=generator)
-        found.append(assess(measured.select(window(times)), INTERVAL))
+        found.append(assess(measured.select(window(times)), SAMPLING))
     return found
 
 
@@ -131,7 +133,7 @@ def test_false_alarms_are_rare_among_thousands_of_stacks() -> None:
         steady = partial(_steady, generator.choice([2, 20, 200]) * MIB)
         lifetime = generator.choice([30.0, 600.0, 6000.0])
         measured = sampled(steady, times, interval=INTERVAL, size=size, lifetime=lifetime, generator=generator)
-        alarms += assess(measured.select(window(times)), INTERVAL).shape is Shape.GROWS
+        alarms += assess(measured.select(window(times)), SAMPLING).shape is Shape.GROWS
     assert alarms <= 2
 
 
@@ -166,4 +168,4 @@ def test_any_numbers_have_a_trend(points: list[tuple[float, float, float]], inte
     positions = window([point[0] for point in points])
     if len(positions) >= 3:
         columns = [list(column) for column in zip(*points, strict=True)]
-        assess(Measured(*columns).select(positions), interval)
+        assess(Measured(*columns).select(positions), Sampling(Scheme.POISSON, interval))

@@ -4,39 +4,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import (
     Answer,
-    Point,
+    Verdict,
     judge,
 )
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame, Profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import Samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Sampling, Scheme
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 
 MIB = 1 << 20
 
 Stacks = dict[tuple[str, ...], float]
+Points = list[tuple[float, Samples]]
 INFLATE = ("libz.so.1+0xbdc5", "inflate", "Java_java_util_zip_Inflater_inflateBytesBytes", "[jit]")
 
 
-def _profile(stacks: Stacks) -> Profile:
+def _profile(stacks: Stacks) -> Samples:
     """Stacks (leaf first) with their live MiB."""
     return profile({stack: size * MIB for stack, size in stacks.items()})
 
 
 def _frames(*names: str) -> list[Frame]:
-    found = profile({names: 1.0})
-    return [found.frames[index] for index in found.stacks[0]]
+    return [*next(profile({names: 1.0}).each_stack_of_frames())]
 
 
-def _series(
-    stacks: Callable[[float], Stacks], start: float = 0, seconds: float = 3600, points: int = 25
-) -> list[Point]:
+def _series(stacks: Callable[[float], Stacks], start: float = 0, seconds: float = 3600, points: int = 25) -> Points:
     step = seconds / (points - 1)
-    return [Point(start + step * index, _profile(stacks(step * index))) for index in range(points)]
+    return [(start + step * index, _profile(stacks(step * index))) for index in range(points)]
+
+
+def _judge(processes: dict[str, Points]) -> Verdict:
+    """The verdict on a host with these processes."""
+    watched = []
+    for key, points in processes.items():
+        verdict = judge(key, series.of_samples(points))
+        watched.append(Watched("web.service", "app1", key, "", points[0][0], points[-1][0], verdict))
+    return verdict_on_host(watched)
 
 
 def _leaking(time: float) -> Stacks:
@@ -48,7 +60,7 @@ def _healthy(time: float) -> Stacks:
 
 
 def test_a_leak_is_named_with_its_rate() -> None:
-    verdict = judge({"7-aa": _series(_leaking)})
+    verdict = _judge({"7-aa": _series(_leaking)})
     assert verdict.answer is Answer.LEAK
     assert verdict.reason == "one code path grows steadily over 60 min and 25 dumps"
     assert (verdict.process, verdict.points, verdict.span) == ("7-aa", 25, 3600)
@@ -59,7 +71,7 @@ def test_a_leak_is_named_with_its_rate() -> None:
 
 
 def test_a_healthy_process_is_told_what_would_not_have_been_seen() -> None:
-    verdict = judge({"7-aa": _series(_healthy)})
+    verdict = _judge({"7-aa": _series(_healthy)})
     assert (verdict.answer, verdict.suspects) == (Answer.NO_LEAK, [])
     assert verdict.reason.startswith(
         "no code path grows beyond what sampling explains over 60 min and 25 dumps (a leak"
@@ -75,24 +87,38 @@ def test_a_healthy_process_is_told_what_would_not_have_been_seen() -> None:
     ],
 )
 def test_too_little_to_judge_by_is_said_so(points: int, seconds: float, reason: str) -> None:
-    series = [Point(0, _profile(_leaking(0)))] if points == 1 else _series(_leaking, 0, seconds, points)
-    verdict = judge({"7-aa": series})
+    watched = [(0.0, _profile(_leaking(0)))] if points == 1 else _series(_leaking, 0, seconds, points)
+    verdict = _judge({"7-aa": watched})
     assert (verdict.answer, verdict.reason) == (Answer.CANNOT_TELL, reason)
 
 
 def test_dumps_in_two_bunches_cannot_be_judged() -> None:
-    series = [Point(time, _profile(_leaking(time))) for time in (0, 0.001, 0.002, 3600)]
-    assert judge({"7-aa": series}).reason == "the dumps of process 7-aa lie too close together in time"
+    watched = [(time, _profile(_leaking(time))) for time in (0, 0.001, 0.002, 3600)]
+    assert _judge({"7-aa": watched}).reason == "the dumps of process 7-aa lie too close together in time"
 
 
 def test_no_captures_no_verdict() -> None:
-    assert judge({}).answer is judge({"1-a": []}).answer is Answer.CANNOT_TELL
+    assert _judge({}).answer is Answer.CANNOT_TELL
+    assert judge("1-a", series.of_samples([])).answer is Answer.CANNOT_TELL
+
+
+def test_profiles_that_do_not_say_how_they_were_sampled_cannot_be_judged() -> None:
+    watched = series.of_samples(_series(_leaking))
+    verdict = judge("7-aa", replace(watched, sampling=Sampling(Scheme.UNKNOWN)))
+    assert verdict.answer is Answer.CANNOT_TELL
+    assert "nobody says how the profiles of process 7-aa were sampled" in verdict.reason
+
+
+def test_growth_of_what_was_counted_exactly_needs_no_margin_for_sampling() -> None:
+    watched = series.of_samples(_series(lambda time: {("leak", "main"): 0.2 * time / 3600, ("cache", "main"): 20.0}))
+    assert judge("7-aa", watched).answer is Answer.NO_LEAK
+    assert judge("7-aa", replace(watched, sampling=EXACT)).answer is Answer.LEAK
 
 
 def test_growth_that_slows_down_is_left_open() -> None:
-    logarithm = judge({"7-aa": _series(lambda time: {("table", "main"): 400 * math.log(1 + time)})})
+    logarithm = _judge({"7-aa": _series(lambda time: {("table", "main"): 400 * math.log(1 + time)})})
     assert logarithm.answer is Answer.CANNOT_TELL
-    slowing = judge({"7-aa": _series(lambda time: {("table", "main"): 300 * (1 - 0.5 ** (time / 700))})})
+    slowing = _judge({"7-aa": _series(lambda time: {("table", "main"): 300 * (1 - 0.5 ** (time / 700))})})
     assert slowing.answer is Answer.CANNOT_TELL
     assert "ever slower" in slowing.reason
 
@@ -103,7 +129,7 @@ def test_stacks_that_differ_in_addresses_only_are_one_suspect() -> None:
         stacks: Stacks = {(f"libz.so.1+{offset:#x}", "inflate", "main"): 4 * time / 3600 for offset in range(16, 26)}
         return {**stacks, ("libz.so.1+0x10", "inflate", "inflate", "main"): 4 * time / 3600, ("fixed",): 10.0}
 
-    (suspect,) = judge({"7-aa": _series(live)}).suspects
+    (suspect,) = _judge({"7-aa": _series(live)}).suspects
     assert suspect.key == ("libz.so.1", "inflate", "main")
     assert abs(suspect.growth - 44 * MIB * 24) < suspect.error
 
@@ -112,7 +138,7 @@ def test_a_leak_spread_over_many_callers_is_found_by_what_they_share() -> None:
     def live(time: float) -> Stacks:
         return {("strdup", "remember", "handle", f"request_{kind}", "main"): 1 + time / 3600 for kind in range(60)}
 
-    verdict = judge({"7-aa": _series(live)})
+    verdict = _judge({"7-aa": _series(live)})
     (suspect,) = verdict.suspects
     assert [frame.label for frame in suspect.path] == ["strdup", "remember", "handle"][: len(suspect.path)]
     assert (suspect.whole, suspect.stacks) == (False, 60)
@@ -127,7 +153,7 @@ def test_a_leak_spread_over_what_a_function_calls_is_found_by_that_function() ->
         }
         return {**leaked, ("table", "load", "main"): 30.0, ("index", "load", "main"): 20.0, ("pool", "start"): 9.0}
 
-    verdict = judge({"7-aa": _series(live)})
+    verdict = _judge({"7-aa": _series(live)})
     assert verdict.answer is Answer.LEAK
     (suspect,) = verdict.suspects
     assert [frame.label for frame in suspect.path] == ["handle_request", "serve", "main"]
@@ -151,7 +177,7 @@ def _java(time: float) -> Stacks:
 
 
 def test_code_that_is_compiled_on_the_way_does_not_break_a_leak_into_pieces() -> None:
-    verdict = judge({"7-aa": _series(_java)})
+    verdict = _judge({"7-aa": _series(_java)})
     (suspect,) = verdict.suspects
     assert (suspect.whole, suspect.stacks) == (True, 3)
     assert abs(suspect.growth - 100 * MIB * 24) < suspect.error
@@ -171,7 +197,7 @@ def test_callers_in_compiled_code_are_told_apart_when_each_leaks() -> None:
             (*native, "java:Bits.reserve", "java:Pool.take"): 30.0,
         }
 
-    verdict = judge({"7-aa": _series(live)})
+    verdict = _judge({"7-aa": _series(live)})
     assert [suspect.path[2].label for suspect in verdict.suspects] == ["Cache.put", "Index.add"]
     cache, index = verdict.suspects
     assert cache.covers(_frames("Unsafe_AllocateMemory0", "java:Bits.reserve", "java:Cache.put"))
@@ -187,7 +213,7 @@ def test_a_shared_part_is_shown_as_far_as_it_goes() -> None:
             stacks[("zalloc", "inflateInit", *(f"step{n}" for n in range(8)), "load", f"f{caller}", "main")] = leaked
         return stacks
 
-    (suspect,) = judge({"7-aa": _series(live)}).suspects
+    (suspect,) = _judge({"7-aa": _series(live)}).suspects
     assert [frame.label for frame in suspect.path] == ["zalloc", "inflateInit", *(f"step{n}" for n in range(8)), "load"]
 
 
@@ -196,7 +222,7 @@ def test_suspects_are_ranked_by_their_rate() -> None:
         hours = time / 3600
         return {("slow", "main"): 50 * hours, ("fast", "main"): 200 * hours, ("steady", "main"): 300.0}
 
-    verdict = judge({"7-aa": _series(live)})
+    verdict = _judge({"7-aa": _series(live)})
     assert [suspect.path[0].label for suspect in verdict.suspects] == ["fast", "slow"]
     assert abs(verdict.growth - 250 * MIB * 24) < verdict.error
     assert "2 code paths grow" in verdict.reason
@@ -208,23 +234,23 @@ def _loaded(size: float, _time: float) -> Stacks:
 
 def test_processes_are_never_mixed() -> None:
     """Each process holds more than the one before, but none grows: restarts of a service with more to load."""
-    series = {f"{number}-aa": _series(partial(_loaded, 100.0 * number), 4000.0 * number) for number in range(1, 5)}
-    assert judge(series).answer is Answer.NO_LEAK
+    processes = {f"{number}-aa": _series(partial(_loaded, 100.0 * number), 4000.0 * number) for number in range(1, 5)}
+    assert _judge(processes).answer is Answer.NO_LEAK
 
 
 def test_after_a_restart_the_newest_process_decides_and_the_old_leak_is_mentioned() -> None:
-    verdict = judge({"1-aa": _series(_leaking), "2-bb": _series(_healthy, 4000)})
+    verdict = _judge({"1-aa": _series(_leaking), "2-bb": _series(_healthy, 4000)})
     assert (verdict.answer, verdict.process) == (Answer.NO_LEAK, "2-bb")
     assert verdict.reason.endswith("; but an earlier process (newest: 1-aa) leaked")
 
 
 def test_a_new_process_too_young_to_judge_does_not_hide_the_old_one() -> None:
-    verdict = judge({"1-aa": _series(_leaking), "2-bb": _series(_healthy, 4000, 10, 3)})
+    verdict = _judge({"1-aa": _series(_leaking), "2-bb": _series(_healthy, 4000, 10, 3)})
     assert (verdict.answer, verdict.process) == (Answer.LEAK, "1-aa")
 
 
 def test_workers_side_by_side_are_added_up() -> None:
-    verdict = judge({"1-aa": _series(_leaking), "2-bb": _series(_leaking, 60), "3-cc": _series(_healthy, 60)})
+    verdict = _judge({"1-aa": _series(_leaking), "2-bb": _series(_leaking, 60), "3-cc": _series(_healthy, 60)})
     assert verdict.answer is Answer.LEAK
     assert abs(verdict.growth - 200 * MIB * 24) < verdict.error
     assert "the worst of 2 that leak" in verdict.reason

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Counts
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_stacks, heap_v2
 from ansible_collections.offheap.profiler.tests.unit.strategies import heap_dumps
 
 SMALL = b"""\
@@ -32,8 +35,8 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 
 def test_a_dump_becomes_columns() -> None:
     dump = heap_v2.parse(SMALL, "small.heap")
-    assert dump.sample_interval == 524288
-    assert dump.total == heap_v2.Counts(3, 300, 0, 0)
+    assert (dump.measure, dump.sampling) == (Measure.LIVE, Sampling(Scheme.POISSON, 524288))
+    assert dump.total == Counts(3, 300, 0, 0)
     assert [(thread.uid, thread.name) for thread in dump.threads] == [(0, "main thread"), (7, "")]
     assert list(dump.addresses) == [0x7F0000001000, 0x7F0000002000]
     assert [list(stack) for stack in dump.stacks()] == [[0, 1], []]
@@ -54,10 +57,10 @@ def test_a_dump_becomes_columns() -> None:
 @given(heap_dumps.dumps())
 def test_what_was_written_is_read_back(described: heap_dumps.DescribedDump) -> None:
     dump = heap_v2.parse(described.text(), "x")
-    assert dump.sample_interval == described.interval
-    assert dump.total == heap_v2.Counts(*described.total)
+    assert dump.sampling == Sampling(Scheme.POISSON, described.interval)
+    assert dump.total == Counts(*described.total)
     assert [(thread.uid, thread.counts, thread.name) for thread in dump.threads] == [
-        (uid, heap_v2.Counts(*counts), name) for uid, counts, name in described.threads
+        (uid, Counts(*counts), name) for uid, counts, name in described.threads
     ]
     assert [[dump.addresses[index] for index in stack] for stack in dump.stacks()] == [
         stack.addresses for stack in described.stacks
@@ -76,6 +79,17 @@ def test_what_was_written_is_read_back(described: heap_dumps.DescribedDump) -> N
     assert [(m.start, m.end, m.permissions, m.offset, m.path, m.deleted) for m in dump.mappings] == [
         (m.start, m.start + m.size, m.permissions, m.offset, m.path, m.deleted) for m in described.mappings
     ]
+
+
+@given(heap_dumps.dumps(), st.integers(1, 300))
+def test_a_dump_is_the_same_in_blocks_of_any_size(described: heap_dumps.DescribedDump, size: int) -> None:
+    read = []
+    for block in (size, 1 << 18):
+        with mock.patch.object(heap_stacks, "_BLOCK", block):
+            dump = heap_v2.parse(described.text(), "x")
+        stacks = [[dump.addresses[index] for index in stack] for stack in dump.stacks()]
+        read.append((stacks, dump.counts.bytes, dump.thread_stack, dump.thread_uid, dump.thread_counts.bytes))
+    assert read[0] == read[1]
 
 
 @given(heap_dumps.dumps(), st.data())

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model import profile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import located, named
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.plugins.plugin_utils.views.table import Measure
 
 # Totals need no symbols, and without them jeprof takes a tenth of the time.
 NO_SYMBOLS = "--tools=" + ",".join(f"{tool}:/bin/true" for tool in ("addr2line", "nm", "c++filt", "objdump"))
@@ -117,16 +118,11 @@ def dumps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_totals_equal_jeprofs_to_the_byte(dumps: tuple[str, list[Path]], kind: str) -> None:
     program, paths = dumps
     for path in paths:
-        result = profile.from_dump(
-            heap_v2.parse(path.read_bytes(), path.name),
-            lambda dump: [(Frame(f"{address:#x}", "app"),) for address in dump.addresses],
+        result = named(
+            located(heap_v2.parse(path.read_bytes(), path.name), {}),
+            lambda locations: [(Frame(f"{location.address:#x}", "app"),) for location in locations],
         )
-        ours = {
-            "inuse_space": result.total_bytes,
-            "inuse_objects": result.total_objects,
-            "alloc_space": sum(result.accum_bytes),
-            "alloc_objects": sum(result.accum_objects),
-        }[kind]
+        ours = result.total(Measure(kind).row)
         printed = subprocess.run(
             [_jeprof(), NO_SYMBOLS, "--text", "--show_bytes", f"--{kind}", program, path],
             capture_output=True,

@@ -66,6 +66,16 @@ def test_points_dumps_and_suspects_fit_together(data: dict[str, Any]) -> None:
                 assert abs(live - suspect["live"]) <= 2
 
 
+def test_threads_of_the_newest_dump_hold_their_part_of_it(data: dict[str, Any]) -> None:
+    host = data["units"][0]["hosts"][0]
+    assert [(one["name"], one["count"]) for one in host["threads"][:2]] == [("http-worker", 16), ("C2 CompilerThre", 2)]
+    live = dict(zip(accumulate(host["dumps"][-1]["nodes"]), host["dumps"][-1]["bytes"], strict=True))
+    for thread in host["threads"]:
+        parts = zip(accumulate(thread["nodes"]), thread["bytes"], strict=True)
+        assert all(0 < size <= live[node] + 1 for node, size in parts)
+        assert abs(sum(thread["bytes"]) - thread["live"]) <= len(thread["bytes"])
+
+
 def test_of_many_dumps_the_curve_has_all_and_the_stacks_of_some(data: dict[str, Any]) -> None:
     many = fleets.fleet(hosts=1, leaking=0, dumps=90)
     host = next(unit for unit in many["units"] if unit["unit"] == "edge-proxy.service")["hosts"][0]

@@ -11,6 +11,7 @@ import zstandard
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, Report
@@ -24,9 +25,11 @@ def archive(tmp_path: Path) -> Archive:
     return leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
 
 
-def _reports(archive: Archive, limits: Limits | None = None) -> tuple[list[Report], list[str]]:
+def _reports(
+    archive: Archive, limits: Limits | None = None, scope: Scope | None = None
+) -> tuple[list[Report], list[str]]:
     warnings: list[str] = []
-    found = list(host_report.reports(archive, archive.symcaches, limits or Limits(), warnings.append))
+    found = list(host_report.reports(archive, scope or Scope(), limits or Limits(), warnings.append, check_mode=False))
     return found, warnings
 
 
@@ -42,6 +45,7 @@ def test_the_leaking_host_is_told_from_the_healthy_one(archive: Archive) -> None
     assert "Suspect 1" in leaking.files["txt"]
     assert "[jit];inflate 34" in leaking.files["folded"]
     assert "Came since 15:55:00 UTC" in leaking.files["html"]
+    assert "inflate ← [jit]" in leaking.files["html"] and "inflate ← [jit]" not in healthy.files["html"]
     assert "Process          12 /usr/bin/java" in leaking.files["txt"]
 
 
@@ -82,15 +86,15 @@ def test_the_summary_is_for_people(archive: Archive) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "hosts"),
+    ("scope", "hosts"),
     [
-        (Limits(hosts=["app2"]), ["app2"]),
-        (Limits(units=["frontend.service"]), ["app1", "app2"]),
-        (Limits(units=["other.service"]), []),
+        (Scope(hosts=["app2"]), ["app2"]),
+        (Scope(units=["frontend.service"]), ["app1", "app2"]),
+        (Scope(units=["other.service"]), []),
     ],
 )
-def test_units_and_hosts_can_be_chosen(archive: Archive, limits: Limits, hosts: list[str]) -> None:
-    assert [report.host for report in _reports(archive, limits)[0]] == hosts
+def test_units_and_hosts_can_be_chosen(archive: Archive, scope: Scope, hosts: list[str]) -> None:
+    assert [report.host for report in _reports(archive, scope=scope)[0]] == hosts
 
 
 def test_unreadable_captures_are_named_and_the_rest_goes_on(archive: Archive, tmp_path: Path) -> None:

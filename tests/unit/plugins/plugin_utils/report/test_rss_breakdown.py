@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.rss_breakdown import Origin, reconcile, text_rows
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 
 MIB = 1 << 20
+SAMPLING = Sampling(Scheme.POISSON, 1 << 19)
 MEMORY = {
     "rss": 1000 * MIB,
     "rss_file": 40 * MIB,
@@ -49,7 +51,7 @@ def _facts(memory: dict[str, Any] | None = None, jvm: dict[str, Any] | None = No
 
 
 def _sizes(facts: CaptureFacts, live: float = 300 * MIB) -> dict[str, int]:
-    found = reconcile(facts, live, 1 << 19)
+    found = reconcile(facts, live, SAMPLING)
     assert found is not None
     return {part.name: round(part.bytes / MIB) for part in found.parts}
 
@@ -72,14 +74,14 @@ def test_a_jvm_with_native_memory_tracking() -> None:
 
 
 def test_without_tracking_the_jvms_rest_is_unexplained_and_a_note_says_so() -> None:
-    found = reconcile(_facts(jvm={**JVM, "nmt": None}), 300 * MIB, 1 << 19)
+    found = reconcile(_facts(jvm={**JVM, "nmt": None}), 300 * MIB, SAMPLING)
     assert found is not None
     assert round(found.unexplained / MIB) == 32 + 50 + 20 + 26
     assert any("NativeMemoryTracking" in note for note in found.notes)
 
 
 def test_a_program_without_a_runtime() -> None:
-    found = reconcile(_facts(), 300 * MIB, 1 << 19)
+    found = reconcile(_facts(), 300 * MIB, SAMPLING)
     assert found is not None
     assert {part.origin for part in found.parts} == set(Origin) - {Origin.RUNTIME}
     assert found.notes == []
@@ -87,7 +89,7 @@ def test_a_program_without_a_runtime() -> None:
 
 def test_the_difference_to_the_allocators_count_is_named_by_its_size() -> None:
     def meaning(live: float) -> str:
-        found = reconcile(_facts(), live, 1 << 19)
+        found = reconcile(_facts(), live, SAMPLING)
         assert found is not None
         return found.parts[1].meaning
 
@@ -97,7 +99,7 @@ def test_the_difference_to_the_allocators_count_is_named_by_its_size() -> None:
 
 
 def test_swap_and_what_was_never_touched() -> None:
-    found = reconcile(_facts({**MEMORY, "rss": 400 * MIB, "swap": 5 * MIB}), 300 * MIB, 1 << 19)
+    found = reconcile(_facts({**MEMORY, "rss": 400 * MIB, "swap": 5 * MIB}), 300 * MIB, SAMPLING)
     assert found is not None
     assert found.unexplained < 0
     assert "not in memory" in found.parts[-1].meaning
@@ -106,11 +108,11 @@ def test_swap_and_what_was_never_touched() -> None:
 
 @pytest.mark.parametrize("agent", [None, {"problem": "no"}, {"memory": {"allocated": 1}}])
 def test_without_rss_there_is_nothing_to_reconcile(agent: dict[str, Any] | None) -> None:
-    assert reconcile(replace(capture_samples.facts(), agent=agent), 1.0, 1 << 19) is None
+    assert reconcile(replace(capture_samples.facts(), agent=agent), 1.0, SAMPLING) is None
 
 
 def test_without_the_allocators_statistics_a_note_says_so() -> None:
-    found = reconcile(_facts({"rss": 1000 * MIB}), 300 * MIB, 1 << 19)
+    found = reconcile(_facts({"rss": 1000 * MIB}), 300 * MIB, SAMPLING)
     assert found is not None
     assert [part.name for part in found.parts] == ["Live, sampled", "Unexplained"]
     assert len(found.notes) == 2
@@ -121,7 +123,7 @@ _sizes_of_all = st.dictionaries(st.sampled_from([*MEMORY]), st.integers(0, 1 << 
 
 @given(_sizes_of_all, st.floats(0, 1e15), st.none() | st.just(JVM))
 def test_the_parts_add_up_to_rss(memory: dict[str, int], live: float, jvm: dict[str, Any] | None) -> None:
-    found = reconcile(_facts(memory, jvm), live, 1 << 19)
+    found = reconcile(_facts(memory, jvm), live, SAMPLING)
     assert (found is None) == ("rss" not in memory)
     if found is not None:
         assert math.isclose(math.fsum(part.bytes for part in found.parts), memory["rss"], abs_tol=1.0, rel_tol=1e-9)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Profile
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report.stack_tree import Frames, StackTree, differences
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, Samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.stack_tree import (
+    Frames,
+    Held,
+    StackTree,
+    differences,
+)
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile, profiles
 
 
-def _sizes(tree: StackTree, frames: Frames, held: Any) -> dict[tuple[str, ...], int]:
+def _add(tree: StackTree, samples: Samples) -> Held:
+    return tree.hold(tree.paths(samples.each_stack_of_frames()), samples.values[BYTES].tolist())
+
+
+def _sizes(tree: StackTree, frames: Frames, held: Held) -> dict[tuple[str, ...], int]:
     """Path from the root -> bytes, as the page reads them."""
     columns, names = tree.columns(), frames.columns()["name"]
     paths: list[tuple[str, ...]] = [()]
@@ -26,8 +34,8 @@ def _sizes(tree: StackTree, frames: Frames, held: Any) -> dict[tuple[str, ...], 
 def test_profiles_meet_by_the_names_of_their_functions() -> None:
     frames = Frames()
     tree = StackTree(frames)
-    first = tree.add(profile({("a", "main"): 10.0, ("b", "main"): 5.0}))
-    second = tree.add(profile({("b", "main"): 7.0, (): 1.0}))
+    first = _add(tree, profile({("a", "main"): 10.0, ("b", "main"): 5.0}))
+    second = _add(tree, profile({("b", "main"): 7.0, (): 1.0}))
     tree.grow([], 10, 100)
     assert _sizes(tree, frames, first) == {("main", "a"): 10, ("main", "b"): 5}
     assert _sizes(tree, frames, second) == {("main", "b"): 7, ("[no stack]",): 1}
@@ -37,7 +45,7 @@ def test_profiles_meet_by_the_names_of_their_functions() -> None:
 def test_the_smallest_stacks_are_taken_together_but_never_a_suspects() -> None:
     frames = Frames()
     tree = StackTree(frames)
-    held = tree.add(profile({("large", "main"): 80.0, ("small", "main"): 12.0, ("suspect", "main"): 8.0}))
+    held = _add(tree, profile({("large", "main"): 80.0, ("small", "main"): 12.0, ("suspect", "main"): 8.0}))
     wanted = tree.matching(lambda path: path[0].function == "suspect")
     assert tree.grow(wanted, 2, 100) == 0.12
     assert _sizes(tree, frames, held) == {("main", "large"): 80, ("main", "suspect"): 8, ("[smaller stacks]",): 12}
@@ -45,13 +53,13 @@ def test_the_smallest_stacks_are_taken_together_but_never_a_suspects() -> None:
 
 
 @given(st.lists(profiles(), min_size=1, max_size=3), st.integers(0, 9), st.integers(2, 30))
-def test_nothing_is_lost_whatever_is_left_out(found: list[Profile], paths: int, nodes: int) -> None:
+def test_nothing_is_lost_whatever_is_left_out(found: list[Samples], paths: int, nodes: int) -> None:
     frames = Frames()
     tree = StackTree(frames)
-    held = [tree.add(one) for one in found]
+    held = [_add(tree, one) for one in found]
     tree.grow([], paths, nodes)
     for one, kept in zip(found, held, strict=True):
-        assert abs(sum(tree.by_node(kept)["bytes"]) - one.total_bytes) <= len(one.stacks) + 1e-9 * one.total_bytes
+        assert abs(sum(tree.by_node(kept)["bytes"]) - one.total(BYTES)) <= len(one) + 1e-9 * one.total(BYTES)
     parents = tree.columns()["parent"]
     assert all(0 < distance <= node for node, distance in enumerate(parents) if node)
 

@@ -2,9 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import threads
 
@@ -26,30 +25,27 @@ MAPPED_LIBRARIES:
 """
 
 
-def _resolve(dump: heap_v2.Dump) -> Sequence[Sequence[Frame]]:
-    return [[Frame(f"f{address:x}", "app")] for address in dump.addresses]
+def _groups(text: bytes) -> list[threads.ThreadGroup]:
+    located = samples.located(heap_v2.parse(text, "dump"), {})
+    return threads.by_name(
+        samples.named(located, lambda locations: [[Frame(f"f{place.address:x}", "app")] for place in locations])
+    )
 
 
 def test_threads_of_one_name_are_together_and_hold_their_own() -> None:
-    workers, nameless = threads.by_thread(heap_v2.parse(DUMP, "dump"), _resolve)
-    assert (workers.name, workers.count, workers.profile.total_bytes) == ("worker", 2, 500)
-    assert (nameless.name, nameless.count, nameless.profile.total_bytes) == ("thread 7", 1, 100)
-    held = {
-        tuple(nameless.profile.labels(stack)): size
-        for stack, size in zip(nameless.profile.stacks, nameless.profile.bytes, strict=True)
-    }
-    assert held == {("f10", "f20"): 0, ("f30", "f20"): 100}
+    workers, nameless = _groups(DUMP)
+    assert (workers.name, workers.count, workers.bytes) == ("worker", 2, [500, 0])
+    assert (nameless.name, nameless.count, nameless.bytes) == ("thread 7", 1, [0, 100])
 
 
 def test_many_names_are_told_together() -> None:
     head = "".join(f"  t{n}: 1: {n + 1} [0: 0] name{n}\n" for n in range(20))
     lines = "".join(f"  t{n}: 1: {n + 1} [0: 0]\n" for n in range(20))
     text = f"heap_v2/1\n  t*: 20: 210 [0: 0]\n{head}@ 0x10\n  t*: 20: 210 [0: 0]\n{lines}\nMAPPED_LIBRARIES:\n"
-    found = threads.by_thread(heap_v2.parse(text.encode(), "dump"), _resolve)
+    found = _groups(text.encode())
     assert [(one.name, one.count) for one in found[:2]] == [("8 other names", 8), ("name19", 1)]
-    assert sum(one.profile.total_bytes for one in found) == 210
+    assert sum(sum(one.bytes) for one in found) == 210
 
 
 def test_a_dump_without_thread_lines_has_none() -> None:
-    text = b"heap_v2/1\n  t*: 1: 5 [0: 0]\n@ 0x10\n  t*: 1: 5 [0: 0]\n\nMAPPED_LIBRARIES:\n"
-    assert threads.by_thread(heap_v2.parse(text, "dump"), _resolve) == []
+    assert _groups(b"heap_v2/1\n  t*: 1: 5 [0: 0]\n@ 0x10\n  t*: 1: 5 [0: 0]\n\nMAPPED_LIBRARIES:\n") == []

@@ -19,16 +19,12 @@ from threading import Thread
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Locations, locate
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import elf_image
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.debuginfo import DebugFiles
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage, SymbolError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.symbolizer import Symbolizer
-from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
-    DescribedDump,
-    DescribedMapping,
-    DescribedStack,
-)
 
 PROGRAM = """\
 #include <stdlib.h>
@@ -72,14 +68,15 @@ class Split:
         subprocess.run(["objcopy", "--add-section", packed, self.stripped, path], check=True)
         return path
 
+    def place(self) -> Locations:
+        """Where ``address`` lies when the library is mapped from its first byte."""
+        mapping = Mapping(BASE, BASE + (1 << 20), "r-xp", 0, PATH, False)
+        return locate([self.address], [mapping], {PATH: self.build_id})
+
     def names(self, image: Path, debug_files: DebugFiles, symcaches: Path) -> tuple[list[str], list[str]]:
         """(the frames' names at ``address``, warnings)"""
-        described = DescribedDump(
-            stacks=[DescribedStack([self.address], (1, 100, 0, 0), [])],
-            mappings=[DescribedMapping(BASE, 1 << 20, "r-xp", 0, PATH, False)],
-        )
         symbolizer = Symbolizer({self.build_id: image}.get, symcaches, debug_files)
-        (frames,) = symbolizer.resolver({PATH: self.build_id})(heap_v2.parse(described.text(), "x"))
+        (frames,) = symbolizer.frames(self.place())
         return [frame.label for frame in frames], symbolizer.warnings
 
 
@@ -156,11 +153,7 @@ def test_the_servers_are_those_of_the_environment(
 ) -> None:
     monkeypatch.setenv("DEBUGINFOD_URLS", f"{debuginfod}/ {debuginfod}")
     symbolizer = Symbolizer({split.build_id: split.stripped}.get, tmp_path)
-    described = DescribedDump(
-        stacks=[DescribedStack([split.address], (1, 100, 0, 0), [])],
-        mappings=[DescribedMapping(BASE, 1 << 20, "r-xp", 0, PATH, False)],
-    )
-    (frames,) = symbolizer.resolver({PATH: split.build_id})(heap_v2.parse(described.text(), "x"))
+    (frames,) = symbolizer.frames(split.place())
     assert [frame.label for frame in frames] == ["pack", "hidden"]
 
 

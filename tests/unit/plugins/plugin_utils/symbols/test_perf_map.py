@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import jit_symbols, perf_map
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.perf_map import PerfMap, PerfMapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.runtime_frames import frame_of

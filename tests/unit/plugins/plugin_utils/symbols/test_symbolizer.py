@@ -9,16 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame, Kind
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Locations, locate
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import symbolizer as symbols
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
-from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
-    DescribedDump,
-    DescribedMapping,
-    DescribedStack,
-)
 
 PROGRAM = """\
 #include <cstdlib>
@@ -31,6 +27,7 @@ static __attribute__((noinline)) void hidden(Cart &cart) { serve(cart, 100); asm
 int main() { shop::Cart cart; shop::hidden(cart); return cart.item == nullptr; }
 """
 BASE = 0x7F0000000000
+PROGRAM_PATH = "/opt/shop/program"
 
 
 @dataclass
@@ -73,14 +70,14 @@ def with_lines(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return _build(tmp_path_factory.mktemp("lines"), "program", "-g")
 
 
-def _dump(addresses: list[int], mappings: list[DescribedMapping]) -> heap_v2.Dump:
-    described = DescribedDump(stacks=[DescribedStack(addresses, (1, 100, 0, 0), [])], mappings=mappings)
-    return heap_v2.parse(described.text(), "x")
+def _mapping(start: int, size: int, permissions: str, offset: int, path: str) -> Mapping:
+    return Mapping(start, start + size, permissions, offset, path, False)
 
 
-def _mapped(built: Built, path: str = "/opt/shop/program", deleted: bool = False) -> list[DescribedMapping]:
-    """The program in one piece at BASE, from its first byte."""
-    return [DescribedMapping(BASE, 1 << 20, "r-xp", 0, path, deleted)]
+def _in_program(built: Built, addresses: list[int], build_id: str = "", deleted: bool = False) -> Locations:
+    """Where addresses lie; the program is in one piece at BASE, from its first byte."""
+    mapping = Mapping(BASE, BASE + (1 << 20), "r-xp", 0, PROGRAM_PATH, deleted)
+    return locate(addresses, [mapping], {PROGRAM_PATH: build_id or built.build_id})
 
 
 def _address(built: Built, function: str) -> int:
@@ -97,16 +94,10 @@ def _symbolizer(tmp_path: Path, *built: Built) -> symbols.Symbolizer:
     return symbols.Symbolizer(images.get, tmp_path / "symcaches")
 
 
-def _frames(
-    symbolizer: symbols.Symbolizer, built: Built, dump: heap_v2.Dump, path: str = "/opt/shop/program"
-) -> list[list[Frame]]:
-    return [list(frames) for frames in symbolizer.resolver({path: built.build_id})(dump)]
-
-
 def test_debug_information_gives_lines_and_inlined_calls(with_lines: Built, tmp_path: Path) -> None:
     symbolizer = _symbolizer(tmp_path, with_lines)
-    dump = _dump([_address(with_lines, name) for name in ("shop::serve", "shop::hidden", "main")], _mapped(with_lines))
-    serve, hidden, main = _frames(symbolizer, with_lines, dump)
+    places = _in_program(with_lines, [_address(with_lines, name) for name in ("shop::serve", "shop::hidden", "main")])
+    serve, hidden, main = symbolizer.frames(places)
     assert [(frame.function, frame.kind, frame.line) for frame in serve] == [
         ("shop::pack", Kind.INLINED, 4),
         ("shop::serve", Kind.NATIVE, 5),
@@ -119,14 +110,14 @@ def test_debug_information_gives_lines_and_inlined_calls(with_lines: Built, tmp_
 
 
 def test_a_symcache_that_is_there_is_used_and_a_damaged_one_replaced(with_lines: Built, tmp_path: Path) -> None:
-    dump = _dump([_address(with_lines, "shop::serve")], _mapped(with_lines))
-    first = _frames(_symbolizer(tmp_path, with_lines), with_lines, dump)
+    places = _in_program(with_lines, [_address(with_lines, "shop::serve")])
+    first = _symbolizer(tmp_path, with_lines).frames(places)
     cache = tmp_path / "symcaches" / f"{with_lines.build_id}.symcache"
     written = cache.stat().st_mtime_ns
-    assert _frames(_symbolizer(tmp_path, with_lines), with_lines, dump) == first
+    assert _symbolizer(tmp_path, with_lines).frames(places) == first
     assert cache.stat().st_mtime_ns == written
     cache.write_bytes(b"rubbish")
-    assert _frames(_symbolizer(tmp_path, with_lines), with_lines, dump) == first
+    assert _symbolizer(tmp_path, with_lines).frames(places) == first
     assert cache.stat().st_size > 100
 
 
@@ -135,25 +126,25 @@ def test_symbol_tables_give_demangled_functions_wherever_the_program_is_linked_t
     tmp_path: Path, options: list[str]
 ) -> None:
     built = _build(tmp_path, "program", *options)
-    dump = _dump([_address(built, name) for name in ("shop::serve", "shop::hidden", "main")], _mapped(built))
-    frames = _frames(_symbolizer(tmp_path, built), built, dump)
+    places = _in_program(built, [_address(built, name) for name in ("shop::serve", "shop::hidden", "main")])
+    frames = _symbolizer(tmp_path, built).frames(places)
     assert [group[-1].function for group in frames] == ["shop::serve", "shop::hidden", "main"]
 
 
 def test_a_stripped_program_gives_module_and_offset(tmp_path: Path) -> None:
     built = _build(tmp_path, "program", strip=True)
     symbolizer = _symbolizer(tmp_path, built)
-    dump = _dump([_address(built, "shop::hidden")], _mapped(built))
+    places = _in_program(built, [_address(built, "shop::hidden")])
     # The address before the return address: that of the call.
-    assert _frames(symbolizer, built, dump)[0][0].label == f"program+{built.returns['shop::hidden'] - 1:#x}"
+    assert symbolizer.frames(places)[0][0].label == f"program+{built.returns['shop::hidden'] - 1:#x}"
     assert symbolizer.warnings == []
 
 
 def test_without_its_image_a_library_gives_module_and_offset_and_one_warning(with_lines: Built, tmp_path: Path) -> None:
     symbolizer = _symbolizer(tmp_path)
     for _dump_number in range(2):
-        dump = _dump([BASE + 0x1235, BASE + 0x2000], _mapped(with_lines))
-        labels = [group[0].label for group in _frames(symbolizer, with_lines, dump)]
+        places = _in_program(with_lines, [BASE + 0x1235, BASE + 0x2000])
+        labels = [group[0].label for group in symbolizer.frames(places)]
         assert labels == ["program+0x1234", "program+0x1fff"]
     assert len(symbolizer.warnings) == 1
     assert "no image with build-id" in symbolizer.warnings[0]
@@ -161,8 +152,8 @@ def test_without_its_image_a_library_gives_module_and_offset_and_one_warning(wit
 
 def test_an_image_of_another_build_is_not_believed(with_lines: Built, tmp_path: Path) -> None:
     symbolizer = symbols.Symbolizer(lambda _build_id: with_lines.path, tmp_path)
-    dump = _dump([_address(with_lines, "main")], _mapped(with_lines))
-    frames = symbolizer.resolver({"/opt/shop/program": "ab" * 20})(dump)
+    places = _in_program(with_lines, [_address(with_lines, "main")], build_id="ab" * 20)
+    frames = symbolizer.frames(places)
     assert frames[0][0].function == ""
     assert "expected " + "ab" * 20 in symbolizer.warnings[0]
 
@@ -178,30 +169,30 @@ def test_damaged_debug_information_costs_only_the_lines(with_lines: Built, tmp_p
     damaged = tmp_path / "damaged"
     damaged.write_bytes(content)
     symbolizer = symbols.Symbolizer(lambda _build_id: damaged, tmp_path / "symcaches")
-    dump = _dump([_address(with_lines, "main")], _mapped(with_lines))
-    assert [frame.function for frame in _frames(symbolizer, with_lines, dump)[0]] == ["main"]
+    places = _in_program(with_lines, [_address(with_lines, "main")])
+    assert [frame.function for frame in symbolizer.frames(places)[0]] == ["main"]
     assert not list((tmp_path / "symcaches").glob(".*")), "a half-made symcache was left behind"
 
 
 def test_rubbish_in_place_of_an_image_is_a_warning(with_lines: Built, tmp_path: Path) -> None:
     (tmp_path / "rubbish").write_bytes(b"\x7fELF\x02\x01\x01" + b"\xff" * 500)
     symbolizer = symbols.Symbolizer(lambda _build_id: tmp_path / "rubbish", tmp_path)
-    dump = _dump([BASE + 0x1235], _mapped(with_lines))
-    assert _frames(symbolizer, with_lines, dump)[0][0].label == "program+0x1234"
+    places = _in_program(with_lines, [BASE + 0x1235])
+    assert symbolizer.frames(places)[0][0].label == "program+0x1234"
     assert len(symbolizer.warnings) == 1
 
 
 def test_memory_of_no_file_gets_no_invented_name(with_lines: Built, tmp_path: Path) -> None:
     mappings = [
-        DescribedMapping(0x1000, 0x1000, "r-xp", 0, "", False),
-        DescribedMapping(0x2000, 0x1000, "rwxp", 0, "/memfd:doublemapper", True),
-        DescribedMapping(0x3000, 0x1000, "rw-p", 0, "", False),
-        DescribedMapping(0x4000, 0x1000, "rw-p", 0, "[heap]", False),
-        DescribedMapping(0x5000, 0x1000, "r-xp", 0, "[vdso]", False),
-        DescribedMapping(0x6000, 0x1000, "r-xp", 0x2000, "/usr/lib/My App/b c.so", False),
+        _mapping(0x1000, 0x1000, "r-xp", 0, ""),
+        _mapping(0x2000, 0x1000, "rwxp", 0, "/memfd:doublemapper"),
+        _mapping(0x3000, 0x1000, "rw-p", 0, ""),
+        _mapping(0x4000, 0x1000, "rw-p", 0, "[heap]"),
+        _mapping(0x5000, 0x1000, "r-xp", 0, "[vdso]"),
+        _mapping(0x6000, 0x1000, "r-xp", 0x2000, "/usr/lib/My App/b c.so"),
     ]
     addresses = [0x1100, 0x2100, 0x3100, 0x4100, 0x5101, 0x6101, 0x9000, 0, 1, 0x6000]
-    frames = _symbolizer(tmp_path).resolver({})(_dump(addresses, mappings))
+    frames = _symbolizer(tmp_path).frames(locate(addresses, mappings, {}))
     labels = [group[0].label for group in frames]
     # Addresses are those of calls, one before the return address; the offset counts from where the file would begin.
     assert labels == [
@@ -220,8 +211,8 @@ def test_memory_of_no_file_gets_no_invented_name(with_lines: Built, tmp_path: Pa
 
 def test_a_replaced_file_does_not_lend_its_names_to_the_deleted_one(with_lines: Built, tmp_path: Path) -> None:
     symbolizer = _symbolizer(tmp_path, with_lines)
-    dump = _dump([_address(with_lines, "main")], _mapped(with_lines, deleted=True))
-    assert _frames(symbolizer, with_lines, dump)[0][0].function == ""
+    places = _in_program(with_lines, [_address(with_lines, "main")], deleted=True)
+    assert symbolizer.frames(places)[0][0].function == ""
 
 
 def test_a_stripped_libz_is_named_where_it_is_truly_covered(tmp_path: Path) -> None:
@@ -241,23 +232,23 @@ def test_a_stripped_libz_is_named_where_it_is_truly_covered(tmp_path: Path) -> N
     hole = back_start + back_size + 64
     assert not any(first <= hole < first + length for first, length, _name in functions)
     addresses = [BASE + start + size // 2, BASE + hole + 1]
-    dump = _dump(addresses, [DescribedMapping(BASE, 1 << 20, "r-xp", 0, str(library), False)])
+    places = locate(addresses, [_mapping(BASE, 1 << 20, "r-xp", 0, str(library))], {str(library): image.build_id})
     symbolizer = symbols.Symbolizer({image.build_id: library}.get, tmp_path)
-    frames = symbolizer.resolver({str(library): image.build_id})(dump)
+    frames = symbolizer.frames(places)
     assert [group[0].label for group in frames] == ["inflate", f"{library.name}+{hole:#x}"]
 
 
 def test_compiled_code_is_named_by_the_map_and_nothing_else_is(tmp_path: Path) -> None:
     mappings = [
-        DescribedMapping(0x1000, 0x1000, "r-xp", 0, "", False),
-        DescribedMapping(0x2000, 0x1000, "rwxp", 0, "/memfd:doublemapper", True),
-        DescribedMapping(0x3000, 0x1000, "rw-p", 0, "", False),
-        DescribedMapping(0x4000, 0x1000, "r-xp", 0, "/usr/lib/libz.so.1", False),
+        _mapping(0x1000, 0x1000, "r-xp", 0, ""),
+        _mapping(0x2000, 0x1000, "rwxp", 0, "/memfd:doublemapper"),
+        _mapping(0x3000, 0x1000, "rw-p", 0, ""),
+        _mapping(0x4000, 0x1000, "r-xp", 0, "/usr/lib/libz.so.1"),
     ]
     text = b"0x0 0x10000 int j.Inflater.inflate(byte[])\n0x1800 0x100 void Shop.serve(int)\n0x1900 0x800 Interpreter\n"
     addresses = [0x1801, 0x1800, 0x1900, 0x1901, 0x2200, 0x3100, 0x4100, 0x20000]
-    resolve = _symbolizer(tmp_path).resolver({}, perf_map.parse(text).frames)
-    frames = [group[0] for group in resolve(_dump(addresses, mappings))]
+    places = locate(addresses, mappings, {})
+    frames = [group[0] for group in _symbolizer(tmp_path).frames(places, perf_map.parse(text).frames)]
     assert [frame.label for frame in frames] == [
         "Shop.serve",
         "j.Inflater.inflate",
@@ -270,16 +261,16 @@ def test_compiled_code_is_named_by_the_map_and_nothing_else_is(tmp_path: Path) -
     ], "return addresses belong to the call before"
     assert frames[0].signature == "void Shop.serve(int)"
     assert [frame.kind for frame in frames[:4]] == [Kind.JAVA, Kind.JAVA, Kind.JAVA, Kind.JIT]
-    nothing = _symbolizer(tmp_path).resolver({}, perf_map.parse(b"").frames)(_dump([0x1100], mappings))
+    nothing = _symbolizer(tmp_path).frames(locate([0x1100], mappings, {}), perf_map.parse(b"").frames)
     assert nothing[0][0].label == "[jit]"
 
 
 def test_what_an_interpreter_runs_is_named_where_the_map_has_just_that_address(tmp_path: Path) -> None:
     mappings = [
-        DescribedMapping(0x3000, 0x1000, "rw-p", 0, "", False),
-        DescribedMapping(0x4000, 0x1000, "rw-p", 0, "/jdk/lib/server/classes.jsa", False),
+        _mapping(0x3000, 0x1000, "rw-p", 0, ""),
+        _mapping(0x4000, 0x1000, "rw-p", 0, "/jdk/lib/server/classes.jsa"),
     ]
     text = b"3000 100 void Code.cannotBeHere()\n3100 1 void Thread.run()\n4100 1 void Main.main()\n"
-    resolve = _symbolizer(tmp_path).resolver({}, perf_map.parse(text).frames)
-    frames = [group[0].label for group in resolve(_dump([0x3011, 0x3101, 0x4101, 0x4111], mappings))]
-    assert frames == ["[unmapped]", "Thread.run", "Main.main", "classes.jsa+0x110"]
+    places = locate([0x3011, 0x3101, 0x4101, 0x4111], mappings, {})
+    frames = [group[0].label for group in _symbolizer(tmp_path).frames(places, perf_map.parse(text).frames)]
+    assert frames == ["[unmapped]", "Thread.run", "Main.main", "[unmapped]"]

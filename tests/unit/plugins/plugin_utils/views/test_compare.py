@@ -5,16 +5,29 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import Images, Reader
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import comparison
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, Samples, combine, from_dump
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Location
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import (
+    BYTES,
+    Samples,
+    combine,
+    located,
+    named,
+    variances,
+)
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure as Measured
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import MeasureError, Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.plugins.plugin_utils.views.compare import By, Change, Side, compare
 from ansible_collections.offheap.profiler.plugins.plugin_utils.views.table import Measure
@@ -54,11 +67,11 @@ def text(stacks: dict[str, tuple[int, int]], interval: int = INTERVAL, base: int
 def side(
     stacks: dict[str, tuple[int, int]], build: str = "aa" * 20, interval: int = INTERVAL, base: int = 0x400000
 ) -> Side:
-    def resolve(dump: heap_v2.Dump) -> list[list[Frame]]:
-        offsets = [address - base for address in dump.addresses]
+    def resolve(locations: Sequence[Location]) -> list[list[Frame]]:
+        offsets = [location.address - base for location in locations]
         return [[Frame(f"f{at:x}" if at < 0x8000 else "", "app", offset=at)] for at in offsets]
 
-    samples = from_dump(heap_v2.parse(text(stacks, interval, base), "x"), resolve, {"/srv/app": build})
+    samples = named(located(heap_v2.parse(text(stacks, interval, base), "x"), {"/srv/app": build}), resolve)
     return Side(samples, ("/srv/app", build), {"dump": "x"})
 
 
@@ -118,6 +131,23 @@ def test_a_difference_of_objects_has_an_error_too() -> None:
 def test_without_sampling_every_difference_counts() -> None:
     found = compare(side({"1": (90, 9000)}, interval=1), side({"1": (91, 9100)}, interval=1)).differences[0]
     assert (found.change, found.error) == (Change.GROWN, 0.0)
+
+
+def test_memory_that_lives_is_not_compared_with_memory_that_came() -> None:
+    live = side({"1": (90, 9000)})
+    came = replace(live, samples=replace(live.samples, measure=Measured.ALLOCATED))
+    with pytest.raises(MeasureError, match="allocated and live memory"):
+        compare(live, came)
+    assert compare(came, came).total.difference == 0
+
+
+def test_where_nobody_says_how_it_was_sampled_no_difference_counts() -> None:
+    one, other = side({"1": (9000, 9 << 20)}), side({"1": (90000, 90 << 20)})
+    assert compare(one, other).differences[0].change is Change.GROWN
+    unknown = Sampling(Scheme.UNKNOWN)
+    samples = replace(one.samples, sampling=unknown, variance=variances(one.samples.values, unknown))
+    found = compare(replace(one, samples=samples), other).differences[0]
+    assert (found.change, found.error) == (Change.NOT_SIGNIFICANT, math.inf)
 
 
 @pytest.fixture(scope="module")

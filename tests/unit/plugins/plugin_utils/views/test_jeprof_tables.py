@@ -20,8 +20,10 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import Images, Reader, Source
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.profile import Frame, Kind
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, Location, Samples, from_dump
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Location
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, Samples, located, named
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.plugins.plugin_utils.views.table import Granularity, Measure, Table
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_jeprof import _jeprof
@@ -48,7 +50,7 @@ class Said:
 @dataclass(frozen=True)
 class Case:
     kind: str
-    dump: heap_v2.Dump
+    dump: Records
     source: Source
     said: Said
 
@@ -118,16 +120,16 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def with_jeprofs_names(case: Case) -> Samples:
     leaves = {case.dump.addresses[stack[0]] for stack in case.dump.stacks() if stack}
 
-    def resolve(dump: heap_v2.Dump) -> Sequence[Sequence[Frame]]:
+    def resolve(locations: Sequence[Location]) -> Sequence[Sequence[Frame]]:
         frames: list[Sequence[Frame]] = []
-        for address in dump.addresses:
+        for _path, _build_id, _offset, address in locations:
             names = case.said.names.get(address - 1) or (case.said.names.get(address) if address in leaves else None)
             # What jeprof never shows it has cut off, as part of the allocator.
             shown = [name if name != UNKNOWN else f"{name} {address:#x}" for name in names or []]
             frames.append([Frame(name, "") for name in shown] or [ALLOCATOR])
         return frames
 
-    return from_dump(dump=case.dump, resolve=resolve, build_ids={})
+    return named(located(case.dump, {}), resolve)
 
 
 def about(value: float) -> set[int]:
@@ -165,7 +167,7 @@ def short(name: str) -> str:
 def why_different(case: Case, location: Location, ours: list[Frame]) -> str:
     """What explains a difference, empty for nothing. Each is a fault of jeprof's but the last."""
     rows = case.said.lines[location.address - 1]
-    if not location.path:
+    if not location.in_file:
         return "memory of no file is given to the main program, or is a bare number"
     if not ours[0].function and any(re.search(r"\?\?:|:\?$|:0$", row) for row in rows):
         return "the nearest symbol below is blamed, though it ends before the address"

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The one road from an archive to verdicts: which captures are read, and what is said of each process and host.
+
+Reports, assertions, what is pushed elsewhere and the console all take it, and so cannot disagree.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..archive.archive import Archive, ArchiveError, Capture
+from ..columns.series_reader import Reader
+from ..model.series import Series, evenly_spread
+from ..symbols.jit_symbols import JitMaps
+from .verdict import LEAST_SPAN, Answer, Verdict, judge
+
+# Of one process, so much is read: at most a hundred dumps, fewer where they are large, evenly spread over the time.
+_MOST_DUMPS = 100
+_FEWEST_DUMPS = 8
+_MOST_BYTES = 256 << 20
+# Seconds since the epoch that no honest host will claim.
+_LATEST = 1e11
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What to look at: these units and hosts (none: all), processes that were watched for ``least_span`` seconds."""
+
+    units: Sequence[str] = ()
+    hosts: Sequence[str] = ()
+    least_span: float = LEAST_SPAN
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One process of a unit, judged. ``label`` is what the newest capture was labelled with, times are the epoch's,
+    ``live`` is bytes in the newest capture."""
+
+    unit: str
+    host: str
+    process: str
+    label: str
+    start: float
+    end: float
+    verdict: Verdict
+    live: float = 0.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process with what its verdict rests on: the captures that were read, by time, and what ``maps`` call its
+    compiled code."""
+
+    watched: Watched
+    captures: list[Capture]
+    series: Series
+    maps: JitMaps
+
+
+@dataclass(frozen=True)
+class Host:
+    """A unit on a host: its processes, the one that was seen last at the end, and the verdict on all of them.
+
+    ``captures`` is how many there are in the archive.
+    """
+
+    unit: str
+    host: str
+    captures: int
+    processes: list[Process]
+    verdict: Verdict
+
+    @property
+    def decisive(self) -> Process | None:
+        """The process that the verdict speaks of, else the one that was seen last."""
+        chosen = (process for process in self.processes if process.watched.process == self.verdict.process)
+        return next(chosen, self.processes[-1] if self.processes else None)
+
+
+def survey(archive: Archive, reader: Reader, scope: Scope, warn: Callable[[str], None]) -> Iterator[Host]:
+    """Each unit on each host of an archive, in the order of their names.
+
+    What cannot be read is told to ``warn`` and left out. Raises ArchiveError where the archive cannot be written to.
+    """
+    for unit, host in [(name, host) for name in archive.units() for host in archive.hosts(name)]:
+        if (scope.units and unit not in scope.units) or (scope.hosts and host not in scope.hosts):
+            continue
+        try:
+            captures = archive.captures(unit, host)
+        except ArchiveError as error:
+            warn(str(error))
+            continue
+        if captures:
+            yield _host(unit, host, captures, reader, scope.least_span, warn)
+
+
+def _host(
+    unit: str, host: str, captures: list[Capture], reader: Reader, least_span: float, warn: Callable[[str], None]
+) -> Host:
+    processes = []
+    for key, members in itertools.groupby(captures, key=lambda capture: capture.process):
+        timely = []
+        for capture in members:
+            if 0 <= capture.time < _LATEST:
+                timely.append(capture)
+            else:
+                warn(f"a capture of {unit} on {host} was left out: {capture.path} claims an impossible time")
+        maps = reader.maps(timely)
+        series, read = reader.series(thinned(timely), maps)
+        if read:
+            processes.append(Process(_watched(key, series, read, least_span), read, series, maps))
+    processes.sort(key=lambda process: process.watched.end)
+    verdict = verdict_on_host([process.watched for process in processes])
+    return Host(unit, host, len(captures), processes, verdict)
+
+
+def thinned(captures: list[Capture]) -> list[Capture]:
+    """The captures of a process by time, evenly thinned where there are more than are worth reading."""
+    captures = sorted(captures, key=lambda capture: (capture.time, capture.sequence))
+    average = max(1, sum(capture.facts.dump.size for capture in captures) // max(len(captures), 1))
+    most = min(max(_MOST_BYTES // average, _FEWEST_DUMPS), _MOST_DUMPS)
+    if len(captures) <= most:
+        return captures
+    return [captures[position] for position in evenly_spread([capture.time for capture in captures], most)]
+
+
+def _watched(key: str, series: Series, read: list[Capture], least_span: float) -> Watched:
+    return Watched(
+        unit=read[-1].unit,
+        host=read[-1].host,
+        process=key,
+        label=read[-1].facts.label or "",
+        start=series.times[0],
+        end=series.times[-1],
+        verdict=judge(key, series, least_span),
+        live=float(series.bytes[:, -1].sum()),
+    )
+
+
+def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
+    """The verdict over all processes of a unit on a host, in any order.
+
+    The newest process that can be judged decides, together with those that lived beside it (workers). Earlier ones
+    are named where they say something else.
+    """
+    if not processes:
+        return Verdict(Answer.CANNOT_TELL, "none of the captures can be read")
+    judged = [process for process in processes if process.verdict.answer is not Answer.CANNOT_TELL]
+    if not judged:
+        newest_first = sorted(processes, key=lambda process: process.end, reverse=True)
+        return max((one.verdict for one in newest_first), key=lambda verdict: (verdict.points, verdict.span))
+    beside = last_on_each_host(judged)
+    leaking = [process.verdict for process in beside if process.verdict.answer is Answer.LEAK]
+    if leaking:
+        return _add_up(leaking)
+    verdict = max((process.verdict for process in beside), key=lambda verdict: verdict.span)
+    earlier = [one for one in judged if one not in beside and one.verdict.answer is Answer.LEAK]
+    if earlier:
+        newest = max(earlier, key=lambda process: process.end).process
+        number = "an earlier process" if len(earlier) == 1 else f"{len(earlier)} earlier processes"
+        return replace(verdict, reason=f"{verdict.reason}; but {number} (newest: {newest}) leaked")
+    return verdict
+
+
+def last_on_each_host(judged: Sequence[Watched]) -> list[Watched]:
+    """Of each host the process that ran last, and those that lived beside it (workers), the last ones first."""
+    newest: dict[str, Watched] = {}
+    for process in sorted(judged, key=lambda process: process.end):
+        newest[process.host] = process
+    found = [process for process in judged if process.end >= newest[process.host].start]
+    return sorted(found, key=lambda process: process.end, reverse=True)
+
+
+def _add_up(leaking: list[Verdict]) -> Verdict:
+    """One verdict for processes that leak side by side: the worst one's, with the growth of all."""
+    worst = max(leaking, key=lambda verdict: verdict.growth)
+    if len(leaking) == 1:
+        return worst
+    growth = math.fsum(verdict.growth for verdict in leaking)
+    error = math.sqrt(math.fsum(verdict.error**2 for verdict in leaking))
+    reason = f"{worst.reason} in process {worst.process}, the worst of {len(leaking)} that leak"
+    return replace(worst, growth=growth, error=error, reason=reason)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A place in the code as people know it, and which places are the allocator's own."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """What a frame is. An INLINED frame has no address of its own, JIT code is machine code that no file holds; where
+    the runtime has told what it is, it has the kind of its language."""
+
+    NATIVE = "native"
+    INLINED = "inlined"
+    JIT = "jit"
+    JAVA = "java"
+    PYTHON = "python"
+    JS = "js"
+    UNKNOWN = "unknown"
+
+
+class Frame(NamedTuple):
+    """A place in the code. ``function`` is empty where no symbol covers it; then ``offset`` says where in the module.
+
+    ``module`` is the file's base name ("libz.so.1.2.13"), empty for memory that belongs to no file, "[java]" and the
+    like for code that a runtime has compiled and named; ``signature`` is then the full name that it gave.
+    """
+
+    function: str
+    module: str
+    kind: Kind = Kind.NATIVE
+    offset: int = 0
+    file: str = ""
+    line: int = 0
+    signature: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name to show: the function, else module+0xoffset, else what is known about the memory."""
+        if self.function:
+            return self.function
+        if self.module:
+            return f"{self.module}+{self.offset:#x}"
+        return "[jit]" if self.kind is Kind.JIT else "[unmapped]"
+
+    @property
+    def group(self) -> str:
+        """The name under which frames count as the same: like ``label``, but without an offset."""
+        return self.function or self.module or self.label
+
+
+# Functions after which the allocator begins: jeprof's list (RemoveUninterestingFrames, 5.3.0 and 5.3.1), which cuts
+# a stack after the last one of these, and what a jemalloc with symbols shows between them.
+_ALLOCATOR_FUNCTION = re.compile(
+    r"(?:_rjem_)?je_(?:[a-z_]*alloc[a-z_]*|prof_[a-z_]+)|operator new(?:\[\])?|__builtin_(?:vec_)?(?:new|delete)"
+    r"|(?:tc_)?(?:c|m|re|v|pv)alloc|(?:tc_)?(?:cfree|free|memalign|posix_memalign)|tc_(?:new|delete)(?:array)?(?:_nothrow)?"
+    r"|aligned_alloc|[mrx]allocx|s?dallocx(?:_noflags)?|imalloc(?:_body|_no_sample)?|do_rallocx|i[rx]allocx_prof"
+    r"|malloc_default|prof_(?:alloc_prep|tctx_create|backtrace(?:_impl)?)|(?:fallback)?[nN]ewImpl|fallback_impl"
+    r"|(?:::)?do_malloc|::do_malloc_or_cpp_alloc|DoSampledAllocation"
+    r"|simple_alloc::allocate|__malloc_alloc_template::allocate|TCMalloc.*|tcmalloc::.*"
+)
+_ALLOCATOR_MODULE = re.compile(r"libjemalloc[^/]*|liboffheap[^/]*\.so[^/]*")
+
+
+def is_allocator_function(frame: Frame) -> bool:
+    """Whether the frame is an entry of a memory allocator (jeprof's list) or an inner function of jemalloc."""
+    return _ALLOCATOR_FUNCTION.fullmatch(frame.function) is not None
+
+
+def is_allocator_module(frame: Frame) -> bool:
+    """Whether the frame lies in jemalloc or in our agent."""
+    return _ALLOCATOR_MODULE.fullmatch(frame.module) is not None

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What a reader finds in a file, as it stands there: nothing is unbiased or named yet, and no format is known here."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...module_utils.formats.maps import Mapping
+from .frame import Frame
+from .sampling import Measure, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Objects and bytes as sampled: of the file's measure, and (where it counts both) allocated since the start."""
+
+    objects: int
+    bytes: int
+    accum_objects: int
+    accum_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread that the file lists. ``uid`` is the allocator's own number, not the kernel's thread id."""
+
+    uid: int
+    counts: Counts
+    name: str
+
+
+class CountColumns:
+    """The four counters of many records, one array each (unsigned 64 bit)."""
+
+    __slots__ = ("accum_bytes", "accum_objects", "bytes", "objects")
+
+    def __init__(self) -> None:
+        self.objects = array("Q")
+        self.bytes = array("Q")
+        self.accum_objects = array("Q")
+        self.accum_bytes = array("Q")
+
+    def append(self, objects: bytes, size: bytes, accum_objects: bytes, accum_bytes: bytes) -> None:
+        """Add one record, given as digits. OverflowError if a number has more than 64 bits."""
+        self.objects.append(int(objects))
+        self.bytes.append(int(size))
+        self.accum_objects.append(int(accum_objects))
+        self.accum_bytes.append(int(accum_bytes))
+
+    def __len__(self) -> int:
+        return len(self.objects)
+
+
+@dataclass(frozen=True)
+class Records:
+    """Stacks and their numbers, in columns.
+
+    A place in the code is an address of the process or, where the file names its code itself, the frames of a call,
+    the innermost (inlined) first: place ``i`` is ``addresses[i]``, and those behind them are ``names``, each once.
+    Stack ``i`` is the slice ``stack_ends[i-1]:stack_ends[i]`` of ``stack_places``, numbers of places, leaf first.
+    ``counts`` has one record per stack; ``thread_stack`` / ``thread_uid`` / ``thread_counts`` have one record per
+    thread of a stack. ``file`` is for messages.
+    """
+
+    file: str
+    measure: Measure
+    sampling: Sampling
+    total: Counts
+    threads: list[Thread]
+    addresses: array[int]
+    stack_places: array[int]
+    stack_ends: array[int]
+    counts: CountColumns
+    thread_stack: array[int]
+    thread_uid: array[int]
+    thread_counts: CountColumns
+    mappings: list[Mapping]
+    names: Sequence[tuple[Frame, ...]] = ()
+
+    def stacks(self) -> Iterator[array[int]]:
+        """Each stack as numbers of places, leaf first."""
+        start = 0
+        for end in self.stack_ends:
+            yield self.stack_places[start:end]
+            start = end

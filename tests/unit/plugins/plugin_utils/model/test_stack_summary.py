@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import stack_summary
+from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
+
+
+@pytest.mark.parametrize(
+    ("stack", "line"),
+    [
+        (
+            ("libz.so.1+0xbdc5", "inflate", "Java_java_util_zip_Inflater_inflateBytesBytes", "[jit]"),
+            "inflate ← Java_java_util_zip_Inflater_inflateBytesBytes ← [jit]",
+        ),
+        (("std::vector<int>::push_back", "shop::add", "main"), "shop::add ← main"),
+        (("std::string::append", "libc.so.6+0x10"), "std::string::append ← libc.so.6+0x10"),
+        (("libz.so.1+0x1", "libz.so.1+0x2", "[jit]"), "libz.so.1+0x1 ← libz.so.1+0x2 ← [jit]"),
+        (("a", "b", "b", "b", "c", "d", "e", "f"), "a ← b ← c ← d ← e ← …"),
+        ((), "[no stack]"),
+    ],
+)
+def test_a_path_in_one_line_keeps_the_frames_that_tell(stack: tuple[str, ...], line: str) -> None:
+    (frames,) = profile({stack: 1.0}).each_stack_of_frames()
+    assert stack_summary.render(frames) == line
