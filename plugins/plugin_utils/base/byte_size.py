@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from .errors import ControllerError
@@ -17,7 +18,10 @@ class ByteSizeError(ControllerError):
 
 
 def as_text(size: float) -> str:
-    """Write 62914560 as C(60.0 MiB): three significant digits or more, whole bytes below 1 KiB."""
+    """Write 62914560 as C(60.0 MiB): three significant digits or more, whole bytes below 1 KiB.
+
+    What is infinite, as errors are that nobody can tell, is "unknown".
+    """
     # 1023.95 and more would be printed as 1024.0 of a unit.
     if -1023.95 < size < 1023.95:
         return f"{round(size)} B"
@@ -25,7 +29,7 @@ def as_text(size: float) -> str:
         size /= 1024
         if -1023.95 < size < 1023.95:
             return f"{size:.1f} {unit}"
-    return f"{size / 1024:.1f} {_UNITS[-1]}"
+    return f"{size / 1024:.1f} {_UNITS[-1]}" if math.isfinite(size) else "unknown"
 
 
 def parse(size: int | str) -> int:

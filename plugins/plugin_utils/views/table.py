@@ -69,7 +69,7 @@ class Measure(Enum):
 
 
 def _whole(value: float) -> str:
-    return str(round(value))
+    return str(round(value)) if math.isfinite(value) else "unknown"
 
 
 class Row(NamedTuple):

@@ -2,6 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.base import byte_
         (1024**2 - 1, "1.0 MiB"),
         (0.4, "0 B"),
         (1024**7, "1024.0 EiB"),
+        (math.inf, "unknown"),
     ],
 )
 def test_a_size_as_text(size: float, text: str) -> None:
