@@ -280,11 +280,12 @@ def unbiased(counts: CountColumns, sampling: Sampling) -> Numbers:
 def combine(parts: Sequence[tuple[Samples, float]]) -> Samples:
     """The sum of samples, each times its factor (-1 subtracts). Equal places become one, and so do equal stacks.
 
-    Places are the same when function, image (by build-id) and offset in it are; addresses do not matter. Thread columns
-    are left out: jemalloc numbers threads anew in every process. Raises MeasureError where the measures differ.
+    Places are the same when function, image (by build-id) and offset in it are; addresses do not matter, and where
+    there are none the names tell places apart. Thread columns are left out: jemalloc numbers threads anew in every
+    process. Raises MeasureError where the measures differ.
     """
     frames: dict[Frame, int] = {}
-    known: dict[tuple[str, int], int] = {}
+    known: dict[tuple[tuple[str, int], tuple[int, ...]], int] = {}
     all_locations: list[Location] = []
     places: dict[tuple[int, int], int] = {}
     merged: dict[bytes, int] = {}
@@ -292,13 +293,16 @@ def combine(parts: Sequence[tuple[Samples, float]]) -> Samples:
     numbers: list[Integers] = []
     for part, _factor in parts:
         frame_ids = [frames.setdefault(frame, len(frames)) for frame in part.frames]
+        pairs = list(zip(part.place_frame.tolist(), part.place_location.tolist(), strict=True))
+        frames_at: list[list[int]] = [[] for _location in part.locations]
+        for frame, at in pairs:
+            frames_at[at].append(frame_ids[frame])
         location_ids = []
-        for location in part.locations:
-            position = known.setdefault(location.key, len(all_locations))
+        for location, its_frames in zip(part.locations, frames_at, strict=True):
+            position = known.setdefault((location.key, tuple(its_frames)), len(all_locations))
             if position == len(all_locations):
                 all_locations.append(location)
             location_ids.append(position)
-        pairs = zip(part.place_frame.tolist(), part.place_location.tolist(), strict=True)
         translated = [places.setdefault((frame_ids[f], location_ids[at]), len(places)) for f, at in pairs]
         renamed = replace(part, stacks=np.array(translated, dtype=np.int64)[part.stacks])
         number = []

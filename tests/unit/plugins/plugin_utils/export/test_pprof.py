@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import pprof, profile_proto
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import combine
+from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 from ansible_collections.offheap.profiler.tests.unit.strategies.samples import BUILD_ID, DUMP, samples_of
 
 ABOUT = pprof.About(time=1761234567.25, executable="/srv/app", comments=["host app1"])
@@ -60,6 +62,17 @@ def test_mappings_have_build_ids_and_locations_lie_in_them() -> None:
     assert [(names[line.function_id], line.line) for line in inlined.line] == [("allocate;it", 7), ("grow", 40)]
     assert by_address[0x7F0000001030].mapping_id == 2 and not mappings[2].has_functions
     assert by_address[0x900000].mapping_id == 0
+
+
+def test_calls_without_addresses_are_locations_of_their_own() -> None:
+    both = profile({("inflate", "unzip", "main"): 4096.0, ("deflate", "main"): 4096.0})
+    written = read(pprof.render(combine([(both, 1.0), (both, 1.0)])))
+    name = {function.id: written.string_table[function.name] for function in written.function}
+    calls = {location.id: [name[line.function_id] for line in location.line] for location in written.location}
+    assert [[calls[at] for at in sample.location_id] for sample in written.sample] == [
+        [["inflate"], ["unzip"], ["main"]],
+        [["deflate"], ["main"]],
+    ]
 
 
 def test_every_number_in_a_message_points_somewhere() -> None:
