@@ -10,47 +10,33 @@ from pathlib import Path
 from ..plugins.module_utils.formats import unit_name
 from ..plugins.plugin_utils.archive.archive import Archive
 from ..plugins.plugin_utils.base import libraries
-from ..plugins.plugin_utils.driver.analyze import analyze, require
+from ..plugins.plugin_utils.driver.analyze import analyze_dump
+from ..plugins.plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
 from ..plugins.plugin_utils.driver.formats import Request
-from ..plugins.plugin_utils.driver.sources import Source, open_reader
-from ..plugins.plugin_utils.export import comparison
+from ..plugins.plugin_utils.driver.sources import Places
 from ..plugins.plugin_utils.leaks import hints
 from ..plugins.plugin_utils.leaks.survey import Scope
 from ..plugins.plugin_utils.report import files
 from ..plugins.plugin_utils.report.host_report import Limits
-from ..plugins.plugin_utils.views.compare import By, Side, compare
 from ..plugins.plugin_utils.views.selection import Selection
-from ..plugins.plugin_utils.views.table import Measure
 
 Warn = Callable[[str], None]
 
 
 def analyzed(request: Request, dump: Path, binary_path: Sequence[Path], warn: Warn) -> bytes:
     """One dump, as asked for. Raises ControllerError."""
-    require(request.kind)
-    with open_reader([dump], None, binary_path, None, False) as reader:
-        source = reader.read(dump)
-        answer = analyze(request, source, None, reader.images)
-        for warning in dict.fromkeys(reader.warnings):
-            warn(warning)
-    return answer.content
+    return analyze_dump(request, dump, None, Places(binary_path=binary_path), warn).content
 
 
 def compared(
     before: Path, after: Path, focus: str, limit: int, as_json: bool, binary_path: Sequence[Path], warn: Warn
 ) -> str:
     """What is different between two dumps. Raises ControllerError."""
-    libraries.require(*libraries.DUMPS)
-    with open_reader([before, after], None, binary_path, None, False) as reader:
-        first, second = (_side(reader.read(path), Selection(focus, "")) for path in (before, after))
-        for warning in dict.fromkeys(reader.warnings):
-            warn(warning)
-    found = compare(first, second, Measure.INUSE_SPACE, By.STACKS)
-    for warning in found.warnings:
+    request = CompareRequest(selection=Selection(focus, ""), as_json=as_json, limit=limit)
+    done = compare_dumps(request, before, after, Places(binary_path=binary_path))
+    for warning in done.warnings:
         warn(warning)
-    if as_json:
-        return comparison.as_json(found, first, second)
-    return comparison.text(found, first, second, limit)
+    return done.content
 
 
 def reported(archive: Path, dest: Path, unit: str, warn: Warn) -> files.Files:
@@ -62,7 +48,3 @@ def reported(archive: Path, dest: Path, unit: str, warn: Warn) -> files.Files:
     return files.make(
         Archive.open(here / archive), scope, Limits(hints=hints.load([])), here / dest, True, False, warn, triage
     )
-
-
-def _side(source: Source, selection: Selection) -> Side:
-    return Side(selection.apply(source.samples), source.executable, {"dump": str(source.path), **source.facts})

@@ -13,13 +13,13 @@ from ansible.utils.display import Display
 from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.base.options import from_here, from_here_if_any
 from ..plugin_utils.base.output_file import write
-from ..plugin_utils.driver.analyze import analyze, require
+from ..plugin_utils.driver.analyze import analyze_dump
 from ..plugin_utils.driver.formats import FORMATS, Request
-from ..plugin_utils.driver.sources import Source, open_reader
+from ..plugin_utils.driver.sources import Places
 from ..plugin_utils.export.graph import Limits
 from ..plugin_utils.export.top import Look
 from ..plugin_utils.views.selection import Selection
-from ..plugin_utils.views.table import Granularity, Measure, Table
+from ..plugin_utils.views.table import Granularity, Measure
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "src": {"type": "path", "required": True},
@@ -49,7 +49,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "force": {"type": "bool", "default": False},
     "show": {"type": "bool"},
 }
-_MOST_ROWS = 100
 
 display = Display()
 
@@ -70,28 +69,24 @@ class ActionModule(ActionBase):
         dest = from_here_if_any(arguments["dest"])
         if dest is None and not FORMATS[kind].is_text:
             raise AnsibleActionFail(f"the format {kind} is no text to show: it needs 'dest'")
-        base_path = from_here_if_any(arguments["base"])
-        paths = [from_here(arguments["src"]), *([base_path] if base_path else [])]
+        places = Places(
+            from_here_if_any(arguments["archive"]),
+            [from_here(path) for path in arguments["binary_path"]],
+            from_here_if_any(arguments["symcaches"]),
+            self._task.check_mode,
+        )
+        request = _request(arguments)
         try:
-            require(kind)
-            with open_reader(
-                paths,
-                from_here_if_any(arguments["archive"]),
-                [from_here(path) for path in arguments["binary_path"]],
-                from_here_if_any(arguments["symcaches"]),
-                self._task.check_mode,
-            ) as reader:
-                sources = [reader.read(path) for path in paths]
-                base = sources[1] if base_path is not None else None
-                answer = analyze(_request(arguments), sources[0], base, reader.images)
-                changed = dest is not None and write(dest, answer.content, arguments["force"], self._task.check_mode)
-                warnings += dict.fromkeys(reader.warnings)
+            analysis = analyze_dump(
+                request, from_here(arguments["src"]), from_here_if_any(arguments["base"]), places, warnings.append
+            )
+            changed = dest is not None and write(dest, analysis.content, arguments["force"], self._task.check_mode)
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
         show = arguments["show"] if arguments["show"] is not None else dest is None
         if show and FORMATS[kind].is_text:
-            display.display(answer.content.decode("utf-8", "replace").rstrip("\n"))
-        result.update(changed=changed, format=kind, **_returned(answer.table, sources[0], arguments))
+            display.display(analysis.content.decode("utf-8", "replace").rstrip("\n"))
+        result.update(changed=changed, format=kind, **analysis.data(request.look))
         if dest is not None:
             result["dest"] = str(dest)
             if self._task.diff and changed:
@@ -119,25 +114,3 @@ def _request(arguments: dict[str, Any]) -> Request:
         drop_negative=arguments["drop_negative"],
         source_path=[from_here(path) for path in arguments["source_path"]],
     )
-
-
-def _returned(table: Table, source: Source, arguments: dict[str, Any]) -> dict[str, Any]:
-    rows, limit = table.rows(arguments["sort"] == "cumulative"), arguments["limit"]
-    return {
-        "measure": table.measure.value,
-        "unit": table.measure.unit,
-        "total": round(table.total),
-        "total_error": round(table.total_error),
-        "sample_interval": table.interval,
-        "rows": [
-            {
-                "name": row.name,
-                "flat": round(row.flat),
-                "cumulative": round(row.cumulative),
-                "error": round(row.error),
-            }
-            for row in rows[: min(limit, _MOST_ROWS) if limit > 0 else _MOST_ROWS]
-        ],
-        "row_count": len(rows),
-        "dump": source.facts,
-    }

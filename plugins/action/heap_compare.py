@@ -11,12 +11,11 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here, from_here_if_any
 from ..plugin_utils.base.output_file import write
-from ..plugin_utils.driver.sources import Source, open_reader
-from ..plugin_utils.export import comparison as output
-from ..plugin_utils.views.compare import By, Change, Comparison, Side, compare
+from ..plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
+from ..plugin_utils.driver.sources import Places
+from ..plugin_utils.views.compare import By
 from ..plugin_utils.views.selection import Selection
 from ..plugin_utils.views.table import Measure
 
@@ -36,8 +35,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "force": {"type": "bool", "default": False},
     "show": {"type": "bool"},
 }
-_MOST_ROWS = 100
-_MOST_FRAMES = 64
 
 display = Display()
 
@@ -53,60 +50,34 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        warnings: list[str] = []
-        paths = [from_here(arguments[name]) for name in ("before", "after")]
         dest = from_here_if_any(arguments["dest"])
         limit = max(arguments["limit"], 0)
+        request = CompareRequest(
+            Measure(arguments["measure"]),
+            By(arguments["by"]),
+            Selection(arguments["focus"], arguments["ignore"]),
+            arguments["format"] == "json",
+            limit,
+        )
+        places = Places(
+            from_here_if_any(arguments["archive"]),
+            [from_here(path) for path in arguments["binary_path"]],
+            from_here_if_any(arguments["symcaches"]),
+            self._task.check_mode,
+        )
         try:
-            libraries.require(*libraries.DUMPS)
-            with open_reader(
-                paths,
-                from_here_if_any(arguments["archive"]),
-                [from_here(path) for path in arguments["binary_path"]],
-                from_here_if_any(arguments["symcaches"]),
-                self._task.check_mode,
-            ) as reader:
-                selection = Selection(arguments["focus"], arguments["ignore"])
-                before, after = [_side(reader.read(path), selection) for path in paths]
-                warnings += dict.fromkeys(reader.warnings)
-            found = compare(before, after, Measure(arguments["measure"]), By(arguments["by"]))
-            if arguments["format"] == "json":
-                content = output.as_json(found, before, after)
-            else:
-                content = output.text(found, before, after, limit)
-            encoded = content.encode("utf-8", "replace")
-            changed = dest is not None and write(dest, encoded, arguments["force"], self._task.check_mode)
+            compared = compare_dumps(request, from_here(arguments["before"]), from_here(arguments["after"]), places)
+            content = compared.content.encode("utf-8", "replace")
+            changed = dest is not None and write(dest, content, arguments["force"], self._task.check_mode)
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
         if arguments["show"] if arguments["show"] is not None else dest is None:
-            display.display(content.rstrip("\n"))
-        result.update(changed=changed, **_returned(found, before, after, limit))
+            display.display(compared.content.rstrip("\n"))
+        result.update(changed=changed, **compared.data(limit))
         if dest is not None:
             result["dest"] = str(dest)
             if self._task.diff and changed:
                 result["diff"] = [{"prepared": f"written: {dest}\n"}]
-        warnings += found.warnings
-        if warnings:
-            result["warnings"] = warnings
+        if compared.warnings:
+            result["warnings"] = compared.warnings
         return result
-
-
-def _side(source: Source, selection: Selection) -> Side:
-    return Side(selection.apply(source.samples), source.executable, {"dump": str(source.path), **source.facts})
-
-
-def _returned(found: Comparison, before: Side, after: Side, limit: int) -> dict[str, Any]:
-    significant = [item for item in found.differences if item.change is not Change.NOT_SIGNIFICANT]
-    return {
-        "measure": found.measure.value,
-        "unit": found.measure.unit,
-        "before": dict(before.facts),
-        "after": dict(after.facts),
-        "total": output.returned(found.total),
-        "counts": {change.name.lower(): len(found.of(change)) for change in Change},
-        "differences": [
-            output.returned(item, _MOST_FRAMES)
-            for item in significant[: min(limit, _MOST_ROWS) if limit else _MOST_ROWS]
-        ],
-        "comparable": not found.warnings,
-    }

@@ -18,7 +18,7 @@ from ..plugin_utils.archive.archive import Archive, Capture
 from ..plugin_utils.base import libraries, output_file
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.columns import sample_cache
-from ..plugin_utils.driver.sources import Reader, open_reader
+from ..plugin_utils.driver.sources import DumpReader, Places, open_reader
 from ..plugin_utils.export import pprof
 from ..plugin_utils.leaks import ranking
 from ..plugin_utils.leaks.survey import Scope
@@ -92,7 +92,7 @@ class ActionModule(ActionBase):
         if self._task.check_mode or not wanted:
             result["changed"] = bool(wanted)
             return
-        with open_reader([], archive.root, [], None, not os.access(archive.root, os.W_OK)) as reader:
+        with open_reader([], Places(archive.root, passing=not os.access(archive.root, os.W_OK))) as reader:
             done = push.push(archive, server, wanted, arguments["max_profiles"], partial(_profile, reader))
             result.update(changed=bool(done.sent), pushed=done.sent, left=done.left)
             problems += [*done.problems, *reader.warnings]
@@ -110,6 +110,6 @@ class ActionModule(ActionBase):
         result["changed"] = result["changed"] or changed
 
 
-def _profile(reader: Reader, capture: Capture) -> bytes:
+def _profile(reader: DumpReader, capture: Capture) -> bytes:
     source = reader.read(capture.path)
     return pprof.render(source.samples, pprof.About(capture.time, source.executable[0]))

@@ -16,12 +16,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".cache" / "collect
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import analyze
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
-from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import open_reader
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import Places, open_reader
 
 
 def main() -> None:
     form, dump, image, symcaches = sys.argv[1:]
-    with open_reader([Path(dump)], None, [Path(image)], Path(symcaches), False) as reader:
+    with open_reader([Path(dump)], Places(binary_path=[Path(image)], symcaches=Path(symcaches))) as reader:
         source = reader.read(Path(dump))
         sys.stdout.buffer.writelines(analyze(Request(kind=form), source, None, reader.images).pieces)
 

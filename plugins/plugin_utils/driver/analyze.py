@@ -4,37 +4,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from ..base import libraries
+from ..export.top import Look
 from ..model.samples import Samples
 from ..views.selection import subtract
 from ..views.table import Table
 from .formats import FORMATS, Request, View
-from .sources import AnalysisError, Images, Source
+from .sources import AnalysisError, Images, Places, Source, open_reader
 
 ALL_THREADS = "*"
+_MOST_ROWS = 100
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What to write, and the table it was made from. ``pieces`` can be gone through once."""
+    """What to write, the table it was made from, and the facts of the dump. ``pieces`` can be gone through once."""
 
     pieces: Iterator[bytes]
     table: Table
-    title: str
+    facts: dict[str, Any]
 
     @cached_property
     def content(self) -> bytes:
         return b"".join(self.pieces)
 
+    def data(self, look: Look) -> dict[str, Any]:
+        """For JSON: the totals and the first rows, as many as are worth returning."""
+        rows = self.table.rows(look.cumulative)
+        return {
+            "measure": self.table.measure.value,
+            "unit": self.table.measure.unit,
+            "total": round(self.table.total),
+            "total_error": round(self.table.total_error),
+            "sample_interval": self.table.interval,
+            "rows": [
+                {
+                    "name": row.name,
+                    "flat": round(row.flat),
+                    "cumulative": round(row.cumulative),
+                    "error": round(row.error),
+                }
+                for row in rows[: min(look.limit, _MOST_ROWS) if look.limit else _MOST_ROWS]
+            ],
+            "row_count": len(rows),
+            "dump": self.facts,
+        }
 
-def require(kind: str) -> None:
-    """Raises MissingLibraryError where what reads dumps and shows them in this format is not installed."""
-    libraries.require(*libraries.DUMPS, *FORMATS[kind].libraries)
+
+def analyze_dump(
+    request: Request, dump: Path, base: Path | None, places: Places, warn: Callable[[str], None]
+) -> Analysis:
+    """The dump at a path as asked for, less the one at ``base`` where there is one. Raises ControllerError."""
+    libraries.require(*libraries.DUMPS, *FORMATS[request.kind].libraries)
+    with open_reader([dump, *([base] if base else [])], places) as reader:
+        source = reader.read(dump)
+        analysis = analyze(request, source, reader.read(base) if base else None, reader.images)
+        for warning in dict.fromkeys(reader.warnings):
+            warn(warning)
+    return analysis
 
 
 def analyze(request: Request, source: Source, base: Source | None, images: Images) -> Analysis:
@@ -66,7 +100,7 @@ def _one(request: Request, samples: Samples, source: Source, base: Source | None
     content = FORMATS[request.kind].render(View(request, table, source, images, facts))
     if isinstance(content, str):
         content = content.encode("utf-8", "replace")
-    return Analysis(iter([content]) if isinstance(content, bytes) else content, table, source.path.name)
+    return Analysis(iter([content]) if isinstance(content, bytes) else content, table, source.facts)
 
 
 def _all_threads(request: Request, samples: Samples, source: Source, images: Images) -> Analysis:
@@ -79,7 +113,7 @@ def _all_threads(request: Request, samples: Samples, source: Source, images: Ima
     if not parts:
         raise AnalysisError(f"{source.path}: has no numbers by thread")
     whole = Table(request.selection.apply(samples), request.granularity, request.measure)
-    return Analysis(iter([b"\n".join(parts)]), whole, source.path.name)
+    return Analysis(iter([b"\n".join(parts)]), whole, source.facts)
 
 
 def _facts(

@@ -112,7 +112,7 @@ class Images:
         return build_id or ""
 
 
-class Reader:
+class DumpReader:
     """Reads dumps and names their addresses. One object serves all dumps of a task."""
 
     def __init__(self, images: Images, symcaches: Path) -> None:
@@ -164,34 +164,42 @@ class Reader:
         return Source(path, samples, build_ids, (executable, build_ids.get(executable, "")), facts)
 
 
-@contextlib.contextmanager
-def open_reader(
-    paths: Sequence[Path], archive: Path | None, binary_path: Sequence[Path], symcaches: Path | None, passing: bool
-) -> Iterator[Reader]:
-    """A reader for dumps at these ``paths``.
+@dataclass(frozen=True)
+class Places:
+    """Where to look for images, and where to keep symcaches.
 
     Images come from ``archive``, or from the one that the first dump lies in, and from ``binary_path``, else the
     directories of $PPROF_BINARY_PATH, else, for a dump outside of an archive, from this machine. Symcaches are kept in
-    ``symcaches``, else in the archive, else in the user's cache; ``passing`` keeps none. Raises ArchiveError.
+    ``symcaches``, else in the archive, else in the user's cache; ``passing`` keeps none.
     """
-    found = archive or next((root for path in paths[:1] for root in _parents(path)), None)
+
+    archive: Path | None = None
+    binary_path: Sequence[Path] = ()
+    symcaches: Path | None = None
+    passing: bool = False
+
+
+@contextlib.contextmanager
+def open_reader(paths: Sequence[Path], places: Places) -> Iterator[DumpReader]:
+    """A reader for dumps at these ``paths``. Raises ArchiveError."""
+    found = places.archive or next((root for path in paths[:1] for root in _parents(path)), None)
     opened = None
     if found is not None:
         from ..archive.archive import Archive
 
         opened = Archive.open(found)
-    directories = list(binary_path) or [
+    directories = list(places.binary_path) or [
         Path(path).expanduser() for path in os.environ.get("PPROF_BINARY_PATH", "").split(":") if path
     ]
     if not directories and opened is None:
         directories = [Path("/")]
     images = Images(directories, opened)
-    kept = symcaches or (opened.symcaches if opened is not None else _user_cache())
-    if not passing and _is_writable(kept):
-        yield Reader(images, kept)
+    kept = places.symcaches or (opened.symcaches if opened is not None else _user_cache())
+    if not places.passing and _is_writable(kept):
+        yield DumpReader(images, kept)
         return
     with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
-        yield Reader(images, Path(directory))
+        yield DumpReader(images, Path(directory))
 
 
 def _parents(path: Path) -> Iterator[Path]:

@@ -20,8 +20,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze im
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import FORMATS, Request
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import (
     AnalysisError,
+    DumpReader,
     Images,
-    Reader,
     Source,
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import graph
@@ -47,7 +47,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 
 @pytest.fixture(scope="module")
 def source(program: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Source:
-    return Reader(IMAGES, tmp_path_factory.mktemp("symcaches")).read(program[1])
+    return DumpReader(IMAGES, tmp_path_factory.mktemp("symcaches")).read(program[1])
 
 
 def ask(source: Source, request: Request) -> str:
@@ -190,10 +190,10 @@ def test_what_cannot_be_had_is_said(source: Source, tmp_path: Path) -> None:
     with pytest.raises(OffheapError, match="no function of the profile matches"):
         ask(source, Request(kind="disasm", function="nowhere"))
     with pytest.raises(AnalysisError, match="No such file"):
-        Reader(IMAGES, tmp_path).read(tmp_path / "missing.heap")
+        DumpReader(IMAGES, tmp_path).read(tmp_path / "missing.heap")
     (tmp_path / "bad.heap").write_text("heap_v2/1\n")
     with pytest.raises(OffheapError, match="MAPPED_LIBRARIES"):
-        Reader(IMAGES, tmp_path).read(tmp_path / "bad.heap")
+        DumpReader(IMAGES, tmp_path).read(tmp_path / "bad.heap")
 
 
 def test_images_are_found_in_pprofs_layout(program: tuple[str, Path], source: Source, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_images_are_found_in_pprofs_layout(program: tuple[str, Path], source: So
     assert build_id
     (tmp_path / build_id).mkdir()
     shutil.copy(program[0], tmp_path / build_id / Path(program[0]).name)
-    bare = Reader(Images([tmp_path]), tmp_path / "symcaches").read(program[1])
+    bare = DumpReader(Images([tmp_path]), tmp_path / "symcaches").read(program[1])
     assert bare.executable[1] == build_id
     assert {"large", "small"} <= {frame.function for frame in bare.samples.frames}
     assert all(not frame.function for frame in bare.samples.frames if frame.module.startswith("libc.so"))

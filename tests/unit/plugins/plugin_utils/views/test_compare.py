@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import Images, Reader
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import comparison
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Location
@@ -156,7 +156,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Samples]:
     directory = tmp_path_factory.mktemp("aslr")
     program = profiled_programs._compile(directory, "same.c", PROGRAM, "-g")
     images = Images([Path("/")])
-    reader = Reader(images, directory / "symcaches")
+    reader = DumpReader(images, directory / "symcaches")
     found = []
     starts = set()
     for number in range(RUNS):

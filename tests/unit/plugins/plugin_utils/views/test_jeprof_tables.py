@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import Images, Reader, Source
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images, Source
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Location
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records
@@ -113,7 +113,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     directory = tmp_path_factory.mktemp(request.param.name)
     program, path = profiled_programs.run(request.param, directory)
     dump = heap_v2.parse(path.read_bytes(), path.name)
-    source = Reader(Images([Path("/")]), directory / "symcaches").read(path)
+    source = DumpReader(Images([Path("/")]), directory / "symcaches").read(path)
     return Case(request.param.name, dump, source, ask(program, path, source))
 
 
