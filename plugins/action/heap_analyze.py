@@ -16,7 +16,7 @@ from ..plugin_utils.base.output_file import write
 from ..plugin_utils.driver.analyze import analyze_dump
 from ..plugin_utils.driver.formats import FORMATS, Request
 from ..plugin_utils.driver.sources import Places
-from ..plugin_utils.export.graph import Limits
+from ..plugin_utils.export.graph import GraphLimits
 from ..plugin_utils.export.top import Look
 from ..plugin_utils.views.selection import Selection
 from ..plugin_utils.views.table import Granularity, Measure
@@ -103,7 +103,7 @@ def _request(arguments: dict[str, Any]) -> Request:
         measure=Measure(arguments["measure"]),
         selection=Selection(*[arguments[name] for name in ("focus", "ignore", "retain", "exclude")]),
         look=Look(arguments["sort"] == "cumulative", max(arguments["limit"], 0), arguments["exact"]),
-        limits=Limits(
+        limits=GraphLimits(
             max(arguments["node_count"], 1),
             max(arguments["node_fraction"], 0.0),
             max(arguments["edge_fraction"], 0.0),

@@ -26,7 +26,7 @@ class Request:
     measure: Measure = Measure.INUSE_SPACE
     selection: Selection = field(default_factory=Selection)
     look: top.Look = field(default_factory=top.Look)
-    limits: graph.Limits = field(default_factory=graph.Limits)
+    limits: graph.GraphLimits = field(default_factory=graph.GraphLimits)
     function: str = ""
     thread: str = ""
     drop_negative: bool = False

@@ -25,7 +25,7 @@ class GraphError(ControllerError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class GraphLimits:
     """At most so many nodes, none below so much of the total, no edge below so much, so many edges at a node."""
 
     nodes: int = 80
@@ -34,7 +34,7 @@ class Limits:
     degree: int = 8
 
 
-def dot(table: Table, title: str, limits: Limits) -> str:
+def dot(table: Table, title: str, limits: GraphLimits) -> str:
     """The graph in Graphviz's language."""
     total = table.total
     nodes = _nodes(table, limits, total)
@@ -70,7 +70,7 @@ def picture(source: str, kind: str) -> bytes:
     return result.stdout
 
 
-def _nodes(table: Table, limits: Limits, total: float) -> dict[int, int]:
+def _nodes(table: Table, limits: GraphLimits, total: float) -> dict[int, int]:
     """index of a name -> number of its node, the largest first"""
     cumulative = table.cumulative.tolist()
     ordered = sorted(range(len(table.names)), key=lambda name: (-abs(cumulative[name]), table.names[name]))
@@ -89,7 +89,7 @@ def _node(table: Table, name: int, number: int, total: float) -> str:
     return f"N{number} [label={_quoted(label)},fontsize={min(size, 58):.1f}];"
 
 
-def _edges(table: Table, nodes: dict[int, int], limits: Limits, total: float) -> Iterator[str]:
+def _edges(table: Table, nodes: dict[int, int], limits: GraphLimits, total: float) -> Iterator[str]:
     incoming: dict[int, int] = {}
     outgoing: dict[int, int] = {}
     least = int(limits.edge_fraction * abs(total))

@@ -142,7 +142,7 @@ def test_callgrind_adds_up(source: Source) -> None:
 
 
 def test_graphs(source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shown = ask(source, Request(kind="dot", limits=graph.Limits(nodes=4)))
+    shown = ask(source, Request(kind="dot", limits=graph.GraphLimits(nodes=4)))
     assert len(re.findall(r"^N\d+ \[", shown, re.M)) == 4
     picture = ElementTree.fromstring(graph.picture(shown, "svg"))
     assert picture.tag.endswith("svg")
