@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, elf_headers
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 
 SOURCE = "int offheap_probe(void) { return 42; }\nint main(void) { return offheap_probe(); }\n"
 
@@ -217,3 +218,14 @@ def test_every_program_of_this_machine_is_read() -> None:
             elf.read(path).defines(["malloc"])
             read += 1
     assert read
+
+
+def test_names_of_sections_and_an_image_inside_of_a_file(tmp_path: Path) -> None:
+    path = programs.compiled(tmp_path, "program")
+    headers = elf_headers.read(path)
+    names = [headers.section_name(section) for section in headers.sections]
+    assert {b".text", b".symtab", b".dynsym", b".note.gnu.build-id"} <= set(names)
+    packed = elf_headers.read("somewhere", path.read_bytes())
+    assert packed == headers and packed.build_id() == headers.build_id() is not None
+    with pytest.raises(elf_headers.ElfError, match="somewhere: "):
+        elf_headers.read("somewhere", path.read_bytes()[:-100])
