@@ -15,7 +15,7 @@ import os
 import stat
 import struct
 from dataclasses import dataclass, field
-from typing import Iterator, NamedTuple
+from typing import Iterator, Literal, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
@@ -123,7 +123,7 @@ class _Layout(NamedTuple):
     """Structures of one class (32 or 64 bit) and byte order."""
 
     bits: int
-    order: str
+    order: Literal["<", ">"]
 
     def header(self) -> struct.Struct:
         # type machine version entry phoff shoff flags ehsize phentsize phnum shentsize shnum shstrndx
@@ -155,7 +155,7 @@ class Headers:
     """
 
     bits: int
-    order: str
+    order: Literal["<", ">"]
     type: int
     machine: int
     programs: list[Program]

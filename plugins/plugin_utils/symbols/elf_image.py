@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import io
 import lzma
-import struct
 from array import array
 from bisect import bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO
+
+from ...module_utils.formats import elf_headers
+from ...module_utils.formats.elf_headers import ElfError, Section
 
 from ..base import libraries
 from ..base.errors import ControllerError
@@ -30,17 +32,10 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-_PT_LOAD, _PT_NOTE = 1, 4
-_PF_X = 1
-_SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM = 2, 7, 8, 11
 # What may be code: STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC.
 _CODE = (0, 2, 10)
 _SYMBOL_64 = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2"), ("value", "u8"), ("size", "u8")]
 _SYMBOL_32 = [("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2")]
-_NT_GNU_BUILD_ID = 3
-_MAX_SEGMENTS = 1024
-_MAX_SECTIONS = 65535
-_MAX_NOTES = 1 << 20
 _MAX_TABLE = 512 << 20
 # The packed symbol table of a stripped image, as Fedora has it: a few per cent of the image.
 _MAX_PACKED = 64 << 20
@@ -52,9 +47,6 @@ _NESTING = 64
 
 class SymbolError(ControllerError):
     """An image cannot be used to name addresses. The message says which file and why."""
-
-
-Section = tuple[int, int, int, int, int, int]
 
 
 class SymbolTable:
@@ -120,76 +112,31 @@ class ElfImage:
         self.path = path
         self._content = content
         try:
-            with self._open() as stream:
-                self._size = stream.seek(0, 2)
-                self._read_headers(stream)
-        except OSError as error:
-            raise SymbolError(f"{path}: {error.strerror or error}") from error
-        except struct.error as error:
-            raise SymbolError(f"{path}: ends inside its ELF headers") from error
+            self._read_headers()
+        except ElfError as error:
+            raise SymbolError(str(error)) from error
 
     def _open(self) -> BinaryIO:
         return self.path.open("rb") if self._content is None else io.BytesIO(self._content)
 
-    def _read_headers(self, stream: BinaryIO) -> None:
-        ident = self._read(stream, 0, 16)
-        if ident[:4] != b"\x7fELF" or ident[4] not in (1, 2) or ident[5] not in (1, 2):
-            raise SymbolError(f"{self.path}: not an ELF file")
-        self._wide = ident[4] == 2
-        self._order: Literal["<", ">"] = "<" if ident[5] == 1 else ">"
-        header = self._unpack("HHIQQQIHHHHHH" if self._wide else "HHIIIIIHHHHHH", stream, 16)
-        program_offset, section_offset = header[4], header[5]
-        program_size, programs, section_size, sections, names = header[8:13]
-        self._loads: list[tuple[int, int, int, bool]] = []
-        self.build_id: str | None = None
-        for index in range(min(programs, _MAX_SEGMENTS)):
-            self._add_segment(stream, program_offset + index * program_size)
-        self._sections: list[Section] = []
-        self._debug_data: Section | None = None
-        for index in range(min(sections, _MAX_SECTIONS) if section_offset else 0):
-            self._sections.append(self._section(stream, section_offset + index * section_size))
-        self.has_debug_info = False
-        if names < len(self._sections):
-            self._look_at_names(stream, self._sections[names])
-        for _name, kind, offset, size, *_rest in self._sections if self.build_id is None else ():
-            # Files of separate debug information have the note, and no segment that loads it.
-            if kind == _SHT_NOTE and self.build_id is None and size <= _MAX_NOTES:
-                self.build_id = self._find_build_id(self._read(stream, offset, size))
-
-    def _add_segment(self, stream: BinaryIO, position: int) -> None:
-        if self._wide:
-            kind, flags, offset, address, _physical, size = self._unpack("IIQQQQ", stream, position)
-        else:
-            kind, offset, address, _physical, size, _memory, flags = self._unpack("IIIIIII", stream, position)
-        if kind == _PT_LOAD:
-            self._loads.append((offset, offset + size, address, bool(flags & _PF_X)))
-        elif kind == _PT_NOTE and self.build_id is None and size <= _MAX_NOTES:
-            self.build_id = self._find_build_id(self._read(stream, offset, size))
-
-    def _find_build_id(self, notes: bytes) -> str | None:
-        position = 0
-        while position + 12 <= len(notes):
-            name_size, size, kind = struct.unpack_from(self._order + "III", notes, position)
-            start = position + 12 + (name_size + 3 & ~3)
-            if kind == _NT_GNU_BUILD_ID and notes[position + 12 : position + 12 + name_size] == b"GNU\0":
-                return notes[start : start + size].hex()
-            position = start + (size + 3 & ~3)
-        return None
-
-    def _section(self, stream: BinaryIO, position: int) -> Section:
-        """(offset of the name, type, offset, size, link, entry size)"""
-        layout = "IIQQQQIIQQ" if self._wide else "IIIIIIIIII"
-        name, kind, _flags, _address, offset, size, link, _info, _align, entry = self._unpack(layout, stream, position)
-        return name, kind, offset, size, link, entry
-
-    def _look_at_names(self, stream: BinaryIO, names: Section) -> None:
-        strings = self._read(stream, names[2], names[3]) if names[1] != _SHT_NOBITS else b""
-        for section in self._sections:
-            title = strings[section[0] : section[0] + 16].split(b"\0", 1)[0]
-            if section[1] != _SHT_NOBITS and title in (b".debug_info", b".zdebug_info"):
-                self.has_debug_info = True
-            elif section[1] != _SHT_NOBITS and title == b".gnu_debugdata":
-                self._debug_data = section
+    def _read_headers(self) -> None:
+        headers = elf_headers.read(self.path, self._content)
+        self._size = headers.file.size
+        self._wide, self._order = headers.bits == 64, headers.order
+        self._loads = [
+            (part.offset, part.offset + part.size, part.address, bool(part.flags & elf_headers.PF_X))
+            for part in headers.programs
+            if part.type == elf_headers.PT_LOAD
+        ]
+        self.build_id = headers.build_id()
+        self._sections = headers.sections
+        kept = {
+            headers.section_name(section): section
+            for section in reversed(headers.sections)
+            if section.type != elf_headers.SHT_NOBITS
+        }
+        self.has_debug_info = b".debug_info" in kept or b".zdebug_info" in kept
+        self._debug_data = kept.get(b".gnu_debugdata")
 
     def virtual_address(self, file_offset: int) -> int | None:
         """Where the byte at ``file_offset`` is linked to lie, None if no segment loads it."""
@@ -215,9 +162,9 @@ class ElfImage:
         """The functions of .symtab; of a stripped image those of .dynsym and of .gnu_debugdata (MiniDebugInfo)."""
         try:
             with self._open() as stream:
-                entries, strings = self._functions(stream, _SHT_SYMTAB)
+                entries, strings = self._functions(stream, elf_headers.SHT_SYMTAB)
                 if not len(entries):
-                    entries, strings = self._functions(stream, _SHT_DYNSYM)
+                    entries, strings = self._functions(stream, elf_headers.SHT_DYNSYM)
                     more, names = self._packed_functions(stream)
                     entries = np.concatenate([entries, more + np.array([0, 0, len(strings), 0], dtype=np.uint64)])
                     strings += names
@@ -229,9 +176,9 @@ class ElfImage:
         """Those of the small ELF image, packed with xz, that a stripped image may carry."""
         if self._debug_data is None or self._content is not None:
             return np.zeros((0, 4), dtype=np.uint64), b""
-        if self._debug_data[3] > _MAX_PACKED:
+        if self._debug_data.size > _MAX_PACKED:
             raise SymbolError(f"{self.path}: its .gnu_debugdata is too large")
-        packed = self._read(stream, self._debug_data[2], self._debug_data[3])
+        packed = self._read(stream, self._debug_data.offset, self._debug_data.size)
         try:
             unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, _UNPACKING_MEMORY)
             content = unpacker.decompress(packed, _MAX_UNPACKED + 1)
@@ -243,24 +190,24 @@ class ElfImage:
             raise SymbolError(f"{self.path}: its .gnu_debugdata is cut off")
         inner = ElfImage(self.path, content)
         with inner._open() as unpacked:
-            return inner._functions(unpacked, _SHT_SYMTAB)
+            return inner._functions(unpacked, elf_headers.SHT_SYMTAB)
 
     def _functions(self, stream: BinaryIO, wanted: int) -> tuple[Entries, bytes]:
         """(start, size, offset of the name in the strings, binding) of each function of a kind of table."""
         for section in self._sections:
-            if section[1] == wanted:
+            if section.type == wanted:
                 found = self._symbol_table(stream, section)
                 if len(found[0]):
                     return found
         return np.zeros((0, 4), dtype=np.uint64), b""
 
     def _symbol_table(self, stream: BinaryIO, section: Section) -> tuple[Entries, bytes]:
-        _name, _kind, offset, size, link, entry_size = section
         layout = np.dtype(_SYMBOL_64 if self._wide else _SYMBOL_32).newbyteorder(self._order)
-        if entry_size != layout.itemsize or link >= len(self._sections):
+        if section.entry_size != layout.itemsize or section.link >= len(self._sections):
             raise SymbolError(f"{self.path}: its symbol table is malformed")
-        data = self._read(stream, offset, size - size % layout.itemsize)
-        strings = self._read(stream, self._sections[link][2], self._sections[link][3])
+        data = self._read(stream, section.offset, section.size - section.size % layout.itemsize)
+        names = self._sections[section.link]
+        strings = self._read(stream, names.offset, names.size)
         rows = np.frombuffer(data, layout)
         wanted = (rows["section"] != 0) & (rows["size"] != 0) & np.isin(rows["info"] & 15, _CODE)
         # A name outside of its own table must not end up in another one.
@@ -268,10 +215,6 @@ class ElfImage:
         columns = (rows["value"], rows["size"], rows["name"], rows["info"] >> 4)
         entries = np.stack([column.astype(np.uint64) for column in columns], axis=1)
         return entries, strings
-
-    def _unpack(self, layout: str, stream: BinaryIO, position: int) -> tuple[int, ...]:
-        layout = self._order + layout
-        return struct.unpack(layout, self._read(stream, position, struct.calcsize(layout)))
 
     def _read(self, stream: BinaryIO, position: int, size: int) -> bytes:
         if size > _MAX_TABLE or position + size > self._size:
