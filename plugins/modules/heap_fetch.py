@@ -250,6 +250,7 @@ from typing import NoReturn
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import PackRequest, SpooledDump
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack, steps
 
 
@@ -287,9 +288,10 @@ def main() -> NoReturn:
                 steps.ask_jvms(found)
             module.exit_json(changed=False, free=pack.free(directory), **found)
         if step == "pack":
-            module.exit_json(changed=False, **steps.pack_captures(request, directory))
+            module.exit_json(changed=False, **steps.pack_captures(PackRequest.from_json(request), directory))
         pack.remove(directory)
-        module.exit_json(**steps.mark(request["dumps"], module.params["delete_collected"]))
+        dumps = [SpooledDump.from_json(entry) for entry in request["dumps"]]
+        module.exit_json(**steps.mark(dumps, module.params["delete_collected"]))
     except OffheapError as exc:
         module.fail_json(msg=str(exc))
 

@@ -11,6 +11,7 @@ import functools
 from typing import Any, Callable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import PackRequest, SpooledDump
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import steps
 
 
@@ -23,11 +24,11 @@ def _find(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
 
 
 def _stream(request: dict[str, Any], write: wire.Write) -> dict[str, Any]:
-    return steps.stream_captures(request["request"], functools.partial(wire.write_data, write))
+    return steps.stream_captures(PackRequest.from_json(request["request"]), functools.partial(wire.write_data, write))
 
 
 def _mark(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
-    return steps.mark(request["dumps"], request["delete"])
+    return steps.mark([SpooledDump.from_json(entry) for entry in request["dumps"]], request["delete"])
 
 
 ANSWERS: dict[str, Callable[[dict[str, Any], wire.Write], dict[str, Any]]] = {

@@ -15,10 +15,11 @@ import errno
 import os
 import stat
 from types import TracebackType
-from typing import Iterable, Iterator, NamedTuple
+from typing import Iterable, Iterator
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 
 COLLECTED = "collected"
@@ -27,18 +28,6 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 class SpoolError(OffheapError):
     """A spool or something in it is not as it must be. The message says what and where."""
-
-
-class Identity(NamedTuple):
-    """What tells that a file is still the one that was looked at. Times in nanoseconds since the epoch."""
-
-    inode: int
-    size: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> Identity:
-        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class Root:

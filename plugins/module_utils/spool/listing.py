@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, sidecar, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump, provenance
 
 #: seconds without a write after which a dump counts as let go, where the writer's descriptors cannot be seen
@@ -76,8 +77,8 @@ class Finder:
         except dump.DumpError as exc:
             self._other("unreadable" if exc.finished else "incomplete", unit, name, status.st_size, str(exc))
             return
-        identity = directory.Identity.of(status)
-        if directory.Identity.of(os.fstat(fd)) != identity:
+        identity = Identity.of(status)
+        if Identity.of(os.fstat(fd)) != identity:
             self._other("writing", unit, name, status.st_size, "it changed while it was read")
             return
         process = self._examiner.process(parts.pid, content.mappings, status.st_mtime)
@@ -145,7 +146,7 @@ def _map_beside(spooled: directory.Spool, name: str) -> list[int] | None:
     if fd is None:
         return None
     try:
-        identity = directory.Identity.of(os.fstat(fd))
+        identity = Identity.of(os.fstat(fd))
     finally:
         os.close(fd)
     return list(identity) if 0 < identity.size <= limits.LARGEST_PERF_MAP else None

@@ -47,7 +47,7 @@ class Skip(OffheapError):
 
 
 #: takes the packed bytes as they come
-Target = Callable[[bytes], None]
+Target = Callable[[bytes], Any]
 
 
 class _Output:

@@ -14,10 +14,17 @@ import contextlib
 import functools
 import os
 import tempfile
-from typing import IO, Any, Callable
+from typing import IO, Any, Callable, Iterable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, perf_map_line
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemoryError
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import (
+    Identity,
+    ImageMember,
+    MapMember,
+    PackRequest,
+    SpooledDump,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump, listing, pack, provenance
 
@@ -48,69 +55,71 @@ def ask_jvms(found: dict[str, Any]) -> None:
             entry["jvm"] = jvm_heap.ask(process["pid"], process["key"]).to_json()
 
 
-def pack_captures(request: dict[str, Any], staging: str) -> dict[str, Any]:
+def pack_captures(request: PackRequest, staging: str) -> dict[str, Any]:
     """Put the wanted dumps, images and maps into one file for the login user. Raises SpoolError, StagingError."""
-    needed = sum(wanted["size"] for wanted in request["images"])
-    needed += sum(directory.Identity(*wanted["identity"]).size for wanted in request["dumps"])
-    needed += sum(directory.Identity(*wanted["identity"]).size for wanted in request["maps"] if wanted["identity"])
-    with directory.Root() as root:
+    with directory.Root(places.SPOOLS) as root:
 
-        def live_map(wanted: dict[str, Any]) -> int:
-            fd = _open_live_map(root, request["dumps"], wanted, staging)
+        def live_map(wanted: MapMember) -> int:
+            fd = _open_live_map(root, request.dumps, wanted, staging)
             try:
-                pack.check_free(staging, needed + os.fstat(fd).st_size)
+                pack.check_free(staging, request.size + os.fstat(fd).st_size)
             except pack.StagingError as exc:
                 os.close(fd)
                 raise pack.Skip(str(exc)) from exc
             return fd
 
-        return pack.pack(staging, _items(root, request, live_map), needed)
+        return pack.pack(staging, _items(root, request, live_map), request.size)
 
 
-def stream_captures(request: dict[str, Any], target: pack.Target) -> dict[str, Any]:
+def stream_captures(request: PackRequest, target: pack.Target) -> dict[str, Any]:
     """The same, written to C(target) as it is read; nothing of it is written to a disk. Raises SpoolError."""
-    with directory.Root() as root:
-        live_map = functools.partial(_open_live_map, root, request["dumps"], staging=None)
+    with directory.Root(places.SPOOLS) as root:
+        live_map = functools.partial(_open_live_map, root, request.dumps, staging=None)
         return pack.stream(target, _items(root, request, live_map))
 
 
-def _items(root: directory.Root, request: dict[str, Any], live_map: Callable[[dict[str, Any]], int]) -> list[pack.Item]:
-    items = [pack.Item(wanted["member"], functools.partial(_open_dump, root, wanted)) for wanted in request["dumps"]]
-    items += [pack.Item(image["member"], functools.partial(_open_image, image)) for image in request["images"]]
-    for wanted in request["maps"]:
+def _items(root: directory.Root, request: PackRequest, live_map: Callable[[MapMember], int]) -> list[pack.Item]:
+    items = [pack.Item(wanted.member, functools.partial(_open_dump, root, wanted)) for wanted in request.dumps]
+    items += [pack.Item(image.member, functools.partial(_open_image, image)) for image in request.images]
+    for wanted in request.maps:
         opener = functools.partial(live_map, wanted)
-        if wanted["identity"] is not None:
-            opener = functools.partial(_open_map_beside, root, wanted)
-        items.append(pack.Item(wanted["member"], opener))
+        if wanted.identity is not None:
+            opener = functools.partial(_open_map_beside, root, wanted, wanted.identity)
+        items.append(pack.Item(wanted.member, opener))
     return items
 
 
-def _open_dump(root: directory.Root, wanted: dict[str, Any]) -> int:
+def _open_dump(root: directory.Root, wanted: SpooledDump) -> int:
     try:
-        spooled = root.spool(wanted["unit"])
+        spooled = root.spool(wanted.unit)
         if spooled is None:
             raise pack.Skip("its spool is gone")
         with spooled:
-            fd = spooled.open(wanted["name"])
+            fd = spooled.open(wanted.name)
     except directory.SpoolError as exc:
         raise pack.Skip(str(exc)) from exc
-    if directory.Identity.of(os.fstat(fd)) != directory.Identity(*wanted["identity"]):
+    return _unchanged(fd, wanted.identity)
+
+
+def _unchanged(fd: int, identity: Identity) -> int:
+    """The descriptor, if its file is still the one that was listed."""
+    if Identity.of(os.fstat(fd)) != identity:
         os.close(fd)
         raise pack.Skip("it changed after it was listed")
     return fd
 
 
-def _open_image(wanted: dict[str, Any]) -> int:
+def _open_image(wanted: ImageMember) -> int:
     """Any of the sources will do that still holds the build: the id decides, not the path."""
     reason = "it is gone"
-    for source in wanted["sources"]:
+    for source in wanted.sources:
         try:
             fd = provenance.open_regular(source)
         except OSError as exc:
             reason = str(exc)
             continue
         try:
-            right = elf.read(fd).build_id == wanted["build_id"] and os.fstat(fd).st_size == wanted["size"]
+            right = elf.read(fd).build_id == wanted.build_id and os.fstat(fd).st_size == wanted.size
         except elf.ElfError as exc:
             right = False
             reason = str(exc)
@@ -121,30 +130,27 @@ def _open_image(wanted: dict[str, Any]) -> int:
     raise pack.Skip(reason)
 
 
-def _open_map_beside(root: directory.Root, wanted: dict[str, Any]) -> int:
+def _open_map_beside(root: directory.Root, wanted: MapMember, identity: Identity) -> int:
     try:
-        spooled = root.spool(wanted["unit"])
+        spooled = root.spool(wanted.unit)
         if spooled is None:
             raise pack.Skip("its spool is gone")
         with spooled:
-            fd = spooled.open_companion(wanted["name"], dump_name.PERF_MAP)
+            fd = spooled.open_companion(wanted.name, dump_name.PERF_MAP)
     except directory.SpoolError as exc:
         raise pack.Skip(str(exc)) from exc
     if fd is None:
         raise pack.Skip("it is gone")
-    if directory.Identity.of(os.fstat(fd)) != directory.Identity(*wanted["identity"]):
-        os.close(fd)
-        raise pack.Skip("it changed after it was listed")
-    return fd
+    return _unchanged(fd, identity)
 
 
-def _addresses(root: directory.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any]) -> set[int]:
+def _addresses(root: directory.Root, dumps: Iterable[SpooledDump], wanted: MapMember) -> set[int]:
     """The addresses in those of the dumps that are of the same process."""
     found: set[int] = set()
-    own = dump_name.parse(wanted["name"])
+    own = dump_name.parse(wanted.name)
     for other in dumps:
-        name = dump_name.parse(other["name"])
-        if own is None or name is None or (other["unit"], name.pid) != (wanted["unit"], own.pid):
+        name = dump_name.parse(other.name)
+        if own is None or name is None or (other.unit, name.pid) != (wanted.unit, own.pid):
             continue
         try:
             fd = _open_dump(root, other)
@@ -157,15 +163,13 @@ def _addresses(root: directory.Root, dumps: list[dict[str, Any]], wanted: dict[s
     return found
 
 
-def _open_live_map(
-    root: directory.Root, dumps: list[dict[str, Any]], wanted: dict[str, Any], staging: str | None
-) -> int:
+def _open_live_map(root: directory.Root, dumps: Iterable[SpooledDump], wanted: MapMember, staging: str | None) -> int:
     """Where the code of a process lies now, in a file without a name: in the directory C(staging), or in memory."""
     from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import live_perf_map
 
     with _nameless(staging) as file:
         try:
-            size = live_perf_map.write(wanted["pid"], wanted["key"], file, addresses=_addresses(root, dumps, wanted))
+            size = live_perf_map.write(wanted.pid, wanted.key, file, addresses=_addresses(root, dumps, wanted))
         except live_perf_map.NoMap as exc:
             raise pack.Skip(str(exc)) from exc
         file.flush()
@@ -180,14 +184,14 @@ def _nameless(staging: str | None) -> IO[bytes]:
     return tempfile.TemporaryFile(dir=staging)
 
 
-def mark(dumps: list[dict[str, Any]], delete: bool) -> dict[str, Any]:
+def mark(dumps: Iterable[SpooledDump], delete: bool) -> dict[str, Any]:
     """Take the dumps that are safe now out of the way. Raises SpoolError when the spools cannot be entered."""
-    by_unit: dict[str, list[tuple[str, directory.Identity]]] = {}
+    by_unit: dict[str, list[tuple[str, Identity]]] = {}
     for done in dumps:
-        by_unit.setdefault(done["unit"], []).append((done["name"], directory.Identity(*done["identity"])))
+        by_unit.setdefault(done.unit, []).append((done.name, done.identity))
     collected: list[list[str]] = []
     problems: list[str] = []
-    with directory.Root() as root:
+    with directory.Root(places.SPOOLS) as root:
         for unit, wanted in by_unit.items():
             try:
                 spooled = root.spool(unit)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 
 UNIT = "frontend.service"
@@ -39,8 +40,8 @@ def put(root: Path, name: str = NAME, content: bytes = b"dump") -> Path:
     return path
 
 
-def identity(path: Path) -> spool.Identity:
-    return spool.Identity.of(path.stat())
+def identity(path: Path) -> Identity:
+    return Identity.of(path.stat())
 
 
 def opened(root: Path, stack: contextlib.ExitStack) -> spool.Spool:
@@ -168,7 +169,7 @@ def test_other_names_are_not_opened(root: Path, stack: contextlib.ExitStack, nam
     with stack, pytest.raises(spool.SpoolError, match="not the name of a dump"):
         opened(root, stack).open(name)
     with stack, pytest.raises(spool.SpoolError, match="not the name of a dump"):
-        opened(root, stack).collect([(name, spool.Identity(0, 0, 0))], delete=True)
+        opened(root, stack).collect([(name, Identity(0, 0, 0))], delete=True)
 
 
 def test_collecting_moves(root: Path, stack: contextlib.ExitStack) -> None:

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What a controller asks a target to pack: dumps, images and perf maps, each under a name in the tar file.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import values
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+
+_LONGEST = 16384
+
+
+class RequestError(OffheapError):
+    """What should be a request is none. The message names the first wrong field."""
+
+
+class Identity(NamedTuple):
+    """What tells that a file is still the one that was looked at. Times in nanoseconds since the epoch."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Identity:
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@dataclass(frozen=True)
+class SpooledDump:
+    """A dump in the spool of a unit, as it was when it was listed."""
+
+    unit: str
+    name: str
+    identity: Identity
+
+    @classmethod
+    def from_json(cls, data: Any) -> SpooledDump:
+        """Raises RequestError."""
+        return cls(_text(data, "unit"), _text(data, "name"), _identity(data))
+
+
+@dataclass(frozen=True)
+class DumpMember(SpooledDump):
+    """A dump to pack as C(member)."""
+
+    member: str
+
+    @classmethod
+    def from_json(cls, data: Any) -> DumpMember:
+        """Raises RequestError."""
+        return cls(_text(data, "unit"), _text(data, "name"), _identity(data), _text(data, "member"))
+
+
+@dataclass(frozen=True)
+class ImageMember:
+    """An image to pack as C(member), from the first of the C(sources), paths, that still holds the build."""
+
+    member: str
+    build_id: str
+    size: int
+    sources: list[str]
+
+    @classmethod
+    def from_json(cls, data: Any) -> ImageMember:
+        """Raises RequestError."""
+        sources = _field(data, "sources")
+        _must("sources", isinstance(sources, list) and all(isinstance(source, str) for source in sources))
+        size = _field(data, "size")
+        _must("size", values.is_size(size))
+        return cls(_text(data, "member"), _text(data, "build_id"), size, sources)
+
+
+@dataclass(frozen=True)
+class MapMember:
+    """A perf map to pack as C(member): the file beside a dump or, without C(identity), that of the living process."""
+
+    member: str
+    unit: str
+    name: str
+    identity: Identity | None
+    pid: int
+    key: str
+
+    @classmethod
+    def from_json(cls, data: Any) -> MapMember:
+        """Raises RequestError."""
+        beside = None if _field(data, "identity") is None else _identity(data)
+        pid = _field(data, "pid")
+        _must("pid", values.is_size(pid))
+        return cls(_text(data, "member"), _text(data, "unit"), _text(data, "name"), beside, pid, _text(data, "key"))
+
+
+@dataclass(frozen=True)
+class PackRequest:
+    """All that one tar file shall hold."""
+
+    dumps: list[DumpMember]
+    images: list[ImageMember]
+    maps: list[MapMember]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all whose size is known: of maps those that lie beside a dump."""
+        known = sum(image.size for image in self.images) + sum(dump.identity.size for dump in self.dumps)
+        return known + sum(beside.identity.size for beside in self.maps if beside.identity)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is sent; the reverse of C(from_json)."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> PackRequest:
+        """Raises RequestError."""
+        parts = {name: _field(data, name) for name in ("dumps", "images", "maps")}
+        for name, part in parts.items():
+            _must(name, isinstance(part, list))
+        return cls(
+            [DumpMember.from_json(entry) for entry in parts["dumps"]],
+            [ImageMember.from_json(entry) for entry in parts["images"]],
+            [MapMember.from_json(entry) for entry in parts["maps"]],
+        )
+
+
+def _must(name: str, right: bool) -> None:
+    if not right:
+        raise RequestError(f"{name} in the request is not what it must be")
+
+
+def _field(data: Any, name: str) -> Any:
+    _must(name, isinstance(data, dict) and name in data)
+    return data[name]
+
+
+def _text(data: Any, name: str) -> str:
+    value = _field(data, name)
+    _must(name, values.is_text(value, _LONGEST))
+    return str(value)
+
+
+def _identity(data: Any) -> Identity:
+    value = _field(data, "identity")
+    _must("identity", isinstance(value, (list, tuple)) and len(value) == 3 and all(type(part) is int for part in value))
+    return Identity(*value)
