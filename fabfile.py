@@ -308,11 +308,11 @@ def _failing() -> Iterator[None]:
 
 
 def _analyzed(path: Path, binary_path: str, show: screen.Screen, **request: Any) -> bytes:
-    from ansible_collections.offheap.profiler.console import files
+    from ansible_collections.offheap.profiler.console import offline
     from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
 
     with _failing():
-        return files.analyzed(Request(**request), path, _paths(binary_path), lambda text: show.say(text, "yellow"))
+        return offline.analyzed(Request(**request), path, _paths(binary_path), lambda text: show.say(text, "yellow"))
 
 
 def _top(path: Path, rows: int, cumulative: bool, binary_path: str, show: screen.Screen) -> str:
@@ -357,11 +357,11 @@ def diff(
 
         fab diff a.heap b.heap
     """
-    from ansible_collections.offheap.profiler.console import files
+    from ansible_collections.offheap.profiler.console import offline
 
     show = screen.Screen(json)
     with _failing():
-        text = files.compared(
+        text = offline.compared(
             Path(before), Path(after), focus, rows, json, _paths(binary_path), lambda text: show.say(text, "yellow")
         )
     sys.stdout.write(text)
@@ -411,11 +411,11 @@ def report(
 
         fab report
     """
-    from ansible_collections.offheap.profiler.console import files
+    from ansible_collections.offheap.profiler.console import offline
 
     show = screen.Screen(json)
     with _failing():
-        made = files.reported(Path(archive), Path(dest), unit, lambda text: show.say(text, "yellow"))
+        made = offline.reported(Path(archive), Path(dest), unit, lambda text: show.say(text, "yellow"))
     if json:
         show.json({"files": made.fleet, "summary": [line for _answer, line in made.lines()]})
         return

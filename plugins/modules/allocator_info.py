@@ -166,7 +166,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries, proof
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries, proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 
@@ -175,7 +175,7 @@ def processes(unit: str) -> list[dict[str, Any]]:
     found = []
     for pid in service.load(unit).pids():
         try:
-            found.append(libraries.of_process(pid))
+            found.append(allocator_libraries.of_process(pid))
         except procfs.ProcessGone:
             continue
     return found
@@ -194,15 +194,15 @@ def main() -> NoReturn:
         supports_check_mode=True,
     )
     wanted = module.params
-    paths = libraries.installed(wanted["paths"]) if wanted["discover"] else wanted["paths"]
+    paths = allocator_libraries.installed(wanted["paths"]) if wanted["discover"] else wanted["paths"]
     try:
         used = processes(wanted["unit"]) if wanted["unit"] else []
     except OffheapError as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=False,
-        platform=libraries.host_platform(),
-        libraries=[libraries.describe(path, wanted["prove"]) for path in paths],
+        platform=allocator_libraries.host_platform(),
+        libraries=[allocator_libraries.describe(path, wanted["prove"]) for path in paths],
         unsound=proof.UNSOUND,
         processes=used,
         mapped_by=service.pids_mapping(wanted["mapped_below"]) if wanted["mapped_below"] else [],

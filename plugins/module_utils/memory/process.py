@@ -15,7 +15,7 @@ from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.memory_class import MemoryClass
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import glibc_chunks, smaps
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import (
     hotspot_attach,
@@ -95,12 +95,12 @@ def _allocator(pid: int, proc: str, not_readable: list[str]) -> dict[str, Any]:
         "allocator": "unknown",
         "library": None,
         "preloaded": False,
-        "libc_version": libraries.host_platform()["libc_version"],
+        "libc_version": allocator_libraries.host_platform()["libc_version"],
         "tunables": {},
         "agents": [],
     }
     try:
-        facts.update(libraries.of_process(pid))
+        facts.update(allocator_libraries.of_process(pid))
         environment = procfs.environ(pid, proc)
         facts["tunables"] = {
             name: value[:500]

@@ -14,7 +14,7 @@ from typing import Any
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client, commands
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in_files, service
 
@@ -44,7 +44,7 @@ def _facts(unit: str) -> dict[str, Any] | None:
         return None
     largest = max(resident, key=lambda pid: resident[pid])
     try:
-        used = libraries.of_process(largest)
+        used = allocator_libraries.of_process(largest)
         executable = used["exe"] or ""
         runtime = aids.detect(executable, list(procfs.mapped_files(largest)))
     except procfs.ProcessGone:

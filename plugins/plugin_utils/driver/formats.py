@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..export import callgrind, calls, disassembly, graph, listing, stacks, top
+from ..export import callgrind, calls, disassembly, graph, source_listing, stacks, top
 from ..views.selection import Selection
 from ..views.table import Granularity, Measure, Table
 from .sources import AnalysisError, Images, Source
@@ -105,7 +105,7 @@ def _callgrind(view: View) -> str:
 
 
 def _listing(view: View) -> str:
-    return listing.render(view.table, view.request.function, view.request.look, view.find_source)
+    return source_listing.render(view.table, view.request.function, view.request.look, view.find_source)
 
 
 def _disassembly(view: View) -> str:

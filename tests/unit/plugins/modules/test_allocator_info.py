@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries, proof
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries, proof
 from ansible_collections.offheap.profiler.plugins.modules import allocator_info
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
@@ -30,7 +30,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Instead of the usual ones; all that lie there are found."""
-    monkeypatch.setattr(libraries, "_PATTERNS", (f"{tmp_path}/found/*.so",))
+    monkeypatch.setattr(allocator_libraries, "_PATTERNS", (f"{tmp_path}/found/*.so",))
     (tmp_path / "found").mkdir()
     return tmp_path / "found"
 
@@ -76,7 +76,7 @@ def test_a_release_that_crashes_services_is_no_candidate(
     """Found or named; and the role is told which releases it must not build."""
     source = Path(programs.__file__).with_name("broken_jemalloc.c").read_text()
     path = programs.library(public_directory, "libjemalloc.so.2", source, '-DVERSION="5.3.1-0-g81034ce1f137"')
-    monkeypatch.setattr(libraries, "_PATTERNS", (str(path),))
+    monkeypatch.setattr(allocator_libraries, "_PATTERNS", (str(path),))
     for arguments in ({}, {"discover": False, "paths": [str(path)]}):
         result = run(**arguments)
         (library,) = result["libraries"]

@@ -14,7 +14,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import libraries
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 
 
@@ -29,7 +29,7 @@ def sleeper(directory: Path) -> Path:
 
 
 def test_host_platform() -> None:
-    facts = libraries.host_platform()
+    facts = allocator_libraries.host_platform()
     ldd = subprocess.run(["ldd", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
     assert facts["libc"] == "glibc"
     assert ".".join(map(str, facts["libc_version"])) == ldd.split()[-1]
@@ -43,11 +43,14 @@ def test_a_c_library_that_is_none_of_gnu(monkeypatch: pytest.MonkeyPatch) -> Non
         raise ValueError("unrecognized configuration name")
 
     monkeypatch.setattr(os, "confstr", refuse)
-    assert (libraries.host_platform()["libc"], libraries.host_platform()["libc_version"]) == ("musl", [])
+    assert (allocator_libraries.host_platform()["libc"], allocator_libraries.host_platform()["libc_version"]) == (
+        "musl",
+        [],
+    )
 
 
 def test_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "_PATTERNS", (f"{tmp_path}/lib*/libjemalloc*.so*",))
+    monkeypatch.setattr(allocator_libraries, "_PATTERNS", (f"{tmp_path}/lib*/libjemalloc*.so*",))
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib64").symlink_to("lib")
     real = tmp_path / "lib" / "libjemalloc.so.2.1"
@@ -56,27 +59,29 @@ def test_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lib" / "libjemalloc.so").symlink_to("gone")
     (tmp_path / "lib" / "libjemalloc.so.d").mkdir()
     (tmp_path / "lib" / "libtcmalloc.so").write_text("")
-    assert libraries.installed() == [str(real)], "each file once, by its own name"
+    assert allocator_libraries.installed() == [str(real)], "each file once, by its own name"
     extra = tmp_path / "extra.so"
     extra.write_text("")
-    assert libraries.installed([str(extra), str(tmp_path / "gone")]) == [str(extra), str(real)]
+    assert allocator_libraries.installed([str(extra), str(tmp_path / "gone")]) == [str(extra), str(real)]
 
 
 def test_the_usual_places() -> None:
-    found = libraries.installed()
+    found = allocator_libraries.installed()
     assert any(path.startswith("/usr/lib/") and "libjemalloc.so" in path for path in found), "that of Debian"
 
 
 def test_describe(directory: Path) -> None:
     library = programs.library(directory, "libjemalloc-x.so", "int x;\n", "-Wl,--build-id=0xfeed0123")
-    facts = libraries.describe(str(library), prove=False)
+    facts = allocator_libraries.describe(str(library), prove=False)
     assert facts["build_id"] == "feed0123"
     assert facts["sha256"] == hashlib.sha256(library.read_bytes()).hexdigest()
     assert (facts["prof"], facts["failure"], facts["version"]) == (None, None, None)
 
 
 def test_describe_with_a_proof() -> None:
-    facts = libraries.describe(next(path for path in libraries.installed() if path.startswith("/usr/lib/")), True)
+    facts = allocator_libraries.describe(
+        next(path for path in allocator_libraries.installed() if path.startswith("/usr/lib/")), True
+    )
     assert (facts["prof"], facts["failure"]) == (True, None)
     assert facts["version"].startswith("5.") and "stacks sampled" in facts["message"]
 
@@ -86,14 +91,14 @@ def test_describe_what_is_no_library(tmp_path: Path, content: bytes | None) -> N
     path = tmp_path / "libjemalloc.so"
     if content is not None:
         path.write_bytes(content)
-    facts = libraries.describe(str(path), prove=True)
+    facts = allocator_libraries.describe(str(path), prove=True)
     assert (facts["prof"], facts["failure"]) == (False, "not-readable")
     assert str(path) in facts["message"]
 
 
 def test_the_c_library_s_own(sleeper: Path) -> None:
     with programs.running(sleeper) as pid:
-        assert libraries.of_process(pid) == {
+        assert allocator_libraries.of_process(pid) == {
             "pid": pid,
             "exe": str(sleeper),
             "allocator": "libc",
@@ -109,7 +114,7 @@ def test_a_preloaded_library(directory: Path, sleeper: Path, name: str) -> None:
     link.symlink_to(library)
     other = programs.library(directory, "libelse.so")
     with programs.running(sleeper, env={"LD_PRELOAD": f"{other} {link}"}) as pid:
-        found = libraries.of_process(pid)
+        found = allocator_libraries.of_process(pid)
     assert (found["allocator"], found["library"], found["preloaded"]) == (name, str(library), True)
 
 
@@ -120,11 +125,11 @@ def test_a_linked_library_and_one_preloaded_before_it(directory: Path) -> None:
         directory, "linked", source, f"-L{directory}", "-l:libtcmalloc.so.4", f"-Wl,-rpath,{directory}"
     )
     with programs.running(program) as pid:
-        found = libraries.of_process(pid)
+        found = allocator_libraries.of_process(pid)
     assert (found["allocator"], found["library"], found["preloaded"]) == ("tcmalloc", str(linked), False)
     before = programs.library(directory, "libjemalloc.so.2")
     with programs.running(program, env={"LD_PRELOAD": str(before)}) as pid:
-        found = libraries.of_process(pid)
+        found = allocator_libraries.of_process(pid)
     assert (found["allocator"], found["library"], found["preloaded"]) == ("jemalloc", str(before), True)
 
 
@@ -135,24 +140,24 @@ def test_a_linked_library_and_one_preloaded_before_it(directory: Path) -> None:
 def test_one_inside_the_program(directory: Path, symbol: str, name: str) -> None:
     program = programs.compiled(directory, symbol, f"int {symbol}(void) {{ return 0; }}\n{programs.SLEEPS}")
     with programs.running(program) as pid:
-        assert libraries.of_process(pid)["allocator"] == name
+        assert allocator_libraries.of_process(pid)["allocator"] == name
 
 
 def test_a_program_that_cannot_be_read_any_more(directory: Path) -> None:
     program = programs.compiled(directory, "removed")
     with programs.running(program) as pid:
         program.unlink()
-        found = libraries.of_process(pid)
+        found = allocator_libraries.of_process(pid)
     assert (found["exe"], found["allocator"]) == (str(program), "unknown")
 
 
 def test_a_process_that_is_gone() -> None:
     with pytest.raises(procfs.ProcessGone):
-        libraries.of_process(1 << 30)
+        allocator_libraries.of_process(1 << 30)
 
 
 def test_a_library_is_named_by_its_file_name_alone() -> None:
-    pattern = libraries._ALLOCATORS
+    pattern = allocator_libraries._ALLOCATORS
     for path in ("/usr/lib/libjemalloc.so.2", "/opt/x/libtcmalloc_minimal.so.4.5.9", "/x/libmimalloc-secure.so"):
         assert pattern.search(path)
     for path in (
@@ -167,4 +172,4 @@ def test_a_library_is_named_by_its_file_name_alone() -> None:
 def test_elf_errors_are_no_tracebacks() -> None:
     with pytest.raises(elf.ElfError):
         elf.read("")
-    assert libraries._inside(None) == "unknown"
+    assert allocator_libraries._inside(None) == "unknown"
