@@ -59,9 +59,9 @@ class ActionModule(ActionBase):
         return result
 
 
-def _samples(archive: Archive, capture: Capture, passing: Path) -> dict[str, Path]:
+def _samples(archive: Archive, capture: Capture, aside: Path) -> dict[str, Path]:
     """The samples of a capture, by the name of their file, where there can be any."""
     try:
-        return {NAME: sample_cache.of(archive, capture, None if os.access(archive.root, os.W_OK) else passing)}
+        return {NAME: sample_cache.of(archive, capture, None if os.access(archive.root, os.W_OK) else aside)}
     except SamplesError:
         return {}

@@ -92,7 +92,7 @@ class ActionModule(ActionBase):
         if self._task.check_mode or not wanted:
             result["changed"] = bool(wanted)
             return
-        with open_reader([], Places(archive.root, passing=not os.access(archive.root, os.W_OK))) as reader:
+        with open_reader([], Places(archive.root, check_mode=not os.access(archive.root, os.W_OK))) as reader:
             done = push.push(archive, server, wanted, arguments["max_profiles"], partial(_profile, reader))
             result.update(changed=bool(done.sent), pushed=done.sent, left=done.left)
             problems += [*done.problems, *reader.warnings]

@@ -81,9 +81,9 @@ class Remote:
         if self._format < FORMAT:
             self._pipe(INDEX, index())
             self._format = FORMAT
-        with tempfile.TemporaryDirectory(prefix="offheap-") as passing:
+        with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
             files = {path.name: path for path in capture.path.iterdir()}
-            files.update(beside(capture, Path(passing)))
+            files.update(beside(capture, Path(directory)))
             for name in sorted(files, key=lambda name: name == _FACTS):
                 self._put(files[name], f"{place}/{name}")
 

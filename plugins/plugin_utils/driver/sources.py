@@ -170,13 +170,13 @@ class Places:
 
     Images come from ``archive``, or from the one that the first dump lies in, and from ``binary_path``, else the
     directories of $PPROF_BINARY_PATH, else, for a dump outside of an archive, from this machine. Symcaches are kept in
-    ``symcaches``, else in the archive, else in the user's cache; ``passing`` keeps none.
+    ``symcaches``, else in the archive, else in the user's cache; ``check_mode`` keeps none.
     """
 
     archive: Path | None = None
     binary_path: Sequence[Path] = ()
     symcaches: Path | None = None
-    passing: bool = False
+    check_mode: bool = False
 
 
 @contextlib.contextmanager
@@ -195,7 +195,7 @@ def open_reader(paths: Sequence[Path], places: Places) -> Iterator[DumpReader]:
         directories = [Path("/")]
     images = Images(directories, opened)
     kept = places.symcaches or (opened.symcaches if opened is not None else _user_cache())
-    if not places.passing and _is_writable(kept):
+    if not places.check_mode and _is_writable(kept):
         yield DumpReader(images, kept)
         return
     with tempfile.TemporaryDirectory(prefix="offheap-") as directory:

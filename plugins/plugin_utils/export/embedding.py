@@ -1,13 +1,35 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What makes a page of one file safe: its own script and style by their hashes, and data that stays data."""
+"""A page as one HTML file that needs nothing else, neither files nor a network.
+
+What hosts have sent goes into it as JSON and as escaped text. The page's content security policy allows the one script
+and the one style sheet that are in it, by their hashes, and no request at all.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
+
+
+def page(directory: Path, name: str, **parts: Any) -> str:
+    """The page made from ``templates/NAME.html.j2`` with ``assets/NAME.js`` and ``.css`` below a directory.
+
+    ``parts`` are what the template shows. Needs jinja2.
+    """
+    import jinja2  # takes longer to load than most dumps to read, and no other format needs it
+
+    script, style = ((directory / "assets" / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
+    policy = (
+        f"default-src 'none'; script-src '{content_hash(script)}'; style-src '{content_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    environment = jinja2.Environment(autoescape=True, trim_blocks=False, keep_trailing_newline=True)
+    template = environment.from_string((directory / "templates" / f"{name}.html.j2").read_text(encoding="utf-8"))
+    return template.render(policy=policy, script=script, style=style, **parts)
 
 
 def content_hash(content: str) -> str:

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Samples as a flame graph: one HTML file that needs nothing else, neither files nor a network.
-
-What hosts have sent goes into the page as JSON and as escaped text. The page's content security policy allows the one
-script and the one style sheet that are in it, by their hashes, and no request at all.
-"""
+"""Samples as a flame graph in one HTML file."""
 
 from __future__ import annotations
 
@@ -15,9 +11,8 @@ from typing import Any
 
 from ..model.frame import Frame, Kind
 from ..model.samples import BYTES, Samples
-from .embedding import content_hash, json_text
+from . import embedding
 
-_HERE = Path(__file__).parent
 _MOST_MARKS = 5
 # More frames than a browser draws without stutter; of a larger tree, the narrowest are left out.
 _MOST_NODES = 100_000
@@ -50,17 +45,10 @@ def render(page: Page, samples: Samples, older: Samples | None = None, row: int 
     """The HTML of the page for a row of ``samples``; ``older``, of the same process, is what it is compared with."""
     tree = _Tree(page.marks[:_MOST_MARKS])
     tree.add(_by_path(samples, row), _by_path(older, row) if older is not None else None)
-    script, style = _asset("flamegraph.js"), _asset("flamegraph.css")
-    policy = (
-        f"default-src 'none'; script-src '{content_hash(script)}'; style-src '{content_hash(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    import jinja2  # takes longer to load than most dumps to read, and no other format needs it
-
-    environment = jinja2.Environment(autoescape=True, trim_blocks=False, keep_trailing_newline=True)
-    template = environment.from_string((_HERE / "templates" / "flamegraph.html.j2").read_text(encoding="utf-8"))
     columns = tree.columns(samples.sampling.interval, page.baseline if older is not None else "")
-    return template.render(
+    return embedding.page(
+        Path(__file__).parent,
+        "flamegraph",
         page={
             "unit": page.unit,
             "host": page.host,
@@ -78,15 +66,8 @@ def render(page: Page, samples: Samples, older: Samples | None = None, row: int 
                 for number, mark in enumerate(page.marks[:_MOST_MARKS])
             ],
         },
-        policy=policy,
-        script=script,
-        style=style,
-        profile=json_text(columns),
+        profile=embedding.json_text(columns),
     )
-
-
-def _asset(name: str) -> str:
-    return (_HERE / "assets" / name).read_text(encoding="utf-8")
 
 
 class _Node:

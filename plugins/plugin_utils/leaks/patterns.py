@@ -38,7 +38,7 @@ class Pattern(Enum):
 
 
 @dataclass(frozen=True)
-class Change:
+class Movement:
     """A code path (leaf first) whose live bytes change and that is no suspect. ``size`` is by how much, in bytes."""
 
     path: tuple[Frame, ...]
@@ -47,7 +47,7 @@ class Change:
     live: float
 
 
-def changes(watched: Paths, leaking: Collection[int], most: int = _MOST) -> list[Change]:
+def changes(watched: Paths, leaking: Collection[int], most: int = _MOST) -> list[Movement]:
     """The largest changes among the paths that do not leak."""
     if len(watched.times) < 2 or not len(watched.members):
         return []
@@ -59,7 +59,7 @@ def changes(watched: Paths, leaking: Collection[int], most: int = _MOST) -> list
             break
         pattern = pattern_of(watched.times, watched.bytes[row].tolist(), watched.sampling)
         if pattern is not Pattern.NOISE:
-            found.append(Change(watched.frames[row], pattern, float(size[row]), float(watched.bytes[row, -1])))
+            found.append(Movement(watched.frames[row], pattern, float(size[row]), float(watched.bytes[row, -1])))
     return found[:most]
 
 

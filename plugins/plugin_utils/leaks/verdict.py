@@ -25,7 +25,7 @@ from ..base.durations import duration, per_day
 from ..model.frame import Frame
 from ..model.series import Key, Paths, Series, rises, stack_key, without_repeats
 from .inlining import least_inlined
-from .patterns import Change, changes
+from .patterns import Movement, changes
 from .trend import LEAST_EVENTS, LEAST_GROWTH, SIGNIFICANT, Measured, Shape, Trend, assess, window
 
 if TYPE_CHECKING:
@@ -50,42 +50,52 @@ class Answer(Enum):
     CANNOT_TELL = "cannot-tell"
 
 
+class Extent(Enum):
+    """Which stacks a suspect stands for: those with its key, those whose key begins with its own, the one whole stack
+    with its names (callers in compiled code, which no key has), or those through the one function that it names."""
+
+    KEY = "key"
+    BEGINNING = "beginning"
+    CALLER = "caller"
+    FUNCTION = "function"
+
+
 @dataclass(frozen=True)
 class Suspect:
     """A code path whose live bytes grow.
 
-    ``path`` is leaf first; ``whole`` says whether it is a whole stack or only the part that several stacks share. Of
-    stacks that differ in compiled code only, it is the one that grows fastest, as it was before calls were inlined.
-    ``key`` is what was compared, and
-    ``caller`` the whole stack's names where one such stack is a suspect of its own.
-    ``growth`` and ``error`` (half of the 95 % interval) are bytes per day, ``live`` is bytes in the newest profile.
-    ``share`` is its part of the growth of all live memory (0 to 1), ``first_seen`` when a dump first had any of it
-    (seconds since the epoch), ``monotonic`` the share of the steps from dump to dump that do not fall.
-    ``below`` is the function that all its stacks have in common, where that is neither a whole stack nor its beginning;
-    ``path`` then starts there.
+    ``path`` is leaf first, as much of a stack as all of its stacks share, or from its function on. Of stacks that
+    differ in compiled code only, it is the one that grows fastest, as it was before calls were inlined.
+    ``key`` is what was compared, ``extent`` with ``names`` says which stacks it stands for (names are those of CALLER
+    and of FUNCTION), ``stacks`` how many there are. ``growth`` and ``error`` (half of the 95 % interval) are bytes per
+    day, ``live`` is bytes in the newest profile. ``share`` is its part of the growth of all live memory (0 to 1),
+    ``first_seen`` when a dump first had any of it (seconds since the epoch), ``monotonic`` the share of the steps from
+    dump to dump that do not fall.
     """
 
     path: tuple[Frame, ...]
     key: Key
-    whole: bool
+    extent: Extent
     stacks: int
     growth: float
     error: float
     live: float
-    caller: Key = ()
+    names: Key = ()
     share: float = 0.0
     first_seen: float = 0.0
     monotonic: float = 0.0
-    below: str = ""
 
     def covers(self, frames: Sequence[Frame]) -> bool:
         """Whether a stack (leaf first) is one of this suspect's."""
-        if self.below:
-            return any(frame.group == self.below for frame in frames)
-        if self.caller:
-            return without_repeats([frame.group for frame in frames]) == self.caller
-        key = stack_key(frames)
-        return key == self.key if self.whole else key[: len(self.key)] == self.key
+        match self.extent:
+            case Extent.KEY:
+                return stack_key(frames) == self.key
+            case Extent.BEGINNING:
+                return stack_key(frames)[: len(self.key)] == self.key
+            case Extent.CALLER:
+                return without_repeats([frame.group for frame in frames]) == self.names
+            case Extent.FUNCTION:
+                return any(frame.group in self.names for frame in frames)
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,7 @@ class Verdict:
     process: str = ""
     points: int = 0
     span: float = 0.0
-    changes: list[Change] = field(default_factory=list)
+    changes: list[Movement] = field(default_factory=list)
 
 
 def judge(key: str, series: Series, least_span: float = LEAST_SPAN) -> Verdict:
@@ -226,7 +236,7 @@ class _Table:
         best = max(rows, key=self._gain.__getitem__)
         frames = self._series.frames[best]
         start = next(number for number, frame in enumerate(frames) if frame.group == name)
-        return [replace(suspect, path=frames[start:], whole=False, below=name)]
+        return [replace(suspect, path=frames[start:], extent=Extent.FUNCTION, names=(name,))]
 
     def _by_caller(self, group: Key, rows: list[int], together: Trend) -> list[Suspect]:
         """The suspects of a group whose stacks differ in compiled code, where a few of these make it up."""
@@ -239,7 +249,8 @@ class _Table:
         if not 1 < len(alone) <= _MOST_CALLERS or share < _SHARE_OF_CALLERS:
             return []
         members = self._series.members
-        return [replace(self._suspect(group, [row], trends[row]), caller=members[row]) for row in alone]
+        found = [(self._suspect(group, [row], trends[row]), members[row]) for row in alone]
+        return [replace(suspect, extent=Extent.CALLER, names=names) for suspect, names in found]
 
     def _candidates(self, groups: list[list[int]]) -> list[bool]:
         """Which groups of rows need statistics. Cheap and generous: most do not."""
@@ -279,7 +290,7 @@ class _Table:
         return Suspect(
             path=tuple(frames if whole else _first_frames(frames, len(shared))),
             key=group,
-            whole=len({self._keys[row] for row in rows}) == 1,
+            extent=Extent.KEY if len({self._keys[row] for row in rows}) == 1 else Extent.BEGINNING,
             stacks=len(rows),
             growth=trend.slope * DAY,
             error=trend.error * DAY,

@@ -18,7 +18,7 @@ from ..columns.series_reader import Reader, reading
 from ..export import flamegraph, stacks, top
 from ..leaks import hints
 from ..leaks.hints import Hint
-from ..leaks.patterns import Change
+from ..leaks.patterns import Movement
 from ..leaks.survey import Host, Process, Scope, survey
 from ..leaks.trend import window
 from ..leaks.verdict import Answer, Suspect, Verdict
@@ -161,7 +161,7 @@ def _files(
     }
 
 
-def _change(change: Change) -> str:
+def _change(change: Movement) -> str:
     return f"{change.pattern.value} of {as_text(change.size)}: {short_path(change.path)}"
 
 

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import (
     Answer,
+    Extent,
     Verdict,
     judge,
 )
@@ -67,7 +68,7 @@ def test_a_leak_is_named_with_its_rate() -> None:
     assert abs(verdict.growth - 100 * MIB * 24) < verdict.error < 0.3 * verdict.growth
     (suspect,) = verdict.suspects
     assert tuple(frame.label for frame in suspect.path) == INFLATE
-    assert (suspect.whole, suspect.stacks, suspect.live) == (True, 1, 105 * MIB)
+    assert (suspect.extent, suspect.stacks, suspect.live) == (Extent.KEY, 1, 105 * MIB)
 
 
 def test_a_healthy_process_is_told_what_would_not_have_been_seen() -> None:
@@ -141,7 +142,7 @@ def test_a_leak_spread_over_many_callers_is_found_by_what_they_share() -> None:
     verdict = _judge({"7-aa": _series(live)})
     (suspect,) = verdict.suspects
     assert [frame.label for frame in suspect.path] == ["strdup", "remember", "handle"][: len(suspect.path)]
-    assert (suspect.whole, suspect.stacks) == (False, 60)
+    assert (suspect.extent, suspect.stacks) == (Extent.BEGINNING, 60)
     assert suspect.covers(_frames("strdup", "remember", "handle", "new", "main"))
     assert not suspect.covers(_frames("malloc_usable_size", "remember"))
 
@@ -157,7 +158,7 @@ def test_a_leak_spread_over_what_a_function_calls_is_found_by_that_function() ->
     assert verdict.answer is Answer.LEAK
     (suspect,) = verdict.suspects
     assert [frame.label for frame in suspect.path] == ["handle_request", "serve", "main"]
-    assert (suspect.below, suspect.stacks, suspect.whole) == ("handle_request", 40, False)
+    assert (suspect.extent, suspect.names, suspect.stacks) == (Extent.FUNCTION, ("handle_request",), 40)
     assert abs(suspect.growth - 160 * 24 * MIB) < suspect.error
     assert suspect.covers(_frames("anything", "handle_request", "main"))
     assert not suspect.covers(_frames("table", "load", "main"))
@@ -179,7 +180,7 @@ def _java(time: float) -> Stacks:
 def test_code_that_is_compiled_on_the_way_does_not_break_a_leak_into_pieces() -> None:
     verdict = _judge({"7-aa": _series(_java)})
     (suspect,) = verdict.suspects
-    assert (suspect.whole, suspect.stacks) == (True, 3)
+    assert (suspect.extent, suspect.stacks) == (Extent.KEY, 3)
     assert abs(suspect.growth - 100 * MIB * 24) < suspect.error
     assert [frame.label for frame in suspect.path[2:5]] == [
         "Java_java_util_zip_Inflater_inflateBytesBytes",
