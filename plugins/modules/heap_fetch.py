@@ -286,7 +286,7 @@ def main() -> NoReturn:
             found = steps.find(module.params)
             if not module.check_mode:
                 steps.ask_jvms(found)
-            module.exit_json(changed=False, free=pack.free(directory), **found)
+            module.exit_json(changed=False, free=pack.free(directory), **found.to_json())
         if step == "pack":
             module.exit_json(changed=False, **steps.pack_captures(PackRequest.from_json(request), directory))
         pack.remove(directory)

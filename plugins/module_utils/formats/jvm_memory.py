@@ -7,7 +7,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import values
@@ -39,7 +39,7 @@ class JvmMemory:
 
     def to_json(self) -> dict[str, Any]:
         """As a capture's facts have it; the reverse of C(from_json)."""
-        return asdict(self)
+        return dict(vars(self))
 
     @classmethod
     def from_json(cls, found: Any) -> JvmMemory:

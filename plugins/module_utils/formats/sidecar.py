@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Callable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, values
@@ -57,7 +57,7 @@ class AgentFacts:
 
     def to_json(self) -> dict[str, Any]:
         """As a capture's facts have it; the reverse of C(from_json)."""
-        return asdict(self)
+        return {**vars(self), "jemalloc": vars(self.jemalloc)}
 
     @classmethod
     def from_json(cls, found: Any) -> AgentFacts:

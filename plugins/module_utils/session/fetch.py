@@ -20,7 +20,7 @@ def _find(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
     if request["ask_jvms"]:
         steps.ask_jvms(found)
     # Nothing is packed on a disk here, so no file system bounds a batch.
-    return {**found, "free": 1 << 60}
+    return {**found.to_json(), "free": 1 << 60}
 
 
 def _stream(request: dict[str, Any], write: wire.Write) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, sidecar, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemory
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump, provenance
 
@@ -22,8 +24,78 @@ _QUIET = 10.0
 _NAMED = 100
 
 
+@dataclass
+class ListedCapture:
+    """A dump that can be brought. C(process) and C(images) are indices, as many dumps share them.
+
+    C(jit) tells whether its process compiles code, C(map) is the file beside it with a map of that code, C(jvm) what a
+    JVM held outside of malloc, where it was asked.
+    """
+
+    unit: str
+    name: str
+    identity: Identity
+    sha256: str
+    time: float
+    process: int
+    images: list[int]
+    jit: bool
+    map: Identity | None
+    agent: sidecar.AgentFacts | None
+    agent_problem: str | None
+    jvm: JvmMemory | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is sent."""
+        return {
+            **vars(self),
+            "identity": list(self.identity),
+            "map": list(self.map) if self.map else None,
+            "agent": self.agent.to_json() if self.agent else None,
+            "jvm": self.jvm.to_json() if self.jvm else None,
+        }
+
+
+@dataclass(frozen=True)
+class LeftDump:
+    """A dump that cannot be brought, and why. C(size) is None where it was not opened."""
+
+    unit: str
+    name: str
+    size: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies in the spools.
+
+    C(left) counts captures beyond the limit of one run, C(counts) all dumps that cannot be brought, by kind; C(others)
+    names some of them. C(absent) are units without a spool, C(problems) why a spool was not entered.
+    """
+
+    captures: list[ListedCapture]
+    processes: list[provenance.FoundProcess]
+    images: list[provenance.FoundImage]
+    left: int
+    others: dict[str, list[LeftDump]]
+    counts: dict[str, int]
+    absent: list[str]
+    problems: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is sent to the controller, which believes none of it."""
+        return {
+            **vars(self),
+            "captures": [capture.to_json() for capture in self.captures],
+            "processes": [process._asdict() for process in self.processes],
+            "images": [image._asdict() for image in self.images],
+            "others": {kind: [vars(left) for left in dumps] for kind, dumps in self.others.items()},
+        }
+
+
 class Finder:
-    """Walks through the spools of a host and collects what it finds in plain data, ready for JSON.
+    """Walks through the spools of a host and collects what it finds.
 
     C(max_dump) is in bytes. C(limit) is the number of captures of one run; further ones are only counted.
     """
@@ -32,12 +104,12 @@ class Finder:
         self._examiner = examiner
         self._max_dump = max_dump
         self._limit = limit
-        self._captures: list[dict[str, Any]] = []
+        self._captures: list[ListedCapture] = []
         self._processes: dict[str, int] = {}
-        self._process_facts: list[dict[str, Any]] = []
+        self._process_facts: list[provenance.FoundProcess] = []
         self._images: dict[provenance.FoundImage, int] = {}
         self._left = 0
-        self._others: dict[str, list[dict[str, Any]]] = {"incomplete": [], "unreadable": [], "writing": []}
+        self._others: dict[str, list[LeftDump]] = {"incomplete": [], "unreadable": [], "writing": []}
         self._counts = {kind: 0 for kind in self._others}
 
     def search(self, spooled: directory.Spool) -> None:
@@ -82,23 +154,25 @@ class Finder:
             self._other("writing", unit, name, status.st_size, "it changed while it was read")
             return
         process = self._examiner.process(parts.pid, content.mappings, status.st_mtime)
-        if process["key"] not in self._processes:
-            self._processes[process["key"]] = len(self._process_facts)
+        if process.key not in self._processes:
+            self._processes[process.key] = len(self._process_facts)
             self._process_facts.append(process)
         images = self._examiner.images(parts.pid, content.mappings, status.st_mtime_ns)
+        agent, agent_problem = _agent(spooled, name, status.st_size)
         self._captures.append(
-            {
-                "unit": unit,
-                "name": name,
-                "identity": list(identity),
-                "sha256": content.sha256,
-                "time": status.st_mtime,
-                "process": self._processes[process["key"]],
-                "images": [self._images.setdefault(image, len(self._images)) for image in images],
-                "jit": any(mapping.executable and mapping.file_less for mapping in content.mappings),
-                "map": _map_beside(spooled, name),
-                **_agent(spooled, name, status.st_size),
-            }
+            ListedCapture(
+                unit,
+                name,
+                identity,
+                content.sha256,
+                status.st_mtime,
+                self._processes[process.key],
+                [self._images.setdefault(image, len(self._images)) for image in images],
+                any(mapping.executable and mapping.file_less for mapping in content.mappings),
+                _map_beside(spooled, name),
+                agent,
+                agent_problem,
+            )
         )
 
     def _too_large(self, size: int) -> str | None:
@@ -109,35 +183,31 @@ class Finder:
     def _other(self, kind: str, unit: str, name: str, size: int | None, reason: str) -> None:
         self._counts[kind] += 1
         if len(self._others[kind]) < _NAMED:
-            self._others[kind].append({"unit": unit, "name": name, "size": size, "reason": reason})
+            self._others[kind].append(LeftDump(unit, name, size, reason))
 
-    def result(self) -> dict[str, Any]:
-        """Captures, with processes and images by their index in lists, since many dumps share them."""
-        return {
-            "captures": self._captures,
-            "processes": self._process_facts,
-            "images": [image._asdict() for image in self._images],
-            "left": self._left,
-            "others": self._others,
-            "counts": self._counts,
-        }
+    def result(self, absent: list[str], problems: list[str]) -> Listing:
+        """All that was found."""
+        images = list(self._images)
+        return Listing(
+            self._captures, self._process_facts, images, self._left, self._others, self._counts, absent, problems
+        )
 
 
-def _agent(spooled: directory.Spool, name: str, size: int) -> dict[str, Any]:
+def _agent(spooled: directory.Spool, name: str, size: int) -> tuple[sidecar.AgentFacts | None, str | None]:
     """What the agent has written beside the dump, or why it is not taken. A dump needs no sidecar."""
     try:
         fd = spooled.open_companion(name, dump_name.SIDECAR)
         if fd is None:
-            return {"agent": None, "agent_problem": None}
+            return None, None
         try:
-            return {"agent": sidecar.read(fd, name, size).to_json(), "agent_problem": None}
+            return sidecar.read(fd, name, size), None
         finally:
             os.close(fd)
     except OffheapError as exc:
-        return {"agent": None, "agent_problem": str(exc)[:500]}
+        return None, str(exc)[:500]
 
 
-def _map_beside(spooled: directory.Spool, name: str) -> list[int] | None:
+def _map_beside(spooled: directory.Spool, name: str) -> Identity | None:
     """The identity of the perf map that lies beside the dump, if there is one to be trusted."""
     try:
         fd = spooled.open_companion(name, dump_name.PERF_MAP)
@@ -149,14 +219,11 @@ def _map_beside(spooled: directory.Spool, name: str) -> list[int] | None:
         identity = Identity.of(os.fstat(fd))
     finally:
         os.close(fd)
-    return list(identity) if 0 < identity.size <= limits.LARGEST_PERF_MAP else None
+    return identity if 0 < identity.size <= limits.LARGEST_PERF_MAP else None
 
 
-def find(root_path: str, units: list[str], max_dump: int, limit: int, examiner: provenance.Examiner) -> dict[str, Any]:
-    """Search the spools of the units, or all spools. Raises SpoolError, UnitNameError.
-
-    In C(absent) the named units that have no spool, in C(problems) spools that were not entered and why.
-    """
+def find(root_path: str, units: list[str], max_dump: int, limit: int, examiner: provenance.Examiner) -> Listing:
+    """Search the spools of the units, or all spools. Raises SpoolError, UnitNameError."""
     finder = Finder(examiner, max_dump, limit)
     wanted = [unit_name.service(unit) for unit in units]
     absent: list[str] = []
@@ -176,4 +243,4 @@ def find(root_path: str, units: list[str], max_dump: int, limit: int, examiner: 
                     finder.search(spooled)
     else:
         absent = wanted
-    return {**finder.result(), "absent": absent, "problems": problems}
+    return finder.result(absent, problems)

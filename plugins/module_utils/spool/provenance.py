@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, maps, values
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
@@ -32,6 +32,17 @@ class FoundImage(NamedTuple):
     size: int | None
     source: str | None
     reason: str | None
+
+
+class FoundProcess(NamedTuple):
+    """The process that wrote a dump, as a capture's facts have it; of one that has ended, what only it knew is None."""
+
+    pid: int
+    key: str
+    boot_id: str | None
+    start_time: float | None
+    exe: str | None
+    cmdline: list[str] | None
 
 
 class _File(NamedTuple):
@@ -93,25 +104,20 @@ class Examiner:
         """Whether the process that wrote the dump still runs, and not another one with its number."""
         return process_key.fingerprint(self._mappings(pid)) == process_key.fingerprint(mappings)
 
-    def process(self, pid: int, mappings: list[maps.Mapping], written: float) -> dict[str, Any]:
-        """C(process) of capture.json. C(written) is the dump's mtime in seconds since the epoch."""
-        facts: dict[str, Any] = {
-            "pid": pid,
-            "key": process_key.key(pid, mappings),
-            "boot_id": procfs.boot_id(self._proc) if written >= procfs.boot_time(self._proc) else None,
-            "start_time": None,
-            "exe": None,
-            "cmdline": None,
-        }
+    def process(self, pid: int, mappings: list[maps.Mapping], written: float) -> FoundProcess:
+        """The process of a dump. C(written) is the dump's mtime in seconds since the epoch."""
+        key = process_key.key(pid, mappings)
+        boot_id = procfs.boot_id(self._proc) if written >= procfs.boot_time(self._proc) else None
+        start_time = exe = cmdline = None
         if self._is_alive(pid, mappings):
             try:
                 exe = procfs.exe(pid, self._proc)
-                facts["start_time"] = procfs.start_time(pid, self._proc)
-                facts["exe"] = None if exe is None else values.clean(exe, _MAX_PATH)
-                facts["cmdline"] = _short(procfs.cmdline(pid, self._proc))
+                start_time = procfs.start_time(pid, self._proc)
+                exe = None if exe is None else values.clean(exe, _MAX_PATH)
+                cmdline = _short(procfs.cmdline(pid, self._proc))
             except procfs.ProcfsError:
                 pass  # it ended just now: what has been read so far is right
-        return facts
+        return FoundProcess(pid, key, boot_id, start_time, exe, cmdline)
 
     def images(self, pid: int, mappings: list[maps.Mapping], written_ns: int) -> list[FoundImage]:
         """The executable files of a dump, one per path, in the order of their addresses."""

@@ -29,30 +29,30 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import place
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump, listing, pack, provenance
 
 
-def find(options: dict[str, Any]) -> dict[str, Any]:
+def find(options: dict[str, Any]) -> listing.Listing:
     """What is there to be brought. The options are C(units), C(max_dump) and C(max_captures) of the module heap_fetch.
 
-    Raises SpoolError.
+    Raises SpoolError, UnitNameError.
     """
     return listing.find(
         places.SPOOLS, options["units"], options["max_dump"], options["max_captures"], provenance.Examiner()
     )
 
 
-def ask_jvms(found: dict[str, Any]) -> None:
+def ask_jvms(found: listing.Listing) -> None:
     """Put what each living JVM holds outside of malloc beside its newest dump in C(found)."""
-    newest = {entry["process"]: entry for entry in found["captures"] if entry["jit"]}
+    newest = {capture.process: capture for capture in found.captures if capture.jit}
     if not newest:
         return
     # What is about runtimes is a third of what there is to load, and most hosts have nothing new of one.
     from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import jvm_heap
 
-    for number, entry in newest.items():
-        process = found["processes"][number]
-        if process["start_time"] is None:  # it has ended
+    for number, capture in newest.items():
+        process = found.processes[number]
+        if process.start_time is None:  # it has ended
             continue
         with contextlib.suppress(JvmMemoryError):  # another runtime, or busy: the dump is as good without
-            entry["jvm"] = jvm_heap.ask(process["pid"], process["key"]).to_json()
+            capture.jvm = jvm_heap.ask(process.pid, process.key)
 
 
 def pack_captures(request: PackRequest, staging: str) -> dict[str, Any]:

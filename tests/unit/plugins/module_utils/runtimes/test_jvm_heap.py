@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,9 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemory, JvmMemoryError
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import jvm_heap
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import steps
+from ansible_collections.offheap.profiler.plugins.module_utils.spool.listing import ListedCapture, Listing
+from ansible_collections.offheap.profiler.plugins.module_utils.spool.provenance import FoundProcess
 
 needs_java = pytest.mark.skipif(not shutil.which("java"), reason="no JDK")
 MIB = 1 << 20
@@ -148,13 +152,16 @@ def jvm(source: Path) -> Iterator[Callable[..., int]]:
 @needs_java
 def test_the_newest_dump_of_a_living_jvm_gets_the_numbers(jvm: Callable[..., int]) -> None:
     pid = jvm()
-    alive = {"pid": pid, "key": _key(pid), "start_time": 1.0}
-    found: dict[str, Any] = {
-        "processes": [alive, {**alive, "start_time": None}, {**alive, "pid": os.getpid(), "key": _key(os.getpid())}],
-        "captures": [{"process": number, "jit": True} for number in (0, 0, 1, 2)],
-    }
+    alive = FoundProcess(pid, _key(pid), None, 1.0, None, None)
+    other = alive._replace(pid=os.getpid(), key=_key(os.getpid()))
+    captures = [
+        ListedCapture("a.service", "n", Identity(1, 2, 3), "", 1.0, number, [], True, None, None, None)
+        for number in (0, 0, 1, 2)
+    ]
+    found = Listing(captures, [alive, alive._replace(start_time=None), other], [], 0, {}, {}, [], [])
     steps.ask_jvms(found)
-    assert ["jvm" in entry for entry in found["captures"]] == [False, True, False, False]
+    assert [capture.jvm is not None for capture in captures] == [False, True, False, False]
+    json.dumps(found.to_json())
 
 
 def _key(pid: int) -> str:

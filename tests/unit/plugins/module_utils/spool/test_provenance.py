@@ -64,12 +64,12 @@ def image(images: list[provenance.FoundImage], path: Path) -> provenance.FoundIm
 def test_facts_of_a_living_process(process: subprocess.Popen[bytes], spool: Path, program: Path) -> None:
     pid, mappings, _written = examined(jemalloc_process.dumps(spool)[0])
     facts = provenance.Examiner().process(pid, mappings, jemalloc_process.dumps(spool)[0].stat().st_mtime)
-    assert facts["pid"] == process.pid
-    assert facts["key"] == process_key.key(process.pid, procfs.mappings(process.pid))
-    assert facts["boot_id"] == procfs.boot_id()
-    assert facts["start_time"] == procfs.start_time(process.pid)
-    assert facts["exe"] == str(program)
-    assert facts["cmdline"][:2] == [str(program), "-c"]
+    assert facts.pid == process.pid
+    assert facts.key == process_key.key(process.pid, procfs.mappings(process.pid))
+    assert facts.boot_id == procfs.boot_id()
+    assert facts.start_time == procfs.start_time(process.pid)
+    assert facts.exe == str(program)
+    assert (facts.cmdline or [])[:2] == [str(program), "-c"]
 
 
 def test_facts_after_its_end(process: subprocess.Popen[bytes], spool: Path) -> None:
@@ -78,16 +78,16 @@ def test_facts_after_its_end(process: subprocess.Popen[bytes], spool: Path) -> N
     process.kill()
     process.wait()
     facts = provenance.Examiner().process(pid, mappings, path.stat().st_mtime)
-    assert facts["key"] == process_key.key(pid, mappings)
-    assert facts["boot_id"] == procfs.boot_id(), "it was written after the boot, so in this one"
-    assert (facts["start_time"], facts["exe"], facts["cmdline"]) == (None, None, None)
-    assert provenance.Examiner().process(pid, mappings, procfs.boot_time() - 1)["boot_id"] is None
+    assert facts.key == process_key.key(pid, mappings)
+    assert facts.boot_id == procfs.boot_id(), "it was written after the boot, so in this one"
+    assert (facts.start_time, facts.exe, facts.cmdline) == (None, None, None)
+    assert provenance.Examiner().process(pid, mappings, procfs.boot_time() - 1).boot_id is None
 
 
 def test_another_process_with_the_same_number(process: subprocess.Popen[bytes], spool: Path) -> None:
     _pid, mappings, _written = examined(jemalloc_process.dumps(spool)[0])
     facts = provenance.Examiner().process(os.getpid(), mappings, 0)
-    assert (facts["start_time"], facts["exe"], facts["cmdline"]) == (None, None, None)
+    assert (facts.start_time, facts.exe, facts.cmdline) == (None, None, None)
 
 
 @pytest.mark.parametrize("how", ["renamed over", "renamed away"])
@@ -159,7 +159,7 @@ def test_opening_files() -> None:
 
 
 def find(root: Path, *units: str, max_dump: int = GIB, limit: int = 100) -> dict[str, object]:
-    return dict(listing.find(str(root), list(units), max_dump, limit, provenance.Examiner()))
+    return listing.find(str(root), list(units), max_dump, limit, provenance.Examiner()).to_json()
 
 
 def test_listing_a_host(process: subprocess.Popen[bytes], root: Path, spool: Path) -> None:
