@@ -9,9 +9,9 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-import sys
 from dataclasses import dataclass, field
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
@@ -88,21 +88,28 @@ def parse_line(line: bytes) -> Mapping:
     if not match:
         raise MapsError(f"not a line of maps: {line[:200]!r}")
     start, end, permissions, offset, device, inode, path = match.groups()
-    name, deleted = split_path(path or b"")
+    name, deleted = _path(path or b"")
     return Mapping(
         int(start, 16),
         int(end, 16),
-        sys.intern(permissions.decode("ascii")),
+        _word(permissions),
         int(offset, 16),
         name,
         deleted,
-        sys.intern(device.decode("ascii")),
+        _word(device),
         int(inode),
     )
 
 
-def split_path(path: bytes) -> tuple[str, bool]:
-    """The path of a line, bytes that are not UTF-8 as os.fsdecode has them, and whether the file is deleted."""
+# The same few words and paths come in every listing, and a host may have thousands of those.
+@functools.lru_cache(maxsize=256)
+def _word(text: bytes) -> str:
+    return text.decode("ascii")
+
+
+@functools.lru_cache(maxsize=4096)
+def _path(path: bytes) -> tuple[str, bool]:
+    """As os.fsdecode has it, and whether the file is deleted."""
     deleted = path.endswith(_DELETED)
     if deleted:
         path = path[: -len(_DELETED)]
