@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ...module_utils.formats import limits
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ...module_utils.formats.errors import OffheapError
 from ..archive.archive import Archive
@@ -43,7 +44,7 @@ class Wanted:
 
     host: str
     max_batch: int = 512 << 20
-    max_dump: int = 1 << 30
+    max_dump: int = limits.LARGEST_DUMP
     max_image: int = 1 << 30
     label: str = ""
 

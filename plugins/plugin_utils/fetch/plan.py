@@ -194,7 +194,7 @@ def _found(
     entry: dict[str, Any], host: str, label: str, processes: list[Any], images: list[dict[str, Any]], max_dump: int
 ) -> Found:
     identity = tuple(_count(part) for part in _a_list(entry, "identity"))
-    if len(identity) != 3 or identity[1] > max_dump:
+    if len(identity) != 3 or identity[1] > min(max_dump, limits.LARGEST_DUMP):
         raise ValueError("a dump's size is out of range")
     process = processes[_count(entry["process"])]
     facts = {

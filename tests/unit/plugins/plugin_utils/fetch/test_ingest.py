@@ -58,6 +58,10 @@ def test_limits() -> None:
     data = capture_samples.listing(b"a" * 200)
     with pytest.raises(TransferError, match="size is out of range"):
         plan.read_listing(data, "app1", 199, GIB)
+    data["captures"][0]["identity"][1] = limits.LARGEST_DUMP + 1
+    with pytest.raises(TransferError, match="size is out of range"):
+        plan.read_listing(data, "app1", GIB, GIB)  # what nobody could read is not brought, whatever is asked for
+    data["captures"][0]["identity"][1] = 200
     listing = plan.read_listing(data, "app1", 200, 99)
     assert listing.images == []
     assert {"path": "/usr/lib/libz.so.1.2.13", "reason": "larger than max_image (99 bytes)"} in listing.missing_images
