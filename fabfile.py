@@ -34,6 +34,11 @@ def _make_importable() -> None:
 
 _make_importable()
 
+from ansible_collections.offheap.profiler.console import inventory
+
+if {"-i", "--inventory"} & set(sys.argv) and not {"-H", "--hosts"} & set(sys.argv):
+    inventory.begin()
+
 from ansible_collections.offheap.profiler.console import screen, target
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError

@@ -17,7 +17,7 @@ from invoke.exceptions import Exit
 from invoke.parser.argument import Argument
 
 from ..plugins.module_utils.formats.errors import OffheapError
-from ..plugins.plugin_utils.fetch.host_session import Session
+from ..plugins.plugin_utils.fetch.host_session import Session, code
 from . import each_host, inventory, screen, target
 from .connect import Connector
 
@@ -149,6 +149,8 @@ def _targets(inventories: list[str], limit: str) -> list[target.Target]:
         if inventories or limit:
             raise target.TargetError("name hosts with -H, or an inventory with -i and --limit, not both")
         return [target.from_word(word.strip(), keys) for word in core.hosts.value.split(",") if word.strip()]
+    inventory.begin()
+    code()
     return inventory.targets(inventories, limit)
 
 

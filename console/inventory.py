@@ -17,14 +17,26 @@ _READER = Path(__file__).with_name("read_inventory.py")
 _TRUE = ("1", "on", "t", "true", "y", "yes")
 
 
+#: the reader that was begun and not asked yet, if there is one; it ends with us
+_begun: list[subprocess.Popen[str]] = []
+
+
+def begin() -> None:
+    """Let the reader load Ansible, which takes most of its time, while we do something else."""
+    if not _begun:
+        pipe = subprocess.PIPE
+        command = [sys.executable, str(_READER)]
+        _begun.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+
+
 def targets(sources: Sequence[str], limit: str) -> list[Target]:
     """The hosts that match C(limit), an Ansible pattern. Without sources, those of ansible.cfg. Raises TargetError."""
-    command = [sys.executable, str(_READER), limit, *sources]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    begin()
+    said, problems = _begun.pop().communicate(json.dumps([limit, *sources]))
     try:
-        found = json.loads(done.stdout)
+        found = json.loads(said)
     except ValueError as error:
-        raise TargetError(f"cannot read the inventory: {done.stderr.strip()}") from error
+        raise TargetError(f"cannot read the inventory: {problems.strip()}") from error
     if not found:
         reason = f"no host of the inventory matches {limit!r}" if limit else "the inventory has no hosts"
         raise TargetError(f"{reason}; name hosts with -H HOST,HOST or an inventory with -i")

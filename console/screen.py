@@ -16,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from ..plugins.plugin_utils.base.byte_size import as_text
@@ -25,6 +23,8 @@ from .each_host import Outcome
 from .target import Target
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from ..plugins.plugin_utils.leaks.verdict import Answer
 
 # By the name of the Answer, whose module loads numpy: most commands have no verdict to show.
@@ -45,6 +45,8 @@ class Screen:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], right: Sequence[int] = ()) -> None:
         """Rows under their headings; the columns numbered in C(right) have numbers."""
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False, header_style="bold")
         for number, column in enumerate(columns):
             table.add_column(column, justify="right" if number in right else "left", no_wrap=number != len(columns) - 1)
@@ -94,6 +96,8 @@ class Screen:
         if not self.err.is_terminal or not what:
             yield Steps()
             return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

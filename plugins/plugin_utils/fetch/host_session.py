@@ -16,6 +16,7 @@ import secrets
 import shlex
 import socket
 import subprocess
+import threading
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ PACKAGE = "ansible_collections.offheap.profiler.plugins.module_utils"
 _MODULE_UTILS = Path(__file__).resolve().parents[2] / "module_utils"
 #: what a shell or sudo may say before our own code speaks
 _MAX_GREETING = 64 << 10
+_PACKING = threading.Lock()
 _BOOTSTRAP = """
 import os, sys
 source, target = sys.stdin.buffer, sys.stdout.buffer
@@ -116,6 +118,12 @@ def command(python: str, become: bool, become_user: str) -> tuple[str, str, str]
     return shlex.join(line), ready, prompt
 
 
+def code() -> bytes:
+    """What is sent to a host. It is packed once, whichever of many threads asks first."""
+    with _PACKING:
+        return _code()
+
+
 @functools.cache
 def _code() -> bytes:
     """The zip archive of module_utils and its rooms, packages above it empty."""
@@ -176,8 +184,8 @@ class Session:
                 raise SessionError(f"its Python was not started: {_said(bytes(self._buffer).replace(prompt, b''))}")
             self._buffer += block
         del self._buffer[: self._buffer.index(ready + b"\n") + len(ready) + 1]
-        code = _code()
-        self._stream.send(b"%d\n" % len(code) + code)
+        packed = code()
+        self._stream.send(b"%d\n" % len(packed) + packed)
 
     def ask(
         self, what: str, timeout: float = 60.0, data: Callable[[bytes], None] | None = None, **request: Any

@@ -93,3 +93,33 @@ def test_an_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_inventory_that_will_not_do(variables: dict[str, object], limit: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=message):
         inventory.targets(written(tmp_path, variables), limit)
+
+
+def test_a_vault_is_read_with_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("geheim")
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(secret))
+    vault = [
+        str(Path(sys.executable).with_name("ansible-vault")),
+        "encrypt_string",
+        "--name",
+        "ansible_become_password",
+    ]
+    done = subprocess.run([*vault, "wort"], text=True, capture_output=True, check=True)
+    hosts = tmp_path / "hosts.yml"
+    indented = "\n".join(f"    {line}" for line in done.stdout.splitlines())
+    hosts.write_text(f"all:\n  hosts: {{app1: }}\n  vars:\n{indented}\n")
+    assert inventory.targets([str(hosts)], "")[0].become_password == "wort"
+
+
+def test_a_reader_that_was_begun_is_the_one_that_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.ini"
+    path.write_text("app1\n")
+    inventory.begin()
+    (begun,) = inventory._begun
+    inventory.begin()
+    assert inventory._begun == [begun], "one is enough"
+    assert [found.name for found in inventory.targets([str(path)], "")] == ["app1"]
+    assert (begun.returncode, inventory._begun) == (0, [])
+    inventory.begin()
+    assert inventory._begun.pop().communicate("") == ("", ""), "one that nobody asks ends without a word"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def test_a_host_answers_and_nothing_is_written(python: str, tmp_path: Path, monk
         found = host.ask("find", options={"units": ["nosuchunit"], "max_dump": 1, "max_captures": 1}, ask_jvms=True)
         assert found["absent"] == ["nosuchunit.service"] and found["captures"] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_code_is_packed_once_for_all_threads() -> None:
+    host_session._code.cache_clear()
+    with ThreadPoolExecutor(8) as pool:
+        packed = list(pool.map(lambda _host: host_session.code(), range(8)))
+    assert host_session._code.cache_info().misses == 1 and set(packed) == {packed[0]}
 
 
 def test_it_ends_with_its_input() -> None:
