@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base import libraries
 from ..leaks.ranking import Leak
-from ..leaks.survey import Watched
+from ..leaks.survey import Watched, verdict_on_host
 from ..leaks.verdict import Answer
 from ..model.stack_summary import render as short_path
 
@@ -22,7 +22,7 @@ _HELP = {
     "offheap_live_bytes": "Live bytes of the newest dump, an estimate by sampling.",
     "offheap_growth_bytes_per_day": "Growth of the suspects, or without any the trend of all live bytes.",
     "offheap_growth_error_bytes_per_day": "Half of the 95 % interval of the growth.",
-    "offheap_leak": "1 where the process leaks, 0 where it does not; missing where that cannot be told.",
+    "offheap_leak": "1 where the unit leaks, 0 where it does not; missing where that cannot be told.",
     "offheap_newest_dump_timestamp_seconds": "When the newest dump was written.",
     "offheap_suspect_growth_bytes_per_day": "Growth of one suspect on one host.",
     "offheap_suspect_hosts": "Number of hosts that have the suspect.",
@@ -40,11 +40,11 @@ class _Collected:
 
 
 def render(leaks: Sequence[Leak], watched: Sequence[Watched]) -> bytes:
-    """The text of the file: of each unit and host the process that ran last, and the largest suspects."""
-    newest: dict[tuple[str, str], Watched] = {}
+    """The text of the file: of each unit on each host the verdict and its newest dump, and the largest suspects."""
+    by_host: dict[tuple[str, str], list[Watched]] = {}
     for process in sorted(watched, key=lambda process: process.end):
-        newest[process.unit, process.host] = process
-    rows = [row for process in newest.values() for row in _of_process(process)]
+        by_host.setdefault((process.unit, process.host), []).append(process)
+    rows = [row for processes in by_host.values() for row in _of_host(processes)]
     rows += [row for leak in leaks[:_MOST_LEAKS] for row in _of_leak(leak)]
     families: dict[str, Any] = {}
     for name, labels, value in sorted(rows, key=lambda row: list(_HELP).index(row[0])):
@@ -55,11 +55,12 @@ def render(leaks: Sequence[Leak], watched: Sequence[Watched]) -> bytes:
     return text
 
 
-def _of_process(process: Watched) -> Iterator[_Row]:
-    labels = {"unit": process.unit, "host": process.host}
-    verdict = process.verdict
-    yield "offheap_live_bytes", labels, process.live
-    yield "offheap_newest_dump_timestamp_seconds", labels, process.end
+def _of_host(processes: Sequence[Watched]) -> Iterator[_Row]:
+    """``processes`` are of one unit on one host, the one that was seen last at the end."""
+    last, verdict = processes[-1], verdict_on_host(processes)
+    labels = {"unit": last.unit, "host": last.host}
+    yield "offheap_live_bytes", labels, last.live
+    yield "offheap_newest_dump_timestamp_seconds", labels, last.end
     if verdict.answer is not Answer.CANNOT_TELL:
         yield "offheap_growth_bytes_per_day", labels, verdict.growth
         yield "offheap_growth_error_bytes_per_day", labels, verdict.error
