@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..plugin_utils.archive.archive import Archive, Capture
 from ..plugin_utils.base import libraries, output_file
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.columns import sample_cache
-from ..plugin_utils.driver.sources import DumpReader, Places, open_reader
+from ..plugin_utils.columns.series_reader import Reader, reading
 from ..plugin_utils.export import pprof
 from ..plugin_utils.leaks import ranking
 from ..plugin_utils.leaks.survey import Scope
@@ -72,7 +71,7 @@ class ActionModule(ActionBase):
                 result["failed"] = arguments["required"]
         result["msg"] = f"{result['pushed']} profiles sent, {result['left']} left" if not warnings else warnings[-1]
         if warnings:
-            result["warnings"] = warnings
+            result["warnings"] = list(dict.fromkeys(warnings))
         return result
 
     def _push(
@@ -87,15 +86,15 @@ class ActionModule(ActionBase):
             max(arguments["timeout"], 1),
         )
         server.check()
-        wanted = push.wanted(archive, server, units, arguments["hosts"])
+        wanted = push.wanted(archive, server, Scope(units, arguments["hosts"]), problems.append)
         result["left"] = len(wanted)
         if self._task.check_mode or not wanted:
             result["changed"] = bool(wanted)
             return
-        with open_reader([], Places(archive.root, check_mode=not os.access(archive.root, os.W_OK))) as reader:
+        with reading(archive, problems.append) as reader:
             done = push.push(archive, server, wanted, arguments["max_profiles"], partial(_profile, reader))
             result.update(changed=bool(done.sent), pushed=done.sent, left=done.left)
-            problems += [*done.problems, *reader.warnings]
+            problems += done.problems
         if done.failure:
             raise PushError(done.failure, True)
 
@@ -110,6 +109,7 @@ class ActionModule(ActionBase):
         result["changed"] = result["changed"] or changed
 
 
-def _profile(reader: DumpReader, capture: Capture) -> bytes:
-    source = reader.read(capture.path)
-    return pprof.render(source.samples, pprof.About(capture.time, source.executable[0]))
+def _profile(reader: Reader, capture: Capture, process: list[Capture]) -> bytes:
+    samples = reader.samples(capture, reader.maps(process))
+    executable = capture.facts.process.exe or next((image.path for image in capture.images), "")
+    return pprof.render(samples, pprof.About(capture.time, executable))

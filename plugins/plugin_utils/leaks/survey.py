@@ -86,6 +86,12 @@ def survey(archive: Archive, reader: Reader, scope: Scope, warn: Callable[[str],
 
     What cannot be read is told to ``warn`` and left out. Raises ArchiveError where the archive cannot be written to.
     """
+    for unit, host, captures in in_scope(archive, scope, warn):
+        yield _host(unit, host, captures, reader, scope.least_span, warn)
+
+
+def in_scope(archive: Archive, scope: Scope, warn: Callable[[str], None]) -> Iterator[tuple[str, str, list[Capture]]]:
+    """The captures of each unit on each host, in the order of their names."""
     for unit, host in [(name, host) for name in archive.units() for host in archive.hosts(name)]:
         if (scope.units and unit not in scope.units) or (scope.hosts and host not in scope.hosts):
             continue
@@ -95,20 +101,29 @@ def survey(archive: Archive, reader: Reader, scope: Scope, warn: Callable[[str],
             warn(str(error))
             continue
         if captures:
-            yield _host(unit, host, captures, reader, scope.least_span, warn)
+            yield unit, host, captures
 
 
-def _host(
-    unit: str, host: str, captures: list[Capture], reader: Reader, least_span: float, warn: Callable[[str], None]
-) -> Host:
-    processes = []
+def by_process(captures: list[Capture], warn: Callable[[str], None]) -> Iterator[tuple[str, list[Capture]]]:
+    """The captures of each process of a unit on a host, without those that no clock can have dated."""
     for key, members in itertools.groupby(captures, key=lambda capture: capture.process):
         timely = []
         for capture in members:
             if 0 <= capture.time < _LATEST:
                 timely.append(capture)
             else:
-                warn(f"a capture of {unit} on {host} was left out: {capture.path} claims an impossible time")
+                warn(
+                    f"a capture of {capture.unit} on {capture.host} was left out:"
+                    f" {capture.path} claims an impossible time"
+                )
+        yield key, timely
+
+
+def _host(
+    unit: str, host: str, captures: list[Capture], reader: Reader, least_span: float, warn: Callable[[str], None]
+) -> Host:
+    processes = []
+    for key, timely in by_process(captures, warn):
         maps = reader.maps(timely)
         series, read = reader.series(thinned(timely), maps)
         if read:

@@ -8,14 +8,19 @@ An archive remembers what a server has, by an empty file for each profile: the n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...module_utils.formats.errors import OffheapError
 from ..archive.archive import Archive, Capture
+from ..leaks import survey
+from ..leaks.survey import Scope
 from . import pyroscope
 from .pyroscope import PushError, Server
+
+#: a capture, and all captures of its process
+OfProcess = tuple[Capture, list[Capture]]
 
 
 @dataclass
@@ -31,25 +36,32 @@ class Pushed:
     failure: str = ""
 
 
-def wanted(archive: Archive, server: Server, units: Collection[str], hosts: Collection[str]) -> list[Capture]:
-    """The captures that the server does not have, the newest of each process first. Empty selections are all."""
-    return _newest_first(
-        capture
-        for capture in archive.captures()
-        if (not units or capture.unit in units)
-        and (not hosts or capture.host in hosts)
-        and not marker(archive, server, capture).exists()
-    )
+def wanted(archive: Archive, server: Server, scope: Scope, warn: Callable[[str], None]) -> list[OfProcess]:
+    """The captures that the server does not have, the newest of each process first, then the second newest of each."""
+    processes = [
+        sorted(timely, key=lambda capture: -capture.time)
+        for _unit, _host, captures in survey.in_scope(archive, scope, warn)
+        for _process, timely in survey.by_process(captures, warn)
+    ]
+    ranked = itertools.zip_longest(*([(capture, process) for capture in process] for process in processes))
+    return [
+        pair for row in ranked for pair in row if pair is not None and not marker(archive, server, pair[0]).exists()
+    ]
 
 
 def push(
-    archive: Archive, server: Server, captures: Sequence[Capture], most: int, render: Callable[[Capture], bytes]
+    archive: Archive,
+    server: Server,
+    captures: Sequence[OfProcess],
+    most: int,
+    render: Callable[[Capture, list[Capture]], bytes],
 ) -> Pushed:
-    """Send the first ``most`` of the captures; ``render`` makes the profile (gzipped pprof) of one. Raises OSError."""
+    """Send the first ``most`` of the captures. ``render`` makes the profile (gzipped pprof) of a capture, and is given
+    all captures of its process too. Raises OSError."""
     done = Pushed(left=len(captures))
-    for capture in captures[:most]:
+    for capture, process in captures[:most]:
         try:
-            pyroscope.push(server, capture, render(capture))
+            pyroscope.push(server, capture, render(capture, process))
         except PushError as error:
             if error.hopeless:
                 done.failure = str(error)
@@ -68,10 +80,3 @@ def push(
 def marker(archive: Archive, server: Server, capture: Capture) -> Path:
     """The empty file that says that the server has this capture's profile."""
     return archive.memo(capture, "pushed", server.key)
-
-
-def _newest_first(captures: Iterable[Capture]) -> list[Capture]:
-    """The newest of each process, then the second newest of each, and so on."""
-    ordered = sorted(captures, key=lambda capture: (capture.unit, capture.host, capture.process, -capture.time))
-    groups = [list(group) for _key, group in itertools.groupby(ordered, key=lambda c: (c.unit, c.host, c.process))]
-    return [capture for row in itertools.zip_longest(*groups) for capture in row if capture is not None]
