@@ -32,21 +32,21 @@ def libz() -> Path:
 
 
 @cache
-def _image() -> ElfImage:
+def image() -> ElfImage:
     return ElfImage(libz())
 
 
 @cache
-def _inside(function: bytes) -> int:
+def inside(function: bytes) -> int:
     """An address inside a function, where the file is mapped from its first byte at BASE."""
-    image = _image()
-    table = image.symbols()
+    found = image()
+    table = found.symbols()
     return (
         BASE
         + next(
             offset
-            for offset in range(0, image.path.stat().st_size, 8)
-            if table.lookup(image.virtual_address(offset) or 0) == function
+            for offset in range(0, found.path.stat().st_size, 8)
+            if table.lookup(found.virtual_address(offset) or 0) == function
         )
         + 5
     )
@@ -56,7 +56,7 @@ def dump_text(leaked: int, steady: int) -> bytes:
     """A dump with so many sampled objects of 4 KiB (each stands for about 512 KiB) on two paths."""
     paths = {"inflate": leaked, "deflate": steady}
     stacks = [
-        DescribedStack([_inside(name.encode()), JIT + 64], (count, 4096 * count, 0, 0), [])
+        DescribedStack([inside(name.encode()), JIT + 64], (count, 4096 * count, 0, 0), [])
         for name, count in paths.items()
     ]
     mappings = [
@@ -69,7 +69,7 @@ def dump_text(leaked: int, steady: int) -> bytes:
 def facts(
     content: bytes, host: str, sequence: int, time: float, pid: int = 12, unit: str = "frontend.service"
 ) -> CaptureFacts:
-    build_id = _image().build_id
+    build_id = image().build_id
     written = {
         "format": 2,
         "source": "jemalloc",
@@ -106,7 +106,7 @@ def add(archive: Archive, scratch: Path, content: bytes, **of: Any) -> Path:
 def fill(root: Path, scratch: Path, dumps: int = 12, step: float = 300.0) -> Archive:
     """app1 leaks 2.5 MiB in five minutes, app2 does not."""
     archive = Archive.create(root)
-    build_id = _image().build_id
+    build_id = image().build_id
     assert build_id
     archive.add_image(build_id, libz().name, libz())
     for number in range(dumps):
