@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from ...module_utils.formats import limits
 from ..base import unpack
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
@@ -26,9 +27,6 @@ from ..symbols.symbolizer import JitNames, Symbolizer
 if TYPE_CHECKING:
     from ...module_utils.formats.capture_facts import CaptureFacts
     from ..archive.archive import Archive
-
-# A dump that is larger is not read. Busy processes write a few megabytes.
-LARGEST_DUMP = 512 << 20
 
 
 class AnalysisError(ControllerError):
@@ -139,8 +137,8 @@ class DumpReader:
             except (CaptureFactsError, ValueError) as error:
                 self.images.warnings.append(f"{path.parent / 'capture.json'}: {error}; it is left aside")
         try:
-            if path.stat().st_size > LARGEST_DUMP:
-                raise AnalysisError(f"{path}: is larger than {as_text(LARGEST_DUMP)}")
+            if path.stat().st_size > limits.LARGEST_DUMP:
+                raise AnalysisError(f"{path}: is larger than {as_text(limits.LARGEST_DUMP)}")
             dump = _parse(path)
         except OSError as error:
             raise AnalysisError(f"{path}: {error.strerror or error}") from error
@@ -219,7 +217,7 @@ def _is_writable(directory: Path) -> bool:
 
 
 def _parse(path: Path) -> Records:
-    return heap_v2.parse(unpack.read(path, LARGEST_DUMP), str(path))
+    return heap_v2.parse(unpack.read(path, limits.LARGEST_DUMP), str(path))
 
 
 def _is_of_a_capture(path: Path) -> bool:

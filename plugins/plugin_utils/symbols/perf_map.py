@@ -20,13 +20,13 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 
+from ...module_utils.formats import limits
 from ...module_utils.formats.perf_map_line import INLINED
 from ..base.errors import ControllerError
 from ..model.frame import Frame
 from .runtime_frames import frame_of
 
-#: bytes of a map that are read, and pieces of code that it may hold; a code cache has some 100,000 at the most
-LARGEST = 256 << 20
+#: pieces of code that a map may hold; a code cache has some 100,000 at the most
 _MOST_ENTRIES = 2_000_000
 _LINE = re.compile(rb"(?:0[xX])?([0-9A-Fa-f]{1,16}) (?:0[xX])?([0-9A-Fa-f]{1,16}) ([^\n]{1,65536})\n")
 _HIGHEST = 1 << 64
@@ -107,11 +107,11 @@ def read(path: Path) -> PerfMap:
         with path.open("rb") as stream:
             packed = stream.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if packed else path.open("rb") as stream:
-            text = stream.read(LARGEST + 1)
+            text = stream.read(limits.LARGEST_PERF_MAP + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise PerfMapError(f"{path}: {error}") from error
-    if len(text) > LARGEST:
-        raise PerfMapError(f"{path}: is larger than {LARGEST} bytes")
+    if len(text) > limits.LARGEST_PERF_MAP:
+        raise PerfMapError(f"{path}: is larger than {limits.LARGEST_PERF_MAP} bytes")
     try:
         return parse(text)
     except PerfMapError as error:

@@ -25,7 +25,7 @@ from ansible.playbook.task import Task
 from hypothesis import HealthCheck, given, settings
 from prometheus_client.parser import text_string_to_metric_families
 
-from ansible_collections.offheap.profiler.console import files
+from ansible_collections.offheap.profiler.console import offline
 from ansible_collections.offheap.profiler.plugins.action import leak_assert, leak_push, leak_report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import profile_proto
@@ -39,8 +39,9 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.described_archiv
     archives,
 )
 
-PLUGIN_UTILS = "ansible_collections.offheap.profiler.plugins.plugin_utils"
+PLUGINS = "ansible_collections.offheap.profiler.plugins"
 Place = tuple[str, str]  # unit and host
+_LABELS = ("unit", "host", "path", "suspect")
 
 
 @dataclass
@@ -97,7 +98,7 @@ def _report() -> Told:
 
 def _console() -> Told:
     with _heard() as told:
-        made = files.reported(Path("archive"), Path("console"), "", told.warnings.add)
+        made = offline.reported(Path("archive"), Path("console"), "", told.warnings.add)
     told.result["reports"] = [leak_report._returned(report, paths) for report, paths in made.reports]
     told.written = {kind: Path(path).read_text() for kind, path in made.fleet.items()}
     return told
@@ -126,11 +127,12 @@ def _said_of_hosts(told: Told) -> dict[Place, dict[str, Any]]:
 
 
 def _measured(text: str) -> dict[str, dict[tuple[str, ...], float]]:
-    """The samples of a textfile: by their name, and by the values of their labels."""
+    """The samples of a textfile: by their name, and by the values of those labels that they have of _LABELS."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+            labels = tuple(sample.labels[name] for name in _LABELS if name in sample.labels)
+            found.setdefault(sample.name, {})[labels] = sample.value
     return found
 
 
@@ -232,7 +234,7 @@ def test_all_roads_from_an_archive_say_the_same(described: DescribedArchive) -> 
         patch.setattr(os, "fsync", lambda _descriptor: None)
         for name, limit in SMALL_LIMITS.items():
             module, _dot, constant = name.rpartition(".")
-            patch.setattr(importlib.import_module(f"{PLUGIN_UTILS}.{module}"), constant, limit)
+            patch.setattr(importlib.import_module(f"{PLUGINS}.{module}"), constant, limit)
         described.make(Path("archive"))
         reported, asserted, pushed, console = _report(), _act(leak_assert), _push(), _console()
         for other in (asserted, pushed, console):

@@ -32,13 +32,13 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.leaky_archives i
     libz,
 )
 
-#: what stands for 64 MiB, 256 MiB, 100 dumps and 12 maps, by module and name
+#: what stands for 256 MiB, 256 MiB, 100 dumps and 12 maps, by module and name
 SMALL_LIMITS = {
-    "columns.sample_cache._LARGEST": 16 << 10,
-    "leaks.survey._MOST_BYTES": 14 << 10,
-    "leaks.survey._MOST_DUMPS": 7,
-    "leaks.survey._FEWEST_DUMPS": 4,
-    "symbols.jit_symbols._MOST": 3,
+    "module_utils.formats.limits.LARGEST_DUMP": 16 << 10,
+    "plugin_utils.leaks.survey._MOST_BYTES": 14 << 10,
+    "plugin_utils.leaks.survey._MOST_DUMPS": 7,
+    "plugin_utils.leaks.survey._FEWEST_DUMPS": 4,
+    "plugin_utils.symbols.jit_symbols._MOST": 3,
 }
 _LOST = 0x7D0000000000
 _UNKNOWN = 0x7C0000000000

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import jit_symbols, perf_map
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.perf_map import PerfMap, PerfMapError
@@ -80,7 +81,7 @@ def test_a_map_may_be_compressed_and_is_bounded(tmp_path: Path, monkeypatch: pyt
     packed.write_bytes(gzip.compress(HOTSPOT)[:-9])
     with pytest.raises(PerfMapError, match="packed"):
         perf_map.read(packed)
-    monkeypatch.setattr(perf_map, "LARGEST", 10)
+    monkeypatch.setattr(limits, "LARGEST_PERF_MAP", 10)
     with pytest.raises(PerfMapError, match="larger than 10 bytes"):
         perf_map.read(plain)
     monkeypatch.setattr(perf_map, "_MOST_ENTRIES", 1)
