@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ...module_utils.formats import elf_headers
 from ...module_utils.formats.elf_headers import ElfError, Section
-
 from ..base import libraries
 from ..base.errors import ControllerError
 

@@ -76,6 +76,13 @@ def test_what_is_new_is_brought_and_marked(archive: Archive) -> None:
     assert [capture.facts for capture in archive.captures()] == done.captures
 
 
+def test_a_batch_fits_where_the_host_packs_it(archive: Archive) -> None:
+    host = Host()
+    host.listing["free"] = (32 << 20) + 109
+    assert len(collect(host, archive, Wanted("app1")).captures) == 3
+    assert [call.split()[0] for call in host.calls] == ["find", "bring", "mark", "bring", "mark"]
+
+
 def test_what_is_there_already_is_only_marked(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(Host(), archive, Wanted("app1"))
     host = Host()
