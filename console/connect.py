@@ -39,7 +39,7 @@ class ConnectError(ControllerError):
 
 
 class KnownHosts(paramiko.MissingHostKeyPolicy):
-    """What is done with a host key: a known one passes, a changed one never, a new one with C(accept_new) only."""
+    """What is done with a host key: a known one passes, a changed one never, a new one with ``accept_new`` only."""
 
     _writing = threading.Lock()
 
@@ -103,7 +103,7 @@ class _Gateway:
 class Connector:
     """Opens sessions. One object serves all hosts and threads of a run, so that gateways are shared.
 
-    C(password) gives the secret for sudo on a host, or None. Use it as a context manager.
+    ``password`` gives the secret for sudo on a host, or None. Use it as a context manager.
     """
 
     def __init__(self, accept_new: bool, connect_timeout: float, password: Callable[[Target], str | None]) -> None:
@@ -151,7 +151,7 @@ class Connector:
             self._streams.discard(stream)
 
     def _stream(self, target: Target, stack: contextlib.ExitStack) -> tuple[Stream, str, str]:
-        """Our command on the host, with its ready word and sudo's prompt; C(stack) ends it and the connection."""
+        """Our command on the host, with its ready word and sudo's prompt; ``stack`` ends it and the connection."""
         if target.local:
             line, ready, prompt = command(target.python, target.become and os.geteuid() != 0, target.become_user)
             local = stack.enter_context(contextlib.closing(ProcessStream(["/bin/sh", "-c", line], _PHASE)))
@@ -178,7 +178,7 @@ class Connector:
         return stack.enter_context(contextlib.closing(connection))
 
     def _gateway(self, jump: str, configuration: list[str]) -> _Gateway:
-        """The one that ends the chain C(a,b,c): each hop is reached through the one before it (ssh_config(5))."""
+        """The one that ends the chain ``a,b,c``: each hop is reached through the one before it (ssh_config(5))."""
         with self._lock:
             if jump not in self._gateways:
                 first, *others = (_hop(hop, configuration) for hop in jump.split(","))

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Outcome(Generic[Result]):
-    """What came of a host: C(result), or in C(error) why there is none."""
+    """What came of a host: ``result``, or in ``error`` why there is none."""
 
     target: Target
     result: Result | None

@@ -36,7 +36,7 @@ _LIMIT = "limit"
 
 
 def _take_limit_before_tasks() -> None:
-    """Let C(fab -i inventory --limit web status) be as it is with ansible-playbook.
+    """Let ``fab -i inventory --limit web status`` be as it is with ansible-playbook.
 
     Fabric loads us after it has read its own options, and reads what it did not know afterwards, with the tasks.
     """
@@ -86,7 +86,7 @@ def on_hosts(body: Callable[..., int]) -> Any:
     """A task for all hosts at once.
 
     Fabric runs a task once for each host of -H, one after the other, and its post tasks once: so the task only takes
-    its arguments down, and its post task does the work. C(body) returns how many hosts failed.
+    its arguments down, and its post task does the work. ``body`` returns how many hosts failed.
     """
     noted: list[dict[str, Any]] = []
 

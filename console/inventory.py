@@ -30,7 +30,7 @@ def begin() -> None:
 
 
 def targets(sources: Sequence[str], limit: str) -> list[Target]:
-    """The hosts that match C(limit), an Ansible pattern. Without sources, those of ansible.cfg. Raises TargetError."""
+    """The hosts that match ``limit``, an Ansible pattern. Without sources, those of ansible.cfg. Raises TargetError."""
     begin()
     said, problems = _begun.pop().communicate(json.dumps([limit, *sources]))
     try:

@@ -44,7 +44,7 @@ def prepared() -> DataLoader:
 
 
 def read(loader: DataLoader, limit: str, sources: list[str]) -> list[dict[str, Any]]:
-    """The hosts, each with its C(name). Raises AnsibleError."""
+    """The hosts, each with its ``name``. Raises AnsibleError."""
     inventory = InventoryManager(loader, sources=sources or constants.config.get_config_value("DEFAULT_HOST_LIST"))
     manager = VariableManager(loader, inventory)
     inventory.subset(limit or None)

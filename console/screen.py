@@ -44,7 +44,7 @@ class Screen:
         self._progress: Progress | None = None
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], right: Sequence[int] = ()) -> None:
-        """Rows under their headings; the columns numbered in C(right) have numbers."""
+        """Rows under their headings; the columns numbered in ``right`` have numbers."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")

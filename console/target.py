@@ -20,9 +20,9 @@ class TargetError(ControllerError):
 
 @dataclass(frozen=True)
 class Target:
-    """A host. C(name) is what people call it, and tells hosts apart; C(address) is what OpenSSH is asked for.
+    """A host. ``name`` is what people call it, and tells hosts apart; ``address`` is what OpenSSH is asked for.
 
-    C(arguments) are OpenSSH's own (C(-o), C(-i), C(-J) ...). Without C(python) the host's python3 is taken.
+    ``arguments`` are OpenSSH's own (``-o``, ``-i``, ``-J`` ...). Without ``python`` the host's python3 is taken.
     """
 
     name: str

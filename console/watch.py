@@ -28,7 +28,7 @@ _HOUR = 3600.0
 
 @dataclass
 class Series:
-    """What a host has told: times in seconds since the epoch, sizes in bytes; C(live) is empty without an agent."""
+    """What a host has told: times in seconds since the epoch, sizes in bytes; ``live`` is empty without an agent."""
 
     host: str
     times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
@@ -70,7 +70,7 @@ class Series:
 
 
 def follow(series: Series, session: Session, unit: str, interval: float, stop: threading.Event) -> None:
-    """Ask a host for samples until C(stop) is set. Raises SessionError, HostError."""
+    """Ask a host for samples until ``stop`` is set. Raises SessionError, HostError."""
     while not stop.is_set():
         began = time.monotonic()
         try:

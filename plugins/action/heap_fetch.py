@@ -124,9 +124,9 @@ class ActionModule(ActionBase):
 
 @dataclass(frozen=True)
 class ModuleTransport:
-    """A transport by the steps of the module: packed on the host's disk, in C(staging), and fetched from there.
+    """A transport by the steps of the module: packed on the host's disk, in ``staging``, and fetched from there.
 
-    C(execute) runs a step with its request on the host and returns the module's result. What fails raises
+    ``execute`` runs a step with its request on the host and returns the module's result. What fails raises
     TransferError, or AnsibleConnectionFailure.
     """
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Used as C(extends_documentation_fragment: [offheap.profiler.attributes])."""
+    """Used as ``extends_documentation_fragment: [offheap.profiler.attributes]``."""
 
     DOCUMENTATION = r"""
 options: {}

@@ -127,7 +127,7 @@ def _maps(pid: int, path: str) -> bool:
 def watch(name: str, mapped: str | None, clean: bool, seconds: int, timeout: int) -> service.Service:
     """Wait for the state asked for, then see it last.
 
-    :raises Unhealthy: with what happened.
+    Raises Unhealthy with what happened.
     """
     unit = service.load(name)
     restarts = unit.restarts

@@ -19,8 +19,8 @@ UNIT = "tried.service"
 
 
 class Service:
-    """Settings in lower case are OFFHEAP_*; C(conf) goes behind MALLOC_CONF, C(preload) replaces LD_PRELOAD,
-    C(environment) is added, C(popen) goes to Popen."""
+    """Settings in lower case are OFFHEAP_*; ``conf`` goes behind MALLOC_CONF, ``preload`` replaces LD_PRELOAD,
+    ``environment`` is added, ``popen`` goes to Popen."""
 
     def __init__(
         self,

@@ -5,15 +5,15 @@
     archive.py [--captures 1000,3000,10000] [--only rows] [--output build/bench/archive.json]
 
 Each capture has 2,000 stacks of 24 frames, a hundred captures are one process, each on a host of its own, and one host
-in three leaks. Captures are brought in by two processes at once, as Ansible's forks would, and ranked by one. C(ingest)
-is bringing them in and making their samples, which otherwise whoever ranks first would do; C(rank) finds the samples
-there. Seconds are of the wall clock, memory is the largest resident set of one process. There is no peer.
+in three leaks. Captures are brought in by two processes at once, as Ansible's forks would, and ranked by one.
+``ingest`` is bringing them in and making their samples, which otherwise whoever ranks first would do; ``rank`` finds
+the samples there. Seconds are of the wall clock, memory is the largest resident set of one process. There is no peer.
 
-C(rows) is making the samples of one capture that has been brought: its packed dump is read, checked, parsed and written
-as Parquet. C(mb_per_second) are megabytes of dump by second of processor time, the best of several in one process. The
-peer is C(jeprof --collapsed) of the same dump as a plain file, a whole process, the best of several in turn with ours.
-Its tools that look up symbols are replaced by /bin/true, since samples have no names either. C(--only rows) measures
-nothing else; it takes some seconds.
+``rows`` is making the samples of one capture that has been brought: its packed dump is read, checked, parsed and
+written as Parquet. ``mb_per_second`` are megabytes of dump by second of processor time, the best of several in one
+process. The peer is ``jeprof --collapsed`` of the same dump as a plain file, a whole process, the best of several in
+turn with ours. Its tools that look up symbols are replaced by /bin/true, since samples have no names either. ``--only
+rows`` measures nothing else; it takes some seconds.
 
 Ends with status 1 when the ranking does not find the leak where it is, when 10,000 captures take more than a minute or
 4 GiB to rank, or when the samples of a dump of 2 MB are made at less than 40 MB per second.

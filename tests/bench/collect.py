@@ -7,12 +7,12 @@
 `small` is 50 dumps of 92 kB on each host, `big` 20 of 2 MB. The ways run in turn, in each round in another order, each
 into an empty archive and from a spool in which nothing is collected, with no SSH connection open from before:
 
-- C(fetch-loop): ansible.builtin.fetch with become, a task for each dump (once: it takes minutes);
-- C(tar-and-fetch): one tar with become, then one fetch without;
-- C(heap_fetch): a play with this collection's module;
-- C(fab-collect): the operator's console;
-- C(ssh-tar): C(ssh host sudo tar -c | tar -x), all hosts in parallel: no check, no archive, nothing marked;
-- C(ssh-tarball): the same without C(tar -x), so that a tar file remains of each host.
+- ``fetch-loop``: ansible.builtin.fetch with become, a task for each dump (once: it takes minutes);
+- ``tar-and-fetch``: one tar with become, then one fetch without;
+- ``heap_fetch``: a play with this collection's module;
+- ``fab-collect``: the operator's console;
+- ``ssh-tar``: ``ssh host sudo tar -c | tar -x``, all hosts in parallel: no check, no archive, nothing marked;
+- ``ssh-tarball``: the same without ``tar -x``, so that a tar file remains of each host.
 
 Seconds are medians of the rounds; memory is the largest that any process on the controller had. The dumps' images are
 on no host, so that only dumps are moved. Ends with status 1 if a promise is not kept.

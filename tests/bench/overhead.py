@@ -7,10 +7,10 @@
 All cases run several times in each round, in a new order each time. A run does the same slice of work several times,
 and a case's time in the round is that of the fastest slice of all its runs: whatever else the machine does can only add
 to it, and so can an unlucky place of the memory. The cost is that time divided by the same round's without preload, and
-of the rounds the median: C(throughput-cost) by the clock, which says little on a machine that has other things to do,
-and C(cpu-cost) of CPU time. C(agent-adds) is what the agent adds to the cost of the same case without it: the median of
-the rounds' differences. Ends with status 1 if a promise is not kept.
-OFFHEAP_TEST_JEMALLOC names another jemalloc than the distribution's.
+of the rounds the median: ``throughput-cost`` by the clock, which says little on a machine that has other things to do,
+and ``cpu-cost`` of CPU time. ``agent-adds`` is what the agent adds to the cost of the same case without it: the median
+of the rounds' differences. Ends with status 1 if a promise is not kept. OFFHEAP_TEST_JEMALLOC names another jemalloc
+than the distribution's.
 """
 
 from __future__ import annotations

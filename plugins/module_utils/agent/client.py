@@ -39,14 +39,14 @@ class AgentGone(AgentError):
 
 
 class AgentSocket(NamedTuple):
-    """A control socket; C(pid) is the process's number as the process sees itself, and the socket's name."""
+    """A control socket; ``pid`` is the process's number as the process sees itself, and the socket's name."""
 
     pid: int
     path: str
 
 
 class WrittenDump(NamedTuple):
-    """What a dump command gave. C(objects) and C(bytes) are the header's totals, not unbiased, or None with it."""
+    """What a dump command gave. ``objects`` and ``bytes`` are the header's totals, not unbiased, or None with it."""
 
     path: str
     size: int
@@ -83,7 +83,7 @@ def find(unit: str, root: str = places.SOCKETS) -> list[AgentSocket]:
 class Connection:
     """A connection to one agent, for one command after the other. Use it as a context manager.
 
-    C(timeout) is in seconds and for each request as a whole. C(proc) is the root of procfs.
+    ``timeout`` is in seconds and for each request as a whole. ``proc`` is the root of procfs.
     """
 
     def __init__(self, agent: AgentSocket, timeout: float = 30.0, proc: str = "/proc") -> None:
@@ -168,7 +168,7 @@ class Connection:
         return line
 
     def dump(self, spool: str) -> WrittenDump:
-        """Have a dump written; returns when it is whole. Raises AgentError also when its path is not in C(spool)."""
+        """Have a dump written; returns when it is whole. Raises AgentError also when its path is not in ``spool``."""
         answer = self.request("dump")
         path = answer.get("path")
         if not isinstance(path, str) or os.path.dirname(path) != spool or not dump_name.parse(os.path.basename(path)):

@@ -30,9 +30,9 @@ _SETTINGS = {
 
 
 def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str, Any]:
-    """Send the command to each of the unit's agents. *parameters* are those of the module heap_control.
+    """Send the command to each of the unit's agents. ``parameters`` are those of the module heap_control.
 
-    :raises AgentError: when no agent answers, one refuses, or does not answer as an agent does.
+    Raises AgentError when no agent answers, one refuses, or does not answer as an agent does.
     """
     agents = [one for one in client.find(unit) if parameters["pid"] in (None, one.pid)]
     processes, dumps, changed = [], [], False

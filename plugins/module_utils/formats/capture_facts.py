@@ -2,12 +2,12 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The facts of a capture, as capture.json has them, and the check that everything passes before it is believed.
 
-Format 2: C(format), C(host), C(unit), C(dump) {name, size, sha256, time}, C(process) {pid, key, boot_id, start_time,
-exe, cmdline}, C(images) [{path, build_id, size}], C(source) (what made the dump), C(measure) (what its numbers are) and
-C(sampling) {scheme, interval}. Times are seconds since the epoch, sizes bytes. An image without a build-id has a
-C(reason) instead. Where the agent has left a sidecar, C(agent) has what sidecar.py keeps of it, or C(problem).
-Where a perf map was asked for, C(perf_map) has its C(source) or the C(problem). C(label) is what whoever collected says
-of the version that ran. A reader keeps keys that it does not know, and passes over them.
+Format 2: ``format``, ``host``, ``unit``, ``dump`` {name, size, sha256, time}, ``process`` {pid, key, boot_id,
+start_time, exe, cmdline}, ``images`` [{path, build_id, size}], ``source`` (what made the dump), ``measure`` (what its
+numbers are) and ``sampling`` {scheme, interval}. Times are seconds since the epoch, sizes bytes. An image without a
+build-id has a ``reason`` instead. Where the agent has left a sidecar, ``agent`` has what sidecar.py keeps of it, or
+``problem``. Where a perf map was asked for, ``perf_map`` has its ``source`` or the ``problem``. ``label`` is what
+whoever collected says of the version that ran. A reader keeps keys that it does not know, and passes over them.
 
 Format 1 has no source, measure and sampling: it is jemalloc's, live, and how it was sampled stands in the dump.
 
@@ -52,7 +52,7 @@ class CaptureFactsError(OffheapError):
 
 @dataclass(frozen=True)
 class DumpFacts:
-    """The dump's file. C(time) is when it was written."""
+    """The dump's file. ``time`` is when it was written."""
 
     name: str
     size: int
@@ -63,7 +63,7 @@ class DumpFacts:
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """The process. C(key) tells it from others with its number; of one that has ended, the rest is None."""
+    """The process. ``key`` tells it from others with its number; of one that has ended, the rest is None."""
 
     pid: int
     key: str
@@ -76,7 +76,7 @@ class ProcessFacts:
 
 @dataclass(frozen=True)
 class KnownImage:
-    """An executable file of a process whose build is known. C(path) is where it lay on the host."""
+    """An executable file of a process whose build is known. ``path`` is where it lay on the host."""
 
     path: str
     build_id: str
@@ -93,7 +93,7 @@ class UnknownImage:
 
 @dataclass(frozen=True)
 class SamplingFacts:
-    """How the numbers came to be. C(interval) is in bytes, None for exact and unknown."""
+    """How the numbers came to be. ``interval`` is in bytes, None for exact and unknown."""
 
     scheme: str
     interval: int | None
@@ -101,9 +101,9 @@ class SamplingFacts:
 
 @dataclass(frozen=True)
 class CaptureFacts:
-    """All facts of a capture. C(sampling) is None of a capture of format 1: its dump says it.
+    """All facts of a capture. ``sampling`` is None of a capture of format 1: its dump says it.
 
-    C(agent) is as sidecar.py has it, or has a C(problem); C(jvm) as jvm_heap.py has it. C(more) are unknown keys.
+    ``agent`` is as sidecar.py has it, or has a ``problem``; ``jvm`` as jvm_heap.py has it. ``more`` are unknown keys.
     """
 
     host: str
@@ -254,7 +254,7 @@ _SAMPLING: dict[str, _Check] = {
 
 
 def _part(name: str, part: object, fields: Mapping[str, _Check]) -> dict[str, Any]:
-    """The fields, each right, and what else there is as C(more)."""
+    """The fields, each right, and what else there is as ``more``."""
     if not isinstance(part, dict):
         raise CaptureFactsError(f"{name} is not a mapping")
     known = {}

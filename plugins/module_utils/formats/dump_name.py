@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Names of dumps, as jemalloc makes them, and of what lies beside one.
 
-C(jeprof[.<pid namespace>].<pid>.<sequence>.<cause><number>.heap): the cause is i (interval), m (asked for), u (high
+``jeprof[.<pid namespace>].<pid>.<sequence>.<cause><number>.heap``: the cause is i (interval), m (asked for), u (high
 water) or f (final). Format: jemalloc, src/prof_sys.c.
 
 This module is private to the collection.

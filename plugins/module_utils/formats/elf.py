@@ -57,7 +57,7 @@ class _Dynamic(NamedTuple):
 
 @dataclass(frozen=True)
 class Elf:
-    """The facts of one file. C(machine) and C(type) are e_machine and e_type (see C(MACHINES), C(ET_DYN))."""
+    """The facts of one file. ``machine`` and ``type`` are e_machine and e_type (see ``MACHINES``, ``ET_DYN``)."""
 
     bits: int
     machine: int

@@ -3,7 +3,7 @@
 """The headers of an ELF file: its segments, its sections, and the notes that say which build it is.
 
 Nothing is mapped or loaded and nothing is believed: each header is read by its offset, each offset and count is
-held against the size of the file and against a limit, and whatever does not fit raises C(ElfError). The layouts
+held against the size of the file and against a limit, and whatever does not fit raises ``ElfError``. The layouts
 are those of the System V gABI ("Object Files") and of the GNU extension for build-ids.
 
 This module is private to the collection.
@@ -37,7 +37,7 @@ class ElfError(OffheapError):
 
 
 class Program(NamedTuple):
-    """A segment. C(size) is what of it lies in the file."""
+    """A segment. ``size`` is what of it lies in the file."""
 
     type: int
     flags: int
@@ -48,7 +48,7 @@ class Program(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section. C(name) is where its name begins among the names of sections."""
+    """A section. ``name`` is where its name begins among the names of sections."""
 
     name: int
     type: int
@@ -91,7 +91,7 @@ class _File:
         return ElfError(f"{self.name}: {what}")
 
     def at(self, offset: int, length: int) -> bytes:
-        """Exactly C(length) bytes from C(offset)."""
+        """Exactly ``length`` bytes from ``offset``."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise self.error(f"{length} bytes at {offset} lie outside of the file ({self.size} bytes)")
         if self._content is not None:
@@ -110,7 +110,7 @@ class _File:
         return b"".join(parts)
 
     def string(self, offset: int) -> bytes:
-        """The NUL-terminated string at C(offset), without the NUL."""
+        """The NUL-terminated string at ``offset``, without the NUL."""
         if not 0 <= offset < self.size:
             raise self.error(f"a string at {offset} lies outside of the file")
         text, nul, _rest = self.at(offset, min(_MAX_STRING, self.size - offset)).partition(b"\0")
@@ -149,9 +149,9 @@ class _Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class Headers:
-    """The headers of one file. C(type) and C(machine) are e_type and e_machine, C(order) is "<" or ">".
+    """The headers of one file. ``type`` and ``machine`` are e_type and e_machine, ``order`` is "<" or ">".
 
-    C(file) reads what they point to: C(at) and C(string) raise ElfError for what lies outside.
+    ``file`` reads what they point to: ``at`` and ``string`` raise ElfError for what lies outside.
     """
 
     bits: int
@@ -200,7 +200,7 @@ class Headers:
 def read(source: str | bytes | os.PathLike[str] | int, content: bytes | None = None) -> Headers:
     """The headers of a file, given as a path or as an open file descriptor, which stays open and unmoved.
 
-    C(content), where given, is what is read instead: an image that was packed inside of that file. Raises ElfError.
+    ``content``, where given, is what is read instead: an image that was packed inside of that file. Raises ElfError.
     """
     file = _File(source, content)
     if file.size < 52 or file.at(0, 4) != b"\x7fELF":

@@ -25,9 +25,9 @@ class JvmMemoryError(OffheapError):
 
 @dataclass(frozen=True)
 class JvmMemory:
-    """The numbers at C(time) (seconds since the epoch), in bytes; what is not known is None.
+    """The numbers at ``time`` (seconds since the epoch), in bytes; what is not known is None.
 
-    C(metaspace) is what is committed, C(nmt) what is mapped and committed, by category of native memory tracking.
+    ``metaspace`` is what is committed, ``nmt`` what is mapped and committed, by category of native memory tracking.
     """
 
     time: float
@@ -38,7 +38,7 @@ class JvmMemory:
     nmt: dict[str, int] | None
 
     def to_json(self) -> dict[str, Any]:
-        """As a capture's facts have it; the reverse of C(from_json)."""
+        """As a capture's facts have it; the reverse of ``from_json``."""
         return dict(vars(self))
 
     @classmethod

@@ -86,9 +86,9 @@ def render(options: Mapping[str, Value]) -> str:
 
 
 def unknown_options(options: Mapping[str, Value], version: str) -> list[str] | None:
-    """Names in *options* that this version of jemalloc does not know.
+    """Names in ``options`` that this version of jemalloc does not know.
 
-    *version* is what ``mallctl("version")`` says (``5.3.0-0-g54eaed1d8b56``) or
+    ``version`` is what ``mallctl("version")`` says (``5.3.0-0-g54eaed1d8b56``) or
     the release alone. ``None`` where the version is none that we know.
     """
     known = OPTIONS.get(version.split("-", 1)[0])

@@ -34,9 +34,10 @@ class MapsError(OffheapError):
 
 @dataclass(frozen=True)
 class Mapping:
-    """A piece of a process's memory. C(end) is exclusive; C(path) is "" for anonymous memory and without " (deleted)".
+    """A piece of a process's memory. ``end`` is exclusive; ``path`` is "" for anonymous memory and without "
+    (deleted)".
 
-    C(device) ("major:minor" in hex) and C(inode) tell one file from another at the same path; whoever compares
+    ``device`` ("major:minor" in hex) and ``inode`` tell one file from another at the same path; whoever compares
     mappings compares what they map, and passes over these.
     """
 
@@ -82,7 +83,7 @@ def is_shared(path: str) -> bool:
 def parse_line(line: bytes) -> Mapping:
     """One line, without its newline. Raises MapsError when it is none.
 
-    In a path the kernel writes a newline as C(\\012) and leaves everything else as it is, spaces included.
+    In a path the kernel writes a newline as ``\\012`` and leaves everything else as it is, spaces included.
     """
     match = _LINE.match(line)
     if not match:

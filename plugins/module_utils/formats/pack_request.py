@@ -49,7 +49,7 @@ class SpooledDump:
 
 @dataclass(frozen=True)
 class DumpMember(SpooledDump):
-    """A dump to pack as C(member)."""
+    """A dump to pack as ``member``."""
 
     member: str
 
@@ -61,7 +61,7 @@ class DumpMember(SpooledDump):
 
 @dataclass(frozen=True)
 class ImageMember:
-    """An image to pack as C(member), from the first of the C(sources), paths, that still holds the build."""
+    """An image to pack as ``member``, from the first of the ``sources``, paths, that still holds the build."""
 
     member: str
     build_id: str
@@ -80,7 +80,7 @@ class ImageMember:
 
 @dataclass(frozen=True)
 class MapMember:
-    """A perf map to pack as C(member): the file beside a dump or, without C(identity), that of the living process."""
+    """A perf map to pack as ``member``: the file beside a dump or, without ``identity``, that of the living process."""
 
     member: str
     unit: str
@@ -113,7 +113,7 @@ class PackRequest:
         return known + sum(beside.identity.size for beside in self.maps if beside.identity)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent; the reverse of C(from_json)."""
+        """As it is sent; the reverse of ``from_json``."""
         return asdict(self)
 
     @classmethod

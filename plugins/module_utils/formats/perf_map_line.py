@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Perf maps between the ends: lines that a runtime does not write, and why there may be no map.
 
-A line is C(<start> <size> <name>), numbers in hexadecimal, as runtimes tell Linux's perf where their compiled code lies
-(tools/perf/Documentation/jit-interface.txt). To HotSpot's we add lines of one byte, which no compiled code is: the
+A line is ``<start> <size> <name>``, numbers in hexadecimal, as runtimes tell Linux's perf where their compiled code
+lies (tools/perf/Documentation/jit-interface.txt). To HotSpot's we add lines of one byte, which no compiled code is: the
 address of an interpreted method, or of one call with all the methods that it stands for.
 
 This module is private to the collection.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What the agent writes beside a dump, C(<dump>.json): read, checked, and reduced to what a capture keeps.
+"""What the agent writes beside a dump, ``<dump>.json``: read, checked, and reduced to what a capture keeps.
 
 The file belongs to the service's user, who may have put anything there. Process, images and times are not taken from
 it: those are found out without it.
@@ -42,8 +42,8 @@ class JemallocFacts:
 class AgentFacts:
     """What the agent knows of a dump.
 
-    C(version) is the agent's, C(reason) why it dumped, C(duration) how long that took in seconds; C(active_since) is in
-    seconds since the epoch. C(memory) has jemalloc's statistics at the time, in bytes.
+    ``version`` is the agent's, ``reason`` why it dumped, ``duration`` how long that took in seconds; ``active_since``
+    is in seconds since the epoch. ``memory`` has jemalloc's statistics at the time, in bytes.
     """
 
     version: str | None
@@ -56,7 +56,7 @@ class AgentFacts:
     jemalloc: JemallocFacts
 
     def to_json(self) -> dict[str, Any]:
-        """As a capture's facts have it; the reverse of C(from_json)."""
+        """As a capture's facts have it; the reverse of ``from_json``."""
         return {**vars(self), "jemalloc": vars(self.jemalloc)}
 
     @classmethod

@@ -3,7 +3,7 @@
 """Names of services: one grammar for what a user types, what a host says and what a directory is called.
 
 It is systemd's (systemd.unit(5)) without what could not be a name of a directory or an argument everywhere: one that
-begins with a dot or a hyphen, and one whose drop-in directory C(<unit>.d) no file system would take.
+begins with a dot or a hyphen, and one whose drop-in directory ``<unit>.d`` no file system would take.
 
 This module is private to the collection.
 """
@@ -24,12 +24,12 @@ class UnitNameError(OffheapError):
 
 
 def is_service(name: object) -> bool:
-    """Whether it is the full name of a service that can run: with C(.service), and no bare template."""
+    """Whether it is the full name of a service that can run: with ``.service``, and no bare template."""
     return isinstance(name, str) and bool(_SERVICE.match(name)) and not name.endswith("@.service")
 
 
 def service(name: str) -> str:
-    """The full name of a service, with C(.service) added where the user left it out. Raises UnitNameError.
+    """The full name of a service, with ``.service`` added where the user left it out. Raises UnitNameError.
 
     >>> service("frontend")
     'frontend.service'

@@ -32,7 +32,7 @@ class WireError(OffheapError):
 
 
 class Part(NamedTuple):
-    """What came: a JSON object in C(message), or a block in C(data)."""
+    """What came: a JSON object in ``message``, or a block in ``data``."""
 
     message: dict[str, Any] | None
     data: bytes
@@ -52,7 +52,7 @@ def write_data(write: Write, block: bytes) -> None:
 
 
 def read(read_bytes: Read, limit: int) -> Part | None:
-    """The next part, a message of at most C(limit) bytes; None at the end of the stream. Raises WireError."""
+    """The next part, a message of at most ``limit`` bytes; None at the end of the stream. Raises WireError."""
     head = read_bytes(_HEAD.size)
     if not head:
         return None

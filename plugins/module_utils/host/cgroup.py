@@ -20,7 +20,7 @@ _NO_LIMIT = 1 << 62
 
 
 def read(control_group: str) -> dict[str, Any]:
-    """Sizes in bytes; C(limit) and C(high) are None where there is no limit, others where they cannot be read."""
+    """Sizes in bytes; ``limit`` and ``high`` are None where there is no limit, others where they cannot be read."""
     facts: dict[str, Any] = dict.fromkeys(("current", "peak", "limit", "high", "swap", "oom_kills", "pressure"), None)
     if not control_group.startswith("/") or ".." in control_group.split("/"):
         return facts

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What the kernel says about a process: mappings, environment, start, open files.
 
-Every function takes the root of procfs as C(proc), so that tests can give a directory of plain files. A process
-that ends while it is looked at raises C(ProcessGone), the one answer that a caller always has to expect. Formats:
+Every function takes the root of procfs as ``proc``, so that tests can give a directory of plain files. A process
+that ends while it is looked at raises ``ProcessGone``, the one answer that a caller always has to expect. Formats:
 proc(5).
 
 This module is private to the collection.
@@ -139,7 +139,7 @@ def boot_id(proc: str = "/proc") -> str:
 
 
 def status(pid: int, proc: str = "/proc") -> dict[str, str]:
-    """The fields of status, as the kernel writes them: C(VmRSS) is C(1234 kB)."""
+    """The fields of status, as the kernel writes them: ``VmRSS`` is ``1234 kB``."""
     pairs = [line.partition(":") for line in _read(proc, "status", pid).decode("utf-8", "replace").split("\n")]
     return {key: value.strip() for key, _colon, value in pairs}
 

@@ -25,7 +25,7 @@ _ENTRY = re.compile(
 
 
 class Region(NamedTuple):
-    """One entry of smaps. Sizes in bytes; C(path) is "" for anonymous memory."""
+    """One entry of smaps. Sizes in bytes; ``path`` is "" for anonymous memory."""
 
     start: int
     end: int

@@ -41,7 +41,7 @@ class Assignment(NamedTuple):
 def systemctl(*arguments: str) -> str:
     """Run systemctl and give its output.
 
-    :raises SystemdError: with systemctl's own words when it fails.
+    Raises SystemdError with systemctl's own words when it fails.
     """
     command = ["systemctl", "--no-pager", *arguments]
     try:
@@ -165,7 +165,7 @@ def _text(parts: list[str]) -> str:
 
 
 def _unescape(value: str, position: int) -> tuple[str | None, int]:
-    """What an escape at *position* (behind its backslash) stands for, None for no valid one, and where it ends."""
+    """What an escape at ``position`` (behind its backslash) stands for, None for no valid one, and where it ends."""
     number = _NUMERIC_ESCAPE.match(value, position)
     if not number:
         return _ESCAPES.get(value[position : position + 1]), position + 1
@@ -185,7 +185,7 @@ def quote(word: str) -> str:
 def expand(value: str, unit: str) -> str:
     """Resolve the specifiers (``%``) of systemd.unit(5) that depend on the unit's name, or on no more than the host.
 
-    :raises SystemdError: for one that only systemd itself can resolve.
+    Raises SystemdError for one that only systemd itself can resolve.
     """
     name = unit.rpartition(".")[0]
     prefix, _at, instance = name.partition("@")
@@ -220,7 +220,7 @@ def parse_environment_file(text: str) -> dict[str, str]:
 
     A comment goes on in the next line after a ``\\``, as it did before systemd 254.
 
-    :raises SystemdError: when an entry is not UTF-8; systemd then takes nothing from the file.
+    Raises SystemdError when an entry is not UTF-8; systemd then takes nothing from the file.
     """
     variables: dict[str, str] = {}
     position = 0
@@ -241,7 +241,7 @@ def parse_environment_file(text: str) -> dict[str, str]:
 
 
 def _file_value(text: str, position: int) -> tuple[str, int]:
-    """The value that begins at *position*: quoted parts, then, where there is more, the plain rest of the line."""
+    """The value that begins at ``position``: quoted parts, then, where there is more, the plain rest of the line."""
     parts: list[str] = []
     quoted = _FILE_QUOTED.match(text, position)
     while quoted:

@@ -65,7 +65,7 @@ def installed(extra: Iterable[str] = ()) -> list[str]:
 
 
 def describe(path: str, prove: bool) -> dict[str, Any]:
-    """Facts of one library; with *prove* it is run in a throw-away process."""
+    """Facts of one library; with ``prove`` it is run in a throw-away process."""
     facts: dict[str, Any] = {
         "path": path,
         "build_id": None,
@@ -97,7 +97,7 @@ def _sha256(path: str) -> str:
 def of_process(pid: int) -> dict[str, Any]:
     """The allocator that serves a process: the first preloaded or linked one, else one inside the program, else libc's.
 
-    :raises ProcfsError: when the process is gone or may not be looked at.
+    Raises ProcfsError when the process is gone or may not be looked at.
     """
     executable = procfs.exe(pid)
     libraries = [path for path in procfs.mapped_files(pid) if _ALLOCATORS.search(path)]

@@ -105,20 +105,20 @@ class Proof(NamedTuple):
 def unsound(version: str) -> str | None:
     """Why no service must run under this version of jemalloc, and the way out.
 
-    ``None`` when nothing is known against it. *version* is what ``mallctl("version")``
+    ``None`` when nothing is known against it. ``version`` is what ``mallctl("version")``
     says (``5.3.1-0-g81034ce1f137``) or the release alone.
     """
     return UNSOUND.get(version.split("-", 1)[0])
 
 
 def prove(library: str, options: Mapping[str, malloc_conf.Value] | None = None) -> Proof:
-    """Start a process under *library* with *options* on top of dense sampling, and look at its dump.
+    """Start a process under ``library`` with ``options`` on top of dense sampling, and look at its dump.
 
-    *options* are MALLOC_CONF options to check with it; their ``prof_prefix``
+    ``options`` are MALLOC_CONF options to check with it; their ``prof_prefix``
     and automatic dumps have no effect, so that nothing is written outside a
     temporary directory.
 
-    :raises MallocConfError: when the options cannot be written as MALLOC_CONF.
+    Raises MallocConfError when the options cannot be written as MALLOC_CONF.
     """
     directory = tempfile.mkdtemp(prefix="offheap-proof-")
     try:

@@ -39,9 +39,9 @@ _KILLED = re.compile(
 
 
 def error_files(pid: int, proc: str = "/proc") -> list[dict[str, Any]]:
-    """HotSpot's C(hs_err_pid*.log) in the directories where a process like this one leaves them, the newest first.
+    """HotSpot's ``hs_err_pid*.log`` in the directories where a process like this one leaves them, the newest first.
 
-    C(reason) is C(out-of-memory), the signal's name, or C(unknown); sizes are bytes, None where the file has none.
+    ``reason`` is ``out-of-memory``, the signal's name, or ``unknown``; sizes are bytes, None where the file has none.
     """
     return [
         {**_error_file(text), "path": name, "time": modified}
@@ -95,7 +95,7 @@ def _head(path: str) -> str:
 
 
 def core_dumps(pid: int, name: str, proc: str = "/proc") -> list[dict[str, Any]]:
-    """Core dumps of programs with this C(name) (15 characters, as the kernel has it): path, size in bytes, time."""
+    """Core dumps of programs with this ``name`` (15 characters, as the kernel has it): path, size in bytes, time."""
     candidates = {f"{proc}/{pid}/cwd/{file}": _cwd(pid, proc) for file in ("core", f"core.{name}")}
     for path in glob.glob(f"{proc}/{pid}/cwd/core.[0-9]*"):
         candidates[path] = _cwd(pid, proc)

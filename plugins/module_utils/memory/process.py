@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """One process, looked at once: its sizes, its memory map in classes, its allocator, its JVM.
 
-What may not be read is named in C(not_readable), and the rest is there. Sizes are bytes, times seconds.
+What may not be read is named in ``not_readable``, and the rest is there. Sizes are bytes, times seconds.
 
 This module is private to the collection.
 """

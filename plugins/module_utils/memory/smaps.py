@@ -37,7 +37,7 @@ Peek = Callable[[int, int], bytes]
 
 
 class Heap(NamedTuple):
-    """One stretch of memory that glibc's malloc divides into chunks. Sizes in bytes, C(size) without what is only
+    """One stretch of memory that glibc's malloc divides into chunks. Sizes in bytes, ``size`` without what is only
     reserved."""
 
     start: int
@@ -58,8 +58,8 @@ class Knowledge(NamedTuple):
 
 
 class MemoryMap(NamedTuple):
-    """The sums. C(classes) has for each class its bytes reserved, resident and swapped and its mappings; C(largest)
-    are the ten mappings with most resident memory; C(heaps) those of glibc's malloc."""
+    """The sums. ``classes`` has for each class its bytes reserved, resident and swapped and its mappings; ``largest``
+    are the ten mappings with most resident memory; ``heaps`` those of glibc's malloc."""
 
     classes: dict[str, dict[str, int]]
     largest: list[dict[str, Any]]

@@ -4,7 +4,7 @@
 
 Two things make that delicate. A JVM is woken by SIGQUIT, which ends whatever does not handle it: so it is sent only to
 a process that has libjvm mapped, is not OpenJ9, catches the signal, has not switched attaching off, and does not listen
-already. And C(/tmp) is the service's: it may be private to it, and what lies there may be a trap. So the conversation
+already. And ``/tmp`` is the service's: it may be private to it, and what lies there may be a trap. So the conversation
 is held by a child process that has entered the service's mount namespace and root directory and has become the
 service's user; it can reach nothing that the service could not.
 
@@ -71,7 +71,7 @@ def look(pid: int, proc: str = "/proc") -> Jvm:
 
 
 def command(jvm: Jvm, text: str, timeout: float = 20.0, proc: str = "/proc") -> str:
-    """What C(jcmd <pid> <text>) would print. Raises HotspotError."""
+    """What ``jcmd <pid> <text>`` would print. Raises HotspotError."""
     parts: list[bytes] = []
 
     def work(wake: Wake, write: Write) -> None:
@@ -93,12 +93,12 @@ def version(jvm: Jvm, timeout: float = 20.0, proc: str = "/proc") -> int:
 def perf_map(
     jvm: Jvm, target: IO[bytes], timeout: float = 60.0, proc: str = "/proc", addresses: Collection[int] = ()
 ) -> int:
-    """Have the JVM write down where its compiled code is now, and copy that to C(target); returns the bytes.
+    """Have the JVM write down where its compiled code is now, and copy that to ``target``; returns the bytes.
 
-    Lines: C(0x<start> 0x<size> <name>), the name with spaces. JDK 17 and up; HotspotError from an older one.
-    The JVM's own file, C(/tmp/perf-<pid>.map), is removed unless there was one before.
-    For C(addresses), those of a dump, lines with the methods follow that the JVM does not tell (hotspot_methods.py), or
-    one that begins with C(#) and says why they cannot be had.
+    Lines: ``0x<start> 0x<size> <name>``, the name with spaces. JDK 17 and up; HotspotError from an older one. The JVM's
+    own file, ``/tmp/perf-<pid>.map``, is removed unless there was one before. For ``addresses``, those of a dump, lines
+    with the methods follow that the JVM does not tell (hotspot_methods.py), or one that begins with ``#`` and says why
+    they cannot be had.
     """
     release = version(jvm, timeout, proc)
     if release < 17:
@@ -147,9 +147,9 @@ def _in_its_place(
     timeout: float,
     proc: str,
 ) -> None:
-    """Run C(work) in a child process where the JVM lives and as its user; pass what it writes to C(receive).
+    """Run ``work`` in a child process where the JVM lives and as its user; pass what it writes to ``receive``.
 
-    The first byte through the pipe says whether the rest is output (C(+)) or the reason why there is none (C(-)).
+    The first byte through the pipe says whether the rest is output (``+``) or the reason why there is none (``-``).
     """
     deadline = time.monotonic() + timeout + 5.0  # the child keeps the timeout itself, and says more
     with contextlib.ExitStack() as stack:

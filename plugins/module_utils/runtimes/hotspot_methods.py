@@ -34,7 +34,7 @@ _FREE = 0xFF
 
 
 class _Methods:
-    """Names of methods by the address of their C(Method)."""
+    """Names of methods by the address of their ``Method``."""
 
     def __init__(self, vm: VmStructs) -> None:
         self._vm = vm
@@ -42,7 +42,7 @@ class _Methods:
         self._names: dict[int, str | None] = {}
 
     def name(self, method: int) -> str | None:
-        """As C(Method::external_name) has it: C(int java.util.zip.Inflater.inflate(byte[], int)). None: no method."""
+        """As ``Method::external_name`` has it: ``int java.util.zip.Inflater.inflate(byte[], int)``. None: no method."""
         if method not in self._names:
             try:
                 self._names[method] = self._read(method)

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """HotSpot's attach protocol, spoken from the place of the JVM and as its user (hotspot_attach.py).
 
-The protocol (HotSpot's attachListener_posix.cpp): the client makes C(/tmp/.attach_pid<pid>) and sends SIGQUIT; the JVM
-looks for that file and opens C(/tmp/.java_pid<pid>); a request is a version, a command and three arguments, each
+The protocol (HotSpot's attachListener_posix.cpp): the client makes ``/tmp/.attach_pid<pid>`` and sends SIGQUIT; the JVM
+looks for that file and opens ``/tmp/.java_pid<pid>``; a request is a version, a command and three arguments, each
 ended by a NUL; the answer is a line with a number, 0 for success, and then the command's output until the JVM closes.
 
 This module is private to the collection.
@@ -34,7 +34,7 @@ class HotspotError(OffheapError):
 
 
 class Jvm(NamedTuple):
-    """A running HotSpot. C(own_pid) is its number in its own pid namespace; ids are the effective ones; C(catches) is
+    """A running HotSpot. ``own_pid`` is its number in its own pid namespace; ids are the effective ones; ``catches`` is
     whether it handles SIGQUIT. One that is still starting does not, nor does one with -Xrs, which listens from the
     start instead."""
 
@@ -48,7 +48,7 @@ class Jvm(NamedTuple):
 
 
 def jcmd(jvm: Jvm, text: str, timeout: float, wake: Wake, write: Write) -> None:
-    """Write what C(jcmd <pid> <text>) would print. Raises HotspotError and OSError, as all here do."""
+    """Write what ``jcmd <pid> <text>`` would print. Raises HotspotError and OSError, as all here do."""
     deadline = time.monotonic() + timeout
     with _attached(jvm, wake, deadline) as connection:
         connection.sendall(b"1\0jcmd\0" + text.encode("utf-8") + b"\0\0\0")
@@ -98,7 +98,7 @@ def perf_map(jvm: Jvm, timeout: float, wake: Wake, write: Write) -> None:
 
 
 def add_methods(memory: int, base: int, release: int, addresses: Collection[int], write: Write, seconds: float) -> None:
-    """Write the lines of methods that the JVM does not tell; C(memory) is -1 where it cannot be read."""
+    """Write the lines of methods that the JVM does not tell; ``memory`` is -1 where it cannot be read."""
     try:
         if memory < 0:
             raise hotspot_structs.VmError("its memory cannot be read")

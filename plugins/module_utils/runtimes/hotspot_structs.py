@@ -2,9 +2,10 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """HotSpot's own description of its data, read out of a running JVM's memory without touching the JVM.
 
-libjvm exports tables for debuggers (vmStructs.hpp): C(gHotSpotVMStructs) has for each field of each type its offset, or
-its address where it is static, C(gHotSpotVMTypes) the sizes of types. They differ from release to release, which is why
-they are there. The memory belongs to the service, so all of it is hostile: every read can fail, no size is believed.
+libjvm exports tables for debuggers (vmStructs.hpp): ``gHotSpotVMStructs`` has for each field of each type its offset,
+or its address where it is static, ``gHotSpotVMTypes`` the sizes of types. They differ from release to release, which is
+why they are there. The memory belongs to the service, so all of it is hostile: every read can fail, no size is
+believed.
 
 This module is private to the collection.
 """
@@ -30,7 +31,7 @@ class VmError(OffheapError):
 
 
 class Memory:
-    """The memory of a process, by an open C(/proc/<pid>/mem)."""
+    """The memory of a process, by an open ``/proc/<pid>/mem``."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -46,7 +47,7 @@ class Memory:
         return found
 
     def number(self, address: int, size: int = 8) -> int:
-        """An unsigned number of C(size) bytes."""
+        """An unsigned number of ``size`` bytes."""
         return int.from_bytes(self.read(address, size), "little")
 
     def text(self, address: int) -> str:
@@ -65,7 +66,7 @@ class Library:
     """The exported symbols of a 64-bit library, by the hash table that the loader uses (DT_GNU_HASH)."""
 
     def __init__(self, memory: Memory, base: int) -> None:
-        """C(base) is where the file's first byte is mapped. Raises VmError."""
+        """``base`` is where the file's first byte is mapped. Raises VmError."""
         self._memory, self._base = memory, base
         header = memory.read(base, 64)
         if header[:6] != b"\x7fELF\x02\x01":
@@ -118,7 +119,7 @@ class VmStructs:
     """Offsets and addresses of fields, and sizes of types."""
 
     def __init__(self, memory: Memory, base: int) -> None:
-        """C(base) is where libjvm is mapped. Raises VmError."""
+        """``base`` is where libjvm is mapped. Raises VmError."""
         library = Library(memory, base)
         self.memory = memory
         self._fields: dict[tuple[str, str], tuple[int, int]] = {}

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """A HotSpot JVM's own counters, from the file that it keeps mapped for jstat.
 
-C(/tmp/hsperfdata_<user>/<pid>) is written all the time and costs the JVM nothing to read. Format: HotSpot's
+``/tmp/hsperfdata_<user>/<pid>`` is written all the time and costs the JVM nothing to read. Format: HotSpot's
 perfMemory.hpp (PerfDataPrologue, PerfDataEntry). It lies where the service may write, so nothing in it is believed.
 
 This module is private to the collection.
@@ -24,7 +24,7 @@ _LONG = b"J"
 
 
 def read(pid: int, proc: str = "/proc") -> dict[str, int]:
-    """The counters that are numbers, by name; none where the JVM keeps no such file (C(-XX:-UsePerfData))."""
+    """The counters that are numbers, by name; none where the JVM keeps no such file (``-XX:-UsePerfData``)."""
     path = next((path for path in procfs.mapped_files(pid, proc) if _PATH.match(path)), None)
     if path is None:
         return {}

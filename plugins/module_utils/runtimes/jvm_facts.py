@@ -87,7 +87,7 @@ def agents(pid: int, proc: str = "/proc") -> list[str]:
 
 
 def flags(text: str) -> dict[str, str]:
-    """Of C(VM.flags) those that have to do with memory."""
+    """Of ``VM.flags`` those that have to do with memory."""
     found = {}
     for sign, switch, name, value in _FLAG.findall(text):
         if (switch or name) in _FLAGS_THAT_MATTER:
@@ -96,7 +96,7 @@ def flags(text: str) -> dict[str, str]:
 
 
 def code_ranges(text: str) -> list[tuple[int, int, MemoryClass]]:
-    """Address ranges in C(Compiler.codecache)."""
+    """Address ranges in ``Compiler.codecache``."""
     return [(int(start, 16), int(end, 16), MemoryClass.CODE_CACHE) for start, end in _CODE_RANGE.findall(text)]
 
 
@@ -107,7 +107,7 @@ def code_cache_use(text: str) -> dict[str, int]:
 
 
 def metaspace_ranges(text: str) -> list[tuple[int, int, MemoryClass]]:
-    """Address ranges in C(VM.metaspace vslist)."""
+    """Address ranges in ``VM.metaspace vslist``."""
     return [
         (int(base, 16), int(base, 16) + int(reserved) * _KIB, MemoryClass.METASPACE)
         for base, reserved, _committed in _METASPACE_NODE.findall(text)

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What a HotSpot JVM holds outside of malloc: its Java heap, and by category what native memory tracking has counted.
 
-The JVM is asked over its attach socket (C(GC.heap_info), C(VM.native_memory)), which it answers in milliseconds. How
+The JVM is asked over its attach socket (``GC.heap_info``, ``VM.native_memory``), which it answers in milliseconds. How
 much of the Java heap is resident only the kernel knows; the JVM says where the heap lies.
 
 This module is private to the collection.
@@ -42,7 +42,7 @@ _SCALE = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def ask(pid: int, key: str, proc: str = "/proc") -> JvmMemory:
-    """The numbers of a living JVM. C(key) is the process's, as in capture.json. Raises JvmMemoryError."""
+    """The numbers of a living JVM. ``key`` is the process's, as in capture.json. Raises JvmMemoryError."""
     try:
         if not process_key.is_alive(pid, key, proc):
             raise JvmMemoryError("its process has ended")

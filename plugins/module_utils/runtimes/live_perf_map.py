@@ -3,7 +3,7 @@
 """Get a map of a living process's compiled code, so that its addresses have names later.
 
 HotSpot is asked for one. CPython, Node and .NET write theirs while they run, where they were told to:
-C(/tmp/perf-<pid>.map), in the /tmp and with the number that the process itself sees. That directory is the service's,
+``/tmp/perf-<pid>.map``, in the /tmp and with the number that the process itself sees. That directory is the service's,
 so what lies there is hostile until checked.
 
 This module is private to the collection.
@@ -30,9 +30,9 @@ class NoMap(OffheapError):
 
 
 def write(pid: int, key: str, target: IO[bytes], proc: str = "/proc", addresses: Collection[int] = ()) -> int:
-    """Copy the map of a process to C(target); returns the bytes. C(key) is the process's, as in capture.json.
+    """Copy the map of a process to ``target``; returns the bytes. ``key`` is the process's, as in capture.json.
 
-    C(addresses) are those of its dumps, for methods that only HotSpot's memory tells. Raises NoMap.
+    ``addresses`` are those of its dumps, for methods that only HotSpot's memory tells. Raises NoMap.
     """
     try:
         mappings = procfs.mappings(pid, proc)

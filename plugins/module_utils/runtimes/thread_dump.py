@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Threads of a JVM as C(Thread.print) writes them, and which of their stacks stand in a native method.
+"""Threads of a JVM as ``Thread.print`` writes them, and which of their stacks stand in a native method.
 
 A thread's name is whatever the service gave it, line breaks among it; so a line counts by its own form only.
 Format: jstack(1), and HotSpot's JavaThread::print_stack_on.
@@ -20,7 +20,7 @@ _NATIVE = "Native Method"
 
 
 class Stack(NamedTuple):
-    """A Java stack, leaf first: C(class.method) of each frame. C(native) tells that the leaf is a native method."""
+    """A Java stack, leaf first: ``class.method`` of each frame. ``native`` tells that the leaf is a native method."""
 
     frames: tuple[str, ...]
     native: bool
@@ -45,5 +45,5 @@ def stacks(text: str) -> Iterator[Stack]:
 
 
 def standing_in(text: str, method: Pattern[str]) -> list[tuple[str, ...]]:
-    """Stacks whose leaf is a native method of that name (the whole C(class.method) has to fit)."""
+    """Stacks whose leaf is a native method of that name (the whole ``class.method`` has to fit)."""
     return [stack.frames for stack in stacks(text) if stack.native and method.fullmatch(stack.frames[0])]

@@ -87,9 +87,9 @@ def _ask(unit: str, command: str) -> list[dict[str, Any]]:
 
 
 def sample(unit: str) -> dict[str, Any]:
-    """The unit's memory now: C(rss) of all its processes and, where agents answer, what their allocators hold.
+    """The unit's memory now: ``rss`` of all its processes and, where agents answer, what their allocators hold.
 
-    In bytes; C(time) in seconds since the epoch, C(restarts) as systemd counts them. Raises SystemdError.
+    In bytes; ``time`` in seconds since the epoch, ``restarts`` as systemd counts them. Raises SystemdError.
     """
     loaded = service.load(unit_name.service(unit))
     resident = [size for pid in loaded.pids() if (size := _resident(pid)) is not None]

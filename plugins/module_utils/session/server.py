@@ -25,7 +25,7 @@ _ANSWERED_BY = {
 
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
-    """Answer requests C({"ask": name, ...}) until the source ends."""
+    """Answer requests ``{"ask": name, ...}`` until the source ends."""
 
     def write(block: bytes) -> None:
         target.write(block)

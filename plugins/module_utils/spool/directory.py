@@ -129,7 +129,7 @@ class Spool:
         return fd
 
     def open_companion(self, name: str, suffix: str) -> int | None:
-        """A descriptor of what lies beside a dump, None where nothing does. Raises SpoolError like C(open)."""
+        """A descriptor of what lies beside a dump, None where nothing does. Raises SpoolError like ``open``."""
         return self._open(name, suffix)
 
     def _open(self, name: str, suffix: str) -> int | None:
@@ -162,7 +162,7 @@ class Spool:
         return None
 
     def collect(self, dumps: Iterable[tuple[str, Identity]], delete: bool) -> list[str]:
-        """Move dumps that are still what was packed to C(collected/), or delete them. Returns the names it moved.
+        """Move dumps that are still what was packed to ``collected/``, or delete them. Returns the names it moved.
 
         What lies beside a dump goes with it.
         """

@@ -3,7 +3,7 @@
 """What a dump says about itself on the target, without its samples being parsed.
 
 jemalloc writes a dump in blocks of 64 KiB straight into its final name, so a file can be there and not be
-finished. The samples are followed by a copy of /proc/<pid>/maps (format C(heap_v2), jemalloc's src/prof_data.c);
+finished. The samples are followed by a copy of /proc/<pid>/maps (format ``heap_v2``, jemalloc's src/prof_data.c);
 that copy tells a finished dump, the process that wrote it, and the images that its addresses belong to.
 
 This module is private to the collection.
@@ -29,7 +29,7 @@ _BLOCK = 1 << 20
 
 
 class DumpError(OffheapError):
-    """A dump that cannot be collected: C(finished) tells one that is whole but strange from one that is cut off."""
+    """A dump that cannot be collected: ``finished`` tells one that is whole but strange from one that is cut off."""
 
     def __init__(self, reason: str, finished: bool) -> None:
         super().__init__(reason)
@@ -44,7 +44,7 @@ class Content(NamedTuple):
 
 
 def read(fd: int, size: int) -> Content:
-    """Read the first C(size) bytes of an open dump, in bounded memory. Raises DumpError when it is not whole."""
+    """Read the first ``size`` bytes of an open dump, in bounded memory. Raises DumpError when it is not whole."""
     digest = hashlib.sha256()
     listing: list[bytes] = []
     found = False

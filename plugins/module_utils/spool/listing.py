@@ -26,10 +26,10 @@ _NAMED = 100
 
 @dataclass
 class ListedCapture:
-    """A dump that can be brought. C(process) and C(images) are indices, as many dumps share them.
+    """A dump that can be brought. ``process`` and ``images`` are indices, as many dumps share them.
 
-    C(jit) tells whether its process compiles code, C(map) is the file beside it with a map of that code, C(jvm) what a
-    JVM held outside of malloc, where it was asked.
+    ``jit`` tells whether its process compiles code, ``map`` is the file beside it with a map of that code, ``jvm`` what
+    a JVM held outside of malloc, where it was asked.
     """
 
     unit: str
@@ -58,7 +58,7 @@ class ListedCapture:
 
 @dataclass(frozen=True)
 class LeftDump:
-    """A dump that cannot be brought, and why. C(size) is None where it was not opened."""
+    """A dump that cannot be brought, and why. ``size`` is None where it was not opened."""
 
     unit: str
     name: str
@@ -70,8 +70,8 @@ class LeftDump:
 class Listing:
     """What lies in the spools.
 
-    C(left) counts captures beyond the limit of one run, C(counts) all dumps that cannot be brought, by kind; C(others)
-    names some of them. C(absent) are units without a spool, C(problems) why a spool was not entered.
+    ``left`` counts captures beyond the limit of one run, ``counts`` all dumps that cannot be brought, by kind;
+    ``others`` names some of them. ``absent`` are units without a spool, ``problems`` why a spool was not entered.
     """
 
     captures: list[ListedCapture]
@@ -97,7 +97,7 @@ class Listing:
 class Finder:
     """Walks through the spools of a host and collects what it finds.
 
-    C(max_dump) is in bytes. C(limit) is the number of captures of one run; further ones are only counted.
+    ``max_dump`` is in bytes. ``limit`` is the number of captures of one run; further ones are only counted.
     """
 
     def __init__(self, examiner: provenance.Examiner, max_dump: int, limit: int) -> None:

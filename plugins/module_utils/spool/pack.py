@@ -36,7 +36,7 @@ class StagingError(OffheapError):
 
 
 class Item(NamedTuple):
-    """Something to pack: its name in the tar file, and what opens it (raises an OSError or a C(Skip))."""
+    """Something to pack: its name in the tar file, and what opens it (raises an OSError or a ``Skip``)."""
 
     member: str
     open: Callable[[], int]
@@ -69,7 +69,7 @@ class _Output:
 
 
 class _Input:
-    """A file as long as it was at first: one that shrinks meanwhile is filled up with zeros and C(short)."""
+    """A file as long as it was at first: one that shrinks meanwhile is filled up with zeros and ``short``."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -96,7 +96,7 @@ def free(directory: str) -> int:
 
 
 def check_free(directory: str, needed: int) -> None:
-    """Raises StagingError unless C(needed) bytes fit, with a reserve for what others write meanwhile."""
+    """Raises StagingError unless ``needed`` bytes fit, with a reserve for what others write meanwhile."""
     available = free(directory)
     if available < needed + _RESERVE:
         raise StagingError(
@@ -108,7 +108,7 @@ def check_free(directory: str, needed: int) -> None:
 def pack(directory: str, items: list[Item], needed: int) -> dict[str, Any]:
     """Write the tar file into the directory and give it to the directory's owner.
 
-    C(needed) is the size of all items, in bytes. Returns size and sha256 of the file, the names of its members with
+    ``needed`` is the size of all items, in bytes. Returns size and sha256 of the file, the names of its members with
     their sizes, and for each item that could not be packed the reason. Raises StagingError.
     """
     check_free(directory, needed)
@@ -138,7 +138,7 @@ def pack(directory: str, items: list[Item], needed: int) -> dict[str, Any]:
 
 
 def stream(target: Target, items: list[Item]) -> dict[str, Any]:
-    """Give the tar file to the target, block by block. Returns what C(pack) returns."""
+    """Give the tar file to the target, block by block. Returns what ``pack`` returns."""
     output = _Output(target)
     members, skipped = _write(output, items)
     return {
@@ -193,7 +193,7 @@ def _write(output: _Output, items: list[Item]) -> tuple[dict[str, int], dict[str
 
 
 def clear_stale(directory: str) -> None:
-    """Delete packed files that broken runs of the same login user have left beside C(directory), hours ago.
+    """Delete packed files that broken runs of the same login user have left beside ``directory``, hours ago.
 
     The directories themselves are Ansible's, and stay.
     """

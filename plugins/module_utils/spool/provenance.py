@@ -25,7 +25,7 @@ _NO_IMAGES = ("/proc/", "/sys/", "/dev/")
 
 
 class FoundImage(NamedTuple):
-    """An executable file in a process. Without a build-id, C(reason) says why; C(source) is where to read it now."""
+    """An executable file in a process. Without a build-id, ``reason`` says why; ``source`` is where to read it now."""
 
     path: str
     build_id: str | None
@@ -46,7 +46,7 @@ class FoundProcess(NamedTuple):
 
 
 class _File(NamedTuple):
-    """What was found under a path: facts of the file, or why there are none. C(changed) is ctime in nanoseconds."""
+    """What was found under a path: facts of the file, or why there are none. ``changed`` is ctime in nanoseconds."""
 
     build_id: str | None
     size: int | None
@@ -105,7 +105,7 @@ class Examiner:
         return process_key.fingerprint(self._mappings(pid)) == process_key.fingerprint(mappings)
 
     def process(self, pid: int, mappings: list[maps.Mapping], written: float) -> FoundProcess:
-        """The process of a dump. C(written) is the dump's mtime in seconds since the epoch."""
+        """The process of a dump. ``written`` is the dump's mtime in seconds since the epoch."""
         key = process_key.key(pid, mappings)
         boot_id = procfs.boot_id(self._proc) if written >= procfs.boot_time(self._proc) else None
         start_time = exe = cmdline = None

@@ -30,7 +30,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.spool import dire
 
 
 def find(options: dict[str, Any]) -> listing.Listing:
-    """What is there to be brought. The options are C(units), C(max_dump) and C(max_captures) of the module heap_fetch.
+    """What is there to be brought. The options are ``units``, ``max_dump`` and ``max_captures`` of the module
+    heap_fetch.
 
     Raises SpoolError, UnitNameError.
     """
@@ -40,7 +41,7 @@ def find(options: dict[str, Any]) -> listing.Listing:
 
 
 def ask_jvms(found: listing.Listing) -> None:
-    """Put what each living JVM holds outside of malloc beside its newest dump in C(found)."""
+    """Put what each living JVM holds outside of malloc beside its newest dump in ``found``."""
     newest = {capture.process: capture for capture in found.captures if capture.jit}
     if not newest:
         return
@@ -72,7 +73,7 @@ def pack_captures(request: PackRequest, staging: str) -> dict[str, Any]:
 
 
 def stream_captures(request: PackRequest, target: pack.Target) -> dict[str, Any]:
-    """The same, written to C(target) as it is read; nothing of it is written to a disk. Raises SpoolError."""
+    """The same, written to ``target`` as it is read; nothing of it is written to a disk. Raises SpoolError."""
     with directory.Root(places.SPOOLS) as root:
         live_map = functools.partial(_open_live_map, root, request.dumps, staging=None)
         return pack.stream(target, _items(root, request, live_map))
@@ -164,7 +165,7 @@ def _addresses(root: directory.Root, dumps: Iterable[SpooledDump], wanted: MapMe
 
 
 def _open_live_map(root: directory.Root, dumps: Iterable[SpooledDump], wanted: MapMember, staging: str | None) -> int:
-    """Where the code of a process lies now, in a file without a name: in the directory C(staging), or in memory."""
+    """Where the code of a process lies now, in a file without a name: in the directory ``staging``, or in memory."""
     from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import live_perf_map
 
     with _nameless(staging) as file:

@@ -90,8 +90,8 @@ def is_ours(path: str) -> bool:
 def read_environment(assignments: Sequence[systemd.Assignment], manager: Mapping[str, str], unit: str) -> Environment:
     """Evaluate the settings of a unit in systemd's order.
 
-    :raises UnitError: when an environment file that must exist cannot be read.
-    :raises SystemdError: when a specifier in a value that matters cannot be resolved.
+    Raises UnitError when an environment file that must exist cannot be read.
+    Raises SystemdError when a specifier in a value that matters cannot be resolved.
     """
     from_manager = {key: Variable(value, "manager", "") for key, value in manager.items()}
     direct: dict[str, Variable] = {}
@@ -157,12 +157,12 @@ def compose(
     words: Mapping[str, Sequence[str]] | None = None,
     swap: Swap | None = None,
 ) -> Injection:
-    """What the drop-in for *unit* has to say.
+    """What the drop-in for ``unit`` has to say.
 
-    *own* are the unit's assignments without ours, *sandbox* further lines of the ``[Service]`` section,
-    *directory* where the drop-in will lie, *words* what to add to variables of a language runtime.
+    ``own`` are the unit's assignments without ours, ``sandbox`` further lines of the ``[Service]`` section,
+    ``directory`` where the drop-in will lie, ``words`` what to add to variables of a language runtime.
 
-    :raises UnitError: when a setting that systemd reads after ours would undo it.
+    Raises UnitError when a setting that systemd reads after ours would undo it.
     """
     effective = read_environment(own, manager, unit)
     ours = _injected_variables(library, options, effective, unit, agent, swap)
@@ -256,7 +256,7 @@ def _escape_for_file(value: str) -> str:
 
 
 def read_record(path: str) -> dict[str, Any]:
-    """What an earlier run noted in the drop-in at *path*; empty where it holds no record of ours."""
+    """What an earlier run noted in the drop-in at ``path``; empty where it holds no record of ours."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             for line in file:

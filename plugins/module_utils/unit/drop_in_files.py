@@ -73,7 +73,7 @@ def _remove_pair(changes: Changes, where: str) -> None:
 
 
 def _set(changes: Changes, path: str, text: str | None) -> None:
-    """Make a file hold *text*, or be absent when that is None."""
+    """Make a file hold ``text``, or be absent when that is None."""
     before = _read(path)
     if before == text and (text is not None or not os.path.islink(path)):
         return

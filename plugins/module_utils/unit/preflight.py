@@ -314,8 +314,8 @@ def check_library(
 ) -> None:
     """The library must profile on this host with these options.
 
-    *may_be_missing* is for check mode, where the library may not have been installed: then *version* and the names of
-    the options are all that can be checked.
+    ``may_be_missing`` is for check mode, where the library may not have been installed: then ``version`` and the names
+    of the options are all that can be checked.
     """
     check_path(library)
     try:

@@ -46,7 +46,7 @@ def lines(service: Service, library: str, spool: str | None) -> list[str]:
 
 
 def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[str]:
-    """Let systemd make a directory of ours for the service's user, as a C(StateDirectory) or C(RuntimeDirectory).
+    """Let systemd make a directory of ours for the service's user, as a ``StateDirectory`` or ``RuntimeDirectory``.
 
     That would change the variable that tells the service its own such directories, so it is set back.
     """

@@ -75,7 +75,7 @@ class Service:
 def load(name: str) -> Service:
     """Ask systemd for a unit under its canonical name.
 
-    :raises SystemdError: when systemd cannot be asked.
+    Raises SystemdError when systemd cannot be asked.
     """
     values = systemd.show(unit_name.service(name), ("ExecStart", *_SINGLE.split(), *_LISTS.split()))
     text = {key: values.get(key, [""])[0] for key in _SINGLE.split()}
@@ -92,7 +92,7 @@ def maps_file(pid: int, path: str) -> bool:
 
 
 def pids_mapping(prefix: str, among: list[int] | None = None) -> list[int]:
-    """Processes that have any file below *prefix* mapped: of the whole host, or among those given."""
+    """Processes that have any file below ``prefix`` mapped: of the whole host, or among those given."""
     found = []
     for pid in procfs.pids() if among is None else among:
         try:
@@ -122,10 +122,10 @@ def _words(name: str, value: str) -> set[str]:
 
 
 def pids_under_us(pids: list[int], unit: str, library: str | None = None) -> list[int]:
-    """Those processes that run under our injection for *unit*, whatever its options were.
+    """Those processes that run under our injection for ``unit``, whatever its options were.
 
     By the environment that they were started with or, as that can be overwritten, by what they have mapped: a file of
-    ours, or the *library* that the drop-in names.
+    ours, or the ``library`` that the drop-in names.
     """
     prefix = f"prof_prefix:{places.spool_of(unit)}/"
     ours = set(pids_mapping(places.INSTALLED, pids))

@@ -58,7 +58,7 @@ def _own(path: str, mode: int, owner: Owner) -> None:
 def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
     """Remove the spool, and the directories above it that are empty then.
 
-    :raises UnitError: while a process still dumps there, or while dumps would be lost.
+    Raises UnitError while a process still dumps there, or while dumps would be lost.
     """
     real = os.path.join(places.PRIVATE_SPOOLS, os.path.basename(spool)) if os.path.islink(spool) else spool
     if not os.path.isdir(real):

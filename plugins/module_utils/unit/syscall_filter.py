@@ -3,7 +3,7 @@
 """Whether a unit's filter of system calls would end the service for what the agent does.
 
 A filter either answers with an error, which the agent bears, or ends the process (the default). As systemctl prints it:
-the names of all calls, those that are forbidden behind a C(~), any with C(:<error>) of its own (systemd.exec(5)).
+the names of all calls, those that are forbidden behind a ``~``, any with ``:<error>`` of its own (systemd.exec(5)).
 
 This module is private to the collection.
 """

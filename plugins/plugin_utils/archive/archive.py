@@ -64,7 +64,7 @@ class ArchiveError(ControllerError):
 
 @dataclass(frozen=True)
 class Capture:
-    """A dump with its facts. C(time) is when the dump was written, in seconds since the epoch."""
+    """A dump with its facts. ``time`` is when the dump was written, in seconds since the epoch."""
 
     path: Path
     host: str
@@ -91,7 +91,7 @@ class Capture:
 
     @property
     def images(self) -> list[KnownImage]:
-        """The images whose build is known; C(facts.images) has the others too, with the reason."""
+        """The images whose build is known; ``facts.images`` has the others too, with the reason."""
         return [image for image in self.facts.images if isinstance(image, KnownImage)]
 
 
@@ -99,7 +99,7 @@ class Capture:
 class Arrived:
     """A dump that is what the facts say (who brings it has checked it), and a perf map with it.
 
-    C(dump) is the file as it is, or as the archive keeps it: then its name ends in C(.zst).
+    ``dump`` is the file as it is, or as the archive keeps it: then its name ends in ``.zst``.
     """
 
     facts: CaptureFacts
@@ -124,7 +124,7 @@ def index() -> bytes:
 
 
 class Archive:
-    """An archive that exists. Made by C(create) or C(open)."""
+    """An archive that exists. Made by ``create`` or ``open``."""
 
     def __init__(self, root: Path, format_there: int = FORMAT) -> None:
         self.root = root
@@ -285,7 +285,7 @@ class Archive:
         _sync_all({self.place(facts).parent for facts in known})
 
     def add_capture(self, facts: CaptureFacts, dump_file: Path, perf_map: Path | None = None) -> tuple[Capture, bool]:
-        """As C(add_captures), of a single one."""
+        """As ``add_captures``, of a single one."""
         with self.incoming() as aside:
             (added,) = self.add_captures([Arrived(facts, dump_file, perf_map)], aside)
         return added
@@ -294,7 +294,7 @@ class Archive:
         """Bring dumps in. Returns the captures, each with False where it was there already.
 
         Each is there when it is whole, and when all are returned no power failure takes them back. What was removed
-        from the archive comes back. C(aside) is a directory of C(incoming) that nothing else was brought in from.
+        from the archive comes back. ``aside`` is a directory of ``incoming`` that nothing else was brought in from.
         """
         if self._format < FORMAT:  # a reader that does not know what is to come shall refuse, not misread it
             with _failing(f"cannot write {self.root / INDEX}"):
@@ -374,7 +374,7 @@ class Archive:
 
 
 class DumpWriter:
-    """Writes a dump of C(size) bytes into a new file, as the archive keeps it. Use it as a context manager."""
+    """Writes a dump of ``size`` bytes into a new file, as the archive keeps it. Use it as a context manager."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._file = path.open("xb")

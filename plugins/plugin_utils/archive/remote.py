@@ -204,7 +204,7 @@ class Remote:
 
 
 def _inside(place: str) -> Path:
-    """The part of a capture's path below C(captures). Raises ArchiveError where that would lead elsewhere."""
+    """The part of a capture's path below ``captures``. Raises ArchiveError where that would lead elsewhere."""
     parts = place.split("/")
     if len(parts) != 5 or any(part in ("", ".", "..") for part in parts):
         raise ArchiveError("that is no place of a capture")

@@ -23,7 +23,7 @@ _LEAST = 2
 
 @dataclass(frozen=True)
 class Keep:
-    """What to keep; 0 is without limit. C(age) in seconds, C(count) by process, C(size) in bytes of all captures."""
+    """What to keep; 0 is without limit. ``age`` in seconds, ``count`` by process, ``size`` in bytes of all captures."""
 
     age: float = 0.0
     count: int = 0
@@ -42,7 +42,7 @@ def prune(archive: Archive, keep: Keep, now: float, check_mode: bool = False) ->
 
 
 def too_much(captures: Sequence[Capture], keep: Keep, now: float, sizes: Sequence[int]) -> list[Capture]:
-    """The captures to remove. C(sizes) are theirs, in bytes; a process keeps its newest whatever the age and number.
+    """The captures to remove. ``sizes`` are theirs, in bytes; a process keeps its newest whatever the age and number.
 
     Size is reached by thinning all processes alike; the oldest processes go when two captures of each are too many.
     """
@@ -82,7 +82,7 @@ def _within(kept: list[list[Capture]], limit: int, sizes: dict[Path, int]) -> li
 
 
 def _thinned(series: list[Capture], count: int) -> list[Capture]:
-    """At most C(count) (two at least) of the captures of a process, by time: see the head of this file."""
+    """At most ``count`` (two at least) of the captures of a process, by time: see the head of this file."""
     if len(series) <= max(count, _LEAST):
         return series
     newest, first = series[-1].time, series[0].time

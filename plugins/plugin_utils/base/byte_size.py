@@ -18,7 +18,7 @@ class ByteSizeError(ControllerError):
 
 
 def as_text(size: float) -> str:
-    """Write 62914560 as C(60.0 MiB): three significant digits or more, whole bytes below 1 KiB.
+    """Write 62914560 as ``60.0 MiB``: three significant digits or more, whole bytes below 1 KiB.
 
     What is infinite, as errors are that nobody can tell, is "unknown".
     """
@@ -33,7 +33,7 @@ def as_text(size: float) -> str:
 
 
 def parse(size: int | str) -> int:
-    """Read C(512 KiB), C(512k), C(512K) or a plain number; every unit is a power of 1024.
+    """Read ``512 KiB``, ``512k``, ``512K`` or a plain number; every unit is a power of 1024.
 
     Raises ByteSizeError for anything else, a negative number among it.
     """
@@ -44,7 +44,7 @@ def parse(size: int | str) -> int:
 
 
 def lg(size: int | str) -> int:
-    """The exponent that jemalloc's options beginning with C(lg_) take: 19 for 512 KiB.
+    """The exponent that jemalloc's options beginning with ``lg_`` take: 19 for 512 KiB.
 
     Raises ByteSizeError for what is no power of two: jemalloc could only be given another size than the one asked for.
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def from_here(path: str) -> Path:
-    """The path, which begins at the directory that C(ansible-playbook) was started in."""
+    """The path, which begins at the directory that ``ansible-playbook`` was started in."""
     return Path.cwd() / Path(path).expanduser()
 
 

@@ -92,7 +92,7 @@ def write(path: Path, profile: Located, facts: CaptureFacts, sequence: int) -> N
 
 
 def is_current(path: Path) -> bool:
-    """Whether there is a file of samples that is as C(write) makes it today."""
+    """Whether there is a file of samples that is as ``write`` makes it today."""
     try:
         return (pq.read_metadata(path).metadata or {}).get(_FORMAT_KEY) == b"%d" % FORMAT
     except (OSError, pa.ArrowException):

@@ -31,7 +31,7 @@ def prepare(connection: Any) -> None:
     """Let OpenSSH notice a host that is gone without a word, and not compress what is compressed already.
 
     By itself it waits for ever for more to come, and what the user has said of that stays. Ansible's own default is to
-    compress (C(-C)); it has its effect where no earlier task has opened the connection.
+    compress (``-C``); it has its effect where no earlier task has opened the connection.
     """
     if connection.transport != "ssh":
         return
@@ -45,7 +45,7 @@ def prepare(connection: Any) -> None:
 def session(connection: Any, python: str) -> Session | None:
     """A session over the task's connection. A module costs a host more of its processor, and a file on its disk.
 
-    C(python) is the host's interpreter. It is None where it needs what only Ansible's own modules can, or where they
+    ``python`` is the host's interpreter. It is None where it needs what only Ansible's own modules can, or where they
     may have more luck. Raises Unreachable, and PasswordRefused when sudo does not take the password.
     """
     return _begun(connection, python) if _is_plain(connection) else None

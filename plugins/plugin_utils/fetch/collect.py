@@ -40,7 +40,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to bring of a host that we know as C(host). Sizes are in bytes; C(label) is kept with the captures."""
+    """What to bring of a host that we know as ``host``. Sizes are in bytes; ``label`` is kept with the captures."""
 
     host: str
     max_batch: int = 512 << 20
@@ -53,7 +53,7 @@ class Wanted:
 class Collected:
     """What a host had: new captures, new images by build-id, and how much it was before and after packing, in bytes.
 
-    C(marked) is the number of dumps taken out of the way. C(listing) is None where the host did not even send one. In
+    ``marked`` is the number of dumps taken out of the way. ``listing`` is None where the host did not even send one. In
     check mode it is what would have come.
     """
 
@@ -71,7 +71,7 @@ class Collected:
 
 
 class CollectError(ControllerError):
-    """Not all was brought. C(so_far) is what was."""
+    """Not all was brought. ``so_far`` is what was."""
 
     def __init__(self, reason: str, so_far: Collected) -> None:
         brought = len(so_far.captures)

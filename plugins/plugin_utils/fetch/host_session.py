@@ -64,17 +64,17 @@ class Stream(Protocol):
         """Write all of it. Raises OSError."""
 
     def receive(self, most: int) -> bytes:
-        """At least one byte and at most C(most); nothing at the end. Raises OSError, TimeoutError too."""
+        """At least one byte and at most ``most``; nothing at the end. Raises OSError, TimeoutError too."""
 
     def set_timeout(self, seconds: float) -> None:
-        """How long C(send) and C(receive) wait for the other end."""
+        """How long ``send`` and ``receive`` wait for the other end."""
 
     def close(self) -> None:
         """End the command."""
 
 
 class ProcessStream:
-    """A process of this machine. Its standard error is in its output, unless C(errors) takes it."""
+    """A process of this machine. Its standard error is in its output, unless ``errors`` takes it."""
 
     def __init__(self, arguments: Sequence[str | bytes], timeout: float, errors: IO[bytes] | None = None) -> None:
         """Raises OSError."""
@@ -140,7 +140,7 @@ def _code() -> bytes:
 
 
 class Session:
-    """A session that has begun. Use it as a context manager; C(timeout) of a request is in seconds of silence."""
+    """A session that has begun. Use it as a context manager; ``timeout`` of a request is in seconds of silence."""
 
     def __init__(self, stream: Stream, ready: str, prompt: str, password: Callable[[], str | None]) -> None:
         self._stream = stream
@@ -190,7 +190,7 @@ class Session:
     def ask(
         self, what: str, timeout: float = 60.0, data: Callable[[bytes], None] | None = None, **request: Any
     ) -> dict[str, Any]:
-        """The host's answer; blocks that come before it go to C(data). Raises SessionError, HostError."""
+        """The host's answer; blocks that come before it go to ``data``. Raises SessionError, HostError."""
         self._stream.set_timeout(timeout)
         try:
             wire.write_message(self._stream.send, {"ask": what, **request})

@@ -79,7 +79,7 @@ def most_packed(sizes: Mapping[str, int]) -> int:
 
 
 def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Path) -> Ingested:
-    """Verify the file, unpack it into the directory C(aside) and store what it holds.
+    """Verify the file, unpack it into the directory ``aside`` and store what it holds.
 
     Raises TransferError when the file is not what was announced, ArchiveError when the archive cannot be written.
     """
@@ -118,7 +118,7 @@ def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Pa
 
 
 class _Unpacked:
-    """The files of a transfer, named by number: C(dumps) as the archive keeps them, the others as they are."""
+    """The files of a transfer, named by number: ``dumps`` as the archive keeps them, the others as they are."""
 
     def __init__(self, aside: Path, batch: Batch, packed: Packed) -> None:
         self._aside = aside

@@ -23,7 +23,7 @@ _REFUSED = (CaptureFactsError, sidecar.SidecarError, jvm_memory.JvmMemoryError)
 class Found:
     """A dump on the target: the facts for the archive, and what makes it recognisable when it is moved there.
 
-    C(jit) tells that its process has compiled code while it ran, C(map_identity) that a perf map lies beside it.
+    ``jit`` tells that its process has compiled code while it ran, ``map_identity`` that a perf map lies beside it.
     """
 
     facts: CaptureFacts
@@ -61,7 +61,7 @@ class WantedImage:
 
 @dataclass
 class Listing:
-    """A target's listing, checked. C(free) is the room for packing, in bytes."""
+    """A target's listing, checked. ``free`` is the room for packing, in bytes."""
 
     captures: list[Found] = field(default_factory=list)
     images: list[WantedImage] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Listing:
 
 @dataclass
 class Batch:
-    """What goes into one transfer, by the name of the member that holds it. C(maps) has the dump that each is for."""
+    """What goes into one transfer, by the name of the member that holds it. ``maps`` has the dump that each is for."""
 
     dumps: dict[str, Found] = field(default_factory=dict)
     images: dict[str, WantedImage] = field(default_factory=dict)
@@ -120,9 +120,9 @@ class Batch:
 
 
 def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int, label: str = "") -> Listing:
-    """Check what the module's step "list" returned. C(host) is the name that we know the target by.
+    """Check what the module's step "list" returned. ``host`` is the name that we know the target by.
 
-    C(label) becomes part of the facts where there is one.
+    ``label`` becomes part of the facts where there is one.
 
     Raises TransferError for anything that the module would not have sent.
     """
@@ -252,7 +252,7 @@ def without_known(listing: Listing, archive: Archive | None) -> tuple[list[Found
 
 
 def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterator[Batch]:
-    """Transfers of at most C(limit) bytes before compression; something larger goes alone. Images go first.
+    """Transfers of at most ``limit`` bytes before compression; something larger goes alone. Images go first.
 
     A dump's perf map goes with it: one that lies beside it, or for the last dump of each process one as it is now.
     """

@@ -25,9 +25,9 @@ _PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class SessionTransport:
-    """A transport for collect.py. C(ask_jvms) also looks at each JVM's own memory; C(delete) removes what is safe.
+    """A transport for collect.py. ``ask_jvms`` also looks at each JVM's own memory; ``delete`` removes what is safe.
 
-    C(came) is told how many further bytes have come. What fails raises HostError or SessionError.
+    ``came`` is told how many further bytes have come. What fails raises HostError or SessionError.
     """
 
     session: Session

@@ -54,9 +54,9 @@ Opened = Callable[[str], AbstractContextManager[Output]]
 
 
 def unpack(source: Path, announced: Mapping[str, int], opened: Opened) -> None:
-    """Unpack a tar.gz file, each member into what C(opened) gives for it.
+    """Unpack a tar.gz file, each member into what ``opened`` gives for it.
 
-    C(announced) has the size in bytes of each member by its name; these and no others must be there, once each. Raises
+    ``announced`` has the size in bytes of each member by its name; these and no others must be there, once each. Raises
     TransferError.
     """
     found: set[str] = set()
@@ -123,7 +123,7 @@ def _exactly(stream: gzip.GzipFile, length: int) -> bytes:
 
 
 def check_room(directory: Path, needed: int) -> None:
-    """Raises TransferError unless C(needed) bytes fit into the directory's file system."""
+    """Raises TransferError unless ``needed`` bytes fit into the directory's file system."""
     status = os.statvfs(directory)
     available = status.f_bavail * status.f_frsize
     if available < needed:

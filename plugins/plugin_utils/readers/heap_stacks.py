@@ -210,7 +210,7 @@ class _Reader:
 
 
 def _parsed(words: Words, kept: Words, base: int) -> Words | None:
-    """The numbers that stand in words of eight digits, where C(kept) has the bits; None if one is no digit."""
+    """The numbers that stand in words of eight digits, where ``kept`` has the bits; None if one is no digit."""
     text = (words ^ 0x30 * _EACH) & kept  # 0 to 9 are themselves, a to f are 0x51 to 0x56
     letters = text >> 6 & _EACH
     text ^= letters * 0x50

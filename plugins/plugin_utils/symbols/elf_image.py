@@ -107,7 +107,7 @@ class ElfImage:
     """An ELF file that has been checked. Raises SymbolError, from every method, if the file is not what it says."""
 
     def __init__(self, path: Path, content: bytes | None = None) -> None:
-        """C(content), where given, is what is read instead of the file: an image that was packed inside of it."""
+        """``content``, where given, is what is read instead of the file: an image that was packed inside of it."""
         self.path = path
         self._content = content
         try:

@@ -132,7 +132,7 @@ class Growth:
 def parse(data: Any) -> Sample:
     """A sample as the module returned it.
 
-    :raises SampleError: when it is none.
+    Raises SampleError when it is none.
     """
     name, problem = _value(data, "name", str), data.get("problem")
     if not unit_name.is_service(name) and not _PID.match(name):

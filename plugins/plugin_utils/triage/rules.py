@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The rules of a triage, from what grows to a verdict: the first one that holds decides. docs/triage.md explains them.
 
-A part *leads* when it grows most of all parts and makes a third of the growth. Memory is *idle* that malloc keeps free;
+A part leads when it grows most of all parts and makes a third of the growth. Memory is idle that malloc keeps free;
 it counts when it is 32 MiB and a quarter of the resident set.
 """
 

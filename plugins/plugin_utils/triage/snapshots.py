@@ -21,9 +21,9 @@ _MOST_BYTES = 64 << 20
 def keep(directory: Path, host: str, samples: Sequence[Any]) -> Path:
     """Write one look at a host. Returns the file.
 
-    :raises SampleError: when these are no samples.
-    :raises ControllerError: for a host's name that no directory can have.
-    :raises OutputError: when it cannot be written.
+    Raises SampleError when these are no samples.
+    Raises ControllerError for a host's name that no directory can have.
+    Raises OutputError when it cannot be written.
     """
     if not samples:
         raise SampleError("there is no sample to keep")

@@ -20,7 +20,7 @@ description:
 
 
 class CallbackModule(CallbackBase):
-    """Lines are C({"play", "role", "task", "action", "host", "status", "result"}) and, at the end, C({"stats"})."""
+    """Lines are ``{"play", "role", "task", "action", "host", "status", "result"}`` and, at the end, ``{"stats"}``."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"

@@ -33,7 +33,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def ansible(module: str, where: Path, check: bool = False, **arguments: Any) -> dict[str, Any]:
-    """Run a module; its result, with what it printed under C(printed)."""
+    """Run a module; its result, with what it printed under ``printed``."""
     command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-o"]
     command += ["-m", f"offheap.profiler.{module}", "-a", json.dumps(arguments), *(["--check"] if check else [])]
     environment = {

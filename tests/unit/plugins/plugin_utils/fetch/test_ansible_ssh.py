@@ -35,7 +35,7 @@ class Become(Options):
 
 
 class Connection(Options):
-    """C(script) is the ssh; it has the command for the host as $1."""
+    """``script`` is the ssh; it has the command for the host as $1."""
 
     transport = "ssh"
     become: Become | None = None

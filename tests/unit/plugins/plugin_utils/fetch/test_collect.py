@@ -27,7 +27,7 @@ class Gone(Exception):
 
 
 class Host:
-    """A transport that stores dumps without a transfer. C(fails) is raised by the call of that number to C(bring)."""
+    """A transport that stores dumps without a transfer. ``fails`` is raised by the call of that number to ``bring``."""
 
     def __init__(self, contents: Sequence[bytes] = CONTENTS, fails: tuple[int, Exception] | None = None) -> None:
         self.listing = capture_samples.listing(*contents)
