@@ -63,16 +63,16 @@ class ActionModule(ActionBase):
         limit = arguments["max_growth"]
         if limit is None and known is None:
             limit = 0
-        offences = baseline.too_much(leaks, limit, known)
+        offences = baseline.too_much(leaks, watched, limit, known)
         judged = [process for process in watched if process.verdict.answer is not Answer.CANNOT_TELL]
         result.update(
             leaks=[_returned(leak) for leak in leaks],
-            offences=[offence.reason for offence in offences],
+            offences=offences,
             judged=len(judged),
         )
         if offences:
             more = f" (and {len(offences) - 1} more)" if len(offences) > 1 else ""
-            result.update(failed=True, msg=f"{offences[0].reason}{more}")
+            result.update(failed=True, msg=f"{offences[0]}{more}")
         elif arguments["require_verdict"] and not judged:
             why = watched[-1].verdict.reason if watched else "the archive has no captures of these units and hosts"
             result.update(failed=True, msg=f"whether anything leaks cannot be told: {why}")

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from ..base.errors import ControllerError
 from ..model.series import Key
 from ..model.stack_summary import render as short_path
 from .ranking import Leak
+from .survey import Watched, last_on_each_host
+from .verdict import Answer
 
 FORMAT = 1
 
@@ -23,18 +24,14 @@ class BaselineError(ControllerError):
     """A baseline cannot be read. The message says which and why."""
 
 
-@dataclass(frozen=True)
-class Offence:
-    """A leak and why it is too much, in one sentence without a full stop."""
-
-    leak: Leak
-    reason: str
-
-
 def too_much(
-    leaks: Sequence[Leak], limit: float | None, known: Sequence[tuple[str, Key]] | None = None
-) -> list[Offence]:
-    """The leaks that grow faster than ``limit`` (bytes per day on one host), or that a baseline does not know.
+    leaks: Sequence[Leak],
+    watched: Sequence[Watched],
+    limit: float | None,
+    known: Sequence[tuple[str, Key]] | None = None,
+) -> list[str]:
+    """Why leaks fail an assertion, one sentence each without a full stop: those that grow faster than ``limit`` (bytes
+    per day on one host), or that a baseline does not know, and growth that no code path explains.
 
     A leak is faster when the lower end of its 95 % interval is, so that luck in sampling fails nothing.
     """
@@ -43,10 +40,23 @@ def too_much(
         rate, surely = leak.example.growth, leak.example.growth - leak.example.error
         named = f"{leak.unit}: {short_path(leak.path)}"
         if known is not None and not any(unit == leak.unit and _is_same(key, leak.key) for unit, key in known):
-            found.append(Offence(leak, f"{named} grows by {per_day(rate)} and is not in the baseline"))
+            found.append(f"{named} grows by {per_day(rate)} and is not in the baseline")
         elif limit is not None and surely > limit:
-            found.append(Offence(leak, f"{named} grows by {per_day(rate)}, more than {per_day(limit)}"))
+            found.append(f"{named} grows by {per_day(rate)}, more than {per_day(limit)}")
+    for process in _leaking_now(watched):
+        verdict = process.verdict
+        if not verdict.suspects and verdict.growth - verdict.error > (limit or 0):
+            grows = f"grows by {per_day(verdict.growth)}, spread over many code paths"
+            found.append(f"{process.unit} on {process.host} {grows}")
     return found
+
+
+def _leaking_now(watched: Sequence[Watched]) -> Iterator[Watched]:
+    """Of each unit on each host the processes that ran last, where they leak."""
+    judged = [process for process in watched if process.verdict.answer is not Answer.CANNOT_TELL]
+    for unit in dict.fromkeys(process.unit for process in judged):
+        last = last_on_each_host([process for process in judged if process.unit == unit])
+        yield from (process for process in last if process.verdict.answer is Answer.LEAK)
 
 
 def baseline(leaks: Sequence[Leak]) -> str:
