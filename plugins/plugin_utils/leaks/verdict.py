@@ -283,7 +283,10 @@ class _Table:
         if len(same) > 1:
             shown = least_inlined(shown, same)
         frames = list(self._series.frames[next(row for row in rows if members[row] == shown)])
-        shared = _shared([self._keys[row] for row in ranked if self._gain[row] > 0.05 * self._gain[best]])
+        # The median of the slopes may rise where no path ends higher than it began: then one stands for all.
+        shared = _shared(
+            [self._keys[row] for row in ranked if row == best or self._gain[row] > 0.05 * self._gain[best]]
+        )
         whole = shared == self._keys[best]
         values = self._watched.bytes[rows].sum(axis=0)
         steps = [later >= earlier for earlier, later in pairwise(values.tolist())]

@@ -6,8 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import (
@@ -20,6 +23,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model import seri
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import Samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Sampling, Scheme
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import Series
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 
 MIB = 1 << 20
@@ -122,6 +126,62 @@ def test_growth_that_slows_down_is_left_open() -> None:
     slowing = _judge({"7-aa": _series(lambda time: {("table", "main"): 300 * (1 - 0.5 ** (time / 700))})})
     assert slowing.answer is Answer.CANNOT_TELL
     assert "ever slower" in slowing.reason
+
+
+def test_slowing_growth_that_ends_no_higher_than_it_began_is_judged() -> None:
+    def live(time: float) -> Stacks:
+        # The first of the dumps that count, after the start of the program, finds a peak.
+        return {("table", "main"): 3000.0 if time == 750 else min(time, 1200 + 0.4 * time)}
+
+    verdict = _judge({"7-aa": _series(live)})
+    assert verdict.answer is Answer.CANNOT_TELL
+    assert "ever slower" in verdict.reason
+
+
+_sizes = st.just(0) | st.integers(0, 4000).map(lambda size: size * MIB) | st.integers(0, 1 << 40)
+
+
+@st.composite
+def _any_values(draw: st.DrawFn, count: int) -> list[int]:
+    """Bytes at random, in order, or growing until a knee, with some out of place."""
+    match draw(st.sampled_from(["random", "order", "knee"])):
+        case "knee":
+            knee, rate = draw(st.integers(0, count)), draw(st.integers(1, 100)) * MIB
+            later = draw(st.integers(0, 10))
+            values = [rate * 10 * min(at, knee) + rate * later * max(at - knee, 0) for at in range(count)]
+        case shape:
+            values = draw(st.lists(_sizes, min_size=count, max_size=count))
+            values = sorted(values) if shape == "order" else values
+    for _outlier in range(draw(st.integers(0, 2)) if values else 0):
+        # Judging begins after a fifth of the time.
+        values[min(draw(st.sampled_from([count // 5, count // 5 + 1, count])), count - 1)] = draw(
+            _sizes | st.just(2 * max(values))
+        )
+    return values
+
+
+@st.composite
+def _any_series(draw: st.DrawFn) -> Series:
+    count = draw(st.integers(0, 5) | st.integers(6, 24))
+    steps = [draw(st.integers(1, 600))] * count if draw(st.booleans()) else [draw(st.integers(0, 5000))] * 2
+    steps = (steps + draw(st.lists(st.integers(0, 600), min_size=count, max_size=count)))[:count]
+    times = [float(time) for time in accumulate(steps)]
+    names = st.sampled_from(["a", "b", "c", "java:D.d", "[jit]", "libz.so.1+0x10"])
+    stacks = draw(st.lists(st.lists(names, max_size=4).map(tuple), max_size=4, unique=True))
+    values = {stack: draw(_any_values(count)) for stack in stacks}
+    points = [
+        (time, profile({stack: float(sizes[at]) for stack, sizes in values.items()})) for at, time in enumerate(times)
+    ]
+    interval = draw(st.sampled_from([0, 1 << 12, 1 << 19]))
+    return replace(series.of_samples(points), sampling=Sampling(Scheme.POISSON, interval))
+
+
+@settings(max_examples=300, deadline=None)
+@given(_any_series())
+def test_whatever_the_series_there_is_a_verdict(watched: Series) -> None:
+    verdict = judge("7-aa", watched)
+    assert verdict.reason
+    assert math.isfinite(verdict.growth) and math.isfinite(verdict.error)
 
 
 def test_stacks_that_differ_in_addresses_only_are_one_suspect() -> None:
