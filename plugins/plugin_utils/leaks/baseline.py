@@ -53,7 +53,7 @@ def too_much(
 
 def _leaking_now(watched: Sequence[Watched]) -> Iterator[Watched]:
     """Of each unit on each host the processes that ran last, where they leak."""
-    judged = [process for process in watched if process.verdict.answer is not Answer.CANNOT_TELL]
+    judged = [process for process in watched if process.verdict.counts]
     for unit in dict.fromkeys(process.unit for process in judged):
         last = last_on_each_host([process for process in judged if process.unit == unit])
         yield from (process for process in last if process.verdict.answer is Answer.LEAK)

@@ -20,7 +20,7 @@ from ..model.frame import Frame
 from ..model.sampling import CONFIDENCE
 from ..model.series import Key
 from .survey import Scope, Watched, last_on_each_host, survey
-from .verdict import Answer, Suspect
+from .verdict import Suspect
 
 # A host is an outlier beyond so many robust standard deviations (Iglewicz and Hoaglin's 3.5).
 _OUTLIER = 3.5
@@ -91,7 +91,7 @@ def together(watched: Sequence[Watched]) -> list[Leak]:
     for process, suspect in sorted(having, key=lambda pair: len(pair[1].key)):
         same = next((key for key in found if suspect.key[: len(key)] == key), suspect.key)
         found.setdefault(same, []).append((process, suspect))
-    judged = [process for process in watched if process.verdict.answer is not Answer.CANNOT_TELL]
+    judged = [process for process in watched if process.verdict.counts]
     last = last_on_each_host(judged)
     all_growth = math.fsum(max(process.verdict.growth, 0.0) for process in last)
     leaks = []

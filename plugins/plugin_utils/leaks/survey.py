@@ -16,6 +16,7 @@ from ..archive.archive import Archive, ArchiveError, Capture
 from ..columns.series_reader import Reader
 from ..model.series import Series, evenly_spread
 from ..symbols.jit_symbols import JitMaps
+from .own_numbers import beyond_the_stacks
 from .verdict import LEAST_SPAN, Answer, Verdict, judge
 
 # Of one process, so much is read: at most a hundred dumps, fewer where they are large, evenly spread over the time.
@@ -151,20 +152,30 @@ def _watched(key: str, series: Series, read: list[Capture], least_span: float) -
         label=read[-1].facts.label or "",
         start=series.times[0],
         end=series.times[-1],
-        verdict=judge(key, series, least_span),
+        verdict=with_own_numbers(judge(key, series, least_span), series, read),
         live=float(series.bytes[:, -1].sum()),
     )
+
+
+def with_own_numbers(verdict: Verdict, series: Series, read: list[Capture]) -> Verdict:
+    """No leak is only found where the process's own numbers do not grow by more than the stacks."""
+    found = beyond_the_stacks(read, series) if verdict.answer is Answer.NO_LEAK else None
+    if found is None:
+        return verdict
+    reason = f"{found.text}; {verdict.reason}"
+    return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth)
 
 
 def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
     """The verdict over all processes of a unit on a host, in any order.
 
-    The newest process that can be judged decides, together with those that lived beside it (workers). Earlier ones
+    The newest process that can be judged decides, together with those that lived beside it (workers): a leak comes
+    first, then growth that the stacks do not explain. Earlier ones
     are named where they say something else.
     """
     if not processes:
         return Verdict(Answer.CANNOT_TELL, "none of the captures can be read")
-    judged = [process for process in processes if process.verdict.answer is not Answer.CANNOT_TELL]
+    judged = [process for process in processes if process.verdict.counts]
     if not judged:
         newest_first = sorted(processes, key=lambda process: process.end, reverse=True)
         return max((one.verdict for one in newest_first), key=lambda verdict: (verdict.points, verdict.span))
@@ -172,7 +183,7 @@ def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
     leaking = [process.verdict for process in beside if process.verdict.answer is Answer.LEAK]
     if leaking:
         return _add_up(leaking)
-    verdict = max((process.verdict for process in beside), key=lambda verdict: verdict.span)
+    verdict = max((process.verdict for process in beside), key=lambda verdict: (verdict.unexplained, verdict.span))
     earlier = [one for one in judged if one not in beside and one.verdict.answer is Answer.LEAK]
     if earlier:
         newest = max(earlier, key=lambda process: process.end).process

@@ -47,7 +47,7 @@ _WALK = 6 / 5
 # Growth in sample intervals below which none can be significant.
 LEAST_GROWTH = _WALK * SIGNIFICANT * SIGNIFICANT
 _MOST_POINTS = 100
-_PERSISTENT = 0.35
+PERSISTENT = 0.35
 _SLOWER = 0.55
 _GIVEN_BACK = 0.5
 
@@ -113,7 +113,7 @@ def assess(measured: Measured, sampling: Sampling) -> Trend:
         lows = _low_points(times, values)
         rise = lows[-1][1] - lows[0][1]
         steps = [later[1] - earlier[1] for earlier, later in pairwise(lows)]
-        if len(lows) < 4 or rise < SIGNIFICANT * deviation or min(steps) < _PERSISTENT * rise / len(steps):
+        if len(lows) < 4 or rise < SIGNIFICANT * deviation or min(steps) < PERSISTENT * rise / len(steps):
             return Trend(Shape.BREATHES, slope, error, growth, late=False)
     shape, late = _persistence(measured, slope, sampling)
     return Trend(shape, slope, error, growth, late)
@@ -198,7 +198,7 @@ def _persistence(measured: Measured, slope: float, sampling: Sampling) -> tuple[
     late_slope = theil_sen(times[split:], values[split:])
     late = late_slope * (times[-1] - times[split])
     last = min(last, len(times) - 2)
-    steady = late_slope >= _PERSISTENT * slope and theil_sen(times[last:], values[last:]) >= _PERSISTENT * slope
+    steady = late_slope >= PERSISTENT * slope and theil_sen(times[last:], values[last:]) >= PERSISTENT * slope
     # Compared as rates, less one standard deviation of the difference by sampling.
     share = (times[-1] - times[split]) / (times[split] - times[0])
     expected = _SLOWER * share * early
@@ -206,7 +206,7 @@ def _persistence(measured: Measured, slope: float, sampling: Sampling) -> tuple[
         steady = False
     if len(times) < 6:
         steps = zip(times, times[1:], values, values[1:], strict=False)
-        steady = steady and all(later - earlier >= _PERSISTENT * slope * (t2 - t1) for t1, t2, earlier, later in steps)
+        steady = steady and all(later - earlier >= PERSISTENT * slope * (t2 - t1) for t1, t2, earlier, later in steps)
     # More than its own sampling error (R * late) twice over, and not next to nothing.
     still = late_slope >= 0.1 * slope and late > CONFIDENCE * CONFIDENCE * max(interval, 1)
     return Shape.GROWS if steady else Shape.SETTLES, still

@@ -102,6 +102,7 @@ class Suspect:
 class Verdict:
     """What is known about a unit on a host. Rates are bytes per day; ``reason`` is one sentence without a full stop.
 
+    ``unexplained`` is how fast one of the process's own numbers grows that should not, where the answer is open for it.
     ``changes`` are the largest changes of what is no suspect.
     """
 
@@ -114,6 +115,12 @@ class Verdict:
     points: int = 0
     span: float = 0.0
     changes: list[Movement] = field(default_factory=list)
+    unexplained: float = 0.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether this process was watched for long enough to speak for its unit, in the place of earlier ones."""
+        return self.answer is not Answer.CANNOT_TELL or self.unexplained > 0
 
 
 def judge(key: str, series: Series, least_span: float = LEAST_SPAN) -> Verdict:

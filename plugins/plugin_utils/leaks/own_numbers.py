@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Whether the process's own numbers grow by more than its stacks explain: then "no leak" would be a guess.
+
+jemalloc counts what it has given out, the kernel what is resident, both exactly. Where threads come and go, an
+allocator that seeds its sampling badly may miss a leak altogether; memory that a program maps by itself is in no stack.
+
+The scatter of a number is that of the steps between the medians of eighths of the time: of noise that comes and goes
+little is left in them, and of a random walk all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from ..archive.archive import Capture
+from ..base.byte_size import as_text
+from ..base.durations import per_day
+from ..model.sampling import CONFIDENCE, Sampling
+from ..model.series import Series
+from .trend import LEAST_EVENTS, PERSISTENT, SIGNIFICANT, theil_sen, window
+
+_DAY = 86400.0
+_LEAST_POINTS = 6
+_PARTS = 8
+# Less is next to nothing, however exactly it was counted.
+_LEAST_GROWTH = 1 << 20
+_LARGEST = 1 << 62
+
+
+@dataclass(frozen=True)
+class OwnGrowth:
+    """Growth of one of a process's own numbers, of which the stacks explain a part. Rates are bytes per day, ``error``
+    is half of the 95 % interval."""
+
+    name: str
+    growth: float
+    error: float
+    explained: float
+
+    @property
+    def text(self) -> str:
+        """``what malloc has given out grows by 1.2 GiB/day ± 20.0 MiB, and the stacks explain 0 B of it``"""
+        explained = f"the stacks explain {as_text(self.explained)} of it"
+        return f"{self.name} grows by {per_day(self.growth)} ± {as_text(self.error)}, and {explained}"
+
+
+def beyond_the_stacks(captures: Sequence[Capture], series: Series) -> OwnGrowth | None:
+    """The first of a process's own numbers that grows by more than its stacks; ``captures`` are those of the series."""
+    sampled = series.bytes.sum(axis=0).tolist()
+    # A JVM's heap is resident too as it fills, and how large it was, the JVM is asked for the newest dump alone.
+    is_jvm = any(image.path.endswith("/libjvm.so") for capture in captures for image in capture.facts.images)
+    kinds: list[tuple[str, str, tuple[str, ...]]] = [("what malloc has given out", "allocated", ())]
+    if not is_jvm:
+        kinds.append(("resident memory other than files", "rss", ("rss_file", "rss_shmem")))
+    for name, whole, parts in kinds:
+        known = []
+        for time, live, capture in zip(series.times, sampled, captures, strict=True):
+            memory = capture.facts.memory
+            value = _size(memory.get(whole))
+            if value is not None:
+                known.append((time, value - math.fsum(_size(memory.get(part)) or 0.0 for part in parts), live))
+        times, numbers, lives = ([row[column] for row in known] for column in range(3))
+        found = growth_beyond(times, numbers, lives, series.sampling)
+        if found is not None:
+            return OwnGrowth(name, *found)
+    return None
+
+
+def growth_beyond(
+    times: Sequence[float], numbers: Sequence[float], sampled: Sequence[float], sampling: Sampling
+) -> tuple[float, float, float] | None:
+    """(growth, error, what sampled memory grows) of a number in bytes per day, at these times (seconds, ascending);
+    None where the samples explain it, where it does not go on, or where there is too little to tell."""
+    chosen = window(times)
+    if len(chosen) < _LEAST_POINTS:
+        return None
+    times, numbers, sampled = ([values[position] for position in chosen] for values in (times, numbers, sampled))
+    span = times[-1] - times[0]
+    slope, explained = theil_sen(times, numbers), max(theil_sen(times, sampled), 0.0)
+    own = _scatter(times, numbers, slope)
+    chance = _scatter(times, sampled, explained) + sampling.scatter * max(slope, 0.0) * span
+    rest = (slope - explained) * span
+    if rest < max(SIGNIFICANT * math.sqrt(own + chance), LEAST_EVENTS * sampling.scatter, _LEAST_GROWTH):
+        return None
+    for part in (len(times) // 2, len(times) * 2 // 3):
+        if theil_sen(times[part:], numbers[part:]) < PERSISTENT * slope:
+            return None
+    return slope * _DAY, CONFIDENCE * math.sqrt(own) / span * _DAY, explained * _DAY
+
+
+def _scatter(times: Sequence[float], values: Sequence[float], slope: float) -> float:
+    """The variance of growth over the whole time, in square bytes: see the head of this file."""
+    parts = min(_PARTS, len(times))
+    bounds = [len(times) * part // parts for part in range(parts + 1)]
+    middles = [median(values[i] - slope * times[i] for i in range(start, end)) for start, end in pairwise(bounds)]
+    return math.fsum((later - earlier) ** 2 for earlier, later in pairwise(middles))
+
+
+def _size(value: object) -> float | None:
+    """A size in bytes that some host has told, unless it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
+        return None
+    return float(value)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import KnownImage
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import (
+    beyond_the_stacks,
+    growth_beyond,
+)
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import (
+    Watched,
+    verdict_on_host,
+    with_own_numbers,
+)
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Sampling, Scheme
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
+from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
+
+MIB = 1 << 20
+SAMPLING = Sampling(Scheme.POISSON, 1 << 19)
+TIMES = [900.0 * step for step in range(41)]  # ten hours
+
+Numbers = dict[str, Callable[[float], float]]
+
+
+def _flat(_hours: float) -> float:
+    return 100.0
+
+
+def _captures(numbers: Numbers, java: bool = False) -> list[Capture]:
+    """One capture at each of TIMES with these numbers, in MiB by hours."""
+    facts = capture_samples.facts()
+    if java:
+        facts = replace(facts, images=(KnownImage("/opt/jdk/lib/server/libjvm.so", "00" * 20, 1),))
+    captures = []
+    for number, time in enumerate(TIMES):
+        memory: dict[str, Any] = {name: round(at(time / 3600) * MIB) for name, at in numbers.items()}
+        with_memory = replace(facts, agent={"memory": memory})
+        captures.append(Capture(Path(), "app1", "web.service", "7-aa", number, time, with_memory))
+    return captures
+
+
+def _verdict(numbers: Numbers, live: Callable[[float], float] = _flat, java: bool = False) -> Verdict:
+    watched = series.of_samples((time, profile({("table", "main"): live(time / 3600) * MIB})) for time in TIMES)
+    return with_own_numbers(judge("7-aa", watched), watched, _captures(numbers, java))
+
+
+def _rising(hours: float) -> float:
+    return 105 + 10 * hours
+
+
+def test_where_all_is_flat_nothing_leaks() -> None:
+    assert _verdict({"allocated": _flat, "rss": _flat, "rss_file": _flat}).answer is Answer.NO_LEAK
+    assert _verdict({}).answer is Answer.NO_LEAK
+
+
+def test_where_more_is_given_out_than_the_stacks_explain_nobody_can_tell() -> None:
+    verdict = _verdict({"allocated": _rising, "rss": _rising})
+    assert (verdict.answer, round(verdict.unexplained / MIB)) == (Answer.CANNOT_TELL, 240)
+    assert verdict.reason.startswith("what malloc has given out grows by 240.0 MiB/day ± ")
+    assert "and the stacks explain 0 B of it; no code path grows" in verdict.reason
+
+
+def test_where_the_program_maps_memory_by_itself_nobody_can_tell() -> None:
+    verdict = _verdict({"allocated": _flat, "rss": _rising})
+    assert verdict.answer is Answer.CANNOT_TELL
+    assert verdict.reason.startswith("resident memory other than files grows by 240.0 MiB/day")
+
+
+def test_files_and_a_heap_that_a_jvm_fills_are_no_growth() -> None:
+    assert _verdict({"allocated": _flat, "rss": _rising, "rss_file": lambda hours: 10 * hours}).answer is Answer.NO_LEAK
+    assert _verdict({"allocated": _flat, "rss": _rising}, java=True).answer is Answer.NO_LEAK
+    assert _verdict({"allocated": _rising, "rss": _rising}, java=True).answer is Answer.CANNOT_TELL
+
+
+def test_a_leak_that_the_stacks_show_stays_one() -> None:
+    verdict = _verdict({"allocated": _rising, "rss": _rising}, _rising)
+    assert (verdict.answer, verdict.unexplained) == (Answer.LEAK, 0.0)
+
+
+@pytest.mark.parametrize("spread", [1.0, 20.0, 200.0])
+def test_noise_is_no_growth(spread: float) -> None:
+    found = 0
+    for seed in range(100):
+        random = Random(seed)
+        numbers = [(1000 + random.gauss(0, spread)) * MIB for _time in TIMES]
+        found += growth_beyond(TIMES, numbers, [900.0 * MIB] * len(TIMES), SAMPLING) is not None
+    assert found == 0
+
+
+def test_growth_that_ends_and_what_was_freed_are_no_growth() -> None:
+    flat = [100.0 * MIB] * len(TIMES)
+    filled = [min(time, TIMES[len(TIMES) // 2]) / 60 * MIB for time in TIMES]
+    assert growth_beyond(TIMES, filled, flat, SAMPLING) is None
+    freed = [(900 - time / 60) * MIB for time in TIMES]
+    assert growth_beyond(TIMES, [1000.0 * MIB] * len(TIMES), freed, SAMPLING) is None
+
+
+def test_growth_too_small_to_be_sampled_and_too_few_points_are_passed_over() -> None:
+    flat = [100.0 * MIB] * len(TIMES)
+    assert growth_beyond(TIMES, [(100 + time / 36000) * MIB for time in TIMES], flat, SAMPLING) is None
+    assert growth_beyond(TIMES[:5], [time * MIB for time in TIMES[:5]], flat[:5], SAMPLING) is None
+
+
+@pytest.mark.parametrize("strange", [None, "1", True, -1, 1 << 70, float("nan")])
+def test_what_is_no_size_is_not_believed(strange: object) -> None:
+    captures = [
+        replace(capture, facts=replace(capture.facts, agent={"memory": {"allocated": strange}}))
+        for capture in _captures({})
+    ]
+    watched = series.of_samples((time, profile({("table",): 1.0})) for time in TIMES)
+    assert beyond_the_stacks(captures, watched) is None
+
+
+def test_a_worker_that_grows_unexplained_decides_over_steady_ones_and_older_processes() -> None:
+    def process(key: str, start: float, verdict: Verdict) -> Watched:
+        return Watched("web.service", "app1", key, "", start, start + 100, replace(verdict, process=key))
+
+    steady, growing = Verdict(Answer.NO_LEAK, "steady", span=900), Verdict(Answer.CANNOT_TELL, "grows", unexplained=1e9)
+    leaking = Verdict(Answer.LEAK, "leaks", 1e9)
+    assert verdict_on_host([process("1-a", 0, steady), process("2-b", 50, growing)]).process == "2-b"
+    assert verdict_on_host([process("1-a", 0, steady), process("2-b", 500, growing)]).answer is Answer.CANNOT_TELL
+    assert verdict_on_host([process("1-a", 0, leaking), process("2-b", 50, growing)]).answer is Answer.LEAK
