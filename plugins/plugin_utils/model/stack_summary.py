@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from .frame import Frame, Kind
 
@@ -17,27 +17,32 @@ _LIBRARY_FILE = ("<frozen ", "node:", "internal/")
 _LIBRARY_DIRECTORY = ("/site-packages/", "/dist-packages/", "/node_modules/", "/lib/python")
 # Frames between the parts of a program, which its author never wrote.
 _GLUE = ("std::", "__gnu_cxx::", "operator new")
+_SYSTEM_LIBRARY = ("libc.so", "libc-", "libstdc++.so", "libpthread", "ld-linux", "ld-musl", "libgcc_s.so")
 
 
 def render(path: Sequence[Frame], most: int = _MOST) -> str:
     """``inflate ← java.util.zip.Inflater.inflate ← java.util.zip.GZIPInputStream.read ← Frontend.serveAsset``
 
-    Frames without a symbol and those of the C++ standard library are left out where there are others to show. Where
-    the path leads through a language with a runtime, one native function is shown, the one that allocates; and where
-    the program has frames of its own, of the libraries above them only the first and the last function.
+    Frames without a symbol and those of the C++ standard library are left out where there are others to show, but a
+    library that has no symbol in the path, as a stripped one, is named: the culprit may be in there. Where the path
+    leads through a language with a runtime, one native function is shown, the one that allocates; and where the program
+    has frames of its own, of the libraries above them only the first and the last function.
     """
+    named = {frame.module for frame in path if frame.function}
     managed = [frame for frame in path if frame.kind in _MANAGED]
     if managed:
-        native = [frame for frame in path[: path.index(managed[0])] if _is_own_name(frame.function)]
+        native = [frame for frame in path[: path.index(managed[0])] if _tells(frame, named)]
         own = next((position for position, frame in enumerate(managed) if not _is_library(frame)), None)
         library = managed[:own] if own is None else [*managed[:own][:1], *managed[:own][-1:]]
-        telling = [frame.label for frame in (*native[:1], *library, *(managed[own:] if own is not None else ()))]
+        shown = [*native[:1], *library, *(managed[own:] if own is not None else ())]
     else:
-        telling = [frame.label for frame in path if frame.kind is Kind.JIT or _is_own_name(frame.function)]
-        if not any(label != "[jit]" for label in telling):
-            telling = [frame.label for frame in path] or ["[no stack]"]
-    shown = [label for position, label in enumerate(telling) if position == 0 or telling[position - 1] != label]
-    return ARROW.join([*shown[:most], *(["…"] if len(shown) > most else [])])
+        shown = [frame for frame in path if frame.kind is Kind.JIT or _tells(frame, named)]
+        if not any(_is_own_name(frame.function) for frame in shown):
+            shown = []
+    telling = [frame.group for frame in shown]
+    telling = telling or [frame.label for frame in path] or ["[no stack]"]
+    names = [label for position, label in enumerate(telling) if position == 0 or telling[position - 1] != label]
+    return ARROW.join([*names[:most], *(["…"] if len(names) > most else [])])
 
 
 def _is_library(frame: Frame) -> bool:
@@ -49,3 +54,10 @@ def _is_library(frame: Frame) -> bool:
 
 def _is_own_name(function: str) -> bool:
     return bool(function) and not function.startswith(_GLUE)
+
+
+def _tells(frame: Frame, named: Collection[str]) -> bool:
+    """Whether a native frame is worth a place: it has a name of its own, or ``named`` lacks its whole module."""
+    if frame.function:
+        return _is_own_name(frame.function)
+    return bool(frame.module) and frame.module not in named and not frame.module.startswith(_SYSTEM_LIBRARY)

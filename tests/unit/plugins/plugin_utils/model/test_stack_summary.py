@@ -12,13 +12,16 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import 
     ("stack", "line"),
     [
         (
-            ("libz.so.1+0xbdc5", "inflate", "Java_java_util_zip_Inflater_inflateBytesBytes", "[jit]"),
+            ("app+0xbdc5", "inflate", "Java_java_util_zip_Inflater_inflateBytesBytes", "[jit]"),
             "inflate ← Java_java_util_zip_Inflater_inflateBytesBytes ← [jit]",
         ),
         (("std::vector<int>::push_back", "shop::add", "main"), "shop::add ← main"),
         (("std::string::append", "libc.so.6+0x10"), "std::string::append ← libc.so.6+0x10"),
         (("libz.so.1+0x1", "libz.so.1+0x2", "[jit]"), "libz.so.1+0x1 ← libz.so.1+0x2 ← [jit]"),
         (("a", "b", "b", "b", "c", "d", "e", "f"), "a ← b ← c ← d ← e ← …"),
+        (("libshop.so+0x10", "libshop.so+0x20", "main", "libc.so.6+0x10"), "libshop.so ← main"),
+        (("g_malloc", "libshop.so+0x10", "main"), "g_malloc ← libshop.so ← main"),
+        (("libshop.so+0x10", "Java_Shop_add", "java:Shop.add"), "libshop.so ← Shop.add"),
         ((), "[no stack]"),
     ],
 )
