@@ -18,6 +18,8 @@ ENDED = "its process has ended"
 NONE = "its runtime has written no perf map"
 #: what begins the name in a line that has several; between them stand semicolons, which no Java name has (JVMS 4.2.2)
 INLINED = "[inlined] "
+#: so many methods a line has at the most; HotSpot inlines 15 deep unless told otherwise
+MOST_CALLS = 64
 
 
 def added(address: int, names: Sequence[str]) -> bytes:

@@ -28,7 +28,6 @@ from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_
 
 _PRIMITIVES = dict(zip("BCDFIJSVZ", ("byte", "char", "double", "float", "int", "long", "short", "void", "boolean")))
 _MOST_METHODS = 65535  # of a class (JVMS 4.1)
-_MOST_CALLS = 64
 _MOST_DESCRIPTORS = 1 << 20
 _FREE = 0xFF
 
@@ -202,7 +201,7 @@ class _CompiledCode:
     def _chain(self, code: _Described, offset: int) -> list[str]:
         names: list[str] = []
         method = 0
-        while offset > 0 and len(names) < _MOST_CALLS:
+        while offset > 0 and len(names) < perf_map_line.MOST_CALLS:
             sender, index = self._numbers(code.scopes + offset)
             method = self._vm.memory.number(code.metadata + 8 * (index - 1)) if index else 0
             name = self._methods.name(method)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...module_utils.formats import limits
-from ...module_utils.formats.perf_map_line import INLINED
+from ...module_utils.formats.perf_map_line import INLINED, MOST_CALLS
 from ..base.errors import ControllerError
 from ..model.frame import Frame
 from .runtime_frames import frame_of
@@ -30,6 +30,8 @@ from .runtime_frames import frame_of
 _MOST_ENTRIES = 2_000_000
 _LINE = re.compile(rb"(?:0[xX])?([0-9A-Fa-f]{1,16}) (?:0[xX])?([0-9A-Fa-f]{1,16}) ([^\n]{1,65536})\n")
 _HIGHEST = 1 << 64
+#: characters of a method's name that are looked at
+_LONGEST_NAME = 4096
 
 
 class PerfMapError(ControllerError):
@@ -44,6 +46,7 @@ class PerfMap:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._names: list[bytes] = []
+        self._frames: dict[int, tuple[Frame, ...]] = {}
         for start, end, name in _without_overlaps(entries):
             self._starts.append(start)
             self._ends.append(end)
@@ -54,26 +57,32 @@ class PerfMap:
 
     def name(self, address: int) -> str | None:
         """The name as the map has it, None where there is none."""
-        position = bisect_right(self._starts, address) - 1
-        if position < 0 or address >= self._ends[position]:
-            return None
-        return self._names[position].decode("utf-8", "replace")
+        position = self._position(address)
+        return None if position is None else self._names[position].decode("utf-8", "replace")
 
-    def _is_alone(self, address: int) -> bool:
+    def _position(self, address: int) -> int | None:
         position = bisect_right(self._starts, address) - 1
-        return self._ends[position] - self._starts[position] == 1
+        return None if position < 0 or address >= self._ends[position] else position
 
     def frames(self, address: int, executable: bool = True) -> tuple[Frame, ...]:
         """The frames at an address, the innermost (inlined) first; empty where the map has none.
 
         What is not executable can only be the address of a method, which has a line to itself.
         """
-        name = self.name(address)
-        if name is None or not (executable or self._is_alone(address)):
+        position = self._position(address)
+        if position is None or not (executable or self._ends[position] - self._starts[position] == 1):
             return ()
-        if name.startswith(INLINED):
-            return tuple(frame_of(part) for part in name[len(INLINED) :].split(";") if part)
-        return (frame_of(name),)
+        frames = self._frames.get(position)
+        if frames is None:
+            frames = self._frames[position] = _frames(self._names[position].decode("utf-8", "replace"))
+        return frames
+
+
+def _frames(name: str) -> tuple[Frame, ...]:
+    if not name.startswith(INLINED):
+        return (frame_of(name[:_LONGEST_NAME]),)
+    calls = name[len(INLINED) :].split(";")
+    return tuple(frame_of(call[:_LONGEST_NAME]) for call in calls if call) if len(calls) <= MOST_CALLS else ()
 
 
 def parse(text: bytes) -> PerfMap:

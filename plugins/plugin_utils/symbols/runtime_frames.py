@@ -27,7 +27,7 @@ _PYTHON = re.compile(r"py::([^:]+):(.+)\Z")
 _JS = re.compile(r"(?:JS|LazyCompile|Function|Eval|Script):[*~^+]?(\S*) ?(.*?)(?::([0-9]{1,9}):[0-9]{1,9})?\Z")
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def frame_of(name: str) -> Frame:
     """The frame for a name in a perf map; its ``signature`` is that name."""
     name = printable(name)
