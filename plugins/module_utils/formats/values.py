@@ -11,6 +11,8 @@ import math
 import re
 from typing import Any
 
+#: the year 5138, in seconds since the epoch
+LATEST = 10**11
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -32,6 +34,11 @@ def is_size(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """A number that is finite."""
     return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def is_time(value: Any) -> bool:
+    """Seconds since the epoch that a calendar has."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LATEST
 
 
 def clean(text: str, limit: int) -> str:

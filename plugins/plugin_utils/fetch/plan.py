@@ -138,6 +138,8 @@ def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int,
             left=_count(data["left"]),
             free=_count(data["free"]),
         )
+        if any(listing.counts[kind] and not listing.others[kind] for kind in _KINDS):
+            raise ValueError("it counts dumps that it does not name")
         used = {index for entry in data["captures"] for index in entry["images"]}
         _sort_images(listing, [(images[index], data["images"][index]) for index in sorted(used)], max_image)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, *_REFUSED) as exc:

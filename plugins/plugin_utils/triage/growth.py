@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from ...module_utils.formats import unit_name
+from ...module_utils.formats import unit_name, values
 from ...module_utils.formats.memory_class import MemoryClass
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
@@ -22,6 +22,8 @@ from ..base.errors import ControllerError
 _WARM = 600.0
 _PID = re.compile(r"pid [0-9]{1,10}\Z")
 _MIB = 1 << 20
+# Between looks, in seconds. What grows within less is noise, and the rate would be out of all proportion.
+_SHORTEST = 1.0
 
 
 class Part(Enum):
@@ -139,10 +141,12 @@ def parse(data: Any) -> Sample:
         raise SampleError(f"{name[:50]!r} is no name of a unit")
     boot = _value(data, "boot_id", str)
     processes = [_process(item, boot) for item in _value(data, "processes", list)]
-    time = float(_value(data, "time", (int, float)))
+    time = _value(data, "time", (int, float))
+    if not values.is_time(time):
+        raise SampleError("its time is out of range")
     return Sample(
         name,
-        time,
+        float(time),
         None if problem is None else str(problem)[:300],
         {process.key: process for process in processes},
         tuple(_deaths(data.get("crashes"))),
@@ -179,8 +183,18 @@ def _value(data: Any, key: str, kind: Any) -> Any:
     return value
 
 
+def _size(data: Any, key: str) -> int:
+    value = _value(data, key, int)
+    if not values.is_whole(value):
+        raise SampleError(f"its {key} is out of range")
+    return int(value)
+
+
 def _process(data: Any, boot: str) -> Process:
-    pid, start = _value(data, "pid", int), _value(data, "start", int)
+    pid, start = _size(data, "pid"), _size(data, "start")
+    age = _value(data, "age", (int, float))
+    if not abs(age) <= values.LATEST:
+        raise SampleError("its age is out of range")
     jvm = data.get("jvm") or {}
     nmt = jvm.get("nmt") if isinstance(jvm, dict) else None
     malloc = data.get("malloc")
@@ -188,14 +202,14 @@ def _process(data: Any, boot: str) -> Process:
     return Process(
         key=f"{boot} {pid} {start}",
         pid=pid,
-        rss=_value(data, "rss", int),
-        age=float(_value(data, "age", (int, float))),
-        threads=_value(data, "threads", int),
+        rss=_size(data, "rss"),
+        age=float(age),
+        threads=_size(data, "threads"),
         arenas=_optional(data, "arenas") or 0,
         parts=_parts(data["classes"], malloc if known else None) if data.get("classes") else None,
         malloc_known=known,
         jvm=data.get("jvm") is not None,
-        direct=_value(_value(nmt, "categories", dict), "Other", int) if _has_other(nmt) else 0 if nmt else None,
+        direct=_size(nmt["categories"], "Other") if _has_other(nmt) else 0 if nmt else None,
         collected=_optional(jvm, "heap_after_collection"),
         agents=_texts(data.get("agents")),
         not_readable=_texts(data.get("not_readable")),
@@ -204,7 +218,7 @@ def _process(data: Any, boot: str) -> Process:
 
 def _optional(data: Any, key: str) -> int | None:
     value = data.get(key) if isinstance(data, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if values.is_whole(value) else None
 
 
 def _has_other(nmt: Any) -> bool:
@@ -213,13 +227,13 @@ def _has_other(nmt: Any) -> bool:
 
 def _parts(classes: Any, malloc: dict[str, Any] | None) -> dict[Part, int]:
     def resident(kind: MemoryClass) -> int:
-        return int(_value(_value(classes, kind.value, dict), "resident", int))
+        return _size(_value(classes, kind.value, dict), "resident")
 
     parts = {part: resident(MemoryClass(part.value)) for part in _SAME}
     parts[Part.MAPPED_FILES] = resident(MemoryClass.MAPPED_FILES) + resident(MemoryClass.SHARED_MEMORY)
     free = {"heap": 0, "arenas": 0}
     if malloc is not None:
-        free = {kind: int(_value(malloc[kind], "free", int)) for kind in free}
+        free = {kind: _size(malloc[kind], "free") for kind in free}
     parts[Part.MALLOC_FREE_HEAP], parts[Part.MALLOC_FREE_ARENAS] = free["heap"], free["arenas"]
     parts[Part.MALLOC_USED] = sum(map(resident, _HELD_BY_MALLOC)) - free["heap"] - free["arenas"]
     return parts
@@ -250,7 +264,7 @@ def _of_process(last: Sample, now: Process, ordered: Sequence[Sample]) -> Growth
     looks = [(sample.time, sample.processes[now.key]) for sample in ordered if now.key in sample.processes]
     warm = [look for look in looks if look[1].age >= _WARM]
     time, then = (warm if len(warm) > 1 else looks)[0]
-    if len(looks) < 2 or last.time <= time:
+    if len(looks) < 2 or last.time - time < _SHORTEST:
         restarted = len(ordered) > 1
         why = "it was started between the looks" if restarted else "there is one look at it only"
         return Growth(last.name, f"{why}: look again later", now)

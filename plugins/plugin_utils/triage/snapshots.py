@@ -39,7 +39,7 @@ def read(directory: Path, warn: Callable[[str], None]) -> Iterator[tuple[str, Sa
     for path in sorted(directory.glob("*/*.json")):
         try:
             yield from _read(path)
-        except (SampleError, OSError, ValueError) as error:
+        except (SampleError, OSError, ValueError, RecursionError) as error:
             warn(f"{path} was left out: {error}")
 
 
