@@ -51,7 +51,6 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_sessio
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.stream import SessionTransport
 
 _ARCHIVE = "offheap/archive"
-_MOST_CAPTURES = 5000
 
 
 @on_hosts
@@ -240,7 +239,7 @@ def _collected(
 ) -> Collected:
     """What is new on a host. Raises CollectError."""
     wanted = Wanted(host.name)
-    transport = SessionTransport(session, units, wanted.max_dump, _MOST_CAPTURES, came=steps.came)
+    transport = SessionTransport(session, units, wanted.max_dump, wanted.max_captures, came=steps.came)
     return collect_from(transport, store, wanted)
 
 

@@ -101,7 +101,9 @@ class ActionModule(ActionBase):
     def _collect(self, host: str, session: Session | None, root: Path) -> Collected:
         args, check_mode = self._args, bool(self._task.check_mode)
         archive = _archive(root, check_mode)
-        wanted = Wanted(host, args["max_batch"], args["max_dump"], args["max_image"], args["label"])
+        wanted = Wanted(
+            host, args["max_batch"], args["max_dump"], args["max_image"], args["label"], args["max_captures"]
+        )
         transport = self._transport(session, check_mode)
         return collect(transport, archive, wanted, check_mode, lambda text: display.display(f"{host}: {text}"))
 

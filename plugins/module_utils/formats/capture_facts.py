@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import re
+import reprlib
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
 
@@ -34,6 +35,8 @@ HEAD = 64
 
 _MAX_TEXT = 16384
 _MAX_IMAGES = 65536
+# Characters of all paths of images together. A process with 2,000 libraries has some 200,000.
+_MAX_SUM = 4 << 20
 _KEY = re.compile(r"([0-9]{1,10})-[0-9a-f]{8}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _BUILD_ID = re.compile(r"(?:[0-9a-f]{2}){4,64}\Z")
@@ -220,7 +223,9 @@ def _optional(check: _Check) -> _Check:
 
 
 def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and len(value) <= _MAX_TEXT and all(item == "" or _is_text(item) for item in value)
+    if not isinstance(value, list) or len(value) > _MAX_TEXT:
+        return False
+    return all(item == "" or _is_text(item) for item in value) and sum(map(len, value)) <= _MAX_TEXT
 
 
 _DUMP: dict[str, _Check] = {
@@ -255,7 +260,7 @@ def _part(name: str, part: object, fields: Mapping[str, _Check]) -> dict[str, An
     known = {}
     for key, is_right in fields.items():
         if key not in part or not is_right(part[key]):
-            raise CaptureFactsError(f"{name}.{key} is not what it must be: {str(part.get(key, 'missing'))[:100]!r}")
+            raise CaptureFactsError(f"{name}.{key} is not what it must be: {reprlib.repr(part.get(key, 'missing'))}")
         known[key] = part[key]
     return {**known, "more": {key: part[key] for key in part if key not in fields}}
 
@@ -268,7 +273,10 @@ def _process(part: object) -> dict[str, Any]:
 def _images(found: object) -> tuple[KnownImage | UnknownImage, ...]:
     if not isinstance(found, list) or len(found) > _MAX_IMAGES:
         raise CaptureFactsError("images is not a list of a possible length")
-    return tuple([_image_of(image) for image in found])
+    images = tuple([_image_of(image) for image in found])
+    if sum([len(image.path) for image in images]) > _MAX_SUM:
+        raise CaptureFactsError("the paths of the images are longer than those of any process")
+    return images
 
 
 def _image_of(found: object) -> KnownImage | UnknownImage:

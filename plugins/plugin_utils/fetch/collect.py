@@ -47,6 +47,7 @@ class Wanted:
     max_dump: int = limits.LARGEST_DUMP
     max_image: int = 1 << 30
     label: str = ""
+    max_captures: int = plan.MOST_CAPTURES
 
 
 @dataclass
@@ -93,7 +94,7 @@ def collect(
     done = Collected()
     try:
         listing = plan.read_listing(
-            transport.find(), wanted.host, wanted.max_dump, wanted.max_image, label=wanted.label
+            transport.find(), wanted.host, wanted.max_dump, wanted.max_image, wanted.label, wanted.max_captures
         )
         done.listing = listing
         done.warnings += _warnings(listing)

@@ -16,6 +16,8 @@ from .unpack_tar import TransferError
 
 _KINDS = ("incomplete", "unreadable", "writing")
 _MAX_REASON = 500
+#: captures that a host is asked for at once, unless told otherwise
+MOST_CAPTURES = 5000
 _REFUSED = (CaptureFactsError, sidecar.SidecarError, jvm_memory.JvmMemoryError)
 
 
@@ -119,7 +121,9 @@ class Batch:
         }
 
 
-def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int, label: str = "") -> Listing:
+def read_listing(
+    data: dict[str, Any], host: str, max_dump: int, max_image: int, label: str = "", max_captures: int = MOST_CAPTURES
+) -> Listing:
     """Check what the module's step "list" returned. ``host`` is the name that we know the target by.
 
     ``label`` becomes part of the facts where there is one.
@@ -127,10 +131,13 @@ def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int,
     Raises TransferError for anything that the module would not have sent.
     """
     try:
+        captures = _a_list(data, "captures")
+        if len(captures) > max_captures:
+            raise ValueError(f"{len(captures)} captures, and {max_captures} were asked for")
         images = [_image(image) for image in _a_list(data, "images")]
         processes = _a_list(data, "processes")
         listing = Listing(
-            captures=[_found(entry, host, label, processes, images, max_dump) for entry in _a_list(data, "captures")],
+            captures=[_found(entry, host, label, processes, images, max_dump) for entry in captures],
             others={kind: [_other(entry) for entry in _a_list(data["others"], kind)] for kind in _KINDS},
             counts={kind: _count(data["counts"][kind]) for kind in _KINDS},
             absent=[_text(unit) for unit in _a_list(data, "absent")],
@@ -140,7 +147,7 @@ def read_listing(data: dict[str, Any], host: str, max_dump: int, max_image: int,
         )
         if any(listing.counts[kind] and not listing.others[kind] for kind in _KINDS):
             raise ValueError("it counts dumps that it does not name")
-        used = {index for entry in data["captures"] for index in entry["images"]}
+        used = {index for entry in captures for index in entry["images"]}
         _sort_images(listing, [(images[index], data["images"][index]) for index in sorted(used)], max_image)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, *_REFUSED) as exc:
         raise TransferError(f"the host sent a listing that cannot be right: {type(exc).__name__}: {exc}") from exc
