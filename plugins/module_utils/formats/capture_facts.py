@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The facts of a capture, as capture.json has them, and the check that everything passes before it is believed.
+"""The facts of a capture, as capture.json holds them, and the checks they must pass before anything trusts them.
 
 Format 2: ``format``, ``host``, ``unit``, ``dump`` {name, size, sha256, time}, ``process`` {pid, key, boot_id,
 start_time, exe, cmdline}, ``images`` [{path, build_id, size}], ``source`` (what made the dump), ``measure`` (what its
-numbers are) and ``sampling`` {scheme, interval}. Times are seconds since the epoch, sizes bytes. An image without a
-build-id has a ``reason`` instead. Where the agent has left a sidecar, ``agent`` has what sidecar.py keeps of it, or
-``problem``. Where a perf map was asked for, ``perf_map`` has its ``source`` or the ``problem``. ``label`` is what
-whoever collected says of the version that ran. A reader keeps keys that it does not know, and passes over them.
+numbers mean) and ``sampling`` {scheme, interval}. Times are seconds since the epoch, sizes bytes. An image without a
+build-id has a ``reason`` instead. If the agent left a sidecar, ``agent`` holds what sidecar.py keeps of it, or a
+``problem``. If a perf map was requested, ``perf_map`` holds its ``source`` or the ``problem``. ``label`` is the
+collecting user's name for the version that ran. Readers ignore unknown keys, but keep them.
 
-Format 1 has no source, measure and sampling: it is jemalloc's, live, and how it was sampled stands in the dump.
+Format 1 has no source, measure or sampling: the dump is jemalloc's, its numbers are live, and it says itself how it
+was sampled.
 
 This module is private to the collection.
 """
@@ -28,9 +29,9 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 FORMAT = 2
 JEMALLOC, LIVE = "jemalloc", "live"
 MEASURES = (LIVE, "allocated", "grown")
-#: whether a sampling has an interval, by its scheme
+#: whether a sampling has an interval, by scheme
 SCHEMES = {"poisson": True, "systematic": True, "exact": False, "unknown": False}
-#: so much of a dump says how it was sampled, in bytes
+#: how many bytes at a dump's start say how it was sampled
 HEAD = 64
 
 _MAX_TEXT = 16384
@@ -49,7 +50,7 @@ _Check = Callable[[object], bool]
 
 
 class CaptureFactsError(OffheapError):
-    """What should be a capture's facts is none. The message names the first wrong field."""
+    """A capture's facts are malformed. The message names the first wrong field."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class DumpFacts:
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """The process. ``key`` tells it from others with its number; of one that has ended, the rest is None."""
+    """The process. ``key`` distinguishes it from others with its pid. If it has ended, what only it knew is None."""
 
     pid: int
     key: str
@@ -78,7 +79,7 @@ class ProcessFacts:
 
 @dataclass(frozen=True)
 class KnownImage:
-    """An executable file of a process whose build is known. ``path`` is where it lay on the host."""
+    """An executable file that a process maps, with a known build. ``path`` is where it was on the host."""
 
     path: str
     build_id: str
@@ -87,7 +88,7 @@ class KnownImage:
 
 @dataclass(frozen=True)
 class UnknownImage:
-    """An executable file of a process without a build-id, and why."""
+    """An executable file that a process maps, without a build-id, and why."""
 
     path: str
     reason: str
@@ -95,7 +96,7 @@ class UnknownImage:
 
 @dataclass(frozen=True)
 class SamplingFacts:
-    """How the numbers came to be. ``interval`` is in bytes, None for exact and unknown."""
+    """How the dump was sampled. ``interval`` is in bytes, None if the scheme is exact or unknown."""
 
     scheme: str
     interval: int | None
@@ -103,9 +104,9 @@ class SamplingFacts:
 
 @dataclass(frozen=True)
 class CaptureFacts:
-    """All facts of a capture. ``sampling`` is None of a capture of format 1: its dump says it.
+    """All facts of a capture. ``sampling`` is None in format 1, where the dump itself says it.
 
-    ``agent`` is as sidecar.py has it, or has a ``problem``; ``jvm`` as jvm_heap.py has it. ``more`` are unknown keys.
+    ``agent`` comes from sidecar.py or holds a ``problem``; ``jvm`` comes from jvm_heap.py. ``more`` are unknown keys.
     """
 
     host: str
@@ -124,31 +125,31 @@ class CaptureFacts:
 
     @property
     def build_ids(self) -> dict[str, str]:
-        """Build-ids by mapped path, of the images that have one."""
+        """Build-ids by mapped path, for images that have one."""
         return {image.path: image.build_id for image in self.images if isinstance(image, KnownImage)}
 
     @property
     def memory(self) -> Mapping[str, Any]:
-        """What the agent has measured of the process's memory when the dump was written; empty where it has not."""
+        """The process's memory as the agent measured it with the dump; empty if it did not."""
         found = (self.agent or {}).get("memory")
         return found if isinstance(found, dict) else {}
 
     @classmethod
     def from_json(cls, facts: object) -> CaptureFacts:
-        """The facts in what JSON has given. Raises CaptureFactsError that names the first wrong field."""
+        """Check and read parsed JSON. Raises CaptureFactsError."""
         if not isinstance(facts, dict) or not _is_count(facts.get("format")) or facts["format"] not in (1, FORMAT):
             raise CaptureFactsError(
-                f"the facts of the capture are not of format {FORMAT} or 1, those that this version knows"
+                f"the capture's facts are in neither format 1 nor {FORMAT}, the only ones this version can read"
             )
         if not _is_text(facts.get("host")) or not unit_name.is_service(facts.get("unit")):
-            raise CaptureFactsError("the facts of the capture name no host or no unit")
+            raise CaptureFactsError("the capture's facts name no valid host or unit")
         if not _optional(_is_text)(facts.get("label")):
-            raise CaptureFactsError("the label of the capture is not a text")
+            raise CaptureFactsError("the capture's label is not a text")
         named = DumpFacts(**_part("dump", facts.get("dump"), _DUMP))
         process = ProcessFacts(**_process(facts.get("process")))
         parts = dump_name.parse(named.name)
         if parts is None or process.key.split("-")[0] != str(process.pid) or process.pid != parts.pid:
-            raise CaptureFactsError("the process of the capture is not the one in the dump's name")
+            raise CaptureFactsError("the capture's process is not the one in the dump's name")
         known: dict[str, Any] = {key: facts.get(key) for key in ("host", "unit", "label")}
         known.update(dump=named, process=process, images=_images(facts.get("images")))
         for key in ("agent", "jvm", "perf_map"):
@@ -160,7 +161,7 @@ class CaptureFacts:
         return cls(**known, more={key: facts[key] for key in facts if key not in known and key not in _WRITTEN})
 
     def to_json(self) -> dict[str, Any]:
-        """As capture.json has it: format 1 where nobody has said how the dump was sampled."""
+        """The contents of capture.json: format 1 if ``sampling`` is None."""
         cmdline = self.process.cmdline
         found: dict[str, Any] = {
             **self.more,
@@ -183,7 +184,7 @@ def is_build_id(value: object) -> bool:
 
 
 def sampling_of(head: bytes) -> SamplingFacts:
-    """What the first HEAD bytes of a dump say. jemalloc draws the distance between samples anew for each."""
+    """The sampling that a dump's first HEAD bytes declare. jemalloc draws each distance between samples at random."""
     found = _HEAP_V2.match(head)
     interval = int(found.group(1)) if found else 0
     return SamplingFacts("poisson", interval) if interval else SamplingFacts("unknown", None)
@@ -254,13 +255,13 @@ _SAMPLING: dict[str, _Check] = {
 
 
 def _part(name: str, part: object, fields: Mapping[str, _Check]) -> dict[str, Any]:
-    """The fields, each right, and what else there is as ``more``."""
+    """The fields, each checked, and all other keys as ``more``."""
     if not isinstance(part, dict):
         raise CaptureFactsError(f"{name} is not a mapping")
     known = {}
     for key, is_right in fields.items():
         if key not in part or not is_right(part[key]):
-            raise CaptureFactsError(f"{name}.{key} is not what it must be: {reprlib.repr(part.get(key, 'missing'))}")
+            raise CaptureFactsError(f"{name}.{key} is invalid: {reprlib.repr(part.get(key, 'missing'))}")
         known[key] = part[key]
     return {**known, "more": {key: part[key] for key in part if key not in fields}}
 
@@ -272,7 +273,7 @@ def _process(part: object) -> dict[str, Any]:
 
 def _images(found: object) -> tuple[KnownImage | UnknownImage, ...]:
     if not isinstance(found, list) or len(found) > _MAX_IMAGES:
-        raise CaptureFactsError("images is not a list of a possible length")
+        raise CaptureFactsError(f"images is not a list of at most {_MAX_IMAGES}")
     images = tuple([_image_of(image) for image in found])
     if sum([len(image.path) for image in images]) > _MAX_SUM:
         raise CaptureFactsError("the paths of the images are longer than those of any process")
@@ -294,7 +295,7 @@ def _image(path: Any, build_id: Any, size: Any, reason: Any) -> KnownImage | Unk
     _part("image", {"path": path, "build_id": build_id, "size": size}, _IMAGE)
     if build_id is None:
         if not _is_text(reason):
-            raise CaptureFactsError("an image has neither build-id nor reason")
+            raise CaptureFactsError("an image has neither a build-id nor a reason")
         return UnknownImage(path, reason)
     if size is None:
         raise CaptureFactsError("image.size is missing")
@@ -302,14 +303,14 @@ def _image(path: Any, build_id: Any, size: Any, reason: Any) -> KnownImage | Unk
 
 
 def _provenance(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What format 2 has more than format 1."""
+    """The facts that only format 2 has."""
     if not _matches(_SOURCE)(facts.get("source")):
-        raise CaptureFactsError("source is not what it must be")
+        raise CaptureFactsError("source is invalid")
     if facts.get("measure") not in MEASURES:
-        raise CaptureFactsError(f"measure is none of {', '.join(MEASURES)}")
+        raise CaptureFactsError(f"measure is not one of {', '.join(MEASURES)}")
     sampling = _part("sampling", facts.get("sampling"), _SAMPLING)
     if SCHEMES[sampling["scheme"]] != (sampling["interval"] is not None):
-        raise CaptureFactsError(f"sampling.interval is not what a sampling that is {sampling['scheme']} has")
+        raise CaptureFactsError(f"sampling.interval does not fit the scheme {sampling['scheme']}")
     return {
         "source": facts["source"],
         "measure": facts["measure"],

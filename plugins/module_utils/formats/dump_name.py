@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Names of dumps, as jemalloc makes them, and of what lies beside one.
+"""The names that jemalloc gives dumps, and the names of the files beside them.
 
 ``jeprof[.<pid namespace>].<pid>.<sequence>.<cause><number>.heap``: the cause is i (interval), m (asked for), u (high
 water) or f (final). Format: jemalloc, src/prof_sys.c.
@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: what jemalloc is told to begin the name with
+#: the prefix of names that we configure in jemalloc
 PREFIX = "jeprof"
-#: a dump's name and this: what the agent wrote beside it, and a perf map
+#: suffixes to a dump's name: what the agent wrote beside it, and a perf map
 SIDECAR, PERF_MAP = ".json", ".map"
 COMPANIONS = (SIDECAR, PERF_MAP)
 _NAME = re.compile(
@@ -24,7 +24,7 @@ _NAME = re.compile(
 
 
 class DumpName(NamedTuple):
-    """The process, as it sees itself, and the number of the dump: all of one process are counted in one row."""
+    """The pid as the process itself sees it, and the dump's number; a process numbers all its dumps in one sequence."""
 
     pid: int
     sequence: int

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What an ELF file says about itself: how it is started, what it needs, and which build it is.
 
-Nothing is mapped or loaded and nothing is believed, as in elf_headers.py. The layouts are those of the System V gABI
-("Program Loading and Dynamic Linking") and of the GNU extension for symbol versions.
+As in elf_headers.py, nothing is mapped or loaded, and the file is not trusted. The layouts are those of the System V
+gABI ("Program Loading and Dynamic Linking") and of the GNU extension for symbol versions.
 
 This module is private to the collection.
 """
@@ -39,7 +39,7 @@ _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 1, 4, 5, 6, 10
 _DT_FLAGS_1, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFB, 0x6FFFFFFE, 0x6FFFFFFF
 _DF_1_PIE = 0x08000000
 
-# Real files stay far below all of these; they bound what a made-up file can cost.
+# Real files stay far below these limits, which bound what a crafted file can cost.
 _MAX_DYNAMIC = 1 << 20
 _MAX_VERSIONS = 1 << 16
 _MAX_SYMBOLS = 1 << 30
@@ -76,7 +76,7 @@ class Elf:
         return MACHINES.get(self.machine, f"machine {self.machine}")
 
     def defines(self, names: Iterable[str]) -> bool:
-        """Whether the file itself defines one of the symbols, by .dynsym or .symtab.
+        """Whether the file itself defines one of the symbols, in .dynsym or .symtab.
 
         Raises ElfError when a table does not fit into the file.
         """
@@ -114,7 +114,7 @@ def _places(headers: Headers, start: int, size: int, wanted: list[bytes]) -> dic
 def read(source: str | bytes | os.PathLike[str] | int) -> Elf:
     """Read the facts of a file, given as a path or as an open file descriptor (which stays open and unmoved).
 
-    Raises ElfError for everything that is not a sound ELF file.
+    Raises ElfError for anything that is not a sound ELF file.
     """
     headers = elf_headers.read(source)
     dynamic = _dynamic(headers)
@@ -143,7 +143,7 @@ def _symbol(headers: Headers) -> tuple[struct.Struct, int]:
 
 
 def _offset(headers: Headers, address: int) -> int:
-    """Where in the file a virtual address lies."""
+    """The file offset of a virtual address."""
     for program in headers.programs:
         if program.type == PT_LOAD and program.address <= address < program.address + program.size:
             return program.offset + address - program.address
@@ -157,7 +157,7 @@ def _dynamic(headers: Headers) -> _Dynamic:
         if program.type != PT_DYNAMIC:
             continue
         if program.size > _MAX_DYNAMIC:
-            raise headers.file.error(f"a dynamic section of {program.size} bytes")
+            raise headers.file.error(f"the dynamic section of {program.size} bytes is too large")
         for tag, value in entry.iter_unpack(headers.file.at(program.offset, program.size // entry.size * entry.size)):
             if not tag:
                 break
@@ -207,12 +207,12 @@ def _glibc_needed(headers: Headers, dynamic: _Dynamic) -> tuple[int, ...] | None
 
 
 def _symbol_tables(headers: Headers, dynamic: _Dynamic) -> list[tuple[int, int, int, int]]:
-    """(offset, size) of each symbol table and of its strings; without section headers what the loader sees."""
+    """(offset, size) of each symbol table and of its strings; without section headers, what the loader sees."""
     tables = []
     for section in headers.sections:
         if section.type in (SHT_SYMTAB, SHT_DYNSYM):
             if section.link >= len(headers.sections):
-                raise headers.file.error("a symbol table without strings")
+                raise headers.file.error("a symbol table has no strings")
             strings = headers.sections[section.link]
             tables.append((section.offset, section.size, strings.offset, strings.size))
     if tables or not {_DT_SYMTAB, _DT_STRTAB, _DT_STRSZ} <= set(dynamic.tags):
@@ -222,5 +222,5 @@ def _symbol_tables(headers: Headers, dynamic: _Dynamic) -> list[tuple[int, int, 
         count = struct.unpack(headers.order + "I", headers.file.at(_offset(headers, dynamic.tags[_DT_HASH]) + 4, 4))[0]
         size = count * _symbol(headers)[0].size
     else:
-        size = max(0, strings_at - symbols)  # every linker puts the strings right behind the symbols
+        size = max(0, strings_at - symbols)  # every linker puts the strings right after the symbols
     return [(symbols, size, strings_at, dynamic.tags[_DT_STRSZ])]

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The headers of an ELF file: its segments, its sections, and the notes that say which build it is.
 
-Nothing is mapped or loaded and nothing is believed: each header is read by its offset, each offset and count is
-held against the size of the file and against a limit, and whatever does not fit raises ``ElfError``. The layouts
+Nothing is mapped or loaded, and the file is not trusted: each header is read by offset, each offset and count is
+checked against the file's size and a limit, and anything that does not fit raises ``ElfError``. The layouts
 are those of the System V gABI ("Object Files") and of the GNU extension for build-ids.
 
 This module is private to the collection.
@@ -25,7 +25,7 @@ SHT_SYMTAB, _SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 2, 7, 8, 11
 _NT_GNU_BUILD_ID = 3
 _SHN_XINDEX = 0xFFFF
 
-# Real files stay far below all of these; they bound what a made-up file can cost.
+# Real files stay far below these limits, which bound what a crafted file can cost.
 _MAX_STRING = 4096
 _MAX_NOTES = 1 << 20
 _MAX_SECTIONS = 1 << 17
@@ -37,7 +37,7 @@ class ElfError(OffheapError):
 
 
 class Program(NamedTuple):
-    """A segment. ``size`` is what of it lies in the file."""
+    """A segment. ``size`` is its size in the file."""
 
     type: int
     flags: int
@@ -48,7 +48,7 @@ class Program(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section. ``name`` is where its name begins among the names of sections."""
+    """A section. ``name`` is the offset of its name in the table of section names."""
 
     name: int
     type: int
@@ -72,7 +72,7 @@ class _File:
             if isinstance(source, int):
                 self._fd = os.dup(source)
             else:
-                # O_NONBLOCK: a FIFO in the place of the file must not hold us up
+                # O_NONBLOCK: a FIFO in the file's place must not block us
                 self._fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             status = os.fstat(self._fd)
         except OSError as exc:
@@ -93,7 +93,7 @@ class _File:
     def at(self, offset: int, length: int) -> bytes:
         """Exactly ``length`` bytes from ``offset``."""
         if offset < 0 or length < 0 or offset + length > self.size:
-            raise self.error(f"{length} bytes at {offset} lie outside of the file ({self.size} bytes)")
+            raise self.error(f"{length} bytes at {offset} lie outside the file ({self.size} bytes)")
         if self._content is not None:
             return self._content[offset : offset + length]
         parts = []
@@ -112,7 +112,7 @@ class _File:
     def string(self, offset: int) -> bytes:
         """The NUL-terminated string at ``offset``, without the NUL."""
         if not 0 <= offset < self.size:
-            raise self.error(f"a string at {offset} lies outside of the file")
+            raise self.error(f"a string at {offset} lies outside the file")
         text, nul, _rest = self.at(offset, min(_MAX_STRING, self.size - offset)).partition(b"\0")
         if not nul:
             raise self.error(f"the string at {offset} does not end")
@@ -151,7 +151,7 @@ class _Layout(NamedTuple):
 class Headers:
     """The headers of one file. ``type`` and ``machine`` are e_type and e_machine, ``order`` is "<" or ">".
 
-    ``file`` reads what they point to: ``at`` and ``string`` raise ElfError for what lies outside.
+    ``file`` reads what they point to: ``at`` and ``string`` raise ElfError for anything outside the file.
     """
 
     bits: int
@@ -164,7 +164,7 @@ class Headers:
     _names: int = field(repr=False, compare=False)
 
     def section_name(self, section: Section) -> bytes:
-        """The name of a section, b"" where the file has no names. Raises ElfError."""
+        """The name of a section, b"" if the file has no names. Raises ElfError."""
         if self._names >= len(self.sections) or self.sections[self._names].type == SHT_NOBITS:
             return b""
         names = self.sections[self._names]
@@ -200,7 +200,7 @@ class Headers:
 def read(source: str | bytes | os.PathLike[str] | int, content: bytes | None = None) -> Headers:
     """The headers of a file, given as a path or as an open file descriptor, which stays open and unmoved.
 
-    ``content``, where given, is what is read instead: an image that was packed inside of that file. Raises ElfError.
+    ``content``, if given, is read instead: an image packed inside that file. Raises ElfError.
     """
     file = _File(source, content)
     if file.size < 52 or file.at(0, 4) != b"\x7fELF":
@@ -235,7 +235,7 @@ def _sections(file: _File, layout: _Layout, offset: int, count: int, size: int) 
         return
     if size != layout.sizes[1]:
         raise file.error(f"section headers of {size} bytes")
-    if not count:  # 65280 sections or more: the first section's size says how many
+    if not count:  # from 65280 sections on, the first section's size holds the count
         count = layout.section(file.at(offset, size)).size
     if count > _MAX_SECTIONS or count * size > file.size:
         raise file.error(f"{count} section headers are too many")

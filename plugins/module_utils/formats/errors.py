@@ -9,4 +9,4 @@ from __future__ import annotations
 
 
 class OffheapError(Exception):
-    """Something that was asked for cannot be had. The message is one sentence for the user: what, why, what to do."""
+    """A request cannot be fulfilled. The message is one sentence for the user: what happened, why, what to do."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a JVM holds outside of malloc: the numbers that go with a capture, and their check.
+"""What a JVM holds outside malloc: the numbers stored with a capture, and their check.
 
 This module is private to the collection.
 """
@@ -13,21 +13,21 @@ from typing import Any
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import values
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
-#: categories of native memory tracking; HotSpot has some 30
+#: the most categories of native memory tracking; HotSpot has about 30
 MOST_CATEGORIES = 64
 _LONGEST_CATEGORY = 40
 _SIZES = ("heap_used", "heap_committed", "heap_resident", "metaspace")
 
 
 class JvmMemoryError(OffheapError):
-    """There are no such numbers, or they are not what they must be. The message says why."""
+    """The numbers are unavailable or invalid. The message says why."""
 
 
 @dataclass(frozen=True)
 class JvmMemory:
-    """The numbers at ``time`` (seconds since the epoch), in bytes; what is not known is None.
+    """The numbers at ``time`` (seconds since the epoch), in bytes; None if unknown.
 
-    ``metaspace`` is what is committed, ``nmt`` what is mapped and committed, by category of native memory tracking.
+    ``metaspace`` counts committed bytes, ``nmt`` mapped and committed bytes by category of native memory tracking.
     """
 
     time: float
@@ -38,14 +38,14 @@ class JvmMemory:
     nmt: dict[str, int] | None
 
     def to_json(self) -> dict[str, Any]:
-        """As a capture's facts have it; the reverse of ``from_json``."""
+        """As stored in a capture's facts; the reverse of ``from_json``."""
         return dict(vars(self))
 
     @classmethod
     def from_json(cls, found: Any) -> JvmMemory:
-        """Checked, as both ends do where facts enter. Raises JvmMemoryError."""
+        """Check and read the numbers, as both ends do where facts enter. Raises JvmMemoryError."""
         if not isinstance(found, dict) or set(found) != set(cls.__annotations__):
-            raise JvmMemoryError("the JVM's numbers have other fields than they must have")
+            raise JvmMemoryError("the JVM's numbers do not have the expected fields")
         nmt = found["nmt"]
         right = isinstance(found["time"], float) and 0 <= found["time"] < 1e11
         right = right and all(found[key] is None or values.is_size(found[key]) for key in _SIZES)
@@ -53,5 +53,5 @@ class JvmMemory:
             right = right and isinstance(nmt, dict) and len(nmt) <= MOST_CATEGORIES
             right = right and all(values.is_text(name, _LONGEST_CATEGORY) and values.is_size(nmt[name]) for name in nmt)
         if not right:
-            raise JvmMemoryError("the JVM's numbers are not what they must be")
+            raise JvmMemoryError("the JVM's numbers are invalid")
         return cls(**found)

@@ -56,11 +56,11 @@ OPTIONS: dict[str, frozenset[str]] = {
 
 
 class MallocConfError(OffheapError):
-    """A text or mapping that is no valid MALLOC_CONF."""
+    """A text or mapping is not a valid MALLOC_CONF."""
 
 
 def parse(text: str) -> dict[str, str]:
-    """Read ``name:value,name:value``; the last of several values of one name wins, as in jemalloc."""
+    """Read ``name:value,name:value``; if a name is repeated, the last value wins, as in jemalloc."""
     options: dict[str, str] = {}
     for pair in text.split(","):
         if not pair:
@@ -80,7 +80,7 @@ def render(options: Mapping[str, Value]) -> str:
             raise MallocConfError(f"'{name}' is not the name of a jemalloc option")
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if not text.isprintable() or "," in text or " " in text:
-            raise MallocConfError(f"the value of {name} may hold no comma, blank or control character: {text!r}")
+            raise MallocConfError(f"the value of {name} must not contain a comma, blank or control character: {text!r}")
         pairs.append(f"{name}:{text}")
     return ",".join(pairs)
 
@@ -89,7 +89,7 @@ def unknown_options(options: Mapping[str, Value], version: str) -> list[str] | N
     """Names in ``options`` that this version of jemalloc does not know.
 
     ``version`` is what ``mallctl("version")`` says (``5.3.0-0-g54eaed1d8b56``) or
-    the release alone. ``None`` where the version is none that we know.
+    the release alone. ``None`` for a version that we do not know.
     """
     known = OPTIONS.get(version.split("-", 1)[0])
     if known is None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Lines of /proc/<pid>/maps: read here and nowhere else, whether the kernel gives them or a dump has a copy.
+"""The only parser of /proc/<pid>/maps, both for the kernel's own text and for the copy in a dump.
 
 Format: proc_pid_maps(5).
 
@@ -23,22 +23,20 @@ LINE = (
 )
 _LINE = re.compile(LINE + rb"\Z")
 _DELETED = b" (deleted)"
-# Names that begin like a path and are none: memory that processes share, and what drivers and the kernel map.
+# Names that look like paths but are not: memory that processes share, and what drivers and the kernel map.
 _SHARED = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV", "[anon_shmem:")
 _FILE_LESS = (*_SHARED, "//anon", "/anon_hugepage", "/[aio]", "[anon", "[heap", "[stack")
 
 
 class MapsError(OffheapError):
-    """A text is not what the kernel writes into maps. The message says which line."""
+    """A text is not in the kernel's format of maps. The message quotes the line."""
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """A piece of a process's memory. ``end`` is exclusive; ``path`` is "" for anonymous memory and without "
-    (deleted)".
+    """One mapping. ``end`` is exclusive; ``path`` is "" for anonymous memory and never ends with " (deleted)".
 
-    ``device`` ("major:minor" in hex) and ``inode`` tell one file from another at the same path; whoever compares
-    mappings compares what they map, and passes over these.
+    ``device`` ("major:minor" in hex) and ``inode`` distinguish files at the same path; comparisons ignore them.
     """
 
     start: int
@@ -56,7 +54,7 @@ class Mapping:
 
     @property
     def file_less(self) -> bool:
-        """Whether it is memory without a file: anonymous, shared, a heap or a stack; code in it was compiled there."""
+        """Whether it is memory without a file: anonymous, shared, a heap or a stack. Code in it was compiled there."""
         return is_file_less(self.path)
 
     @property
@@ -81,7 +79,7 @@ def is_shared(path: str) -> bool:
 
 
 def parse_line(line: bytes) -> Mapping:
-    """One line, without its newline. Raises MapsError when it is none.
+    """Parse one line, without its newline. Raises MapsError.
 
     In a path the kernel writes a newline as ``\\012`` and leaves everything else as it is, spaces included.
     """
@@ -102,7 +100,7 @@ def parse_line(line: bytes) -> Mapping:
     )
 
 
-# The same few words and paths come in every listing, and a host may have thousands of those.
+# The same few words and paths recur in every listing, and a host may have thousands of listings.
 @functools.lru_cache(maxsize=256)
 def _word(text: bytes) -> str:
     return text.decode("ascii")
@@ -110,7 +108,7 @@ def _word(text: bytes) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _path(path: bytes) -> tuple[str, bool]:
-    """As os.fsdecode has it, and whether the file is deleted."""
+    """The path as os.fsdecode gives it, and whether the file was deleted."""
     deleted = path.endswith(_DELETED)
     if deleted:
         path = path[: -len(_DELETED)]
@@ -118,5 +116,5 @@ def _path(path: bytes) -> tuple[str, bool]:
 
 
 def parse(text: bytes) -> list[Mapping]:
-    """All lines of a text, by address. Raises MapsError for a line that is none."""
+    """Parse all lines of a text, in order of address. Raises MapsError."""
     return [parse_line(line) for line in text.split(b"\n") if line]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The classes that the memory map of a process is divided into, as both ends write them.
+"""The classes into which a process's memory map is divided, with the names that both ends use.
 
 This module is private to the collection.
 """

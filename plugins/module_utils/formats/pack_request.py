@@ -18,11 +18,11 @@ _LONGEST = 16384
 
 
 class RequestError(OffheapError):
-    """What should be a request is none. The message names the first wrong field."""
+    """The request is malformed. The message names the first wrong field."""
 
 
 class Identity(NamedTuple):
-    """What tells that a file is still the one that was looked at. Times in nanoseconds since the epoch."""
+    """Identifies a file, to detect whether it has changed since. Times in nanoseconds since the epoch."""
 
     inode: int
     size: int
@@ -35,7 +35,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True)
 class SpooledDump:
-    """A dump in the spool of a unit, as it was when it was listed."""
+    """A dump in a unit's spool, as it was when listed."""
 
     unit: str
     name: str
@@ -61,7 +61,7 @@ class DumpMember(SpooledDump):
 
 @dataclass(frozen=True)
 class ImageMember:
-    """An image to pack as ``member``, from the first of the ``sources``, paths, that still holds the build."""
+    """An image to pack as ``member``, from the first path in ``sources`` that still holds the build."""
 
     member: str
     build_id: str
@@ -80,7 +80,7 @@ class ImageMember:
 
 @dataclass(frozen=True)
 class MapMember:
-    """A perf map to pack as ``member``: the file beside a dump or, without ``identity``, that of the living process."""
+    """A perf map to pack as ``member``: the file beside a dump or, without ``identity``, a running process's."""
 
     member: str
     unit: str
@@ -100,7 +100,7 @@ class MapMember:
 
 @dataclass(frozen=True)
 class PackRequest:
-    """All that one tar file shall hold."""
+    """The requested contents of one tar file."""
 
     dumps: list[DumpMember]
     images: list[ImageMember]
@@ -108,12 +108,12 @@ class PackRequest:
 
     @property
     def size(self) -> int:
-        """Bytes of all whose size is known: of maps those that lie beside a dump."""
+        """Bytes of everything whose size is known; of maps, only those beside a dump."""
         known = sum(image.size for image in self.images) + sum(dump.identity.size for dump in self.dumps)
         return known + sum(beside.identity.size for beside in self.maps if beside.identity)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent; the reverse of ``from_json``."""
+        """The form that is sent; the reverse of ``from_json``."""
         return asdict(self)
 
     @classmethod
@@ -131,7 +131,7 @@ class PackRequest:
 
 def _must(name: str, right: bool) -> None:
     if not right:
-        raise RequestError(f"{name} in the request is not what it must be")
+        raise RequestError(f"{name} in the request is invalid")
 
 
 def _field(data: Any, name: str) -> Any:

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What the agent writes beside a dump, ``<dump>.json``: read, checked, and reduced to what a capture keeps.
 
-The file belongs to the service's user, who may have put anything there. Process, images and times are not taken from
-it: those are found out without it.
+The file belongs to the service's user, who may have put anything there. So process, images and times are not taken
+from it, but determined independently.
 
 This module is private to the collection.
 """
@@ -26,7 +26,7 @@ _KEY = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 
 
 class SidecarError(OffheapError):
-    """The sidecar is not one of this dump, or not as the agent writes it. The message says what is wrong."""
+    """The sidecar does not belong to this dump, or is not in the agent's format. The message says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class JemallocFacts:
 
 @dataclass(frozen=True)
 class AgentFacts:
-    """What the agent knows of a dump.
+    """What the agent knows about a dump.
 
     ``version`` is the agent's, ``reason`` why it dumped, ``duration`` how long that took in seconds; ``active_since``
     is in seconds since the epoch. ``memory`` has jemalloc's statistics at the time, in bytes.
@@ -56,19 +56,19 @@ class AgentFacts:
     jemalloc: JemallocFacts
 
     def to_json(self) -> dict[str, Any]:
-        """As a capture's facts have it; the reverse of ``from_json``."""
+        """As stored in a capture's facts; the reverse of ``from_json``."""
         return {**vars(self), "jemalloc": vars(self.jemalloc)}
 
     @classmethod
     def from_json(cls, found: Any) -> AgentFacts:
-        """Checked, as both ends do where facts enter. Raises SidecarError."""
+        """Check and read the facts, as both ends do where facts enter. Raises SidecarError."""
         if not isinstance(found, dict) or not isinstance(found.get("jemalloc"), dict):
-            raise SidecarError("it is not a mapping with jemalloc in it")
+            raise SidecarError("it is not a mapping that contains jemalloc")
         if set(found) != set(cls.__annotations__):
-            raise SidecarError("it has other fields than it must have")
+            raise SidecarError("it does not have the expected fields")
         jemalloc = found["jemalloc"]
         if set(jemalloc) != set(JemallocFacts.__annotations__):
-            raise SidecarError("jemalloc has other fields than it must have")
+            raise SidecarError("jemalloc does not have the expected fields")
         for key in ("version", "reason", "unwinder"):
             _must(key, found[key] is None or _is_text(found[key]))
         for key in ("version", "malloc_conf"):
@@ -82,7 +82,7 @@ class AgentFacts:
 
 
 def read(fd: int, name: str, size: int) -> AgentFacts:
-    """The facts in an open sidecar of the dump with this name and size. Raises SidecarError."""
+    """Read an open sidecar of the dump with this name and size. Raises SidecarError."""
     text = os.pread(fd, limits.LARGEST_SIDECAR + 1, 0)
     if len(text) > limits.LARGEST_SIDECAR:
         raise SidecarError(f"it is larger than {limits.LARGEST_SIDECAR} bytes")
@@ -115,7 +115,7 @@ def read(fd: int, name: str, size: int) -> AgentFacts:
 
 
 def _short(value: Any) -> Any:
-    """Texts as UTF-8 can have them. JSON can hold any surrogate, ``values.clean`` wants those of os.fsdecode only."""
+    """Make a text valid UTF-8. JSON can hold any surrogate, but ``values.clean`` takes only those of os.fsdecode."""
     if not isinstance(value, str):
         return value
     return values.clean(re.sub("[\ud800-\udc7f\udd00-\udfff]", "\ufffd", value), _MAX_TEXT)
@@ -123,7 +123,7 @@ def _short(value: Any) -> Any:
 
 def _must(name: str, right: bool) -> None:
     if not right:
-        raise SidecarError(f"{name} is not what it must be")
+        raise SidecarError(f"{name} is invalid")
 
 
 def _is_text(value: Any) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Names of services: one grammar for what a user types, what a host says and what a directory is called.
+"""Names of services: one grammar for what users type, what hosts report and what directories are called.
 
-It is systemd's (systemd.unit(5)) without what could not be a name of a directory or an argument everywhere: one that
-begins with a dot or a hyphen, and one whose drop-in directory ``<unit>.d`` no file system would take.
+It is systemd's (systemd.unit(5)), without names that are unsafe as a directory or an argument: those that begin with a
+dot or a hyphen, and those too long for a drop-in directory ``<unit>.d``.
 
 This module is private to the collection.
 """
@@ -20,16 +20,16 @@ _SERVICE = re.compile(r"[A-Za-z0-9:_\\][A-Za-z0-9:_.\\@-]{0,244}\.service\Z")
 
 
 class UnitNameError(OffheapError):
-    """Something is not the name of a service. The message says what to write instead, where that is clear."""
+    """Something is not the name of a service. The message says what to write instead, if that is clear."""
 
 
 def is_service(name: object) -> bool:
-    """Whether it is the full name of a service that can run: with ``.service``, and no bare template."""
+    """Whether this is the full name of a service that can run: with ``.service``, and not a bare template."""
     return isinstance(name, str) and bool(_SERVICE.match(name)) and not name.endswith("@.service")
 
 
 def service(name: str) -> str:
-    """The full name of a service, with ``.service`` added where the user left it out. Raises UnitNameError.
+    """The full name of a service, with ``.service`` added if the user left it out. Raises UnitNameError.
 
     >>> service("frontend")
     'frontend.service'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Values out of JSON that somebody else has written: what counts as a text, a size, a number.
+"""Checks of values in untrusted JSON: what counts as a text, a size, a number.
 
 This module is private to the collection.
 """
@@ -17,7 +17,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_text(value: Any, longest: int) -> bool:
-    """A text of at most so many characters, empty ones included, that UTF-8 can have."""
+    """A text, possibly empty, of at most ``longest`` characters, that UTF-8 can encode."""
     return isinstance(value, str) and len(value) <= longest and not _SURROGATE.search(value)
 
 
@@ -27,7 +27,7 @@ def is_whole(value: Any) -> bool:
 
 
 def is_size(value: Any) -> bool:
-    """A number of bytes, or of anything that is counted."""
+    """A number of bytes, or any other count."""
     return is_whole(value) and value >= 0
 
 
@@ -42,5 +42,5 @@ def is_time(value: Any) -> bool:
 
 
 def clean(text: str, limit: int) -> str:
-    """A text as the kernel has it (os.fsdecode), as valid UTF-8 of at most so many bytes."""
+    """A text from the kernel (os.fsdecode) as valid UTF-8, cut to ``limit`` bytes."""
     return text.encode("utf-8", "surrogateescape")[:limit].decode("utf-8", "replace")

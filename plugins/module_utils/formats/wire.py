@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Messages over a pair of byte streams: a head of one byte and a length, then JSON, or a block of a larger whole.
+"""Messages over a pair of byte streams: a byte for the kind, a length, and then JSON or a block of data.
 
-The format of the console's sessions, read at both ends. A length is checked before anything is taken in.
+Both ends of the console's sessions speak this format. A length is checked before anything is read.
 
 This module is private to the collection.
 """
@@ -15,24 +15,24 @@ from typing import Any, Callable, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
-#: the tar file of captures, where it goes through a directory instead of a stream
+#: the tar file of captures, if it passes through a directory instead of a stream
 PACKED = "offheap-captures.tar.gz"
 _HEAD = struct.Struct(">cI")
 _JSON, _DATA = b"J", b"D"
-#: the most that a block of data holds, in bytes
+#: the largest block of data, in bytes
 BLOCK = 1 << 18
 
-#: gives so many bytes, fewer only at the end of the stream
+#: returns that many bytes, fewer only at the end of the stream
 Read = Callable[[int], bytes]
 Write = Callable[[bytes], Any]
 
 
 class WireError(OffheapError):
-    """The other end sent something that is no message. The message says what."""
+    """The other end sent something that is not a message. The error's text says what."""
 
 
 class Part(NamedTuple):
-    """What came: a JSON object in ``message``, or a block in ``data``."""
+    """What was received: a JSON object in ``message``, or a block in ``data``."""
 
     message: dict[str, Any] | None
     data: bytes
@@ -62,7 +62,7 @@ def read(read_bytes: Read, limit: int) -> Part | None:
     if kind not in (_JSON, _DATA):
         raise WireError(f"{head[:40]!r} is not the head of a message")
     if length > (limit if kind == _JSON else BLOCK):
-        raise WireError(f"a message of {length} bytes is larger than any that is expected")
+        raise WireError(f"a message of {length} bytes is larger than any expected one")
     body = read_bytes(length)
     if len(body) < length:
         raise WireError("the stream ends within a message")

@@ -43,7 +43,7 @@ def test_a_filter_returns(name: str, given: Any, result: Any) -> None:
     [
         ("from_malloc_conf", "prof", "not of the form name:value"),
         ("from_malloc_conf", {"prof": True}, "needs a text"),
-        ("to_malloc_conf", {"prof_prefix": "/a,b"}, "may hold no comma"),
+        ("to_malloc_conf", {"prof_prefix": "/a,b"}, "must not contain a comma"),
         ("to_malloc_conf", {"Prof": True}, "not the name of a jemalloc option"),
         ("to_malloc_conf", "prof:true", "needs a mapping"),
         ("bytes_as_text", "60", "needs a number"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The facts of a capture: what is believed, what is refused and why, and what is written."""
+"""The facts of a capture: what is accepted, what is refused and why, and what is written."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Names of dumps: what jemalloc writes is read, and nothing else."""
+"""Names of dumps: those that jemalloc writes are read, and no others."""
 
 from __future__ import annotations
 

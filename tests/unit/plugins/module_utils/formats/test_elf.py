@@ -169,7 +169,7 @@ def test_not_a_file(tmp_path: Path) -> None:
 def test_a_huge_sparse_file_costs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "file"
     head = bytearray(minimal(64, "<"))
-    struct.pack_into("<Q", head, 0x28, 4096)  # e_shoff: the sections are holes, the first says how many there are
+    struct.pack_into("<Q", head, 0x28, 4096)  # e_shoff: the sections are holes, and the first holds their count
     with path.open("wb") as stream:
         stream.write(head)
         stream.seek(4096)

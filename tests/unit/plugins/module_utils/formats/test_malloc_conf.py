@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
 
-# A library has these only when it was configured with --enable-uaf-detection, -log, -utrace, -xmalloc.
+# A library has these only if it was configured with --enable-uaf-detection, -log, -utrace, -xmalloc.
 CONFIGURED = {"lg_san_uaf_align", "log", "utrace", "xmalloc"}
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,30}", fullmatch=True)
 VALUES = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=","), max_size=40)
@@ -77,7 +77,7 @@ def jemalloc() -> Path:
 
 
 def unknown_to(jemalloc: Path, names: list[str]) -> set[str]:
-    """Those of the names that the library does not take for an option, whatever the value."""
+    """The names that the library does not accept as an option, whatever the value."""
     environment = {"LD_PRELOAD": str(jemalloc), "MALLOC_CONF": ",".join(f"{name}:!" for name in names)}
     done = subprocess.run(["/bin/true"], env=environment, capture_output=True, text=True, check=True)
     return set(re.findall(r"Invalid conf pair: (\w+):!", done.stderr))
@@ -90,7 +90,7 @@ def test_the_table_knows_what_the_library_knows(jemalloc: Path) -> None:
 
 
 def test_the_table_misses_no_option_of_the_library(jemalloc: Path) -> None:
-    """Every word in the library is offered to it as an option."""
+    """Offers the library every word in it as an option."""
     words = re.findall(rb"[a-z][a-z0-9_]{2,60}(?=\0)", jemalloc.read_bytes())
     names = sorted({word.decode() for word in words})
     assert len(names) > 200

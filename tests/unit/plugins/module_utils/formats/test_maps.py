@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
 
-# The kernel writes a newline as \012, and of a path that has this text itself nobody can tell.
+# The kernel writes a newline as \012, so a path that contains this text itself is ambiguous.
 PATHS = st.binary(max_size=60).map(lambda path: b"/" + path.replace(b"\0", b"").replace(b"\\012", b""))
 
 

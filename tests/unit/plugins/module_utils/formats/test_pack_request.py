@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Requests to pack: what was written is read, and what is none is refused."""
+"""Requests to pack: what was written can be read, and anything else is refused."""
 
 from __future__ import annotations
 

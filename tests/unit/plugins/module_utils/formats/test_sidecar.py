@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The agent's sidecar of a dump: what is kept of it, and what is refused."""
+"""The agent's sidecar of a dump: what is kept, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Names of services: systemd's grammar, less what would not do as a directory or an argument."""
+"""Names of services: systemd's grammar, minus names that are unsafe as a directory or an argument."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Values that somebody else has written: only what is what it must be passes."""
+"""Untrusted values: only valid ones pass."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Frames: what was written is read, and anything else is refused before it is taken in."""
+"""Frames: what was written can be read, and anything else is refused before it is read in."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_noise_is_refused(noise: bytes) -> None:
 )
 def test_each_way_to_be_wrong(sent: bytes, message: str) -> None:
     def read(length: int) -> bytes:
-        assert length < 1 << 20, "nothing is taken in before its length was looked at"
+        assert length < 1 << 20, "nothing is read before its length was checked"
         return stream.read(length)
 
     stream = io.BytesIO(sent)

@@ -320,7 +320,7 @@ def test_the_agents_facts_go_into_the_capture() -> None:
     assert found[0].facts.memory == {"rss": 1}
     assert found[1].facts.agent == {"problem": "it is not?json"}
     data["captures"][0]["agent"]["memory"]["rss"] = "much"
-    with pytest.raises(TransferError, match="memory is not what it must be"):
+    with pytest.raises(TransferError, match="memory is invalid"):
         plan.read_listing(data, "app1", GIB, GIB)
 
 
