@@ -2,10 +2,9 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Talk to the agent in a profiled process: a line to its control socket, a line of JSON back.
 
-The socket lies in a directory that the service's user may write to, and whatever listens there is believed only
-after the kernel has said that it is the process that the socket is named after. Answers are hostile until checked:
-they are bounded in size and time, must be JSON objects of the protocol's version, and a dump's path must lie in the
-spool that the caller knows.
+The service's user may write to the socket's directory, so a listener is trusted only after the kernel has confirmed
+that it is the process that the socket is named after. Answers are hostile until checked: they are bounded in size and
+time, must be JSON objects of the protocol's version, and a dump's path must be in the spool that the caller knows.
 
 This module is private to the collection.
 """
@@ -31,22 +30,22 @@ _SUN_PATH = 108
 
 
 class AgentError(OffheapError):
-    """The agent cannot be reached, refuses, or does not answer as an agent does. The message says which."""
+    """The agent cannot be reached, refuses, or breaks the protocol. The message says which."""
 
 
 class AgentGone(AgentError):
-    """Nobody listens there any more: the process has ended, or its agent could not open the socket."""
+    """Nobody is listening: the process has ended, or its agent could not open the socket."""
 
 
 class AgentSocket(NamedTuple):
-    """A control socket; ``pid`` is the process's number as the process sees itself, and the socket's name."""
+    """A control socket; ``pid`` is the process's pid as the process itself sees it, and the socket's name."""
 
     pid: int
     path: str
 
 
 class WrittenDump(NamedTuple):
-    """What a dump command gave. ``objects`` and ``bytes`` are the header's totals, not unbiased, or None with it."""
+    """The answer to a dump command. ``objects`` and ``bytes`` are the header's totals, not unbiased, or None."""
 
     path: str
     size: int
@@ -57,14 +56,14 @@ class WrittenDump(NamedTuple):
 
 
 def directory_of(unit: str, root: str = places.SOCKETS) -> str:
-    """Where the agents of a unit's processes have their sockets. Raises AgentError for what cannot be a unit."""
+    """The directory of the sockets of a unit's agents. Raises AgentError for what cannot be a unit."""
     if not unit or "/" in unit or "\0" in unit or unit in (".", ".."):
         raise AgentError(f"not the name of a unit: {unit!r}")
     return os.path.join(root, unit)
 
 
 def find(unit: str, root: str = places.SOCKETS) -> list[AgentSocket]:
-    """The control sockets of a unit, by pid. One may be left over from a process that was killed: it refuses."""
+    """The control sockets of a unit, by pid. One left over from a killed process refuses connections."""
     directory = directory_of(unit, root)
     try:
         names = os.listdir(directory)
@@ -81,9 +80,9 @@ def find(unit: str, root: str = places.SOCKETS) -> list[AgentSocket]:
 
 
 class Connection:
-    """A connection to one agent, for one command after the other. Use it as a context manager.
+    """A connection to one agent, for any number of commands. Use it as a context manager.
 
-    ``timeout`` is in seconds and for each request as a whole. ``proc`` is the root of procfs.
+    ``timeout`` is in seconds and covers each request as a whole. ``proc`` is the root of procfs.
     """
 
     def __init__(self, agent: AgentSocket, timeout: float = 30.0, proc: str = "/proc") -> None:
@@ -116,7 +115,7 @@ class Connection:
                 try:
                     self._socket.connect(path)
                     return
-                except BlockingIOError:  # others are waiting to be accepted, as many as may
+                except BlockingIOError:  # as many others as allowed are waiting to be accepted
                     if time.monotonic() >= deadline:
                         raise
                     time.sleep(0.05)
@@ -129,24 +128,24 @@ class Connection:
                 os.close(directory)
 
     def _check_peer(self, proc: str) -> int:
-        """The pid of who listens, as this process sees it; it must be the one that the socket is named after."""
+        """The listener's pid as this process sees it. Raises AgentError unless the socket is named after it."""
         credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid = struct.unpack("3i", credentials)[0]
         if pid != self._agent.pid and self._agent.pid not in _own_pids(pid, proc):
-            raise AgentError(f"{self._agent.path} is not listened to by the process of that number, but by {pid}")
+            raise AgentError(f"process {pid} listens at {self._agent.path}, not the one with the pid in its name")
         return int(pid)
 
     def request(self, command: str, **arguments: int) -> dict[str, Any]:
-        """Send a command and return its answer. Raises AgentError when the agent refuses, AgentGone when it ends."""
+        """Send a command and return its answer. Raises AgentError if the agent refuses, AgentGone if it ends."""
         words = [f"offheap/{PROTOCOL}", command, *(f"{key}={value}" for key, value in arguments.items())]
         try:
             self._socket.settimeout(self._timeout)
             self._socket.sendall((" ".join(words) + "\n").encode("ascii"))
             line = self._line(time.monotonic() + self._timeout)
         except socket.timeout as exc:
-            raise AgentError(f"no answer to '{command}' from {self._agent.path} in {self._timeout:g} s") from exc
+            raise AgentError(f"no answer to '{command}' from {self._agent.path} within {self._timeout:g} s") from exc
         except OSError as exc:
-            raise AgentGone(f"{self._agent.path} ended the connection: {exc.strerror or exc}") from exc
+            raise AgentGone(f"{self._agent.path} broke the connection: {exc.strerror or exc}") from exc
         answer = _parse(line, self._agent.path)
         if answer.get("ok") is not True:
             raise AgentError(f"process {self._agent.pid}: {command}: {str(answer.get('error', 'refused'))[:1000]}")
@@ -163,12 +162,12 @@ class Connection:
                 raise AgentGone(f"{self._agent.path} closed the connection without an answer")
             self._received += part
             if len(self._received) > _MAX_ANSWER:
-                raise AgentError(f"{self._agent.path} sends more than any answer has")
+                raise AgentError(f"{self._agent.path} sent more than any answer can hold")
         line, _newline, self._received = self._received.partition(b"\n")
         return line
 
     def dump(self, spool: str) -> WrittenDump:
-        """Have a dump written; returns when it is whole. Raises AgentError also when its path is not in ``spool``."""
+        """Make the agent write a whole dump. Raises AgentError also if its path is not in ``spool``."""
         answer = self.request("dump")
         path = answer.get("path")
         if not isinstance(path, str) or os.path.dirname(path) != spool or not dump_name.parse(os.path.basename(path)):
@@ -199,7 +198,7 @@ def _parse(line: bytes, path: str) -> dict[str, Any]:
 
 
 def _own_pids(pid: int, proc: str) -> list[int]:
-    """A process's numbers in its pid namespaces, the outermost first (NSpid of status)."""
+    """A process's pids in its namespaces, the outermost first (NSpid of status)."""
     try:
         with open(os.path.join(proc, str(pid), "status"), encoding="ascii", errors="replace") as stream:
             for line in stream:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""One command to all agents of a unit: what it answers, what it changes, and for a dump the map of compiled code.
+"""Send one command to all agents of a unit, and put a map of compiled code beside each dump.
 
 This module is private to the collection.
 """
@@ -32,7 +32,7 @@ _SETTINGS = {
 def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str, Any]:
     """Send the command to each of the unit's agents. ``parameters`` are those of the module heap_control.
 
-    Raises AgentError when no agent answers, one refuses, or does not answer as an agent does.
+    Raises AgentError if no agent answers, or one refuses or breaks the protocol.
     """
     agents = [one for one in client.find(unit) if parameters["pid"] in (None, one.pid)]
     processes, dumps, changed = [], [], False
@@ -41,14 +41,14 @@ def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str
             with client.Connection(one, parameters["timeout"]) as connection:
                 answer, written, did_change = _one(connection, parameters, unit, check_mode)
         except client.AgentGone:
-            continue  # a socket that a killed process has left
+            continue  # a killed process has left its socket
         processes.append({"pid": connection.peer, "answer": answer})
         dumps += [written] if written else []
         changed = changed or did_change
     if not processes:
         raise client.AgentError(
-            f"no process of {unit}{' with that number' if parameters['pid'] else ''} has an agent. Is the unit running,"
-            " and was it enabled with the agent (enable-profiling.yml)?"
+            f"no process of {unit}{' with that pid' if parameters['pid'] else ''} has an agent. Make sure that the unit"
+            " is running and was enabled with the agent (enable-profiling.yml)"
         )
     return {"changed": changed, "processes": processes, "dumps": dumps}
 
@@ -88,14 +88,14 @@ def _dump(connection: client.Connection, spool: str, parameters: dict[str, Any])
             jvm = hotspot_attach.look(connection.peer)
             facts["perf_map"] = _save_perf_map(jvm, written.path, parameters["timeout"])
         except hotspot_attach.NotHotspot:
-            pass  # other runtimes write their maps by themselves
+            pass  # other runtimes write their own maps
         except (OffheapError, OSError) as error:
             facts["note"] = f"Java methods will have no names: {error}"
     return facts
 
 
 def _save_perf_map(jvm: hotspot_protocol.Jvm, path: str, timeout: int) -> str:
-    """Put the map beside the dump, as the spool's owner has it; the spool is not ours, so no link is followed."""
+    """Put the map beside the dump, owned by the spool's owner. The spool is not ours, so no link is followed."""
     directory, name = os.path.split(path + dump_name.PERF_MAP)
     spool = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

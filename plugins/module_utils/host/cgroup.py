@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a unit's control group says of its memory: use, limits, pressure, and how often the kernel had to kill.
+"""What a unit's control group says about its memory: use, limits, pressure, and OOM kills.
 
-Formats: the kernel's cgroup-v2 document, "Memory Interface Files", and its PSI document. Of version 1 the use, the
-limit and the kills. A host whose unit has no memory controller gives nothing, which is a fact too.
+Formats: the kernel's cgroup-v2 document, "Memory Interface Files", and its PSI document. Version 1 gives only the
+use, the limit and the kills, and a unit without a memory controller gives nothing.
 
 This module is private to the collection.
 """
@@ -20,7 +20,7 @@ _NO_LIMIT = 1 << 62
 
 
 def read(control_group: str) -> dict[str, Any]:
-    """Sizes in bytes; ``limit`` and ``high`` are None where there is no limit, others where they cannot be read."""
+    """Sizes in bytes; ``limit`` and ``high`` are None if there is no limit, the others if they cannot be read."""
     facts: dict[str, Any] = dict.fromkeys(("current", "peak", "limit", "high", "swap", "oom_kills", "pressure"), None)
     if not control_group.startswith("/") or ".." in control_group.split("/"):
         return facts
@@ -67,7 +67,7 @@ def _pairs(directory: str, name: str) -> dict[str, int]:
 
 
 def _pressure(directory: str) -> dict[str, float] | None:
-    """Share of the time, in percent over the last minute, that some or all processes waited for memory."""
+    """The percentage of the last minute in which some or all processes waited for memory."""
     found = {}
     for line in _text(directory, "memory.pressure").splitlines():
         kind, *fields = line.split()

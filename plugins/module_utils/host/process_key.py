@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What tells a process from a later one with its number, in a dump as well as in procfs.
+"""What distinguishes a process from a later one with its pid, both in a dump and in procfs.
 
 This module is private to the collection.
 """
@@ -15,11 +15,11 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import procf
 
 
 def fingerprint(mappings: Sequence[Mapping]) -> str | None:
-    """Eight hex digits that stay the same as long as the process lives and differ after an exec.
+    """Eight hex digits that stay the same while the process lives, and change with an exec.
 
-    They come from the place of [vdso], which the kernel draws at random at every exec and never moves. (The first
-    mapping would not do: in a JVM that is the Java heap, which grows.) Where there is none, the end of [stack].
-    None where a listing has neither.
+    They come from the address of [vdso], which the kernel chooses at random at every exec and never moves, or else from
+    the end of [stack]. (The first mapping would not do: in a JVM it is the Java heap, which grows.) None if a listing
+    has neither.
     """
     for mapping in mappings:
         if mapping.path == "[vdso]":
@@ -31,10 +31,10 @@ def fingerprint(mappings: Sequence[Mapping]) -> str | None:
 
 
 def key(pid: int, mappings: Sequence[Mapping]) -> str:
-    """The key of a process, as a capture's facts have it."""
+    """The key of a process, as stored in a capture's facts."""
     return f"{pid}-{fingerprint(mappings)}"
 
 
 def is_alive(pid: int, wanted: str, proc: str = "/proc") -> bool:
-    """Whether the process of this key runs. Raises ProcfsError, ProcessGone also for a number that nobody has."""
+    """Whether the process with this key is running. Raises ProcfsError; ProcessGone if no process has the pid."""
     return key(pid, procfs.mappings(pid, proc)) == wanted

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What the kernel says about a process: mappings, environment, start, open files.
 
-Every function takes the root of procfs as ``proc``, so that tests can give a directory of plain files. A process
-that ends while it is looked at raises ``ProcessGone``, the one answer that a caller always has to expect. Formats:
+Every function takes the root of procfs as ``proc``, so that tests can pass a directory of plain files. A process
+that ends while it is being read raises ``ProcessGone``, which every caller must expect. Formats:
 proc(5).
 
 This module is private to the collection.
@@ -22,19 +22,19 @@ _DELETED = " (deleted)"
 
 
 class ProcfsError(OffheapError):
-    """Procfs could not be read, or does not say what it should."""
+    """Procfs could not be read, or has unexpected contents."""
 
 
 class ProcessGone(ProcfsError):
     """The process ended (or was never there)."""
 
     def __init__(self, pid: int) -> None:
-        super().__init__(f"process {pid} does not exist any more")
+        super().__init__(f"process {pid} no longer exists")
         self.pid = pid
 
 
 class OpenFile(NamedTuple):
-    """One open file descriptor that refers to something on a file system."""
+    """An open descriptor of something on a file system."""
 
     fd: int
     dev: int
@@ -70,7 +70,7 @@ def mapped_files(pid: int, proc: str = "/proc") -> dict[str, list[maps.Mapping]]
     found: dict[str, list[maps.Mapping]] = {}
     try:
         for line in _read(proc, "maps", pid).split(b"\n"):
-            if b"/" in line:  # what has no path is most of it, in a process with many mappings
+            if b"/" in line:  # in a process with many mappings, most have no path
                 mapping = maps.parse_line(line)
                 if mapping.is_file:
                     found.setdefault(mapping.path, []).append(mapping)
@@ -80,7 +80,7 @@ def mapped_files(pid: int, proc: str = "/proc") -> dict[str, list[maps.Mapping]]
 
 
 def environ(pid: int, proc: str = "/proc") -> dict[str, str]:
-    """The environment that the process was started with; of a name that comes twice the first, as getenv does."""
+    """The environment that the process was started with; if a name is repeated, the first wins, as in getenv."""
     found: dict[str, str] = {}
     for entry in _read(proc, "environ", pid).split(b"\0"):
         name, equals, value = entry.partition(b"=")
@@ -121,7 +121,7 @@ def start_ticks(pid: int, proc: str = "/proc") -> int:
 
 
 def start_time(pid: int, proc: str = "/proc") -> float:
-    """When the process started, in seconds since the epoch (boot_time() is exact to a second, so is this)."""
+    """When the process started, in seconds since the epoch (to a second, like boot_time())."""
     return boot_time(proc) + start_ticks(pid, proc) / float(os.sysconf("SC_CLK_TCK"))
 
 
@@ -153,7 +153,7 @@ def pids(proc: str = "/proc") -> list[int]:
 
 
 def open_files(pid: int, proc: str = "/proc") -> list[OpenFile]:
-    """The process's descriptors. One that is closed meanwhile is left out."""
+    """The process's descriptors, without those closed meanwhile."""
     directory = os.path.join(proc, str(pid), "fd")
     try:
         names = os.listdir(directory)

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """How much of each mapping of a process is in memory: /proc/<pid>/smaps, read as a stream.
 
-No mapping is kept here, so that 60,000 of them take no more memory than sixty. Format: proc_pid_smaps(5).
+No mapping is stored, so 60,000 of them take no more memory than sixty. Format: proc_pid_smaps(5).
 
 This module is private to the collection.
 """
@@ -50,7 +50,7 @@ class Region(NamedTuple):
 
 
 def read(pid: int, proc: str = "/proc") -> Iterator[Region]:
-    """The mappings of a process, by address. Raises ProcfsError when they may not be read, or the process has gone."""
+    """The mappings of a process, by address. Raises ProcfsError if they may not be read or the process has ended."""
     path = os.path.join(proc, str(pid), "smaps")
     try:
         with open(path, "rb") as stream:
@@ -62,7 +62,7 @@ def read(pid: int, proc: str = "/proc") -> Iterator[Region]:
 
 
 def parse(stream: IO[bytes]) -> Iterator[Region]:
-    """The entries of smaps. Raises ProcfsError for a text that is none."""
+    """The entries of smaps. Raises ProcfsError for any other text."""
     rest = b""
     while True:
         block = stream.read(_BLOCK)

@@ -15,12 +15,12 @@ from typing import Iterable, NamedTuple, Sequence
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 _CGROUP_ROOTS = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
-# What systemd takes for blank; Python's own notion is wider.
+# What systemd treats as blank; Python's own definition is wider.
 _BLANKS = " \t\n\r"
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*=[^\ud800-\udfff]*\\Z")
 _ESCAPES = dict(zip("abfnrtv\\\"'s", "\a\b\f\n\r\t\v\\\"' "))
 _NUMERIC_ESCAPE = re.compile("x([0-9A-Fa-f]{2})|([0-3][0-7]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})")
-# Entries of an environment file; the values end where the line does, but a quoted part may have several.
+# Entries of an environment file. A value ends with its line, but a quoted part may span several.
 _FILE_KEY = re.compile(r"[ \t\n\r]*(?:[#;](?:\\[\s\S]|[^\\\n\r])*|([^ \t\n\r][^=\n\r]*)(=?))")
 _FILE_QUOTED = re.compile(r"""[ \t]*(?:'([^']*)'?|"((?:\\[\s\S]|[^"\\])*)\\?"?)""")
 _FILE_PLAIN = re.compile(r"[ \t]*((?:\\[\s\S]|[^\\\n\r])*)\\?")
@@ -45,7 +45,7 @@ def systemctl(*arguments: str) -> str:
     """
     command = ["systemctl", "--no-pager", *arguments]
     try:
-        # Not AnsibleModule.run_command: what asks systemd is used and tested without a module around it.
+        # Not AnsibleModule.run_command: this also runs, and is tested, without a module.
         done = subprocess.run(  # pylint: disable=ansible-bad-function
             command,
             env={**os.environ, "LC_ALL": "C.UTF-8"},
@@ -68,7 +68,7 @@ def show(unit: str, properties: Iterable[str]) -> dict[str, list[str]]:
     lines = iter(systemctl("show", "--property", ",".join(properties), "--", unit).split("\n"))
     for line in lines:
         key, equals, value = line.partition("=")
-        # A command is printed with the line breaks that it has.
+        # A command keeps its own line breaks.
         while value.startswith("{ ") and not value.endswith(" }"):
             value += "\n" + next(lines, " }")
         if equals:
@@ -79,7 +79,7 @@ def show(unit: str, properties: Iterable[str]) -> dict[str, list[str]]:
 def manager_environment() -> dict[str, str]:
     """What the manager hands to every service (``DefaultEnvironment=``, ``systemctl set-environment``).
 
-    systemctl writes a value that a shell would not take as it is as ``$'...'``.
+    systemctl writes a value that a shell would have to quote as ``$'...'``.
     """
     variables = {}
     for line in systemctl("show-environment").split("\n"):
@@ -127,8 +127,7 @@ def _join_continuations(text: str) -> list[str]:
 def split_words(value: str) -> list[str]:
     """Split a value at blanks, resolving quotes and C escapes (systemd.syntax(7), "Quoting").
 
-    From a word that is malformed on (an open quote, an unknown escape) systemd warns and ignores the rest; so does
-    this.
+    At a malformed word (an open quote, an unknown escape) systemd warns and ignores the rest; this ignores it too.
     """
     words: list[str] = []
     word: list[str] | None = None
@@ -160,12 +159,12 @@ def split_words(value: str) -> list[str]:
 
 
 def _text(parts: list[str]) -> str:
-    """Characters and single bytes (as surrogates) put together: bytes may add up to a character of UTF-8."""
+    """Join characters and single bytes (as surrogates): several bytes may form one UTF-8 character."""
     return "".join(parts).encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def _unescape(value: str, position: int) -> tuple[str | None, int]:
-    """What an escape at ``position`` (behind its backslash) stands for, None for no valid one, and where it ends."""
+    """The value of the escape at ``position`` (after its backslash), None if it is invalid, and where it ends."""
     number = _NUMERIC_ESCAPE.match(value, position)
     if not number:
         return _ESCAPES.get(value[position : position + 1]), position + 1
@@ -183,7 +182,7 @@ def quote(word: str) -> str:
 
 
 def expand(value: str, unit: str) -> str:
-    """Resolve the specifiers (``%``) of systemd.unit(5) that depend on the unit's name, or on no more than the host.
+    """Resolve the specifiers (``%``) of systemd.unit(5) that depend only on the unit's name or on the host.
 
     Raises SystemdError for one that only systemd itself can resolve.
     """
@@ -197,7 +196,7 @@ def expand(value: str, unit: str) -> str:
 
     def resolve(match: re.Match[str]) -> str:
         if match.group(1) not in known:
-            raise SystemdError(f"{match.group(0)} in {value!r} can be resolved by systemd only; write it out instead")
+            raise SystemdError(f"only systemd can resolve {match.group(0)} in {value!r}; write it out instead")
         return known[match.group(1)]
 
     return re.sub("%([A-Za-z%])", resolve, value)
@@ -218,9 +217,9 @@ def variable(word: str) -> tuple[str, str] | None:
 def parse_environment_file(text: str) -> dict[str, str]:
     """Variables of an ``EnvironmentFile=`` (systemd.exec(5)): shell-like quotes, no expansion.
 
-    A comment goes on in the next line after a ``\\``, as it did before systemd 254.
+    After a ``\\`` a comment continues on the next line, as it did before systemd 254.
 
-    Raises SystemdError when an entry is not UTF-8; systemd then takes nothing from the file.
+    Raises SystemdError when an entry is not UTF-8; systemd then ignores the whole file.
     """
     variables: dict[str, str] = {}
     position = 0
@@ -241,12 +240,12 @@ def parse_environment_file(text: str) -> dict[str, str]:
 
 
 def _file_value(text: str, position: int) -> tuple[str, int]:
-    """The value that begins at ``position``: quoted parts, then, where there is more, the plain rest of the line."""
+    """The value that begins at ``position``: quoted parts, then any plain rest of the line."""
     parts: list[str] = []
     quoted = _FILE_QUOTED.match(text, position)
     while quoted:
         single, double = quoted.groups()
-        # Within double quotes only these lose their backslash, as in a shell; an escaped line break goes altogether.
+        # Within double quotes only these lose their backslash, as in a shell; an escaped line break disappears.
         parts.append(single if double is None else re.sub(r'\\(?:(["\\`$])|\n)', r"\1", double))
         position = quoted.end()
         quoted = _FILE_QUOTED.match(text, position)
@@ -274,7 +273,7 @@ def processes(control_group: str) -> list[int]:
                 with open(os.path.join(directory, "cgroup.procs"), encoding="ascii") as file:
                     found.update(int(line) for line in file if line.strip() != "0")
             except OSError:
-                continue  # the group went away, or is a threaded one whose processes its parent lists
+                continue  # the group is gone, or is a threaded one whose processes its parent lists
         if found:
             break
     return sorted(found)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Which allocators lie on this host, and which one a process uses."""
+"""Which allocators are installed on this host, and which one a process uses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STATIC_SYMBOLS = {
 
 
 def host_platform() -> dict[str, Any]:
-    """What a library has to be built for: C library with its version, architecture, page size in bytes."""
+    """What a library must be built for: C library with its version, architecture, page size in bytes."""
     libc, version = _libc()
     return {
         "libc": libc,
@@ -58,14 +58,14 @@ def _libc() -> tuple[str, list[int]]:
 
 
 def installed(extra: Iterable[str] = ()) -> list[str]:
-    """Resolved paths of jemalloc libraries in the usual places and of those named in addition."""
+    """Resolved paths of jemalloc libraries in the usual places, and of those in ``extra``."""
     found = {os.path.realpath(path) for pattern in _PATTERNS for path in glob.glob(pattern)}
     found.update(os.path.realpath(path) for path in extra)
     return sorted(path for path in found if os.path.isfile(path))
 
 
 def describe(path: str, prove: bool) -> dict[str, Any]:
-    """Facts of one library; with ``prove`` it is run in a throw-away process."""
+    """Facts about one library; ``prove`` runs it in a throw-away process."""
     facts: dict[str, Any] = {
         "path": path,
         "build_id": None,
@@ -95,9 +95,9 @@ def _sha256(path: str) -> str:
 
 
 def of_process(pid: int) -> dict[str, Any]:
-    """The allocator that serves a process: the first preloaded or linked one, else one inside the program, else libc's.
+    """The allocator that serves a process: the first preloaded or linked one, else one in the program, else libc's.
 
-    Raises ProcfsError when the process is gone or may not be looked at.
+    Raises ProcfsError when the process is gone or may not be read.
     """
     executable = procfs.exe(pid)
     libraries = [path for path in procfs.mapped_files(pid) if _ALLOCATORS.search(path)]

@@ -2,14 +2,13 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Prove in a throw-away process that a jemalloc library can profile on this host.
 
-Nothing is assumed from file names: a Python process is started under the
-library, tells its version, samples every allocation, and dumps. It is nobody's,
-not root's: whoever can write a library in some product's directory must not
-become root by having it found, and a library that only root can read is of no
-use to a service.
+File names prove nothing: a Python process starts under the library, reports
+its version, samples, and dumps. It runs as nobody, not as root: a user who can
+write a library into some product's directory must not become root because we
+find it, and a library that only root can read is of no use to a service.
 
-A release that is known to crash services is refused even if it profiles: the
-throw-away process does not do what these services do.
+A release that is known to crash services is refused even if it profiles,
+because the throw-away process does not do what these services do.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from typing import Mapping, NamedTuple
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf, maps
 
 TIMEOUT_SECONDS = 30
-# Ansible's own interpreter first; it may lie where only root can run it.
+# Ansible's own interpreter comes first, but it may be where only root can run it.
 _INTERPRETERS = (sys.executable, "/usr/bin/python3", "/usr/libexec/platform-python")
-# By tradition the user who owns nothing; the kernel knows it as the overflow uid.
+# By tradition this user owns nothing; it is the kernel's overflow uid.
 NOBODY = 65534
 
-# Releases under which no service must run, each with what would happen and the way out.
+# Releases under which no service must run, each with the reason and what to do.
 UNSOUND = {
     "5.3.1": "jemalloc 5.3.1 can crash a service whose threads free memory while they end (jemalloc#2981); use 5.3.0,"
     " which the role offheap.profiler.jemalloc builds by default",
 }
 
-# A user's options that would write elsewhere or leave the dump empty are read by the library and then overruled.
+# The library still checks a user's options that would write elsewhere or empty the dump, but these overrule them.
 _OVERRULED: dict[str, malloc_conf.Value] = {
     "lg_prof_interval": -1,
     "prof_final": False,
@@ -71,14 +70,14 @@ if answer["prof"]:
 print(json.dumps(answer))
 """
 
-# The message that a failed proof gives, by the reason's name.
+# The message of a failed proof, by the reason's name.
 _REASONS = {
     "unsound": "{detail}",
-    "does-not-load": "the library does not load on this host: {detail}. It was built for another C library, a newer"
-    " one or another architecture: build on the oldest host of the platform (jemalloc_build_host); or only root may"
-    " read it: open the directories above it",
+    "does-not-load": "the library does not load on this host: {detail}. If it was built for another or a newer C"
+    " library, or another architecture, build it on the oldest host of the platform (jemalloc_build_host). If only root"
+    " can read it, open the directories above it",
     "page-size": "the library was built for smaller memory pages than this host has ({detail});"
-    " build on a host with this page size",
+    " build it on a host with this page size",
     "no-prof": "the library was built without --enable-prof and cannot profile",
     "invalid-conf": "the library rejects an option: {detail}",
     "crashed": "a process under the library died: {detail}",
@@ -90,7 +89,7 @@ _REASONS = {
 
 
 class Proof(NamedTuple):
-    """What a throw-away process under the library showed; ``failure`` names the first thing that is wrong."""
+    """What a throw-away process under the library showed; ``failure`` names the first fault."""
 
     failure: str | None
     message: str
@@ -103,7 +102,7 @@ class Proof(NamedTuple):
 
 
 def unsound(version: str) -> str | None:
-    """Why no service must run under this version of jemalloc, and the way out.
+    """Why no service must run under this version of jemalloc, and what to do.
 
     ``None`` when nothing is known against it. ``version`` is what ``mallctl("version")``
     says (``5.3.1-0-g81034ce1f137``) or the release alone.
@@ -112,7 +111,7 @@ def unsound(version: str) -> str | None:
 
 
 def prove(library: str, options: Mapping[str, malloc_conf.Value] | None = None) -> Proof:
-    """Start a process under ``library`` with ``options`` on top of dense sampling, and look at its dump.
+    """Start a process under ``library`` with ``options`` on top of dense sampling, and examine its dump.
 
     ``options`` are MALLOC_CONF options to check with it; their ``prof_prefix``
     and automatic dumps have no effect, so that nothing is written outside a
@@ -134,7 +133,7 @@ def _prove_in(directory: str, library: str, options: dict[str, malloc_conf.Value
     forced.update(prof=True, prof_active=True, lg_prof_sample=10, prof_prefix=directory + "/proof")
     dump = directory + "/dump"
     environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
-    # Of an option that stands twice the last value counts, but the library looks at both.
+    # If an option is repeated, the last value wins, but the library checks both.
     texts = [malloc_conf.render(part) for part in (options, forced)]
     environment.update(LD_PRELOAD=library, MALLOC_CONF=",".join(filter(None, texts)))
     for interpreter in _INTERPRETERS:
@@ -157,7 +156,7 @@ def _prove_in(directory: str, library: str, options: dict[str, malloc_conf.Value
         except (FileNotFoundError, PermissionError):
             continue
         return _judge(child.returncode, child.stdout, child.stderr, dump, library)
-    return _failed("crashed", f"the user nobody can run none of {', '.join(_INTERPRETERS)}")
+    return _failed("crashed", f"the user nobody cannot run any of {', '.join(_INTERPRETERS)}")
 
 
 def _become_nobody() -> None:

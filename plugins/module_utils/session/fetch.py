@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a session answers on the way of dumps to the controller.
+"""A session's answers while dumps are fetched.
 
 This module is private to the collection.
 """
@@ -19,7 +19,7 @@ def _find(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
     found = steps.find(request["options"])
     if request["ask_jvms"]:
         steps.ask_jvms(found)
-    # Nothing is packed on a disk here, so no file system bounds a batch.
+    # A session packs nothing on disk, so no file system limits a batch.
     return {**found.to_json(), "free": 1 << 60}
 
 

@@ -18,13 +18,13 @@ from ansible_collections.offheap.profiler.plugins.module_utils.malloc import all
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in_files, service
 
-#: seconds that an agent may take to say how it is; one that is busy is not waited for
+#: seconds that an agent may take to answer; we do not wait for a busy one
 _PATIENCE = 5
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def look() -> list[dict[str, Any]]:
-    """The services that run, those with the most memory first. Raises SystemdError."""
+    """The running services, those with the most memory first. Raises SystemdError."""
     found = [facts for facts in map(_facts, _names()) if facts is not None]
     return sorted(found, key=lambda facts: (-facts["rss"], facts["unit"]))
 
@@ -36,7 +36,7 @@ def _names() -> list[str]:
 
 
 def _facts(unit: str) -> dict[str, Any] | None:
-    """Facts of one unit, or None where its last process has just ended."""
+    """Facts about one unit, or None if its last process has just ended."""
     loaded = service.load(unit)
     pids = loaded.pids()
     resident = {pid: pages for pid in pids if (pages := _resident(pid)) is not None}
@@ -72,7 +72,7 @@ def _resident(pid: int) -> int | None:
 
 
 def _sampling(unit: str) -> bool | None:
-    """Whether an agent of the unit samples; None where none answers."""
+    """Whether an agent of the unit is sampling; None if none answers."""
     try:
         answers = [one["answer"] for one in _ask(unit, "status")]
     except client.AgentError:
@@ -100,7 +100,7 @@ def sample(unit: str) -> dict[str, Any]:
                 if name in ("allocated", "active", "resident") and isinstance(size, int):
                     memory[name] = memory.get(name, 0) + size
     except client.AgentError:
-        pass  # without an agent the kernel's number has to do
+        pass  # without an agent, the kernel's number must do
     return {
         "unit": loaded.name,
         "time": time.time(),

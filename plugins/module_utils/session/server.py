@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The host's end of a session: a question in, an answer out, until the other end goes away.
 
-It runs from memory, as the interpreter's standard input and output are connected to the controller, and puts nothing
-on the host that the modules would not.
+It runs from memory: the interpreter's standard input and output are connected to the controller. It leaves nothing on
+the host that the modules would not.
 
 This module is private to the collection.
 """
@@ -16,8 +16,8 @@ from typing import IO, Any
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, wire
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
-# By question, the module whose ANSWERS has it. It is loaded when it is first asked: that of all takes a host's
-# processor as long as collecting does.
+# By question, the module whose ANSWERS handles it. Each is loaded on first use, since loading all of them costs a
+# host as much CPU time as collecting does.
 _ANSWERED_BY = {
     **dict.fromkeys(("find", "stream", "mark"), "fetch"),
     **dict.fromkeys(("units", "sample", "control"), "units"),

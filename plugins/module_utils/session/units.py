@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a session answers about units and their agents.
+"""A session's answers about units and their agents.
 
 This module is private to the collection.
 """

@@ -63,7 +63,7 @@ def test_what_is_not_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     systemctl.states(shown("/web", Id="web.service"))
     assert "has no process: it is inactive" in run(units=["web"])["samples"][0]["problem"]
     (sample,) = run(pids=[4194304])["samples"]
-    assert "does not exist" in sample["problem"] and sample["processes"] == []
+    assert "no longer exists" in sample["problem"] and sample["processes"] == []
     assert "name units or pids" in run()["msg"]
 
 

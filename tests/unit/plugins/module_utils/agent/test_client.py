@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The client of the control socket, against agents that lie, flood, hang or are not there."""
+"""The client of the control socket, against agents that lie, flood, hang or are missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Serve = Callable[..., client.AgentSocket]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """An agent that gives one canned answer to each line; None is silence."""
+    """An agent that gives each line one canned answer; None is silence."""
     listeners: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
@@ -124,7 +124,7 @@ def test_a_drip_does_not_extend_the_time(serve: Serve) -> None:
 
 
 def test_somebody_elses_socket(serve: Serve) -> None:
-    with pytest.raises(client.AgentError, match="not listened to by the process"):
+    with pytest.raises(client.AgentError, match="not the one with the pid in its name"):
         client.Connection(serve(line(), pid=1))
 
 

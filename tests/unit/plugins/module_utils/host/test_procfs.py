@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Procfs: real processes, and lines that only a hostile or a lucky process has."""
+"""Procfs: real processes, and lines that only a hostile or an unusual process has."""
 
 from __future__ import annotations
 

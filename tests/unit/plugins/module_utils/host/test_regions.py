@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Entries of smaps: each is read, whatever its path, and another text is refused."""
+"""Entries of smaps: each is read, whatever its path, and any other text is refused."""
 
 from __future__ import annotations
 

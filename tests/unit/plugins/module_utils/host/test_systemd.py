@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What is read in units and environment files. That systemd reads the same is shown by the integration tests."""
+"""How units and environment files are read. Integration tests show that systemd reads them the same way."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_quoted_words_are_split_again(words: list[str]) -> None:
 
 @given(st.lists(TEXT, min_size=1))
 def test_quoted_words_stay_on_their_line(words: list[str]) -> None:
-    """As long as they have no carriage return, which ends a line of a unit file too."""
+    """Unless they have a carriage return, which also ends a line of a unit file."""
     line = "Environment=" + " ".join(systemd.quote(word.replace("\r", "")) for word in words)
     assert "\n" not in line
 
@@ -211,7 +211,7 @@ def test_expand() -> None:
     assert systemd.expand("%H%t", "x.service") == os.uname().nodename + "/run"
     assert systemd.expand("%S %C %L %E %T %V", unit) == "/var/lib /var/cache /var/log /etc /tmp /var/tmp"
     assert systemd.expand("%h %u %U %v", unit) == f"/root root 0 {os.uname().release}"
-    with pytest.raises(systemd.SystemdError, match=r"%m in '/x/%m' .* write it out"):
+    with pytest.raises(systemd.SystemdError, match=r"%m in '/x/%m'; write it out"):
         systemd.expand("/x/%m", unit)
 
 

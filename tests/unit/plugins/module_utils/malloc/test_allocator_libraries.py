@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Libraries that are found and described, and the allocators of real processes."""
+"""Finding and describing libraries, and the allocators of real processes."""
 
 from __future__ import annotations
 

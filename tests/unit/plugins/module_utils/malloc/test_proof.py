@@ -34,7 +34,7 @@ def jemalloc() -> str:
 
 @pytest.fixture
 def temporary(public_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the proof's own directory is made, to see that it is removed."""
+    """Where the proof makes its own directory, to check that it is removed."""
     directory = Path(tempfile.mkdtemp(dir=public_directory))
     directory.chmod(0o777)
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
@@ -124,7 +124,7 @@ def test_options_that_cannot_be_written(jemalloc: str, temporary: Path) -> None:
 
 
 def test_the_fake_without_a_fault_profiles(public_directory: Path) -> None:
-    """So that each of the following fails by its fault alone."""
+    """So that each of the following fails only through its own fault."""
     proof = jemalloc_proof.prove(fake(public_directory, "NONE"))
     expect(proof, None, "100 stacks sampled, 100 of them with callers")
     assert proof.version == "5.3.0-fake"
@@ -135,7 +135,7 @@ def test_the_fake_without_a_fault_profiles(public_directory: Path) -> None:
     [
         ("CRASHES", "crashed", ["signal 11"]),
         ("SILENT", "crashed", ["did not answer"]),
-        ("PAGES", "page-size", ["Unsupported system page size", "build on a host with this page size"]),
+        ("PAGES", "page-size", ["Unsupported system page size", "build it on a host with this page size"]),
         ("NO_PROF", "no-prof", ["--enable-prof"]),
         ("NO_DUMP", "no-dump", ["mallctl prof.dump failed"]),
         ("LIES_ABOUT_DUMP", "no-dump", ["wrote no dump"]),
@@ -221,7 +221,7 @@ def test_a_library_without_mallctl(public_directory: Path) -> None:
 
 @pytest.mark.parametrize("version", ["5.3.1", "5.3.1-0-g81034ce1f1373e37dc865038e1bc8eeecf559ce8"])
 def test_a_release_that_crashes_services(public_directory: Path, version: str) -> None:
-    """Although it profiles: the proof's process has no threads that end."""
+    """Although it profiles, since the proof's process has no threads that end."""
     proof = jemalloc_proof.prove(fake_release(public_directory, version))
     expect(proof, "unsound", "5.3.1 can crash a service", "jemalloc#2981", "use 5.3.0")
     assert proof.version == version
@@ -259,7 +259,7 @@ def status_under(library: str, *command: str | Path, conf: str) -> int:
 
 @pytest.mark.parametrize("conf", ["", "prof:true"])
 def test_threads_that_free_while_they_end(jemalloc: str, ending_threads: Path, conf: str) -> None:
-    """Why 5.3.1 is refused: a program without a fault dies under it, and not under the default."""
+    """Why 5.3.1 is refused: a correct program dies under it, but not under the default."""
     assert (jemalloc_proof.prove(jemalloc).version or "").startswith(default_release() + "-")
     assert status_under(jemalloc, ending_threads, conf=conf) == 0
     refused, loader = profiled_programs.release("5.3.1")
@@ -286,7 +286,7 @@ __attribute__((constructor)) static void tell(void) {
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has anything to give up")
 def test_it_does_not_run_as_root(temporary: Path) -> None:
-    """Who can write a library in some product's directory must not become root by having it found."""
+    """A user who can write a library into a product's directory must not become root because we find it."""
     told = temporary / "told"
     library = programs.library(temporary, "libspies.so", SPIES, f'-DSPOOL="{told}"')
     expect(jemalloc_proof.prove(str(library)), None)
@@ -297,7 +297,7 @@ def test_it_does_not_run_as_root(temporary: Path) -> None:
 def test_a_library_that_only_root_can_read_is_of_no_use(temporary: Path) -> None:
     closed = temporary / "closed"
     closed.mkdir(mode=0o700)
-    expect(jemalloc_proof.prove(fake(closed, "NONE")), "does-not-load", "only root may read it")
+    expect(jemalloc_proof.prove(fake(closed, "NONE")), "does-not-load", "only root can read it")
 
 
 def test_interpreters_that_cannot_be_run(
@@ -310,7 +310,7 @@ def test_interpreters_that_cannot_be_run(
     monkeypatch.setattr(jemalloc_proof, "_INTERPRETERS", (str(closed), missing, "/usr/bin/python3"))
     expect(jemalloc_proof.prove(library), None)
     monkeypatch.setattr(jemalloc_proof, "_INTERPRETERS", (str(closed), missing))
-    expect(jemalloc_proof.prove(library), "crashed", f"none of {closed}, {missing}")
+    expect(jemalloc_proof.prove(library), "crashed", f"cannot run any of {closed}, {missing}")
     assert sys.executable
 
 
