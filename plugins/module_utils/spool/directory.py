@@ -3,8 +3,8 @@
 """The directories on a target where dumps land, entered as root although a service owns them.
 
 Whoever took over the service can put anything there: links, FIFOs, files that change while they are read. So every
-step goes through a directory's descriptor and never follows a link, a dump counts only as an ordinary file with one
-name that belongs to the spool's owner or to root, and nothing is moved away that is not what was packed.
+step goes through a directory's descriptor and never follows a link. Only an ordinary file with one name, owned by the
+spool's owner or root, counts as a dump, and only what was packed is moved away.
 
 This module is private to the collection.
 """
@@ -27,11 +27,11 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class SpoolError(OffheapError):
-    """A spool or something in it is not as it must be. The message says what and where."""
+    """A spool or something in it cannot be trusted or used. The message says what and where."""
 
 
 class Root:
-    """The directory that holds all spools. Nobody but root may put anything into it."""
+    """The directory that holds all spools. Only root may put anything into it."""
 
     def __init__(self, path: str = places.SPOOLS) -> None:
         self.path = path
@@ -58,8 +58,7 @@ class Root:
         return sorted(name for name in os.listdir(self._fd) if unit_name.is_service(name))
 
     def spool(self, unit: str) -> Spool | None:
-        """The spool of a unit, or None where there is none. Raises SpoolError when something else lies there, and
-        UnitNameError."""
+        """The unit's spool, None if there is none. Raises SpoolError if something else is there, and UnitNameError."""
         unit = unit_name.service(unit)
         path = os.path.join(self.path, unit)
         try:
@@ -72,7 +71,7 @@ class Root:
         return self._private_spool(unit, path)
 
     def _private_spool(self, unit: str, path: str) -> Spool | None:
-        """The state directory of a unit with DynamicUser=, to which systemd puts a link (systemd.exec(5))."""
+        """The state directory of a unit with DynamicUser=, to which systemd makes a link (systemd.exec(5))."""
         state, name = os.path.split(self.path)
         try:
             target = os.path.normpath(os.path.join(self.path, os.readlink(unit, dir_fd=self._fd)))
@@ -115,21 +114,21 @@ class Spool:
         os.close(self._fd)
 
     def names(self) -> Iterator[str]:
-        """The names of dumps that lie here and are not collected, in no order."""
+        """The names of dumps here that are not collected, in no order."""
         with os.scandir(self._fd) as entries:
             for entry in entries:
                 if dump_name.parse(entry.name):
                     yield entry.name
 
     def open(self, name: str) -> int:
-        """A descriptor of the dump, to be closed by the caller. Raises SpoolError when it is no dump to be trusted."""
+        """A descriptor of the dump, to be closed by the caller. Raises SpoolError if it is not a trusted dump."""
         fd = self._open(name, "")
         if fd is None:
             raise SpoolError(f"cannot open {self.path}/{name}: {os.strerror(errno.ENOENT)}")
         return fd
 
     def open_companion(self, name: str, suffix: str) -> int | None:
-        """A descriptor of what lies beside a dump, None where nothing does. Raises SpoolError like ``open``."""
+        """A descriptor of the file beside a dump, None if there is none. Raises SpoolError like ``open``."""
         return self._open(name, suffix)
 
     def _open(self, name: str, suffix: str) -> int | None:
@@ -162,9 +161,9 @@ class Spool:
         return None
 
     def collect(self, dumps: Iterable[tuple[str, Identity]], delete: bool) -> list[str]:
-        """Move dumps that are still what was packed to ``collected/``, or delete them. Returns the names it moved.
+        """Move dumps that have not changed since packing to ``collected/``, or delete them. Returns their names.
 
-        What lies beside a dump goes with it.
+        The files beside a dump go with it.
         """
         if delete:
             deleted = [name for name, identity in dumps if self._is(name, identity) and self._unlink(name)]
@@ -217,7 +216,7 @@ class Spool:
         return True
 
     def _open_collected(self) -> int:
-        """The directory for what has been collected; whoever made it, it is no link and belongs to no third user."""
+        """The directory of collected dumps; whoever made it, it must not be a link or belong to a third user."""
         where = f"{self.path}/{COLLECTED}"
         try:
             os.mkdir(COLLECTED, 0o700, dir_fd=self._fd)
@@ -241,5 +240,5 @@ def _check_trusted(fd: int, path: str) -> None:
         raise SpoolError(f"{path} belongs to user {status.st_uid} instead of root; nothing in it is touched")
     if status.st_mode & 0o022:
         raise SpoolError(
-            f"{path} is writable by others than root (mode {status.st_mode & 0o7777:o}); nothing in it is touched"
+            f"users other than root can write to {path} (mode {status.st_mode & 0o7777:o}); nothing in it is touched"
         )

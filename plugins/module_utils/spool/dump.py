@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a dump says about itself on the target, without its samples being parsed.
+"""What the target reads from a dump, without parsing its samples.
 
-jemalloc writes a dump in blocks of 64 KiB straight into its final name, so a file can be there and not be
-finished. The samples are followed by a copy of /proc/<pid>/maps (format ``heap_v2``, jemalloc's src/prof_data.c);
-that copy tells a finished dump, the process that wrote it, and the images that its addresses belong to.
+jemalloc writes a dump in blocks of 64 KiB straight to its final name, so a file can exist before it is finished.
+The samples are followed by a copy of /proc/<pid>/maps (format ``heap_v2``, jemalloc's src/prof_data.c). That copy
+shows that the dump is finished, which process wrote it, and which images its addresses belong to.
 
 This module is private to the collection.
 """
@@ -29,7 +29,7 @@ _BLOCK = 1 << 20
 
 
 class DumpError(OffheapError):
-    """A dump that cannot be collected: ``finished`` tells one that is whole but strange from one that is cut off."""
+    """A dump cannot be collected. ``finished`` says whether it is whole but malformed, or cut off."""
 
     def __init__(self, reason: str, finished: bool) -> None:
         super().__init__(reason)
@@ -44,7 +44,7 @@ class Content(NamedTuple):
 
 
 def read(fd: int, size: int) -> Content:
-    """Read the first ``size`` bytes of an open dump, in bounded memory. Raises DumpError when it is not whole."""
+    """Read the first ``size`` bytes of an open dump, in bounded memory. Raises DumpError if it is not whole."""
     digest = hashlib.sha256()
     listing: list[bytes] = []
     found = False
@@ -87,7 +87,7 @@ def read(fd: int, size: int) -> Content:
 
 
 def addresses(fd: int, size: int) -> set[int]:
-    """The addresses in the stacks of an open dump, of a very large one those of its beginning."""
+    """The addresses in the stacks of an open dump; of a very large one, only those near its beginning."""
     text = os.pread(fd, min(size, _MOST_TEXT), 0)
     words: set[bytes] = set()
     for match in _STACK.finditer(text, 0, text.find(_MARKER) + 1 or len(text)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Which dumps of a host are ready to be brought home, and why the others are not.
+"""Which dumps of a host are ready to be fetched, and why the others are not.
 
 This module is private to the collection.
 """
@@ -18,18 +18,18 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memor
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump, provenance
 
-#: seconds without a write after which a dump counts as let go, where the writer's descriptors cannot be seen
+#: seconds without a write after which a dump counts as finished, if the writer's descriptors cannot be seen
 _QUIET = 10.0
-#: of dumps that are not collected so many are named, each kind for itself; the rest is counted
+#: how many dumps that cannot be fetched are named, of each kind; the rest are only counted
 _NAMED = 100
 
 
 @dataclass
 class ListedCapture:
-    """A dump that can be brought. ``process`` and ``images`` are indices, as many dumps share them.
+    """A dump that can be fetched. ``process`` and ``images`` are indices, as many dumps share them.
 
-    ``jit`` tells whether its process compiles code, ``map`` is the file beside it with a map of that code, ``jvm`` what
-    a JVM held outside of malloc, where it was asked.
+    ``jit`` says whether its process compiles code, ``map`` identifies the map of that code beside it, and ``jvm`` is
+    what a JVM held outside malloc, if it was asked.
     """
 
     unit: str
@@ -46,7 +46,7 @@ class ListedCapture:
     jvm: JvmMemory | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent."""
+        """The form that is sent."""
         return {
             **vars(self),
             "identity": list(self.identity),
@@ -58,7 +58,7 @@ class ListedCapture:
 
 @dataclass(frozen=True)
 class LeftDump:
-    """A dump that cannot be brought, and why. ``size`` is None where it was not opened."""
+    """A dump that cannot be fetched, and why. ``size`` is None if it was not opened."""
 
     unit: str
     name: str
@@ -68,9 +68,9 @@ class LeftDump:
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies in the spools.
+    """What is in the spools.
 
-    ``left`` counts captures beyond the limit of one run, ``counts`` all dumps that cannot be brought, by kind;
+    ``left`` counts captures beyond the limit of one run. ``counts`` counts all dumps that cannot be fetched, by kind;
     ``others`` names some of them. ``absent`` are units without a spool, ``problems`` why a spool was not entered.
     """
 
@@ -84,7 +84,7 @@ class Listing:
     problems: list[str]
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent to the controller, which believes none of it."""
+        """The form that is sent to the controller, which trusts none of it."""
         return {
             **vars(self),
             "captures": [capture.to_json() for capture in self.captures],
@@ -95,9 +95,9 @@ class Listing:
 
 
 class Finder:
-    """Walks through the spools of a host and collects what it finds.
+    """Searches the spools of a host.
 
-    ``max_dump`` is in bytes. ``limit`` is the number of captures of one run; further ones are only counted.
+    ``max_dump`` is in bytes. ``limit`` is the most captures of one run; further ones are only counted.
     """
 
     def __init__(self, examiner: provenance.Examiner, max_dump: int, limit: int) -> None:
@@ -113,7 +113,7 @@ class Finder:
         self._counts = {kind: 0 for kind in self._others}
 
     def search(self, spooled: directory.Spool) -> None:
-        """Look at one spool, dumps of each process in the order in which it wrote them."""
+        """Search one spool, the dumps of each process in the order in which it wrote them."""
         for name in sorted(spooled.names(), key=lambda name: (dump_name.parse(name) or (), name)):
             if len(self._captures) >= self._limit:
                 self._left += 1
@@ -186,7 +186,7 @@ class Finder:
             self._others[kind].append(LeftDump(unit, name, size, reason))
 
     def result(self, absent: list[str], problems: list[str]) -> Listing:
-        """All that was found."""
+        """Everything found so far."""
         images = list(self._images)
         return Listing(
             self._captures, self._process_facts, images, self._left, self._others, self._counts, absent, problems
@@ -194,7 +194,7 @@ class Finder:
 
 
 def _agent(spooled: directory.Spool, name: str, size: int) -> tuple[sidecar.AgentFacts | None, str | None]:
-    """What the agent has written beside the dump, or why it is not taken. A dump needs no sidecar."""
+    """What the agent wrote beside the dump, or why it cannot be used. A dump needs no sidecar."""
     try:
         fd = spooled.open_companion(name, dump_name.SIDECAR)
         if fd is None:
@@ -208,7 +208,7 @@ def _agent(spooled: directory.Spool, name: str, size: int) -> tuple[sidecar.Agen
 
 
 def _map_beside(spooled: directory.Spool, name: str) -> Identity | None:
-    """The identity of the perf map that lies beside the dump, if there is one to be trusted."""
+    """The identity of the perf map beside the dump, if there is one that can be trusted."""
     try:
         fd = spooled.open_companion(name, dump_name.PERF_MAP)
     except directory.SpoolError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""One compressed tar file of dumps and images, written for the login user to take away.
+"""One compressed tar file of dumps and images, written for the login user to fetch.
 
-It is streamed to disk: memory stays at a few MiB whatever is packed. The directory is the one that Ansible made for
-the task; it belongs to the login user, so it is entered by its descriptor and nothing in it is followed.
+It is streamed to disk, so memory stays at a few MiB whatever is packed. Ansible made the directory for the task, and it
+belongs to the login user, so we use it through its descriptor and follow no link in it.
 
 This module is private to the collection.
 """
@@ -22,12 +22,12 @@ from typing import IO, Any, Callable, NamedTuple, cast
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
 
-#: heap dumps shrink to an eighth already; the next levels cost the service CPU for a few per cent more
+#: this already shrinks heap dumps to an eighth; the next levels cost the service CPU for a few per cent more
 _LEVEL = 1
 _RESERVE = 1 << 20
-#: bytes at a time; with tarfile's own ten thousand, what is streamed comes in ten times as many messages
+#: bytes at a time; tarfile's default of ten thousand would take ten times as many messages to stream
 _BLOCK = 1 << 17
-#: seconds after which the transfer of one packed file is not under way any more
+#: seconds after which a packed file is no longer being transferred
 _STALE = 7200
 
 
@@ -46,7 +46,7 @@ class Skip(OffheapError):
     """The item cannot be packed, the others can. The message says why."""
 
 
-#: takes the packed bytes as they come
+#: receives the packed bytes as they come
 Target = Callable[[bytes], Any]
 
 
@@ -65,11 +65,11 @@ class _Output:
         return len(block)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
 
 class _Input:
-    """A file as long as it was at first: one that shrinks meanwhile is filled up with zeros and ``short``."""
+    """A file at its first length: if it shrinks meanwhile, it is padded with zeros, and ``short`` is set."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -87,16 +87,16 @@ class _Input:
 
 
 def free(directory: str) -> int:
-    """Bytes that can be written to the file system of the directory. Raises StagingError."""
+    """The free bytes on the directory's file system. Raises StagingError."""
     try:
         status = os.statvfs(directory)
     except OSError as exc:
-        raise StagingError(f"cannot look at the temporary directory {directory}: {exc.strerror}") from exc
+        raise StagingError(f"cannot examine the temporary directory {directory}: {exc.strerror}") from exc
     return status.f_bavail * status.f_frsize
 
 
 def check_free(directory: str, needed: int) -> None:
-    """Raises StagingError unless ``needed`` bytes fit, with a reserve for what others write meanwhile."""
+    """Raise StagingError unless ``needed`` bytes fit, with a reserve for what others write meanwhile."""
     available = free(directory)
     if available < needed + _RESERVE:
         raise StagingError(
@@ -109,7 +109,7 @@ def pack(directory: str, items: list[Item], needed: int) -> dict[str, Any]:
     """Write the tar file into the directory and give it to the directory's owner.
 
     ``needed`` is the size of all items, in bytes. Returns size and sha256 of the file, the names of its members with
-    their sizes, and for each item that could not be packed the reason. Raises StagingError.
+    their sizes, and why each item left out could not be packed. Raises StagingError.
     """
     check_free(directory, needed)
     path = os.path.join(directory, PACKED)
@@ -129,8 +129,8 @@ def pack(directory: str, items: list[Item], needed: int) -> dict[str, Any]:
             os.close(fd)
     except OSError as exc:
         raise StagingError(
-            f"cannot write {path}: {exc.strerror or exc}; the temporary directory must be writable for the user that"
-            " the task becomes (use become with root), and on a file system with enough room (ansible_remote_tmp)"
+            f"cannot write {path}: {exc.strerror or exc}; the task's user must be able to write to the temporary"
+            " directory (use become with root), and its file system must have enough room (ansible_remote_tmp)"
         ) from exc
     finally:
         os.close(handle)
@@ -162,7 +162,7 @@ def _open_directory(directory: str) -> int:
         raise StagingError(f"cannot open the temporary directory {directory}: {exc.strerror}") from exc
     if os.fstat(handle).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         os.close(handle)
-        raise StagingError(f"the temporary directory {directory} is writable by others than its owner")
+        raise StagingError(f"users other than its owner can write to the temporary directory {directory}")
     return handle
 
 
@@ -193,9 +193,9 @@ def _write(output: _Output, items: list[Item]) -> tuple[dict[str, int], dict[str
 
 
 def clear_stale(directory: str) -> None:
-    """Delete packed files that broken runs of the same login user have left beside ``directory``, hours ago.
+    """Delete packed files that broken runs of the same login user left beside ``directory`` hours ago.
 
-    The directories themselves are Ansible's, and stay.
+    The directories themselves are Ansible's and stay.
     """
     directory = directory.rstrip("/")
     handle = _open_directory(directory)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The facts that a dump alone does not hold: its process, and which builds its addresses belong to.
+"""The facts that a dump itself lacks: its process, and the builds that its addresses belong to.
 
-As long as the process lives, /proc/<pid>/map_files gives the very files that it has mapped, also when an upgrade has
-put others at their paths. After its end only the paths are left, and a path counts only if its file has not been
-changed since the dump was written.
+While the process lives, /proc/<pid>/map_files gives the very files that it has mapped, even if an upgrade has put
+others at their paths. After its end only the paths are left, and a path counts only if its file has not changed since
+the dump was written.
 
 This module is private to the collection.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, maps, values
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 
-#: what of a command line is kept, in bytes of UTF-8
+#: how much of a command line is kept, in bytes of UTF-8
 _MAX_CMDLINE = 16384
 _MAX_PATH = 4096
 _NO_IMAGES = ("/proc/", "/sys/", "/dev/")
@@ -35,7 +35,7 @@ class FoundImage(NamedTuple):
 
 
 class FoundProcess(NamedTuple):
-    """The process that wrote a dump, as a capture's facts have it; of one that has ended, what only it knew is None."""
+    """The process that wrote a dump, as in a capture's facts. If it has ended, what only it knew is None."""
 
     pid: int
     key: str
@@ -46,7 +46,7 @@ class FoundProcess(NamedTuple):
 
 
 class _File(NamedTuple):
-    """What was found under a path: facts of the file, or why there are none. ``changed`` is ctime in nanoseconds."""
+    """What was found at a path: facts about the file, or why there are none. ``changed`` is ctime in nanoseconds."""
 
     build_id: str | None
     size: int | None
@@ -57,9 +57,9 @@ class _File(NamedTuple):
 
 
 def open_regular(path: str) -> int:
-    """A descriptor for an ordinary file, links followed. Raises OSError, also for anything that is no ordinary file.
+    """Open an ordinary file, following links. Raises OSError, also for any other kind of file.
 
-    It is looked at before it is opened, since opening a device can have effects.
+    The kind is checked before the file is opened, since opening a device can have side effects.
     """
     handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -71,7 +71,7 @@ def open_regular(path: str) -> int:
 
 
 class Examiner:
-    """Finds the facts for dumps of one host; what several dumps share is looked up once."""
+    """Finds the facts for the dumps of one host; what several dumps share is looked up once."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
@@ -101,7 +101,7 @@ class Examiner:
         return self._live[pid]
 
     def _is_alive(self, pid: int, mappings: list[maps.Mapping]) -> bool:
-        """Whether the process that wrote the dump still runs, and not another one with its number."""
+        """Whether the process that wrote the dump is still running, rather than another with its pid."""
         return process_key.fingerprint(self._mappings(pid)) == process_key.fingerprint(mappings)
 
     def process(self, pid: int, mappings: list[maps.Mapping], written: float) -> FoundProcess:
@@ -116,14 +116,14 @@ class Examiner:
                 exe = None if exe is None else values.clean(exe, _MAX_PATH)
                 cmdline = _short(procfs.cmdline(pid, self._proc))
             except procfs.ProcfsError:
-                pass  # it ended just now: what has been read so far is right
+                pass  # it has just ended: what was read so far is right
         return FoundProcess(pid, key, boot_id, start_time, exe, cmdline)
 
     def images(self, pid: int, mappings: list[maps.Mapping], written_ns: int) -> list[FoundImage]:
         """The executable files of a dump, one per path, in the order of their addresses."""
         live = {}
         if self._is_alive(pid, mappings):
-            # not by path: a file that is renamed has another one from then on
+            # not by path: a renamed file has a new one
             live = {mapping.range_name: (mapping.device, mapping.inode) for mapping in self._mappings(pid)}
         found: dict[str, FoundImage] = {}
         for mapping in mappings:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a target is asked for on the way of its dumps to the controller: find them, pack them, mark them as collected.
+"""What a target does while its dumps are fetched: find them, pack them, mark them as collected.
 
-Between the steps the controller decides. It never believes what it is told here, and here nothing is believed that
-lies in a spool.
+The controller decides between the steps. It trusts nothing that a target says, and a target trusts nothing in a spool.
 
 This module is private to the collection.
 """
@@ -30,8 +29,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.spool import dire
 
 
 def find(options: dict[str, Any]) -> listing.Listing:
-    """What is there to be brought. The options are ``units``, ``max_dump`` and ``max_captures`` of the module
-    heap_fetch.
+    """What there is to fetch. The options are ``units``, ``max_dump`` and ``max_captures`` of the module heap_fetch.
 
     Raises SpoolError, UnitNameError.
     """
@@ -41,18 +39,18 @@ def find(options: dict[str, Any]) -> listing.Listing:
 
 
 def ask_jvms(found: listing.Listing) -> None:
-    """Put what each living JVM holds outside of malloc beside its newest dump in ``found``."""
+    """Record what each running JVM holds outside malloc with its newest dump in ``found``."""
     newest = {capture.process: capture for capture in found.captures if capture.jit}
     if not newest:
         return
-    # What is about runtimes is a third of what there is to load, and most hosts have nothing new of one.
+    # The code about runtimes is a third of all there is to load, and most hosts have nothing new from one.
     from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import jvm_heap
 
     for number, capture in newest.items():
         process = found.processes[number]
         if process.start_time is None:  # it has ended
             continue
-        with contextlib.suppress(JvmMemoryError):  # another runtime, or busy: the dump is as good without
+        with contextlib.suppress(JvmMemoryError):  # another runtime, or a busy JVM: the dump is just as good without
             capture.jvm = jvm_heap.ask(process.pid, process.key)
 
 
@@ -73,7 +71,7 @@ def pack_captures(request: PackRequest, staging: str) -> dict[str, Any]:
 
 
 def stream_captures(request: PackRequest, target: pack.Target) -> dict[str, Any]:
-    """The same, written to ``target`` as it is read; nothing of it is written to a disk. Raises SpoolError."""
+    """The same, streamed to ``target`` without touching a disk. Raises SpoolError."""
     with directory.Root(places.SPOOLS) as root:
         live_map = functools.partial(_open_live_map, root, request.dumps, staging=None)
         return pack.stream(target, _items(root, request, live_map))
@@ -111,7 +109,7 @@ def _unchanged(fd: int, identity: Identity) -> int:
 
 
 def _open_image(wanted: ImageMember) -> int:
-    """Any of the sources will do that still holds the build: the id decides, not the path."""
+    """Any source that still holds the build will do: the id decides, not the path."""
     reason = "it is gone"
     for source in wanted.sources:
         try:
@@ -146,7 +144,7 @@ def _open_map_beside(root: directory.Root, wanted: MapMember, identity: Identity
 
 
 def _addresses(root: directory.Root, dumps: Iterable[SpooledDump], wanted: MapMember) -> set[int]:
-    """The addresses in those of the dumps that are of the same process."""
+    """The addresses in the dumps that are of the same process."""
     found: set[int] = set()
     own = dump_name.parse(wanted.name)
     for other in dumps:
@@ -156,7 +154,7 @@ def _addresses(root: directory.Root, dumps: Iterable[SpooledDump], wanted: MapMe
         try:
             fd = _open_dump(root, other)
         except pack.Skip:
-            continue  # it is told where the dump itself is packed
+            continue  # reported where the dump itself is packed
         try:
             found |= dump.addresses(fd, os.fstat(fd).st_size)
         finally:
@@ -165,7 +163,7 @@ def _addresses(root: directory.Root, dumps: Iterable[SpooledDump], wanted: MapMe
 
 
 def _open_live_map(root: directory.Root, dumps: Iterable[SpooledDump], wanted: MapMember, staging: str | None) -> int:
-    """Where the code of a process lies now, in a file without a name: in the directory ``staging``, or in memory."""
+    """The current map of a process's code, in a nameless file in the directory ``staging`` or in memory."""
     from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import live_perf_map
 
     with _nameless(staging) as file:
@@ -186,7 +184,7 @@ def _nameless(staging: str | None) -> IO[bytes]:
 
 
 def mark(dumps: Iterable[SpooledDump], delete: bool) -> dict[str, Any]:
-    """Take the dumps that are safe now out of the way. Raises SpoolError when the spools cannot be entered."""
+    """Move away the dumps that are now safe on the controller. Raises SpoolError if the spools cannot be entered."""
     by_unit: dict[str, list[tuple[str, Identity]]] = {}
     for done in dumps:
         by_unit.setdefault(done.unit, []).append((done.name, done.identity))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Spools, and what somebody who took over the service could plant in them."""
+"""Spools, and what an attacker who has taken over the service could plant in them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_names_of_dumps(root: Path, stack: contextlib.ExitStack) -> None:
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
 def test_root_directory_that_others_can_write(root: Path, mode: int) -> None:
     root.chmod(mode)
-    with pytest.raises(spool.SpoolError, match="writable"):
+    with pytest.raises(spool.SpoolError, match="users other than root"):
         spool.Root(str(root))
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Finished and cut-off dumps, by real ones and by what disks and versions can make of them."""
+"""Finished and cut-off dumps: real ones, and what disks and versions can do to them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_same_process_has_the_same_fingerprint_and_another_has_not(spool: Pa
 
 
 def test_fingerprint_of_a_heap_that_grows_below_the_program() -> None:
-    """As in a JVM: its heap is the first mapping, and grows."""
+    """As in a JVM, whose heap is the first mapping and grows."""
     rest = b"7fb09a2dd000-7fb09a2df000 r-xp 00000000 00:00 0 [vdso]\n"
     before = maps.parse(b"f8000000-f9000000 rw-p 00000000 00:00 0 \n" + rest)
     after = maps.parse(b"f8000000-fd800000 rw-p 00000000 00:00 0 \n" + rest)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Facts of captures, from real processes whose files are replaced under them."""
+"""Facts of captures, from real processes whose files are replaced while they run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spool(root: Path) -> Path:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A Python of our own, to be replaced at will."""
+    """A copy of Python that the test may replace."""
     path = tmp_path / "python"
     shutil.copy("/usr/bin/python3", path)
     return path
@@ -49,7 +49,7 @@ def process(spool: Path, program: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def examined(path: Path) -> tuple[int, list[maps.Mapping], int]:
-    """Process number, mappings and mtime of a dump."""
+    """Pid, mappings and mtime of a dump."""
     name = dump_name.parse(path.name)
     assert name is not None
     with path.open("rb") as stream:
@@ -130,7 +130,7 @@ def test_images_after_its_end_come_from_unchanged_paths_only(
 
 
 def test_images_that_a_forged_dump_names() -> None:
-    """A service can write what it likes into its dumps; we are root when we read them."""
+    """A service can write anything into its dumps, and we read them as root."""
     now = 1 << 62
     names = (
         b"/etc/passwd",

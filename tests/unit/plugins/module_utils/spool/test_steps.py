@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Packing and marking: what was asked for goes into the tar file, and what is not what it was stays."""
+"""Packing and marking: what was requested goes into the tar file, and what has changed meanwhile stays."""
 
 from __future__ import annotations
 
