@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What earlier deaths of a service have left: HotSpot's error files, core dumps, the kernel's OOM kills in the journal.
+"""Traces of a service's earlier crashes: HotSpot's error files, core dumps, the kernel's OOM kills in the journal.
 
-The files lie where the service may write, so they are its word and are read as such: regular files only, of limited
-size, and only the lines about memory.
+The service may write where these files are, so they are not trusted: only regular files are read, up to a limit, and
+only the lines about memory.
 
 This module is private to the collection.
 """
@@ -41,7 +41,7 @@ _KILLED = re.compile(
 def error_files(pid: int, proc: str = "/proc") -> list[dict[str, Any]]:
     """HotSpot's ``hs_err_pid*.log`` in the directories where a process like this one leaves them, the newest first.
 
-    ``reason`` is ``out-of-memory``, the signal's name, or ``unknown``; sizes are bytes, None where the file has none.
+    ``reason`` is ``out-of-memory``, the signal's name, or ``unknown``; sizes are in bytes, None if the file has none.
     """
     return [
         {**_error_file(text), "path": name, "time": modified}
@@ -63,7 +63,7 @@ def _error_file(text: str) -> dict[str, Any]:
 
 
 def _newest(pid: int, proc: str, pattern: str) -> list[tuple[str, float, str]]:
-    """(name for people, time of change, head) of the newest files of that name."""
+    """(path to show, modification time, beginning) of the newest files that match."""
     found: dict[tuple[int, int], tuple[float, str, str]] = {}
     for place, shown in ((f"{proc}/{pid}/cwd", _cwd(pid, proc)), (f"{proc}/{pid}/root/tmp", "/tmp")):
         for path in glob.glob(os.path.join(place, pattern)):
@@ -95,7 +95,7 @@ def _head(path: str) -> str:
 
 
 def core_dumps(pid: int, name: str, proc: str = "/proc") -> list[dict[str, Any]]:
-    """Core dumps of programs with this ``name`` (15 characters, as the kernel has it): path, size in bytes, time."""
+    """Core dumps of programs with this ``name`` (15 characters, as the kernel keeps it): path, size in bytes, time."""
     candidates = {f"{proc}/{pid}/cwd/{file}": _cwd(pid, proc) for file in ("core", f"core.{name}")}
     for path in glob.glob(f"{proc}/{pid}/cwd/core.[0-9]*"):
         candidates[path] = _cwd(pid, proc)
@@ -118,11 +118,10 @@ def core_dumps(pid: int, name: str, proc: str = "/proc") -> list[dict[str, Any]]
 
 
 def kernel_log() -> str:
-    """What the journal has of the kernel's last lines, each with its time in seconds since the epoch in front; empty
-    where it cannot be read."""
+    """The kernel's last lines in the journal, each after its time in seconds since the epoch; empty if unreadable."""
     command = ["journalctl", "--no-pager", "--quiet", "--output=short-unix", "--lines", _JOURNAL_LINES]
     try:
-        # Not AnsibleModule.run_command: this is used and tested without a module around it.
+        # Not AnsibleModule.run_command: this also runs, and is tested, without a module.
         done = subprocess.run(  # pylint: disable=ansible-bad-function
             [*command, "_TRANSPORT=kernel"],
             stdin=subprocess.DEVNULL,
@@ -140,7 +139,7 @@ def kernel_log() -> str:
 def oom_kills(text: str, control_group: str, names: set[str]) -> list[dict[str, Any]]:
     """The kernel's OOM kills among a unit's processes, in its log. Sizes in bytes.
 
-    By the control group that the kernel names; kernels before 4.20 name none, there by the process's name.
+    Matched by the control group that the kernel names; kernels before 4.20 name none, so there by the process's name.
     """
     group_of: dict[str, str] = {}
     found = []

@@ -2,12 +2,12 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """How much of the memory that glibc's malloc holds is in use, read from the headers of its chunks.
 
-Memory that a program has freed and malloc keeps is no leak, but RSS shows both alike. Within a heap every chunk begins
+Memory that a program has freed but malloc keeps is not a leak, yet RSS counts it too. Within a heap every chunk begins
 with its size, and with a bit that says whether the chunk before it is in use (glibc, malloc/malloc.c, "malloc_chunk").
-So the chunks can be counted from outside, while the process runs: a chain that its work breaks meanwhile ends there.
-Nothing is written, nothing is stopped, no content is kept, and what is swapped out stays so.
+So the chunks can be counted from outside while the process runs; if it changes the chain meanwhile, the count ends
+there. Nothing is written, nothing is stopped, no content is kept, and swapped memory stays swapped out.
 
-Chunks in the caches of threads and in fastbins count as in use: their headers say so.
+Chunks in the caches of threads and in fastbins count as in use, as their headers say.
 
 This module is private to the collection.
 """
@@ -21,7 +21,7 @@ from typing import Iterator, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.memory.smaps import Heap, Peek
 
-#: chunks looked at in one process; that takes about half a second
+#: the most chunks read in one process; that takes about half a second
 MOST_CHUNKS = 1_000_000
 _WINDOW = 1 << 14
 _SIZE = struct.Struct("=Q")
@@ -33,7 +33,7 @@ _PROOF = 3
 
 
 class Use(NamedTuple):
-    """Bytes of the heaps: held by malloc, looked at, and in use or kept free of those looked at."""
+    """Bytes of the heaps: held by malloc, read, and in use among those read."""
 
     size: int
     seen: int
@@ -41,13 +41,13 @@ class Use(NamedTuple):
 
     @property
     def estimate(self) -> int:
-        """Bytes in use in all, if the rest is like what was seen."""
+        """The total bytes in use, if the rest is like what was seen."""
         return self.used * self.size // self.seen if self.seen else self.size
 
 
 @contextlib.contextmanager
 def looking_into(pid: int, proc: str = "/proc") -> Iterator[Peek]:
-    """Read memory of a process, as far as that is allowed."""
+    """Read a process's memory, as far as allowed."""
     try:
         fd = os.open(os.path.join(proc, str(pid), "mem"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -67,13 +67,13 @@ def looking_into(pid: int, proc: str = "/proc") -> Iterator[Peek]:
 
 
 def in_use(heaps: Sequence[Heap], peek: Peek, most_chunks: int = MOST_CHUNKS) -> Use | None:
-    """What of the heaps is in use; None when none of them could be looked at."""
+    """How much of the heaps is in use; None if none of them could be read."""
     left = most_chunks
     size = seen = used = 0
     for number, heap in enumerate(heaps):
         size += heap.size
         if heap.swap:
-            continue  # looking would bring it back into memory
+            continue  # reading would bring it back into memory
         walked, busy, count = _walk(heap, peek, left // (len(heaps) - number))
         left -= count
         seen += walked
@@ -82,7 +82,7 @@ def in_use(heaps: Sequence[Heap], peek: Peek, most_chunks: int = MOST_CHUNKS) ->
 
 
 def _walk(heap: Heap, peek: Peek, most: int) -> tuple[int, int, int]:
-    """(bytes looked at, bytes in use among them, chunks)"""
+    """(bytes read, bytes in use among them, chunks)"""
     window = peek(heap.start, _WINDOW)
     at = _first_chunk(heap, window)
     if at is None:
@@ -111,8 +111,8 @@ def _walk(heap: Heap, peek: Peek, most: int) -> tuple[int, int, int]:
 
 
 def _first_chunk(heap: Heap, window: bytes) -> int | None:
-    """Where the chain begins: at the first place from which some chunks follow each other."""
-    # It holds the first thread's cache, or another block in use. What is free does not tell its arena.
+    """Where the chain begins: the first place from which several chunks follow each other."""
+    # It holds the first thread's cache, or another block in use. A free chunk does not show its arena.
     first = _PREVIOUS_IN_USE | (0 if heap.main else _OTHER_ARENA)
     for start in range(0, min(_FURTHEST_FIRST, len(window) - 16, heap.size), 16):
         at, length = start, 0

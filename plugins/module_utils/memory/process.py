@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""One process, looked at once: its sizes, its memory map in classes, its allocator, its JVM.
+"""One look at a process: its sizes, its memory map in classes, its allocator, its JVM.
 
-What may not be read is named in ``not_readable``, and the rest is there. Sizes are bytes, times seconds.
+``not_readable`` names what could not be read. Sizes are in bytes, times in seconds.
 
 This module is private to the collection.
 """
@@ -32,12 +32,12 @@ _SIZES = {
     "swap": "VmSwap",
 }
 _TUNABLES = ("MALLOC_ARENA_MAX", "MALLOC_CONF", "GLIBC_TUNABLES")
-# name -> whether they are those of the main arena
+# name -> whether these heaps are the main arena's
 _HEAPS = {"heap": True, "arenas": False}
 
 
 def look(pid: int, jvm_timeout: float, proc: str = "/proc") -> dict[str, Any]:
-    """Everything that can be read of a process. Raises ProcessGone."""
+    """Everything that can be read about a process. Raises ProcessGone."""
     not_readable: list[str] = []
     status = procfs.status(pid, proc)
     facts: dict[str, Any] = {
@@ -63,7 +63,7 @@ def look(pid: int, jvm_timeout: float, proc: str = "/proc") -> dict[str, Any]:
     except procfs.ProcessGone:
         raise
     except procfs.ProcfsError:
-        pass  # then the memory map cannot be read either, and that is told below
+        pass  # then the memory map cannot be read either, which is reported below
     facts.update(_memory(pid, proc, facts["allocator"] == "libc", ranges, not_readable))
     if facts["jvm"] and facts["jvm"]["nmt"]:
         facts["jvm"]["nmt"]["rss_beyond"] = facts["rss"] - facts["jvm"]["nmt"]["committed"]
@@ -130,7 +130,7 @@ def _memory(
         pointers = smaps.stack_pointers(pid, proc)
         try:
             found = smaps.read(pid, smaps.Knowledge(ranges, pointers, glibc, peek), proc)
-            # The kernel's numbers of this moment: a JVM may have taken its time to answer, and have grown meanwhile.
+            # Read again: a JVM may have taken its time to answer, and have grown meanwhile.
             facts.update(_sizes(procfs.status(pid, proc)))
         except procfs.ProcessGone:
             raise
@@ -154,7 +154,7 @@ def _memory(
 
 
 def _use(use: glibc_chunks.Use | None, heaps: list[smaps.Heap]) -> dict[str, int] | None:
-    """Resident bytes of malloc's heaps in use, those kept free, and how much was looked at to say so."""
+    """Resident bytes of malloc's heaps in use and kept free, and how many were read to find out."""
     resident = sum(heap.resident for heap in heaps)
     if not heaps:
         return {"resident": 0, "used": 0, "free": 0, "seen": 0}

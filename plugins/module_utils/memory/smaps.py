@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Where a process's memory is: every mapping of smaps in one class, bytes reserved and resident of each class.
+"""Where a process's memory is: every mapping of smaps has one class, every class its reserved and resident bytes.
 
-The map is read as a stream and no mapping is kept, so that 60,000 of them take no more memory than sixty. What a
-mapping is follows from what the kernel writes beside it, from the stack pointers of the threads, from the ranges that
-a JVM names, and from the first words of malloc's own headers. Formats: proc(5); glibc's malloc/arena.c (heap_info) and
+smaps is read as a stream and no mapping is stored, so 60,000 of them take no more memory than sixty. A mapping's class
+follows from what the kernel says about it, the stack pointers of the threads, the ranges that a JVM names, and the
+first words of malloc's own headers. Formats: proc(5); glibc's malloc/arena.c (heap_info) and
 malloc/malloc.c (malloc_chunk), for 64-bit processes.
 
 This module is private to the collection.
@@ -32,7 +32,7 @@ _MOST_GUARD = 1 << 20
 _MMAPPED_CHUNK = 2
 
 
-#: Reads so many bytes of the process at an address; empty where that cannot be done.
+#: Takes an address and a length and returns the process's bytes there; empty if they cannot be read.
 Peek = Callable[[int, int], bytes]
 
 
@@ -48,7 +48,7 @@ class Heap(NamedTuple):
 
 
 class Knowledge(NamedTuple):
-    """What tells one anonymous mapping from another: ranges (start, end, class) that the JVM names, sorted; the stack
+    """What distinguishes anonymous mappings: ranges (start, end, class) that the JVM names, sorted; the stack
     pointers of the threads, sorted; whether malloc is glibc's; how to look into the process."""
 
     ranges: Sequence[tuple[int, int, MemoryClass]]
@@ -58,8 +58,8 @@ class Knowledge(NamedTuple):
 
 
 class MemoryMap(NamedTuple):
-    """The sums. ``classes`` has for each class its bytes reserved, resident and swapped and its mappings; ``largest``
-    are the ten mappings with most resident memory; ``heaps`` those of glibc's malloc."""
+    """The sums. ``classes`` gives each class's reserved, resident and swapped bytes and its number of mappings;
+    ``largest`` are the ten mappings with most resident memory; ``heaps`` those of glibc's malloc."""
 
     classes: dict[str, dict[str, int]]
     largest: list[dict[str, Any]]
@@ -71,7 +71,7 @@ class MemoryMap(NamedTuple):
 
 
 def read(pid: int, knowledge: Knowledge, proc: str = "/proc") -> MemoryMap:
-    """The memory map of a process. Raises ProcfsError when it may not be read, or the process has gone."""
+    """The memory map of a process. Raises ProcfsError if it may not be read or the process has ended."""
     return summarize(regions.read(pid, proc), knowledge)
 
 
@@ -120,13 +120,13 @@ def _described(region: Region, name: MemoryClass) -> dict[str, Any]:
 
 
 class _Classifier:
-    """Goes through the mappings by address with a look at the neighbours on both sides."""
+    """Classifies the mappings in order of address, with regard to the neighbours on both sides."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._known = knowledge
         self._starts = [start for start, _end, _name in knowledge.ranges]
         self._stack_sizes: set[int] = set()
-        self._arena_end = 0  # up to here the last arena heap has reserved its address space
+        self._arena_end = 0  # where the address space that the last arena heap reserves ends
 
     def classified(self, entries: Iterator[Region]) -> Iterator[tuple[Region, MemoryClass]]:
         before: Region | None = None
@@ -170,11 +170,11 @@ class _Classifier:
             self._stack_sizes.add(region.size)
             return True
         guarded = before is not None and before.end == region.start and before.protected and before.size <= _MOST_GUARD
-        # glibc keeps stacks of threads that have ended; they have the size of the others.
+        # glibc keeps the stacks of ended threads; they are as large as the others.
         return guarded and region.start % ARENA_HEAP != 0 and (not pointers or region.size in self._stack_sizes)
 
     def _is_arena(self, region: Region, after: Region | None) -> bool:
-        """Anonymous memory from a multiple of 64 MiB on, and the reservation of the rest up to the next multiple."""
+        """Whether it is anonymous memory from a multiple of 64 MiB on, with the rest up to the next one reserved."""
         if not self._known.glibc or region.start % ARENA_HEAP or region.start < 1 << 32:
             return False
         boundary = -(-region.end // ARENA_HEAP) * ARENA_HEAP
@@ -211,8 +211,8 @@ def _by_path(region: Region) -> MemoryClass | None:
 
 
 def stack_pointers(pid: int, proc: str = "/proc") -> list[int]:
-    """Where the stacks of the threads are in use, sorted. Threads that run at this moment do not say; nobody does
-    without the right to trace the process."""
+    """The stack pointers of the threads, sorted. Threads that are running show none; without the right to trace the
+    process, no thread does."""
     directory = os.path.join(proc, str(pid), "task")
     found: list[int] = []
     try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Language runtimes: which one a process is, and what makes its frames visible to a native profiler."""
+"""Language runtimes: which one a process runs, and what makes its frames visible to a native profiler."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _LIBRARIES = {"jvm": "/libjvm.so", "dotnet": "/libcoreclr.so", "python": "/libpy
 
 
 class Aid(NamedTuple):
-    """One thing that makes frames visible: words for a variable of the environment that holds a list of them."""
+    """One thing that makes frames visible: a word for an environment variable that holds a list of words."""
 
     name: str
     variable: str
     word: str
-    # The program does not start where it does not know the word.
+    # A program that does not know the word does not start.
     strict: bool = False
 
 
 # Sources: java(1); Python's "perf profiling" howto (3.12); node(1), NODE_OPTIONS; .NET's "DOTNET_PerfMapEnabled".
 AIDS: Mapping[str, Sequence[Aid]] = {
     "jvm": (
-        # Without it the walk ends at the first compiled Java frame.
+        # Without it, unwinding ends at the first compiled Java frame.
         Aid("frame-pointers", "JAVA_TOOL_OPTIONS", "-XX:+PreserveFramePointer"),
         Aid("memory-tracking", "JAVA_TOOL_OPTIONS", "-XX:NativeMemoryTracking=summary"),
     ),
@@ -63,8 +63,10 @@ def detect(executable: str, mapped: Sequence[str] = ()) -> str:
 
 
 def additions(runtime: str, without: Sequence[str], executable: str, mapped: Sequence[str]) -> dict[str, list[str]]:
-    """Words to add, by variable, without the aids that the user has switched off, and those that the program may not
-    know: it does where the executable, or a library of its name that is mapped, holds the word."""
+    """Words to add, by variable, without aids that the user has switched off or the program may not know.
+
+    It knows a word that its executable, or a mapped library of its name, contains.
+    """
     words: dict[str, list[str]] = {}
     files = [executable, *(path for path in mapped if os.path.basename(path).startswith(f"lib{runtime}.so"))]
     for aid in AIDS[runtime]:
@@ -82,7 +84,7 @@ def _holds(path: str, word: str) -> bool:
 
 
 def merge(theirs: str, words: Sequence[str]) -> str:
-    """A variable's words with ours behind them; an option that is already set, either way, stays as it is."""
+    """A variable's words followed by ours; an option that is already set, either way, stays as it is."""
     present = {_option(word) for word in theirs.split()}
     return " ".join([*theirs.split(), *(word for word in words if _option(word) not in present)])
 

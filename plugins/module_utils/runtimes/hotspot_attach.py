@@ -2,11 +2,11 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Ask a HotSpot JVM a jcmd question over its attach socket (hotspot_protocol.py), without a JDK on the host.
 
-Two things make that delicate. A JVM is woken by SIGQUIT, which ends whatever does not handle it: so it is sent only to
-a process that has libjvm mapped, is not OpenJ9, catches the signal, has not switched attaching off, and does not listen
-already. And ``/tmp`` is the service's: it may be private to it, and what lies there may be a trap. So the conversation
-is held by a child process that has entered the service's mount namespace and root directory and has become the
-service's user; it can reach nothing that the service could not.
+Two things make that delicate. First, SIGQUIT wakes a JVM but kills a process that does not handle it. So we send it
+only to a process that has libjvm mapped, is not OpenJ9, catches the signal, has not disabled attaching, and is not
+listening already. Second, ``/tmp`` is the service's: it may be private, and anything there may be a trap. So a child
+process enters the service's mount namespace and root directory, becomes the service's user, and holds the conversation;
+it can reach nothing that the service could not.
 
 This module is private to the collection.
 """
@@ -47,7 +47,7 @@ class NotHotspot(HotspotError):
 def look(pid: int, proc: str = "/proc") -> Jvm:
     """Find out whether a process is a HotSpot JVM that can be asked, without touching it.
 
-    Raises NotHotspot when it is not, with the reason, and ProcfsError (ProcessGone) from below.
+    Raises NotHotspot with the reason if it is not, and ProcfsError (ProcessGone) from below.
     """
     ticks = procfs.start_ticks(pid, proc)
     libraries = {os.path.basename(path) for path in procfs.mapped_files(pid, proc)}
@@ -82,27 +82,27 @@ def command(jvm: Jvm, text: str, timeout: float = 20.0, proc: str = "/proc") -> 
 
 
 def version(jvm: Jvm, timeout: float = 20.0, proc: str = "/proc") -> int:
-    """The JVM's feature release (17). Raises HotspotError."""
+    """The JVM's feature release, such as 17. Raises HotspotError."""
     answer = command(jvm, "VM.version", timeout, proc)
     match = _VERSION.search(answer)
     if not match:
-        raise HotspotError(f"process {jvm.pid} does not say its version: {answer[:200]!r}")
+        raise HotspotError(f"process {jvm.pid} did not report its version: {answer[:200]!r}")
     return int(match.group(1))
 
 
 def perf_map(
     jvm: Jvm, target: IO[bytes], timeout: float = 60.0, proc: str = "/proc", addresses: Collection[int] = ()
 ) -> int:
-    """Have the JVM write down where its compiled code is now, and copy that to ``target``; returns the bytes.
+    """Make the JVM write a map of its compiled code, and copy that to ``target``; returns the number of bytes.
 
-    Lines: ``0x<start> 0x<size> <name>``, the name with spaces. JDK 17 and up; HotspotError from an older one. The JVM's
-    own file, ``/tmp/perf-<pid>.map``, is removed unless there was one before. For ``addresses``, those of a dump, lines
-    with the methods follow that the JVM does not tell (hotspot_methods.py), or one that begins with ``#`` and says why
-    they cannot be had.
+    Lines: ``0x<start> 0x<size> <name>``, the name with spaces. Needs JDK 17; raises HotspotError for an older one. The
+    JVM's own file, ``/tmp/perf-<pid>.map``, is removed unless it existed before. For ``addresses``, those of a dump,
+    lines follow for the methods that the JVM omits (hotspot_methods.py), or one that begins with ``#`` and says why
+    they are missing.
     """
     release = version(jvm, timeout, proc)
     if release < 17:
-        raise HotspotError(f"process {jvm.pid} is JDK {release}: Compiler.perfmap came with JDK 17")
+        raise HotspotError(f"process {jvm.pid} runs JDK {release}, which cannot write a perf map: that needs JDK 17")
     size = 0
 
     def save(part: bytes) -> None:
@@ -123,7 +123,7 @@ def perf_map(
 
 
 def _open_memory(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> tuple[int, int] | None:
-    """A descriptor of the JVM's memory, -1 where the kernel does not let it be read, and where libjvm begins."""
+    """A descriptor of the JVM's memory, -1 if the kernel denies access, and where libjvm begins."""
     starts = [
         mapping.start
         for mapping in procfs.mappings(jvm.pid, proc)
@@ -147,11 +147,11 @@ def _in_its_place(
     timeout: float,
     proc: str,
 ) -> None:
-    """Run ``work`` in a child process where the JVM lives and as its user; pass what it writes to ``receive``.
+    """Run ``work`` in a child process, in the JVM's namespace and as its user; pass what it writes to ``receive``.
 
-    The first byte through the pipe says whether the rest is output (``+``) or the reason why there is none (``-``).
+    The first byte in the pipe says whether the rest is output (``+``) or the reason why there is none (``-``).
     """
-    deadline = time.monotonic() + timeout + 5.0  # the child keeps the timeout itself, and says more
+    deadline = time.monotonic() + timeout + 5.0  # the child enforces the timeout itself, with a better message
     with contextlib.ExitStack() as stack:
         wake = _prepare_signal(jvm, stack)
         enter = _prepare_entry(jvm, proc, stack)
@@ -172,7 +172,7 @@ def _in_its_place(
                     os.kill(child, signal.SIGKILL)
             _pid, status = os.waitpid(child, 0)  # it has closed its end of the pipe, so it is about to end
         if status != 0:
-            raise HotspotError(f"JVM {jvm.pid}: its answer broke off")
+            raise HotspotError(f"JVM {jvm.pid}: its answer was cut off")
 
 
 def _relay(jvm: Jvm, pipe: int, receive: Write, limit: int, deadline: float) -> None:
@@ -188,7 +188,7 @@ def _relay(jvm: Jvm, pipe: int, receive: Write, limit: int, deadline: float) -> 
             kind, part = part[:1], part[1:]
         size += len(part)
         if size > limit:
-            raise HotspotError(f"JVM {jvm.pid} answers with more than {limit} bytes")
+            raise HotspotError(f"JVM {jvm.pid} sent more than {limit} bytes")
         if kind == b"+":
             receive(part)
         else:
@@ -198,9 +198,9 @@ def _relay(jvm: Jvm, pipe: int, receive: Write, limit: int, deadline: float) -> 
 
 
 def _prepare_signal(jvm: Jvm, stack: contextlib.ExitStack) -> Wake:
-    """What sends SIGQUIT to this process and, where Python can say so, to no later one of the same number.
+    """A function that sends SIGQUIT to this process and, if Python can say so, to no later one with its pid.
 
-    Comes before the last check that it is the same process still.
+    Call this before the last check that it is still the same process.
     """
     if not hasattr(os, "pidfd_open"):
         return lambda: os.kill(jvm.pid, signal.SIGQUIT)
@@ -215,7 +215,7 @@ def _prepare_signal(jvm: Jvm, stack: contextlib.ExitStack) -> Wake:
 
 
 def _prepare_entry(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> Callable[[], None]:
-    """Open what is needed to enter, check that it is still the same process, and return what enters."""
+    """Open what is needed to enter, check that it is still the same process, and return a function that enters."""
 
     def opened(path: str, flags: int) -> int:
         fd = os.open(path, flags | os.O_CLOEXEC)
@@ -235,11 +235,11 @@ def _prepare_entry(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> Callable
     except FileNotFoundError as exc:
         raise procfs.ProcessGone(jvm.pid) from exc
     except OSError as exc:
-        raise HotspotError(f"cannot look into the place of process {jvm.pid}: {exc.strerror}") from exc
+        raise HotspotError(f"cannot examine the namespace of process {jvm.pid}: {exc.strerror}") from exc
     if procfs.start_ticks(jvm.pid, proc) != jvm.start_ticks:
         raise procfs.ProcessGone(jvm.pid)
     if not privileged and (os.geteuid() != jvm.uid or not same_place):
-        raise HotspotError(f"asking JVM {jvm.pid} needs root: it runs as another user or in a place of its own")
+        raise HotspotError(f"asking JVM {jvm.pid} needs root: it runs as another user or in its own namespace")
 
     def enter() -> None:
         if not privileged:
@@ -272,7 +272,7 @@ def _child(pipe: int, enter: Callable[[], None], work: Callable[[Write], None]) 
         work(write)
         write(b"")
         status = 0
-    except BaseException as exc:  # this is a forked copy: nothing may get past here
+    except BaseException as exc:  # this is a forked copy, which no exception may leave
         status = 1
         if not started:
             with contextlib.suppress(BaseException):

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Names of Java methods that HotSpot's perf map does not have: interpreted ones, and those compiled into their callers.
+"""Names of Java methods that HotSpot's perf map lacks: interpreted methods, and those inlined into their callers.
 
-Both are read out of the JVM's memory (hotspot_structs.py). For an interpreted frame the agent records the address of
-the method plus one (hotspot.c). For a compiled one there is a return address, and HotSpot knows for each of those which
-calls it stands for, since it must be able to go back to the interpreter there (nmethod.hpp, pcDesc.hpp, scopeDesc.cpp).
+Both are read from the JVM's memory (hotspot_structs.py). For an interpreted frame, the agent records the address of
+the method plus one (hotspot.c). For a compiled one there is a return address. HotSpot knows which calls each of those
+stands for, since it must be able to go back to the interpreter there (nmethod.hpp, pcDesc.hpp, scopeDesc.cpp).
 
-What is found becomes lines of a perf map, one byte long (perf_map_line.py). Nothing is named that cannot be
-proven: a method must be among those of its class, and the outermost of inlined calls the method that the code belongs
-to.
+The results become lines of a perf map, one byte long (perf_map_line.py). Only names that can be proven count: a method
+must be among those of its class, and the outermost inlined call must be of the method that the code belongs to.
 
 This module is private to the collection.
 """
@@ -41,7 +40,7 @@ class _Methods:
         self._names: dict[int, str | None] = {}
 
     def name(self, method: int) -> str | None:
-        """As ``Method::external_name`` has it: ``int java.util.zip.Inflater.inflate(byte[], int)``. None: no method."""
+        """Like ``Method::external_name``: ``int java.util.zip.Inflater.inflate(byte[], int)``. None if not a method."""
         if method not in self._names:
             try:
                 self._names[method] = self._read(method)
@@ -104,7 +103,7 @@ def _types(descriptor: str) -> tuple[str, list[str]]:
 
 
 class _Described(NamedTuple):
-    """A piece of compiled code: its method, where it and its description lie, and the scope of each return address."""
+    """A piece of compiled code: its method, where it and its description are, and the scope of each return address."""
 
     method: int
     code: int
@@ -118,7 +117,7 @@ class _CompiledCode:
 
     def __init__(self, vm: VmStructs, methods: _Methods, release: int) -> None:
         self._vm, self._methods = vm, methods
-        # UNSIGNED5 (compressedStream.hpp, unsigned5.hpp): JDK 20 has taken the zero byte out of it.
+        # UNSIGNED5 (compressedStream.hpp, unsigned5.hpp): since JDK 20 no byte is zero.
         self._excluded = 1 if release >= 20 else 0
         self._described: dict[int, _Described] = {}
         self.low, self.high = (
@@ -154,7 +153,7 @@ class _CompiledCode:
         return _Described(method, code, scopes, metadata, found)
 
     def _blob(self, address: int) -> int | None:
-        """The CodeBlob that holds an address, by the map of segments of its heap (heap.cpp)."""
+        """The CodeBlob that holds an address, found with its heap's segment map (heap.cpp)."""
         vm = self._vm
         for heap in self._heaps:
             space = heap + vm.offset("CodeHeap", "_memory")
@@ -163,7 +162,7 @@ class _CompiledCode:
                 continue
             shift = vm.get(heap, "CodeHeap", "_log2_segment_size", 4)
             if shift > 32:
-                raise VmError("the code cache has no such segments")
+                raise VmError("the code cache's segment size is impossible")
             marks = vm.get(heap + vm.offset("CodeHeap", "_segmap"), "VirtualSpace", "_low")
             segment = (address - low) >> shift
             back = vm.memory.number(marks + segment, 1)
@@ -212,7 +211,7 @@ class _CompiledCode:
         return names if method == code.method and offset == 0 else []
 
     def _numbers(self, address: int) -> list[int]:
-        """The first two numbers of a scope: the offset of its caller's, and which method it is."""
+        """The first two numbers of a scope: the offset of its caller's scope, and the index of its method."""
         found = []
         for _number in range(2):
             value = shift = 0
@@ -228,10 +227,10 @@ class _CompiledCode:
 
 
 def lines(fd: int, base: int, release: int, addresses: Iterable[int], seconds: float = 60.0) -> Iterator[bytes]:
-    """Lines of a perf map for addresses of a dump, as far as they are of Java methods.
+    """Lines of a perf map for those addresses of a dump that belong to Java methods.
 
     ``fd`` is the process's memory, ``base`` where libjvm is mapped, ``release`` the JVM's feature release. Raises
-    VmError, also after so many ``seconds``.
+    VmError, also once ``seconds`` have passed.
     """
     deadline = time.monotonic() + seconds
     vm = VmStructs(Memory(fd), base)
@@ -239,12 +238,12 @@ def lines(fd: int, base: int, release: int, addresses: Iterable[int], seconds: f
     compiled = _CompiledCode(vm, methods, release)
     for address in sorted(addresses):
         if time.monotonic() > deadline:
-            raise VmError(f"it takes longer than {seconds:.0f} seconds")
+            raise VmError(f"it took longer than {seconds:.0f} seconds")
         if compiled.low <= address < compiled.high:
             try:
                 names = compiled.calls(address)
             except VmError:
-                continue  # the code has gone meanwhile
+                continue  # the code was freed meanwhile
             if len(names) > 1:
                 yield perf_map_line.added(address - 1, names)
         elif address % 8 == 1:

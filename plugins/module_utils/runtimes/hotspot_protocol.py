@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""HotSpot's attach protocol, spoken from the place of the JVM and as its user (hotspot_attach.py).
+"""HotSpot's attach protocol, spoken in the JVM's namespace and as its user (hotspot_attach.py).
 
 The protocol (HotSpot's attachListener_posix.cpp): the client makes ``/tmp/.attach_pid<pid>`` and sends SIGQUIT; the JVM
 looks for that file and opens ``/tmp/.java_pid<pid>``; a request is a version, a command and three arguments, each
@@ -24,19 +24,21 @@ from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import h
 
 _CHUNK = 1 << 16
 
-#: what makes the JVM look for a client
+#: makes the JVM look for a client
 Wake = Callable[[], None]
 Write = Callable[[bytes], None]
 
 
 class HotspotError(OffheapError):
-    """The JVM could not be asked, or says no. The message says why."""
+    """The JVM could not be asked, or refused. The message says why."""
 
 
 class Jvm(NamedTuple):
-    """A running HotSpot. ``own_pid`` is its number in its own pid namespace; ids are the effective ones; ``catches`` is
-    whether it handles SIGQUIT. One that is still starting does not, nor does one with -Xrs, which listens from the
-    start instead."""
+    """A running HotSpot. ``own_pid`` is its pid in its own namespace; ids are the effective ones.
+
+    ``catches`` says whether it handles SIGQUIT. A JVM that is still starting does not, nor does one with -Xrs, which
+    listens from the start instead.
+    """
 
     pid: int
     own_pid: int
@@ -65,7 +67,7 @@ def jcmd(jvm: Jvm, text: str, timeout: float, wake: Wake, write: Write) -> None:
                     break
                 rest += part
             raise HotspotError(f"{text}: error {code.decode('ascii', 'replace')}: {rest.decode('utf-8', 'replace')}")
-        while True:  # the number may come alone, before the JVM has written more
+        while True:  # the number may arrive alone, before the JVM has written more
             if rest:
                 write(rest)
             rest = _receive(connection, deadline)
@@ -74,7 +76,7 @@ def jcmd(jvm: Jvm, text: str, timeout: float, wake: Wake, write: Write) -> None:
 
 
 def perf_map(jvm: Jvm, timeout: float, wake: Wake, write: Write) -> None:
-    """Have the JVM write where its compiled code is, pass that on, and remove its file unless there was one before."""
+    """Make the JVM write its perf map, pass that on, and remove its file unless there was one before."""
     path = f"/tmp/perf-{jvm.own_pid}.map"
     existed = os.path.lexists(path)
     answer: list[bytes] = []
@@ -98,7 +100,7 @@ def perf_map(jvm: Jvm, timeout: float, wake: Wake, write: Write) -> None:
 
 
 def add_methods(memory: int, base: int, release: int, addresses: Collection[int], write: Write, seconds: float) -> None:
-    """Write the lines of methods that the JVM does not tell; ``memory`` is -1 where it cannot be read."""
+    """Write lines for the methods that the JVM's map omits; ``memory`` is -1 if it cannot be read."""
     try:
         if memory < 0:
             raise hotspot_structs.VmError("its memory cannot be read")
@@ -120,7 +122,7 @@ def _receive(connection: socket.socket, deadline: float) -> bytes:
 
 
 def _connect(jvm: Jvm, deadline: float) -> socket.socket | None:
-    """A connection to the JVM's attach socket; None when it has not opened one."""
+    """A connection to the JVM's attach socket; None if it has not opened one."""
     path = f"/tmp/.java_pid{jvm.own_pid}"
     try:
         status = os.lstat(path)
@@ -156,7 +158,7 @@ def _attached(jvm: Jvm, wake: Wake, deadline: float) -> Iterator[socket.socket]:
         try:
             os.close(os.open(trigger, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             created = True
-        except FileExistsError:  # another client is at it
+        except FileExistsError:  # another client is attaching
             created = False
             if os.lstat(trigger).st_uid != jvm.uid:
                 raise HotspotError(f"{trigger} belongs to another user") from None
@@ -164,7 +166,7 @@ def _attached(jvm: Jvm, wake: Wake, deadline: float) -> Iterator[socket.socket]:
             wake()
             while connection is None:
                 if time.monotonic() >= deadline:
-                    raise HotspotError("it does not open its attach socket")
+                    raise HotspotError("it did not open its attach socket in time")
                 time.sleep(0.05)
                 connection = _connect(jvm, deadline)
         finally:

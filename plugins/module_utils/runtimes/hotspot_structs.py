@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""HotSpot's own description of its data, read out of a running JVM's memory without touching the JVM.
+"""HotSpot's own description of its data, read from a running JVM's memory without touching the JVM.
 
-libjvm exports tables for debuggers (vmStructs.hpp): ``gHotSpotVMStructs`` has for each field of each type its offset,
-or its address where it is static, ``gHotSpotVMTypes`` the sizes of types. They differ from release to release, which is
-why they are there. The memory belongs to the service, so all of it is hostile: every read can fail, no size is
-believed.
+libjvm exports tables for debuggers (vmStructs.hpp): ``gHotSpotVMStructs`` gives the offset of each field of each type,
+or its address if it is static; ``gHotSpotVMTypes`` gives the sizes of types. All these differ from release to release.
+The memory belongs to the service, so all of it is hostile: every read can fail, and no size is trusted.
 
 This module is private to the collection.
 """
@@ -31,13 +30,13 @@ class VmError(OffheapError):
 
 
 class Memory:
-    """The memory of a process, by an open ``/proc/<pid>/mem``."""
+    """The memory of a process, through an open ``/proc/<pid>/mem``."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly so many bytes. Raises VmError."""
+        """Exactly ``size`` bytes. Raises VmError."""
         try:
             found = os.pread(self._fd, size, address) if 0 < address < 1 << 63 else b""
         except OSError as exc:
@@ -54,7 +53,7 @@ class Memory:
         """A text that ends with a NUL."""
         found = b""
         while len(found) < _LONGEST_NAME:
-            # Not beyond the page: the next one may not be there.
+            # Not beyond the page: the next one may not be mapped.
             part = self.read(address + len(found), _TEXT_STEP - (address + len(found)) % _TEXT_STEP)
             found += part
             if b"\0" in part:
@@ -63,14 +62,14 @@ class Memory:
 
 
 class Library:
-    """The exported symbols of a 64-bit library, by the hash table that the loader uses (DT_GNU_HASH)."""
+    """The exported symbols of a 64-bit library, found in the loader's hash table (DT_GNU_HASH)."""
 
     def __init__(self, memory: Memory, base: int) -> None:
         """``base`` is where the file's first byte is mapped. Raises VmError."""
         self._memory, self._base = memory, base
         header = memory.read(base, 64)
         if header[:6] != b"\x7fELF\x02\x01":
-            raise VmError("libjvm is no 64-bit library where it should be")
+            raise VmError("there is no 64-bit library where libjvm should be")
         start, size, count = (
             struct.unpack_from("<Q", header, 32)[0],
             *struct.unpack_from("<HH", header, 54),
@@ -83,13 +82,13 @@ class Library:
                 text = memory.read(base + address, min(length, 4096) // 16 * 16)
                 dynamic = dict(struct.iter_unpack("<QQ", text))
         try:
-            # glibc has made addresses of them, musl leaves offsets
+            # glibc has turned them into addresses, musl leaves offsets
             self._names, self._symbols, self._hash = (
                 dynamic[tag] if dynamic[tag] >= base else base + dynamic[tag]
                 for tag in (_DT_STRTAB, _DT_SYMTAB, _DT_GNU_HASH)
             )
         except KeyError as exc:
-            raise VmError("libjvm has no table of symbols") from exc
+            raise VmError("libjvm has no symbol table") from exc
 
     def address(self, name: str) -> int:
         """Where the symbol is. Raises VmError."""
@@ -167,7 +166,7 @@ class VmStructs:
 def _entries(memory: Memory, library: Library, prefix: str, type_at: int) -> Iterator[bytes]:
     table, stride = library.number(f"{prefix}s"), library.number(f"{prefix}EntryArrayStride")
     if not 16 <= stride <= 256 or type_at > stride - 8:
-        raise VmError("libjvm's tables are not as they should be")
+        raise VmError("libjvm's tables are malformed")
     for number in range(_MOST_ENTRIES):
         entry = memory.read(table + number * stride, stride)
         if not _word(entry, type_at):

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """A HotSpot JVM's own counters, from the file that it keeps mapped for jstat.
 
-``/tmp/hsperfdata_<user>/<pid>`` is written all the time and costs the JVM nothing to read. Format: HotSpot's
-perfMemory.hpp (PerfDataPrologue, PerfDataEntry). It lies where the service may write, so nothing in it is believed.
+The JVM writes ``/tmp/hsperfdata_<user>/<pid>`` all the time, and reading it costs the JVM nothing. Format: HotSpot's
+perfMemory.hpp (PerfDataPrologue, PerfDataEntry). The service may write there, so nothing in it is trusted.
 
 This module is private to the collection.
 """
@@ -24,7 +24,7 @@ _LONG = b"J"
 
 
 def read(pid: int, proc: str = "/proc") -> dict[str, int]:
-    """The counters that are numbers, by name; none where the JVM keeps no such file (``-XX:-UsePerfData``)."""
+    """The numeric counters, by name; empty if the JVM keeps no such file (``-XX:-UsePerfData``)."""
     path = next((path for path in procfs.mapped_files(pid, proc) if _PATH.match(path)), None)
     if path is None:
         return {}
@@ -38,7 +38,7 @@ def read(pid: int, proc: str = "/proc") -> dict[str, int]:
 
 
 def parse(data: bytes) -> dict[str, int]:
-    """The 64-bit numbers among the entries. What does not fit its frame ends the list."""
+    """The 64-bit numbers among the entries. An entry that does not fit ends the list."""
     if len(data) < 32 or data[:4] != _MAGIC:
         return {}
     order = "<" if data[4] else ">"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a HotSpot JVM says of its memory: its spaces with their addresses, native memory tracking, flags, agents.
+"""What a HotSpot JVM says about its memory: its spaces with their addresses, native memory tracking, flags, agents.
 
-The questions are jcmd's own, of those whose impact its documentation calls low. None of them runs a collection, walks
-the Java heap or switches anything on. One that is not answered in time is the last one.
+The questions are jcmd commands whose impact its documentation calls low. None of them runs a collection, walks the
+Java heap or switches anything on. We ask nothing more after one that is not answered in time.
 
 This module is private to the collection.
 """
@@ -41,14 +41,14 @@ _OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
 class JvmFacts(NamedTuple):
-    """Facts for people and rules, sizes in bytes; and the address ranges of the JVM's spaces, sorted."""
+    """Facts for people and rules, with sizes in bytes, and the sorted address ranges of the JVM's spaces."""
 
     facts: dict[str, Any]
     ranges: list[tuple[int, int, MemoryClass]]
 
 
 def ask(pid: int, timeout: float, proc: str = "/proc") -> JvmFacts:
-    """Raises NotHotspot for what is no JVM that can be asked, HotspotError when it does not answer in time."""
+    """Ask a JVM. Raises NotHotspot if it cannot be asked, HotspotError if it does not answer in time."""
     jvm = hotspot_attach.look(pid, proc)
 
     def answer(text: str) -> str:
@@ -69,14 +69,14 @@ def ask(pid: int, timeout: float, proc: str = "/proc") -> JvmFacts:
     facts.update(heap, code_cache=code_cache_use(code))
     facts["nmt"] = native_memory(answer_if_known("VM.native_memory summary scale=KB"))
     facts["native_heap"] = malloc_info(answer_if_known("System.native_heap_info"))
-    # ZGC names no range: its heap is a file in memory that the map shows as such.
+    # ZGC names no range: its heap is a memory file that the memory map shows as such.
     ranges = [(start, end, MemoryClass.JAVA_HEAP) for start, end in places] + code_ranges(code)
     ranges += metaspace_ranges(answer_if_known("VM.metaspace vslist"))
     return JvmFacts(facts, sorted(ranges))
 
 
 def agents(pid: int, proc: str = "/proc") -> list[str]:
-    """The agents that the command line and the variables name, without their options: those may hold secrets."""
+    """The agents that the command line and the variables name, without their options, which may hold secrets."""
     environment = procfs.environ(pid, proc)
     words = procfs.cmdline(pid, proc)
     if words and not words[0].endswith("java"):
@@ -87,7 +87,7 @@ def agents(pid: int, proc: str = "/proc") -> list[str]:
 
 
 def flags(text: str) -> dict[str, str]:
-    """Of ``VM.flags`` those that have to do with memory."""
+    """Those of ``VM.flags`` that concern memory."""
     found = {}
     for sign, switch, name, value in _FLAG.findall(text):
         if (switch or name) in _FLAGS_THAT_MATTER:
@@ -101,7 +101,7 @@ def code_ranges(text: str) -> list[tuple[int, int, MemoryClass]]:
 
 
 def code_cache_use(text: str) -> dict[str, int]:
-    """Bytes of the code cache reserved and used."""
+    """Reserved and used bytes of the code cache."""
     parts = [(int(size) * _KIB, int(used) * _KIB) for size, used in _CODE_USED.findall(text)]
     return {"reserved": sum(size for size, _used in parts), "used": sum(used for _size, used in parts)}
 
@@ -115,7 +115,7 @@ def metaspace_ranges(text: str) -> list[tuple[int, int, MemoryClass]]:
 
 
 def counters(values: Mapping[str, int]) -> dict[str, int | None]:
-    """Threads, classes, and the heap in bytes as it was after the last collection, which is when this is counted."""
+    """Threads, classes, and the heap in bytes after the last collection, which is when the JVM counts it."""
     collections = sum(
         value
         for name, value in values.items()
@@ -133,7 +133,7 @@ def counters(values: Mapping[str, int]) -> dict[str, int | None]:
 
 
 def native_memory(text: str) -> dict[str, Any] | None:
-    """Bytes committed by category, and in all; None where native memory tracking is off."""
+    """Committed bytes by category and in total; None if native memory tracking is off."""
     total = _NMT_TOTAL.search(text)
     if not total:
         return None
@@ -142,8 +142,8 @@ def native_memory(text: str) -> dict[str, Any] | None:
 
 
 def malloc_info(text: str) -> dict[str, int] | None:
-    """Of glibc's malloc_info(3): bytes that it holds in its heaps, and those of them that are free."""
-    # The sums of all arenas come last.
+    """From glibc's malloc_info(3): bytes held in its heaps, how many of those are free, and bytes mapped separately."""
+    # The totals over all arenas come last.
     free = {kind: int(size) for kind, size in _FREE.findall(text)}
     held = _HELD.findall(text)
     if not held:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a HotSpot JVM holds outside of malloc: its Java heap, and by category what native memory tracking has counted.
+"""What a HotSpot JVM holds outside malloc: its Java heap, and the counts of native memory tracking by category.
 
-The JVM is asked over its attach socket (``GC.heap_info``, ``VM.native_memory``), which it answers in milliseconds. How
-much of the Java heap is resident only the kernel knows; the JVM says where the heap lies.
+The JVM answers over its attach socket (``GC.heap_info``, ``VM.native_memory``) within milliseconds. It says where the
+Java heap is, but only the kernel knows how much of it is resident.
 
 This module is private to the collection.
 """
@@ -36,13 +36,13 @@ _METASPACE = re.compile(
     r"^ *Metaspace +used [0-9]{1,15}K, (?:capacity [0-9]{1,15}K, )?committed ([0-9]{1,15})K", re.MULTILINE
 )
 _CATEGORY = re.compile(r"^- +([A-Z][A-Za-z ]{1,38}[a-z]) \(reserved=", re.MULTILINE)
-# Of a category, what it has mapped itself; what it has from malloc is among the samples.
+# What a category has mapped itself; what it got from malloc is among the samples.
 _MAPPED = re.compile(r"\((?:mmap|stack): reserved=[0-9]{1,15}KB, committed=([0-9]{1,15})KB")
 _SCALE = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def ask(pid: int, key: str, proc: str = "/proc") -> JvmMemory:
-    """The numbers of a living JVM. ``key`` is the process's, as in capture.json. Raises JvmMemoryError."""
+    """The numbers of a running JVM. ``key`` is the process's, as in capture.json. Raises JvmMemoryError."""
     try:
         if not process_key.is_alive(pid, key, proc):
             raise JvmMemoryError("its process has ended")
@@ -57,7 +57,7 @@ def ask(pid: int, key: str, proc: str = "/proc") -> JvmMemory:
 
 
 def read_heap(text: str) -> tuple[dict[str, Any], list[tuple[int, int]]]:
-    """The answer to GC.heap_info: used and committed bytes, and where the heap lies (start, end).
+    """The answer to GC.heap_info: used and committed bytes, and where the heap is (start, end).
 
     Serial, Parallel, G1 and Shenandoah say where; ZGC does not.
     """
@@ -87,7 +87,7 @@ def read_heap(text: str) -> tuple[dict[str, Any], list[tuple[int, int]]]:
 
 
 def read_tracking(text: str) -> dict[str, int] | None:
-    """The answer to VM.native_memory: by category the bytes that it has mapped and committed; None where it is off."""
+    """The answer to VM.native_memory: mapped and committed bytes by category; None if tracking is off."""
     found: dict[str, int] = {}
     headings = list(_CATEGORY.finditer(text))[:MOST_CATEGORIES]
     for position, heading in enumerate(headings):
@@ -99,7 +99,7 @@ def read_tracking(text: str) -> dict[str, int] | None:
 
 
 def _resident(pid: int, ranges: list[tuple[int, int]], proc: str) -> int:
-    """Bytes of these ranges that are in memory. A mapping that reaches beyond a range counts as part of it."""
+    """The resident bytes of these ranges. A mapping that reaches beyond a range counts in full."""
     return sum(
         region.rss
         for region in regions.read(pid, proc)

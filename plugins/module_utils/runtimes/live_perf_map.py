@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Get a map of a living process's compiled code, so that its addresses have names later.
+"""Get a map of a running process's compiled code, so that its addresses can be named later.
 
-HotSpot is asked for one. CPython, Node and .NET write theirs while they run, where they were told to:
-``/tmp/perf-<pid>.map``, in the /tmp and with the number that the process itself sees. That directory is the service's,
-so what lies there is hostile until checked.
+HotSpot writes one on request. CPython, Node and .NET write theirs while they run, if told to, as
+``/tmp/perf-<pid>.map``, with the /tmp and the pid that the process itself sees. That directory is the service's, so
+anything there is hostile until checked.
 
 This module is private to the collection.
 """
@@ -20,7 +20,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hotspot_protocol
 
-#: a JVM that stands still for so long has other troubles
+#: a JVM that takes longer to answer has other troubles
 _SECONDS = 15.0
 _CHUNK = 1 << 20
 
@@ -30,9 +30,9 @@ class NoMap(OffheapError):
 
 
 def write(pid: int, key: str, target: IO[bytes], proc: str = "/proc", addresses: Collection[int] = ()) -> int:
-    """Copy the map of a process to ``target``; returns the bytes. ``key`` is the process's, as in capture.json.
+    """Copy the map of a process to ``target``; returns its size. ``key`` is the process's, as in capture.json.
 
-    ``addresses`` are those of its dumps, for methods that only HotSpot's memory tells. Raises NoMap.
+    ``addresses`` are those of its dumps, for methods that only HotSpot's memory names. Raises NoMap.
     """
     try:
         mappings = procfs.mappings(pid, proc)
@@ -52,7 +52,7 @@ def write(pid: int, key: str, target: IO[bytes], proc: str = "/proc", addresses:
 def _copy_written(pid: int, target: IO[bytes], proc: str) -> int:
     uid, own_pid = _identity(pid, proc)
     name = f"perf-{own_pid}.map"
-    # Step by step and without links: an absolute one would lead out of the place of the process into ours.
+    # Step by step and without links: an absolute one would lead out of the process's root into ours.
     root = os.open(os.path.join(proc, str(pid), "root"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         directory = os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
@@ -63,7 +63,7 @@ def _copy_written(pid: int, target: IO[bytes], proc: str) -> int:
     finally:
         os.close(directory)
     try:
-        # Looked at before it is opened, since opening a device or a FIFO can have effects.
+        # Checked before it is opened, since opening a device or a FIFO can have side effects.
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise NoMap(f"/tmp/{name} is not an ordinary file")
@@ -86,7 +86,7 @@ def _copy_written(pid: int, target: IO[bytes], proc: str) -> int:
 
 
 def _identity(pid: int, proc: str) -> tuple[int, int]:
-    """The effective user and the number that the process has for itself."""
+    """The effective user, and the pid that the process itself sees."""
     uid, own_pid = None, pid
     with open(os.path.join(proc, str(pid), "status"), encoding="ascii", errors="replace") as stream:
         for line in stream:

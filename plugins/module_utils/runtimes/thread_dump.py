@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Threads of a JVM as ``Thread.print`` writes them, and which of their stacks stand in a native method.
+"""Threads of a JVM as ``Thread.print`` writes them, and which of them are inside a native method.
 
-A thread's name is whatever the service gave it, line breaks among it; so a line counts by its own form only.
+A thread's name is whatever the service gave it, even with line breaks, so only a line's own form counts.
 Format: jstack(1), and HotSpot's JavaThread::print_stack_on.
 
 This module is private to the collection.
@@ -14,13 +14,13 @@ import re
 from typing import Iterator, NamedTuple, Pattern
 
 _FRAME = re.compile(r"\tat ([^\s()]{1,1000})\(([^()]{0,1000})\)\Z")
-#: of a stack, so many frames are kept; recursion may have thousands
+#: how many frames of a stack are kept; recursion may have thousands
 _MOST_FRAMES = 64
 _NATIVE = "Native Method"
 
 
 class Stack(NamedTuple):
-    """A Java stack, leaf first: ``class.method`` of each frame. ``native`` tells that the leaf is a native method."""
+    """A Java stack, leaf first: ``class.method`` of each frame. ``native`` says whether the leaf is a native method."""
 
     frames: tuple[str, ...]
     native: bool
@@ -45,5 +45,5 @@ def stacks(text: str) -> Iterator[Stack]:
 
 
 def standing_in(text: str, method: Pattern[str]) -> list[tuple[str, ...]]:
-    """Stacks whose leaf is a native method of that name (the whole ``class.method`` has to fit)."""
+    """Stacks whose leaf is a native method whose whole name, ``class.method``, matches."""
     return [stack.frames for stack in stacks(text) if stack.native and method.fullmatch(stack.frames[0])]

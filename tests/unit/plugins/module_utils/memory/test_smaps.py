@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The memory map: of smaps as text, of real processes, and of one with many threads and mappings."""
+"""The memory map: from smaps as text, from real processes, and from one with many threads and mappings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 ARENA = 0x7F0000000000
 MIB = 1 << 20
 
-# Threads with arenas of their own, of which nine in ten blocks are given back; a block that malloc maps by itself.
+# Threads with their own arenas, where nine in ten blocks are freed, and a block that malloc maps separately.
 FRAGMENTS = """
 #include <pthread.h>
 #include <stdlib.h>

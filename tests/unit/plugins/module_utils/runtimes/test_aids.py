@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a language runtime is asked for, and of whom."""
+"""Which aids a language runtime gets, and when."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_is_left_out() -> None:
 
 
 def test_a_node_is_asked_only_for_what_it_knows(tmp_path: Path) -> None:
-    """It does not start with an option that it does not allow in NODE_OPTIONS."""
+    """Node does not start with an option that it does not allow in NODE_OPTIONS."""
     program, library = tmp_path / "node", tmp_path / "libnode.so.115"
     program.write_bytes(b"\x7fELF" + b"--perf-basic-prof-only-functions-and-more\0")
     assert aids.additions("node", [], str(program), []) == {}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Attaching: to JVMs, to what only looks like one, and to what would die of it."""
+"""Attaching to JVMs, to processes that only look like one, and to processes that SIGQUIT would kill."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 MAPS = b"7f0000000000-7f0000001000 r-xp 00000000 08:01 77 %s\n"
 STATUS = "Name:\tjava\nNSpid:\t50\t5\nUid:\t1\t990\t1\t1\nGid:\t1\t991\t1\t1\nGroups:\t4 5\nSigCgt:\t%016x\n"
 
-# A JVM by its socket only. argv: answer (in parts: |), how often, seconds after each part; it says when it listens.
+# A JVM only by its socket. argv: answer (in parts: |), how often, seconds after each part. Reports when it listens.
 IMPOSTOR = """
 import os, socket, sys, time
 path = f"/tmp/.java_pid{os.getpid()}"
@@ -135,7 +135,7 @@ def test_the_protocol(impostor: Callable[..., hotspot_protocol.Jvm], answer: str
         ("nonsense that is not a number at all", 1, 0, "not an answer"),
         ("", 1, 0, "not an answer"),
         ("0", 1, 20, "in time"),
-        ("0\nx", 1, 20, "broke off"),
+        ("0\nx", 1, 20, "was cut off"),
     ],
 )
 def test_answers_that_are_none(
@@ -152,7 +152,7 @@ def test_an_answer_without_end(impostor: Callable[..., hotspot_protocol.Jvm], mo
 
 
 def test_jdk_11_has_no_perf_map(impostor: Callable[..., hotspot_protocol.Jvm]) -> None:
-    with pytest.raises(hotspot_protocol.HotspotError, match=r"JDK 11.*came with JDK 17"):
+    with pytest.raises(hotspot_protocol.HotspotError, match=r"JDK 11.*needs JDK 17"):
         hotspot_attach.perf_map(impostor("0\nOpenJDK 64-Bit Server VM version 11.0.2+9\nJDK 11.0.2\n"), io.BytesIO())
 
 
@@ -254,7 +254,7 @@ def test_attaching_switched_off(java: Callable[..., subprocess.Popen[bytes]]) ->
 @needs_java
 @needs_root
 def test_another_user_with_a_private_tmp(java: Callable[..., subprocess.Popen[bytes]], classes: Path) -> None:
-    """As PrivateTmp does it: another /tmp in a mount namespace, another user, and nothing of it outside."""
+    """As with PrivateTmp: another /tmp in a mount namespace, another user, and nothing of it outside."""
     script = (
         f"mkdir -p /var/tmp/offheap-hotspot && cp {classes}/*.class /var/tmp/offheap-hotspot/ && "
         "chmod -R a+rX /var/tmp/offheap-hotspot && mount -t tmpfs -o mode=1777 tmpfs /tmp && "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Names out of a JVM's memory. Whole stacks of real JVMs are in tests/agent/test_unwind.py and on the lab."""
+"""Names from a JVM's memory. Whole stacks of real JVMs are in tests/agent/test_unwind.py and on the lab."""
 
 from __future__ import annotations
 

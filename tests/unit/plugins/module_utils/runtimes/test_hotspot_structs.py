@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Another process's memory: libraries as they are, and memory that is not what it says. JVMs: tests/agent."""
+"""Another process's memory: real libraries, and memory that contradicts itself. For JVMs, see tests/agent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a JVM says, as JDK 17 and 21 say it; and a JVM that stops to answer."""
+"""Answers of JDK 17 and 21, and a JVM that stops answering."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Perf maps of real processes, and what may lie in their place. JVMs are in test_hotspot_attach.py and on the lab."""
+"""Perf maps of real processes, and what may be in their place. JVMs are in test_hotspot_attach.py and on the lab."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Thread dumps: real ones in tests/integration, and here their forms."""
+"""The forms of thread dumps. Real ones are in tests/integration."""
 
 from __future__ import annotations
 
