@@ -171,7 +171,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import servi
 
 
 def processes(unit: str) -> list[dict[str, Any]]:
-    """The allocator of each process of a unit; those that end meanwhile are left out."""
+    """The allocator of each process of a unit; processes that end meanwhile are left out."""
     found = []
     for pid in service.load(unit).pids():
         try:

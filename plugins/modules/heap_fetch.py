@@ -276,7 +276,7 @@ def main() -> NoReturn:
             msg="heap_fetch works through its action plugin; call it as offheap.profiler.heap_fetch in a task"
         )
     if module.check_mode and step != "list":
-        module.fail_json(msg=f"the step {step} has no check mode")
+        module.fail_json(msg=f"step {step} does not support check mode")
     try:
         request = module.params["request"]
         directory = request["staging"]

@@ -120,15 +120,15 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import servi
 
 
 def count(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Stacks of all the unit's JVMs. Raises HotspotError, and SystemdError from below."""
+    """The stacks of all of the unit's JVMs. Raises HotspotError, and SystemdError from below."""
     try:
         method = re.compile(parameters["method"])
     except re.error as error:
-        raise hotspot_protocol.HotspotError(f"method is no regular expression: {error}") from error
+        raise hotspot_protocol.HotspotError(f"method is not a regular expression: {error}") from error
     unit = service.load(unit_name.service(parameters["unit"]))
     jvms, problems = _jvms(unit.pids())
     if not jvms:
-        reason = f": {problems[0]}" if problems else ", and has none at all" if not unit.pids() else ""
+        reason = f": {problems[0]}" if problems else ", or any other process" if not unit.pids() else ""
         raise hotspot_protocol.HotspotError(f"{unit.name} has no JVM that can be asked{reason}")
     found: Counter[tuple[str, ...]] = Counter()
     taken = 0
@@ -149,7 +149,7 @@ def count(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _jvms(pids: list[int]) -> tuple[list[hotspot_protocol.Jvm], list[str]]:
-    """Those that can be asked, and why other JVMs cannot."""
+    """The JVMs that can be asked, and why the others cannot."""
     jvms, problems = [], []
     for pid in pids:
         try:

@@ -242,7 +242,7 @@ def of_pid(pid: int, jvm_timeout: int) -> dict[str, Any]:
 
 
 def sample(name: str, pids: list[int], control_group: str, problem: str | None, jvm_timeout: int) -> dict[str, Any]:
-    """What is there now. Processes that end meanwhile are left out."""
+    """One look at these processes. Those that end meanwhile are left out."""
     now = time.time()
     processes = []
     for pid in pids:

@@ -232,7 +232,7 @@ AGENT_NUMBERS = ("start_delay", "dump_seconds", "stats_seconds", "keep_files", "
 
 
 def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.WantedFiles:
-    """Everything that O(state=present) is going to write, after every reason not to has been ruled out."""
+    """Everything that O(state=present) will write, once every reason not to has been ruled out."""
     preflight.check_state(unit)
     if parameters["mode"] == "swap":
         return _prepare_swap(parameters, unit, check_mode)
@@ -282,7 +282,7 @@ def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool
     preflight.check_path(library)
     syscall_filter.check(unit)
     if not (check_mode or os.path.exists(library)):
-        raise Refusal("no-agent", f"there is no {library} here; the role offheap.profiler.jemalloc installs it")
+        raise Refusal("no-agent", f"{library} does not exist here; the role offheap.profiler.jemalloc installs it")
     wanted = parameters["agent_settings"] or {}
     numbers = {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in AGENT_NUMBERS if wanted.get(name) is not None}
     return drop_in.AgentSettings(
@@ -292,7 +292,7 @@ def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool
             "OFFHEAP_EXECUTABLE": wanted.get("executable") or preflight.executable(unit),
             "OFFHEAP_START": wanted.get("start") or "sampling",
             "OFFHEAP_UNWINDER": wanted.get("unwinder") or "hybrid",
-            # Such a service is a child of the process that systemd starts, and children have no agent otherwise.
+            # Such a service is a child of the process that systemd starts, and children have no agent by default.
             **({"OFFHEAP_CHILDREN": "1"} if unit.text["Type"] == "forking" else {}),
             **numbers,
         },
@@ -328,14 +328,14 @@ def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
 
 
 def _reload(changes: Changes, unit: service.Service) -> None:
-    """Let systemd read what was changed: now, or by an earlier run that did not come so far."""
+    """Let systemd read what this run changed, or an earlier one that did not get this far."""
     missed = unit.text["NeedDaemonReload"] == "yes" and any(map(drop_in.is_ours, unit.drop_ins))
     if changes.units or missed:
         changes.do(lambda: systemd.systemctl("daemon-reload"))
 
 
 def _carries_everything(unit: service.Service, wanted: drop_in_files.WantedFiles) -> bool:
-    """Whether every process that could have been started under the drop-in was."""
+    """Whether every process that could have started under the drop-in did."""
     leaders = [unit.main_pid] if unit.main_pid else unit.pids()
     try:
         return bool(leaders) and all(service.carries(pid, wanted.injection.environment) for pid in leaders)
@@ -353,7 +353,7 @@ def absent(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
     carrying = service.pids_under_us(unit.pids(), unit.name, library)
     spool = places.spool_of(unit.name)
     if module.params["purge_spool"]:
-        # In check mode the restart that a playbook makes before this has not happened.
+        # In check mode, the restart that a playbook makes before this has not happened.
         in_use = bool(carrying) and not module.check_mode
         spool_directory.purge(changes, spool, in_use, module.params["discard_dumps"])
     return {
@@ -399,13 +399,13 @@ def main() -> NoReturn:
     name = module.params["unit"]
     few_arenas = module.params["mode"] == "swap" and module.params["arena_max"] > 0
     if module.params["state"] == "present" and not module.params["library"] and not few_arenas:
-        module.fail_json(msg="state is present but the library is not named")
+        module.fail_json(msg="library is required if state is present")
     try:
         unit = service.load(name)
         name = unit.name
         result = present(module, unit) if module.params["state"] == "present" else absent(module, unit)
     except Refusal as refusal:
-        module.fail_json(msg=f"{name} is left alone: {refusal}", unit=name, refusal=refusal.reason)
+        module.fail_json(msg=f"{name} is unchanged: {refusal}", unit=name, refusal=refusal.reason)
     except (OffheapError, OSError) as error:
         module.fail_json(msg=str(error), unit=name)
     module.exit_json(unit=name, **result)

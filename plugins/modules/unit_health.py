@@ -100,7 +100,7 @@ class Unhealthy(OffheapError):
 
 
 def obstacle(unit: service.Service, mapped: str | None, clean: bool) -> str | None:
-    """Why the unit is not, or not yet, as asked for; None when it is."""
+    """Why the unit is not, or not yet, as requested; None if it is."""
     state = unit.text["ActiveState"]
     if state != "active":
         return f"it is {state} ({unit.text['SubState']}, result {unit.text['Result']})"
@@ -125,7 +125,7 @@ def _maps(pid: int, path: str) -> bool:
 
 
 def watch(name: str, mapped: str | None, clean: bool, seconds: int, timeout: int) -> service.Service:
-    """Wait for the state asked for, then see it last.
+    """Wait for the requested state, then check that it lasts.
 
     Raises Unhealthy with what happened.
     """
@@ -137,7 +137,7 @@ def watch(name: str, mapped: str | None, clean: bool, seconds: int, timeout: int
         if unit.text["ActiveState"] in ("failed", "inactive") or unit.restarts > restarts:
             raise Unhealthy(f"{unit.name} did not come up: {problem}")
         if time.monotonic() > deadline:
-            raise Unhealthy(f"{unit.name} is not as it should be after {timeout} s: {problem}")
+            raise Unhealthy(f"{unit.name} is not as required after {timeout} s: {problem}")
         time.sleep(_POLL_SECONDS)
         unit = service.load(name)
         problem = obstacle(unit, mapped, clean)
@@ -155,7 +155,7 @@ def watch(name: str, mapped: str | None, clean: bool, seconds: int, timeout: int
 
 
 def journal(module: AnsibleModule, name: str) -> list[str]:
-    """The unit's last lines in the journal; empty where there is no journal to read."""
+    """The unit's last lines in the journal; empty if there is no journal to read."""
     command = ["journalctl", "--no-pager", "--output=short-iso", "--lines", _JOURNAL_LINES, "--unit", name]
     _status, output, _errors = module.run_command(command, handle_exceptions=True)
     return str(output).splitlines()

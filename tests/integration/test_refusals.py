@@ -121,7 +121,7 @@ def test_a_full_file_system_is_refused(playbook: RunPlaybook, host: HostOf, vari
     try:
         result = playbook("enable-profiling.yml", limit="app3", extra_vars={**variables, "offheap_units": ["ticker"]})
         assert result.rc != 0
-        assert "has 4 MiB free, 512 MiB are asked for" in result.failures("app3")
+        assert "has 4 MiB free, but 512 MiB are required" in result.failures("app3")
     finally:
         app3.run("umount /var/lib/offheap")
 

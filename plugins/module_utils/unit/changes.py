@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Changes to a target, as check mode and Ansible's diff want them.
+"""Changes to a target, for check mode and Ansible's diff too.
 
 This module is private to the collection.
 """
@@ -28,7 +28,7 @@ class Changes:
             action()
 
     def note(self, path: str, before: str, after: str) -> None:
-        """Tell a change of a file's text, or of what a directory is."""
+        """Record a change to a file's text or to a directory's attributes."""
         self._differences.append({"before_header": path, "after_header": path, "before": before, "after": after})
 
     def diff(self) -> list[dict[str, str]]:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What our drop-in says: the unit's own environment is kept, ours goes in front of it.
+"""The contents of our drop-in: it keeps the unit's own environment and puts ours in front.
 
-The order in which systemd builds a service's environment (systemd.exec(5)):
-the manager's, ``Environment=``, ``EnvironmentFile=``, and last of all
-``UnsetEnvironment=`` takes away. Drop-ins are read in the order of their file
-names.
+systemd builds a service's environment (systemd.exec(5)) from the manager's,
+then ``Environment=``, then ``EnvironmentFile=``, and finally removes what
+``UnsetEnvironment=`` names. It reads drop-ins in the order of their file names.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _HEAD = (
 
 
 class Variable(NamedTuple):
-    """A variable of the unit's environment without us, and the kind of setting that it comes from.
+    """A variable of the unit's environment without ours, and the kind of setting that it comes from.
 
-    Of those in ``VARIABLES`` the value is what a process sees; others keep their specifiers (``%``).
+    Values of those in ``VARIABLES`` are as a process sees them; others keep their specifiers (``%``).
     """
 
     value: str
@@ -64,7 +63,7 @@ class Injection(NamedTuple):
     previous: dict[str, str]
 
     def text(self, record: Mapping[str, Any]) -> str:
-        """The drop-in with what a later rollback needs to know in its comments."""
+        """The drop-in's text, whose comments hold what a later rollback needs to know."""
         whole = {**record, "library": self.library, "previous": self.previous}
         return "\n".join([*_HEAD, _RECORD + json.dumps(whole, sort_keys=True), "[Service]", *self.settings]) + "\n"
 
@@ -77,7 +76,7 @@ class AgentSettings(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Another malloc instead of a profiler: jemalloc, or glibc's with at most so many arenas where that is not 0."""
+    """Another malloc instead of a profiler: glibc's with at most ``arena_max`` arenas or, if that is 0, jemalloc."""
 
     arena_max: int
 
@@ -134,7 +133,7 @@ def _read_environment_files(value: str, unit: str) -> dict[str, str]:
     variables: dict[str, str] = {}
     for path in sorted(glob.glob(pattern)) or [pattern]:
         try:
-            # Line ends count within quotes, so they are read as they are.
+            # Line endings matter within quotes, so they are not translated.
             with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
                 variables.update(systemd.parse_environment_file(file.read()))
         except (OffheapError, OSError) as error:
@@ -157,10 +156,10 @@ def compose(
     words: Mapping[str, Sequence[str]] | None = None,
     swap: Swap | None = None,
 ) -> Injection:
-    """What the drop-in for ``unit`` has to say.
+    """Compose the drop-in for ``unit``.
 
     ``own`` are the unit's assignments without ours, ``sandbox`` further lines of the ``[Service]`` section,
-    ``directory`` where the drop-in will lie, ``words`` what to add to variables of a language runtime.
+    ``directory`` where the drop-in will be, ``words`` what to add to variables of a language runtime.
 
     Raises UnitError when a setting that systemd reads after ours would undo it.
     """
@@ -219,7 +218,7 @@ def _injected_variables(
         merged: dict[str, malloc_conf.Value] = {"prof": True, **before, **options}
         merged.update(prof=True, prof_prefix=f"{places.spool_of(unit)}/{dump_name.PREFIX}")
         if agent:
-            merged["prof_active"] = False  # the agent switches sampling on, once static initialisation is over
+            merged["prof_active"] = False  # the agent switches sampling on after static initialisation
         ours = {"LD_PRELOAD": ":".join(preload), "MALLOC_CONF": malloc_conf.render(merged)}
         return {**ours, **(agent.variables if agent else {})}
     except malloc_conf.MallocConfError as error:
@@ -235,7 +234,7 @@ def _is_read_after_ours(path: str) -> bool:
 def _check_later_drop_ins(
     own: Sequence[systemd.Assignment], unit: str, ours: Mapping[str, str], settings: set[str]
 ) -> None:
-    """Refuse a drop-in behind ours that sets our variables where that wins, or empties a setting that ours makes."""
+    """Refuse a drop-in read after ours that would override our variables or reset one of our settings."""
     for assignment in own:
         if not _is_read_after_ours(assignment.path):
             continue
@@ -256,7 +255,7 @@ def _escape_for_file(value: str) -> str:
 
 
 def read_record(path: str) -> dict[str, Any]:
-    """What an earlier run noted in the drop-in at ``path``; empty where it holds no record of ours."""
+    """What an earlier run recorded in the drop-in at ``path``; empty if it holds no record of ours."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
@@ -268,5 +267,5 @@ def read_record(path: str) -> dict[str, Any]:
     except OSError as error:
         raise UnitError(f"the record in {path} cannot be read: {error}") from error
     except ValueError:
-        return {}  # edited by hand: a rollback must still go through
+        return {}  # edited by hand: a rollback must still work
     return {}

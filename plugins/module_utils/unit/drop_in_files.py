@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Our files beside a unit on disk: written and removed whole, each change told for check and diff mode."""
+"""Our files beside a unit: written and removed whole, each change recorded for check and diff mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEMPORARY = ".90-offheap-"
 
 
 class WantedFiles(NamedTuple):
-    """What must lie on the target for one unit. ``owner`` is None where systemd makes the spool."""
+    """What must be on the target for one unit. ``owner`` is None if systemd makes the spool."""
 
     directory: str
     injection: drop_in.Injection
@@ -25,7 +25,7 @@ class WantedFiles(NamedTuple):
 
 
 def installed(unit: str) -> list[str]:
-    """Our drop-ins of a unit, wherever they lie; also one of which a broken run has left no more than other files."""
+    """Our drop-ins of a unit, in both places; also one of which a broken run left only other files."""
     where = [places.drop_ins_of(unit, until_reboot) for until_reboot in (False, True)]
     return [f"{place}/{drop_in.NAME}" for place in where if any(map(_is_ours, _names(place)))]
 
@@ -42,7 +42,7 @@ def _names(place: str) -> list[str]:
 
 
 def write(changes: Changes, unit: str, wanted: WantedFiles) -> None:
-    """Bring our files into the wanted state, and remove a drop-in in the other place.
+    """Bring our files into the wanted state, and remove any drop-in from the other place.
 
     The environment file comes first: a drop-in that names a missing one would keep the unit from starting.
     """
@@ -57,7 +57,7 @@ def write(changes: Changes, unit: str, wanted: WantedFiles) -> None:
 
 
 def remove(changes: Changes, unit: str) -> None:
-    """Remove our files of a unit, and the directory where we made it and nothing else is in it."""
+    """Remove our files of a unit, and the directory if we made it and nothing else is in it."""
     for path in installed(unit):
         _remove_pair(changes, os.path.dirname(path))
 
@@ -73,7 +73,7 @@ def _remove_pair(changes: Changes, where: str) -> None:
 
 
 def _set(changes: Changes, path: str, text: str | None) -> None:
-    """Make a file hold ``text``, or be absent when that is None."""
+    """Make a file hold ``text``, or remove it if that is None."""
     before = _read(path)
     if before == text and (text is not None or not os.path.islink(path)):
         return

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Why a unit cannot be profiled, each reason with the way out.
+"""Why a unit cannot be profiled, and what to do about each reason.
 
 LD_PRELOAD fails silently: ``systemctl restart`` returns 0 and the service runs
-unprofiled, or is dead a second later. So whatever cannot work is refused
-before anything is touched.
+unprofiled, or is dead a second later. So we refuse what cannot work before we
+touch anything.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ def check_state(service: Service) -> None:
     """The unit must exist, be loaded cleanly and not be broken already."""
     state = service.text["LoadState"]
     if state == "not-found":
-        raise Refusal("no-such-unit", f"there is no unit {service.name} on this host. see 'systemctl list-units'")
+        raise Refusal("no-such-unit", f"there is no unit {service.name} on this host; see 'systemctl list-units'")
     if state == "masked":
-        raise Refusal("masked", f"{service.name} is masked and cannot start. 'systemctl unmask {service.name}' first")
+        raise Refusal("masked", f"{service.name} is masked; run 'systemctl unmask {service.name}' first")
     if state != "loaded":
-        raise Refusal("not-loaded", f"systemd cannot load {service.name} ({state}); see its 'systemctl status'")
+        raise Refusal("not-loaded", f"systemd cannot load {service.name} ({state}); see 'systemctl status'")
     active, sub = service.text["ActiveState"], service.text["SubState"]
     if active == "failed" or sub == "auto-restart":
         raise Refusal(
             "already-failing",
-            f"{service.name} is {active} ({sub}) without us, so nobody could tell whether profiling harms it."
-            f" Get it to run first; see 'journalctl -u {service.name}'",
+            f"{service.name} is {active} ({sub}) already, so nobody could tell whether profiling harms it."
+            f" Get it running first; see 'journalctl -u {service.name}'",
         )
     if service.text["NeedDaemonReload"] == "yes" and not any(map(drop_in.is_ours, service.drop_ins)):
         raise Refusal(
             "needs-daemon-reload",
-            f"the files of {service.name} have changed since systemd read them; our restart would bring these changes"
-            " into effect too. Run 'systemctl daemon-reload' and restart the unit yourself first",
+            f"the files of {service.name} have changed since systemd read them; our restart would apply these"
+            " changes too. Run 'systemctl daemon-reload' and restart the unit yourself first",
         )
 
 
@@ -88,7 +88,7 @@ def check_container(service: Service) -> None:
 
 
 def check_wrappers(service: Service, library: str, environment: drop_in.Environment) -> None:
-    """A start script that sets LD_PRELOAD or MALLOC_CONF itself takes ours away without a word."""
+    """A start script that sets LD_PRELOAD or MALLOC_CONF itself silently discards ours."""
     words = [word for arguments in service.arguments for word in arguments.split() if word.startswith("/")]
     texts = {path: _script_text(path) for path in [*service.commands, *words]}
     texts.update({f"ExecStart={arguments}": arguments for arguments in service.arguments})
@@ -108,21 +108,21 @@ def _main_environment(service: Service) -> dict[str, str]:
     try:
         return procfs.environ(service.main_pid) if service.main_pid else {}
     except procfs.ProcfsError:
-        return {}  # it ended meanwhile; what it had says nothing any more
+        return {}  # it has ended, so its environment no longer matters
 
 
 def _refuse_wrapper(name: str, evidence: str, library: str) -> None:
     raise Refusal(
         "wrapper-overwrites-preload",
-        f"the start script of {name} sets the variables of the preload itself: {evidence}. Ours would be lost silently."
-        ' Let it keep what it is given (LD_PRELOAD="its.so:$LD_PRELOAD"), or hand it our library by its own setting'
+        f"the start script of {name} overwrites LD_PRELOAD or MALLOC_CONF: {evidence}. Ours would be lost silently."
+        ' Make it keep what it is given (LD_PRELOAD="its.so:$LD_PRELOAD"), or pass our library through its own setting'
         f" (Cassandra: CASSANDRA_LIBJEMALLOC={library})",
     )
 
 
 def _script_text(path: str) -> str | None:
     if not os.path.isfile(path):
-        return None  # a pipe or a device would hold us up
+        return None  # a pipe or a device could block us
     try:
         with open(path, "rb") as file:
             head = file.read(_SCRIPT_LIMIT)
@@ -136,8 +136,8 @@ def check_programs(service: Service, library: str) -> None:
     if service.text["ActiveState"] == "active" and not service.main_pid and not service.pids():
         raise Refusal(
             "no-process",
-            f"{service.name} is active without any process: it has done its work at the start, or only stands for other"
-            " units. Name the unit whose processes use the memory; see 'systemctl list-units' and 'systemctl status'",
+            f"{service.name} is active without any process: it has finished its work, or only groups other units."
+            " Name the unit whose processes use the memory; see 'systemctl list-units' and 'systemctl status'",
         )
     obstacles: dict[str, Refusal] = {}
     programs = _programs(service)
@@ -151,7 +151,7 @@ def check_programs(service: Service, library: str) -> None:
 
 
 def _programs(service: Service) -> list[str]:
-    """Executables of the running processes, the main one first; of a stopped unit what ExecStart names."""
+    """Executables of the running processes, the main one first; for a stopped unit, those that ExecStart names."""
     pids = [service.main_pid, *service.pids()] if service.is_running else []
     running: list[str] = []
     for pid in pids:
@@ -187,7 +187,7 @@ def _check_program(path: str, service: Service, library: str) -> None:
     if program.interpreter and "ld-musl" in program.interpreter:
         raise Refusal(
             "musl",
-            f"{path} runs on musl ({program.interpreter}), on which jemalloc's profiler deadlocks at the start"
+            f"{path} runs on musl ({program.interpreter}), where jemalloc's profiler deadlocks at startup"
             " (jemalloc#585, #2282). Use a glibc build of it",
         )
     if ours and (program.bits, program.machine) != (ours.bits, ours.machine):
@@ -199,7 +199,7 @@ def _check_program(path: str, service: Service, library: str) -> None:
     if inside and not _links_jemalloc(program):
         raise Refusal(
             "own-jemalloc",
-            f"{path} has a jemalloc of its own linked in; a preloaded one would not be used."
+            f"{path} has its own jemalloc linked in, so a preloaded one would not be used."
             " Build the program with --enable-prof, or with the system's malloc",
         )
     _check_secure(path, service)
@@ -210,7 +210,7 @@ def _check_secure(path: str, service: Service) -> None:
     try:
         capabilities = bool(os.getxattr(path, "security.capability"))
     except OSError:
-        capabilities = False  # no such attribute, or a file system that has none
+        capabilities = False  # the file has none, or its file system supports none
     if capabilities:
         raise Refusal(
             "file-capabilities",
@@ -220,8 +220,8 @@ def _check_secure(path: str, service: Service) -> None:
     if _changes_identity(os.stat(path), service) and service.text["NoNewPrivileges"] != "yes":
         raise Refusal(
             "setuid",
-            f"{path} is set-user-id or set-group-id, so the loader ignores LD_PRELOAD. NoNewPrivileges=yes in the"
-            " unit, or User= and no such bit, would allow it",
+            f"{path} is set-user-id or set-group-id, so the loader ignores LD_PRELOAD. Set"
+            " NoNewPrivileges=yes in the unit, or set User= there and remove the bit",
         )
 
 
@@ -242,7 +242,7 @@ def _links_jemalloc(program: elf.Elf) -> bool:
 
 
 def _speaks_of_jemalloc(path: str) -> bool:
-    """Whether a stripped program holds the messages that every jemalloc has compiled in."""
+    """Whether a program, even a stripped one, contains the messages compiled into every jemalloc."""
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             return False
@@ -254,7 +254,7 @@ _SHELLS = ("sh", "bash", "dash", "ksh", "zsh", "busybox", "env", "timeout", "su"
 
 
 def executable(service: Service) -> str:
-    """The program that the unit is there for: where a shell runs it, the largest of its processes that is none."""
+    """The unit's actual program: if a shell starts it, the largest of the processes that are not shells."""
     programs = _programs(service)
     if programs and os.path.basename(programs[0]) not in _SHELLS:
         return programs[0]
@@ -263,8 +263,8 @@ def executable(service: Service) -> str:
     if not others:
         raise Refusal(
             "unknown-executable",
-            f"{service.name} starts its program through a shell and does not run, so nobody can see which program it"
-            " is. Start it first, or name the program (agent_settings: executable)",
+            f"{service.name} starts its program through a shell and is not running, so its program is unknown."
+            " Start it first, or name the program (agent_settings: executable)",
         )
     return max(others)[1]
 
@@ -304,7 +304,7 @@ def check_path(library: str) -> None:
     if not re.fullmatch(r"/[^\s:%]+", library):
         raise Refusal(
             "bad-library-path",
-            f"'{library}' cannot stand in LD_PRELOAD: the path must be absolute, without blanks, colons and percent"
+            f"'{library}' cannot be used in LD_PRELOAD: the path must be absolute, without blanks, colons or percent"
             " signs (ld.so(8)). Install the library in another directory",
         )
 
@@ -314,23 +314,23 @@ def check_library(
 ) -> None:
     """The library must profile on this host with these options.
 
-    ``may_be_missing`` is for check mode, where the library may not have been installed: then ``version`` and the names
-    of the options are all that can be checked.
+    ``may_be_missing`` is for check mode, where the library may not be installed yet: then only ``version`` and the
+    names of the options can be checked.
     """
     check_path(library)
     try:
         malloc_conf.render(options)
     except malloc_conf.MallocConfError as error:
-        raise Refusal("bad-option", f"malloc_conf is not what jemalloc can read: {error}. Correct it") from error
+        raise Refusal("bad-option", f"jemalloc cannot read malloc_conf: {error}. Correct it") from error
     for name in ("prof", "prof_prefix"):
         if name in options:
-            raise Refusal("bad-option", f"{name} is set by this module; take it out of malloc_conf")
+            raise Refusal("bad-option", f"this module sets {name}; remove it from malloc_conf")
     if os.path.exists(library):
         shown = proof.prove(library, options)
         if not shown.ok:
             raise Refusal("library-" + str(shown.failure), f"{library}: {shown.message}")
     elif not may_be_missing:
-        raise Refusal("no-library", f"there is no {library} here; the role offheap.profiler.jemalloc installs it")
+        raise Refusal("no-library", f"{library} does not exist here; the role offheap.profiler.jemalloc installs it")
     else:
         danger = proof.unsound(version or "")
         if danger:
@@ -350,8 +350,8 @@ def check_space(spool: str, needed_mib: int) -> None:
     if free < needed_mib:
         raise Refusal(
             "disk-full",
-            f"the file system of {spool} has {free} MiB free, {needed_mib} MiB are asked for."
+            f"the file system of {spool} has {free} MiB free, but {needed_mib} MiB are required."
             " Make room there, or lower profiled_service_min_free_mib",
         )
     if usage.f_files and usage.f_favail < 1000:
-        raise Refusal("disk-full", f"the file system of {spool} has {usage.f_favail} inodes free; make room there")
+        raise Refusal("disk-full", f"the file system of {spool} has {usage.f_favail} inodes free; delete files there")

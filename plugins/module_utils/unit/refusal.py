@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Why a unit is left as it is.
+"""Why a unit is left unchanged.
 
 This module is private to the collection.
 """
@@ -11,7 +11,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 
 
 class UnitError(OffheapError):
-    """The unit's files, or its spool, are not as they must be for what was asked. The message says what to change."""
+    """The state of the unit's files or its spool rules out the request. The message says what to change."""
 
 
 class Refusal(UnitError):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What opens a unit's sandbox for the library, the spool and the agent's socket, and nothing more.
+"""The settings that open a unit's sandbox to the library, the spool and the agent's socket, and nothing more.
 
 Source: systemd.exec(5), "Sandboxing" and "Paths".
 """
@@ -18,8 +18,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.service impo
 def lines(service: Service, library: str, spool: str | None) -> list[str]:
     """Settings that let the library, and the spool if any, through the unit's sandbox, and nothing more.
 
-    None where none is needed: each of these would give a mount namespace to a unit that has none. The leading dashes
-    let the unit start when somebody has removed a directory.
+    Empty if none is needed, since each would give a mount namespace to a unit that has none. The leading dashes let
+    the unit start even if somebody has removed a directory.
     """
     library_directory = os.path.dirname(library)
     for path in service.lists["InaccessiblePaths"]:
@@ -27,11 +27,11 @@ def lines(service: Service, library: str, spool: str | None) -> list[str]:
             raise Refusal(
                 "hidden-paths",
                 f"{service.name} has InaccessiblePaths={path}, which hides the library or the spool."
-                " Narrow it to what has to be hidden",
+                " Narrow it to what must be hidden",
             )
     opened = []
     if spool and service.text["DynamicUser"] == "yes":
-        # Only systemd knows the transient user, so it has to make the spool.
+        # Only systemd knows the transient user, so systemd must make the spool.
         opened += _directory_lines(service, "StateDirectory", "/var/lib", spool)
     elif spool and (service.text["ProtectSystem"] == "strict" or _any_covers(service.lists["ReadOnlyPaths"], spool)):
         opened.append(f"ReadWritePaths=-{spool}")
@@ -46,9 +46,9 @@ def lines(service: Service, library: str, spool: str | None) -> list[str]:
 
 
 def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[str]:
-    """Let systemd make a directory of ours for the service's user, as a ``StateDirectory`` or ``RuntimeDirectory``.
+    """Let systemd make one of our directories for the service's user, as a ``StateDirectory`` or ``RuntimeDirectory``.
 
-    That would change the variable that tells the service its own such directories, so it is set back.
+    That changes the variable that names the service's own such directories, so we restore it.
     """
     ours = path[len(root) + 1 :]
     variable = {"StateDirectory": "STATE_DIRECTORY", "RuntimeDirectory": "RUNTIME_DIRECTORY"}[kind]
@@ -61,7 +61,7 @@ def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[
 
 
 def socket_lines(service: Service) -> list[str]:
-    """Settings that give the agent's control socket a directory, for as long as the unit runs."""
+    """Settings that give the agent's control socket a directory while the unit runs."""
     return _directory_lines(service, "RuntimeDirectory", "/run", places.sockets_of(service.name))
 
 

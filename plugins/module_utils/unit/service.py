@@ -25,15 +25,15 @@ _LISTS = """
 """
 
 
-# As systemd prints ExecStart: argv[] unquoted, so that only the whole text can be searched.
+# ExecStart as systemd prints it: argv[] is unquoted, so only the whole text can be searched.
 _EXEC_START = re.compile(r"{ path=(.*?) ; argv\[\]=(.*?) ; ignore_errors=", re.DOTALL)
-# Where systemd looks for a command that is given without a directory (systemd.exec(5), "Environment Variables").
+# Where systemd looks for a command without a directory (systemd.exec(5), "Environment Variables").
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
 class Service:
-    """Properties of one service unit. Paths in ``drop_ins`` stand in the order in which systemd applies them."""
+    """Properties of one service unit. Paths in ``drop_ins`` are in the order in which systemd applies them."""
 
     name: str
     text: dict[str, str]
@@ -43,7 +43,7 @@ class Service:
 
     @property
     def drop_ins(self) -> list[str]:
-        """Every drop-in that systemd has read, ours among them."""
+        """Every drop-in that systemd has read, including ours."""
         return self.lists["DropInPaths"]
 
     @property
@@ -59,12 +59,12 @@ class Service:
 
     @property
     def restarts(self) -> int:
-        """How often systemd has restarted the unit by itself."""
+        """How often systemd has restarted the unit on its own."""
         return int(self.text["NRestarts"] or 0)
 
     @property
     def main_pid(self) -> int:
-        """The main process, or 0 where systemd knows none."""
+        """The main process, or 0 if systemd knows none."""
         return int(self.text["MainPID"] or 0)
 
     def pids(self) -> list[int]:
@@ -92,23 +92,22 @@ def maps_file(pid: int, path: str) -> bool:
 
 
 def pids_mapping(prefix: str, among: list[int] | None = None) -> list[int]:
-    """Processes that have any file below ``prefix`` mapped: of the whole host, or among those given."""
+    """Processes that have any file below ``prefix`` mapped: on the whole host, or among those given."""
     found = []
     for pid in procfs.pids() if among is None else among:
         try:
             if any(path == prefix or path.startswith(prefix.rstrip("/") + "/") for path in procfs.mapped_files(pid)):
                 found.append(pid)
         except procfs.ProcfsError:
-            continue  # it ended, or is not ours to read: then it holds nothing of ours either
+            continue  # it has ended, or we may not read it: then it holds nothing of ours either
     return found
 
 
 def carries(pid: int, environment: Mapping[str, str]) -> bool:
     """Whether a process was started with the variables of our injection.
 
-    A start script may have put further libraries, or options of a runtime, beside ours. And a program that writes its
-    title over its environment (nginx, PostgreSQL) shows none of the variables any more: then the mapped library has
-    to do.
+    A start script may have added libraries, or options of a runtime, to ours. A program that writes its title over its
+    environment (nginx, PostgreSQL) no longer shows any of the variables: then the mapped library must do.
     """
     actual = procfs.environ(pid)
     if not set(actual) & set(environment):
@@ -117,15 +116,15 @@ def carries(pid: int, environment: Mapping[str, str]) -> bool:
 
 
 def _words(name: str, value: str) -> set[str]:
-    """What counts in a variable: options of the allocator as they stand, of other lists each word."""
+    """The parts of a variable to compare: MALLOC_CONF as a whole, other lists word by word."""
     return {value} if name == "MALLOC_CONF" else set(re.split("[: ]", value))
 
 
 def pids_under_us(pids: list[int], unit: str, library: str | None = None) -> list[int]:
-    """Those processes that run under our injection for ``unit``, whatever its options were.
+    """The processes that run under our injection for ``unit``, whatever its options were.
 
-    By the environment that they were started with or, as that can be overwritten, by what they have mapped: a file of
-    ours, or the ``library`` that the drop-in names.
+    Recognised by the environment that they were started with or, as that can be overwritten, by what they have mapped:
+    a file of ours, or the ``library`` that the drop-in names.
     """
     prefix = f"prof_prefix:{places.spool_of(unit)}/"
     ours = set(pids_mapping(places.INSTALLED, pids))

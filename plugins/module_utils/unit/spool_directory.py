@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The directory of a unit's dumps: made for the service's user, removed when it has been collected."""
+"""The directory of a unit's dumps: made for the service's user, removed once all dumps are collected."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal impo
 
 
 def make(changes: Changes, spool: str, owner: Owner) -> None:
-    """Make the spool, 0700 and the service user's own; its parent is root's, so that nobody can plant one there."""
+    """Make the spool, with mode 0700 and owned by the service's user. Its parent is root's, so nobody can plant one."""
     for path, mode, wanted in ((places.SPOOLS, 0o755, Owner(0, 0)), (spool, 0o700, owner)):
         now = _state(path)
         if now is None:
             changes.note(path, "", f"directory {mode:o} {wanted.uid}:{wanted.gid}\n")
             changes.do(partial(_create, path, mode, wanted))
         elif not stat.S_ISDIR(now.st_mode):
-            raise UnitError(f"{path} exists and is no directory; move it away")
+            raise UnitError(f"{path} exists but is not a directory; move it away")
         elif (stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid) != (mode, wanted.uid, wanted.gid):
             changes.note(
                 path,
@@ -56,9 +56,9 @@ def _own(path: str, mode: int, owner: Owner) -> None:
 
 
 def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
-    """Remove the spool, and the directories above it that are empty then.
+    """Remove the spool, and any directory above it that is then empty.
 
-    Raises UnitError while a process still dumps there, or while dumps would be lost.
+    Raises UnitError if a process still dumps there, or if dumps would be lost.
     """
     real = os.path.join(places.PRIVATE_SPOOLS, os.path.basename(spool)) if os.path.islink(spool) else spool
     if not os.path.isdir(real):
@@ -68,11 +68,11 @@ def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
         _remove_empty(changes, os.path.dirname(spool))
         return
     if in_use:
-        raise UnitError(f"{spool} stays: the unit still runs under the profiler. Restart it first")
+        raise UnitError(f"{spool} was not removed: the unit still runs under the profiler. Restart it first")
     left = _uncollected(real)
     if left and not discard:
         raise UnitError(
-            f"{spool} stays: {len(left)} dumps in it were not collected, the first is {left[0]}."
+            f"{spool} was not removed: {len(left)} dumps in it are not collected, the first is {left[0]}."
             " Run collect-profiles.yml, or discard them with rollback_discard=true"
         )
     changes.note(spool, "directory\n", "")
@@ -84,7 +84,7 @@ def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
 
 
 def _uncollected(directory: str) -> list[str]:
-    """Dumps that nobody has collected: collected ones lie in a directory of their own."""
+    """Dumps that nobody has collected; collected ones are in a subdirectory."""
     return sorted(name for name in os.listdir(directory) if dump_name.parse(name))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Whether a unit's filter of system calls would end the service for what the agent does.
+"""Whether a unit's system call filter would kill the service for what the agent does.
 
-A filter either answers with an error, which the agent bears, or ends the process (the default). As systemctl prints it:
-the names of all calls, those that are forbidden behind a ``~``, any with ``:<error>`` of its own (systemd.exec(5)).
+A filter either returns an error, which the agent tolerates, or kills the process (the default). systemctl prints it as
+the names of all calls, with a ``~`` if they are forbidden, each with an optional ``:<error>`` (systemd.exec(5)).
 
 This module is private to the collection.
 """
@@ -13,16 +13,16 @@ from __future__ import annotations
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
-# What the agent's thread does beyond what every program does (roles/jemalloc/files/agent/README.md).
+# System calls that the agent's thread makes and not every program does (roles/jemalloc/files/agent/README.md).
 _AGENT = """
     accept4 bind clone fchmod getdents64 getsockopt listen poll prctl pread64 readlink recvfrom rename sendto socket
     statfs unlink
 """.split()
-_LARGEST_ERROR = 4095  # beyond that it is no error but what systemd writes for "kill" (0 in old versions)
+_LARGEST_ERROR = 4095  # a larger number is what systemd writes for "kill" (0 in old versions)
 
 
 def check(service: Service) -> None:
-    """The unit's filter must let the agent live. Raises Refusal."""
+    """The unit's filter must not kill the agent. Raises Refusal."""
     words = service.lists["SystemCallFilter"]
     if not any(word.strip("~") for word in words):
         return
@@ -37,6 +37,6 @@ def check(service: Service) -> None:
     if fatal:
         raise Refusal(
             "system-call-filter",
-            f"the SystemCallFilter of {service.name} ends the process for what the agent does ({', '.join(fatal)})."
-            " Let it have SystemCallErrorNumber=EPERM, or these calls, or profile without the agent",
+            f"the SystemCallFilter of {service.name} kills a process that makes the agent's calls ({', '.join(fatal)})."
+            " Set SystemCallErrorNumber=EPERM, allow these calls, or profile without the agent",
         )

@@ -29,7 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Instead of the usual ones; all that lie there are found."""
+    """Instead of the usual ones; all libraries there are found."""
     monkeypatch.setattr(allocator_libraries, "_PATTERNS", (f"{tmp_path}/found/*.so",))
     (tmp_path / "found").mkdir()
     return tmp_path / "found"
@@ -73,7 +73,7 @@ def test_proving_or_not(run: Run, places: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_release_that_crashes_services_is_no_candidate(
     run: Run, places: Path, public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found or named; and the role is told which releases it must not build."""
+    """Found or named; and the role learns which releases it must not build."""
     source = Path(programs.__file__).with_name("broken_jemalloc.c").read_text()
     path = programs.library(public_directory, "libjemalloc.so.2", source, '-DVERSION="5.3.1-0-g81034ce1f137"')
     monkeypatch.setattr(allocator_libraries, "_PATTERNS", (str(path),))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The module on real processes, as root and as somebody else, and what its action keeps."""
+"""The module on real processes, as root and as another user, and what its action keeps."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The module from its arguments to its result, on real directories, programs and processes; systemctl is prepared."""
+"""The module from its arguments to its result, on real directories, programs and processes, with a fake systemctl."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def listing(host: Path) -> dict[str, str]:
-    """What lies in those places, with owner, mode and text."""
+    """What is in those places, with owner, mode and text."""
     found = {}
     for root in ("etc", "run", "lib", "opt"):
         for path in sorted((host / root).rglob("*")):
@@ -139,7 +139,7 @@ def test_another_malloc_without_a_profiler(
         assert not run(**swap)["restart_needed"]
         assert run(**{**swap, "mode": "swap", "arena_max": 3})["restart_needed"]
         assert run(state="absent")["restart_needed"]
-    assert "the library is not named" in run(mode="swap")["msg"]
+    assert "library is required" in run(mode="swap")["msg"]
     assert [path for path in listing(host) if "90-offheap" in path] == []
 
 
@@ -274,7 +274,7 @@ def test_a_refusal(
     for check in (True, False):
         refused = run(check=check, library=jemalloc)
         assert refused["failed"] and refused["refusal"] == reason
-        assert "is left alone: " in refused["msg"]
+        assert "is unchanged: " in refused["msg"]
     assert listing(host) == before and systemctl.calls == []
 
 
@@ -372,11 +372,11 @@ def test_failures_that_are_no_refusals(
     (host / "lib/offheap/web.service").rmdir()
     (host / "lib/offheap/web.service").write_text("")
     systemctl.states(stopped(program))
-    assert "is no directory" in run(library=jemalloc)["msg"]
+    assert "is not a directory" in run(library=jemalloc)["msg"]
 
 
 def test_without_become(host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str) -> None:
-    """A message, not a traceback; as root it takes a file in the place of a directory to be stopped."""
+    """A message, not a traceback. A file in place of a directory stops even root."""
     systemctl.states(stopped(program))
     (host / "etc").rmdir()
     (host / "etc").write_text("")
@@ -444,7 +444,7 @@ def test_taking_it_out_of_a_unit_in_any_state(
 def test_a_restart_is_needed_while_a_process_has_it(
     host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str
 ) -> None:
-    """Also one that shows its environment no more: by the library that the drop-in names, then by our directory."""
+    """Even if its environment is overwritten: by the library that the drop-in names, then by our directory."""
     systemctl.states(stopped(program))
     ours = run(library=jemalloc)["environment"]
     for environment in (ours, {"LD_PRELOAD": jemalloc}):

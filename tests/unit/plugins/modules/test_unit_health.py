@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What is healthy and what is not, by a systemctl that tells the states one after the other, and real processes."""
+"""What is healthy and what is not, with real processes and a systemctl that reports one state after the other."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def profiled(program: Path, library: str) -> Iterator[int]:
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], systemctl: Systemctl, tmp_path: Path
 ) -> Run:
-    """Runs the module with a journal of two lines, asking as fast as it can."""
+    """Runs the module with a journal of two lines, polling as fast as it can."""
     programs.script(tmp_path / "bin", "journalctl", '#!/bin/sh\necho "journal: $*"\necho boom\n')
     monkeypatch.setattr(unit_health, "_POLL_SECONDS", 0.01)
 
@@ -87,7 +87,7 @@ def test_a_unit_that_stays_up(systemctl: Systemctl, run: Run, plain: int) -> Non
 
 
 def test_a_unit_that_takes_its_time(systemctl: Systemctl, run: Run, plain: int, profiled: int, library: str) -> None:
-    """First it starts, then it is a shell that has not come to the program yet."""
+    """First it is starting, then it is a shell that has not started the program yet."""
     systemctl.processes("/web", profiled)
     systemctl.states(state("activating"), state("activating"), state("active", plain), state("active", profiled))
     assert not run(mapped=library, timeout=30)["failed"]

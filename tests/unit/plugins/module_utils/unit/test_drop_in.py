@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What the drop-in says, whatever the unit had before. That systemd does as it says is an integration test."""
+"""What the drop-in says, whatever the unit had before. An integration test shows that systemd obeys."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def lie(directory: Path, injection: drop_in.Injection, record: dict[str, object]
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(theirs=st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_characters="\x7f:"), min_size=1))
 def test_what_is_written_is_what_is_promised(tmp_path: Path, theirs: str) -> None:
-    """Whatever name a library has, in each of the places that it may come from."""
+    """Any name for a library, in each place that it may come from."""
     literal = systemd.quote(f"LD_PRELOAD={theirs}").replace("%", "%%")
     for own, manager in (
         ([setting("Environment", literal)], {}),
@@ -346,7 +346,7 @@ def test_what_is_written_is_what_is_promised(tmp_path: Path, theirs: str) -> Non
 
 
 def test_composing_again_gives_the_same(tmp_path: Path) -> None:
-    """With our drop-in among those that systemd has read, since it is left out by its name."""
+    """Our drop-in is among those that systemd has read, and is left out by its name."""
     own = [setting("Environment", "LD_PRELOAD=/a.so"), setting("UnsetEnvironment", "MALLOC_CONF")]
     first = compose(*own, options={"lg_prof_sample": 19})
     path = lie(tmp_path, first, {"made_directory": True})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Our files beside a unit, in real directories: what a check says is what a run does, and all of it goes again."""
+"""Our files beside a unit, in real directories: check mode predicts what a run does, and everything can be removed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wanted(file: str | None = None, until_reboot: bool = False, options: str = "
 
 
 def tree(root: Path) -> dict[str, str]:
-    """Every path below a directory, with the text of files and the mode of all."""
+    """Every path below a directory, with its mode and the text of files."""
     found = {}
     for path in sorted(root.rglob("*")):
         text = path.read_text() if path.is_file() else ""
@@ -43,7 +43,7 @@ def tree(root: Path) -> dict[str, str]:
 
 
 def run(tmp_path: Path, act: Act) -> Changes:
-    """Act, and see that a check before says the same and changes nothing."""
+    """Act, and check that check mode predicts the same and changes nothing."""
     before = tree(tmp_path)
     checked = Changes(check_mode=True)
     act(checked)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What is refused, by real programs and scripts, and what is not. Every refusal names a way out."""
+"""What is refused and what is not, with real programs and scripts. Every refusal names a way out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_unit_that_runs_or_is_stopped() -> None:
         ({"LoadState": "masked"}, "masked", "systemctl unmask probe.service"),
         ({"LoadState": "bad-setting"}, "not-loaded", "systemctl status"),
         ({"ActiveState": "failed", "SubState": "failed"}, "already-failing", "journalctl -u probe.service"),
-        ({"ActiveState": "activating", "SubState": "auto-restart"}, "already-failing", "Get it to run first"),
+        ({"ActiveState": "activating", "SubState": "auto-restart"}, "already-failing", "Get it running first"),
         ({"NeedDaemonReload": "yes"}, "needs-daemon-reload", "systemctl daemon-reload"),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_container_engine(command: str) -> None:
 
 
 def test_a_container_engine_behind_a_wrapper(directory: Path) -> None:
-    """What ExecStart= names says nothing, but the process does."""
+    """ExecStart= does not show it, but the process does."""
     docker = programs.compiled(directory, "docker")
     with programs.running(docker) as pid:
         running = unit("/bin/sh", ActiveState="active", MainPID=str(pid))
@@ -132,7 +132,7 @@ def test_musl(tmp_path: Path) -> None:
 
 
 def thirty_two_bits() -> bytes:
-    """A program for i386: header, and the name of its loader."""
+    """A program for i386: its header and the name of its loader."""
     at = 52 + 32
     ident = b"\x7fELF\x01\x01\x01" + bytes(9)
     header = struct.pack("<HHIIIIIHHHHHH", 2, 3, 1, 0, 52, 0, 0, 52, 32, 1, 40, 0, 0)
@@ -143,7 +143,7 @@ def test_another_architecture(tmp_path: Path, dynamic: Path, library: Path) -> N
     small = tmp_path / "i386"
     small.write_bytes(thirty_two_bits())
     refusal(lambda: check(small, library), "other-architecture", "32-bit i386", "64-bit", "Build jemalloc for")
-    check(small)  # the library is not there yet, so nobody can say
+    check(small)  # the library is not there yet, so nobody can tell
     other = tmp_path / "other"
     content = bytearray(dynamic.read_bytes())
     struct.pack_into("<H", content, 18, 243)
@@ -209,7 +209,7 @@ def test_file_capabilities(tmp_path: Path, directory: Path) -> None:
 @as_root
 @pytest.mark.parametrize("bit", [0o4000, 0o2000])
 def test_another_user_or_group_than_the_service(bit: int, public_directory: Path) -> None:
-    """As the kernel decides, too: it is not secure mode where the bit changes nothing."""
+    """As in the kernel: there is no secure mode if the bit changes nothing."""
     program = programs.compiled(public_directory, f"bit-{bit:o}")
     os.chown(program, NOBODY, NOBODY)
     program.chmod(0o755 | bit)
@@ -222,7 +222,7 @@ def test_another_user_or_group_than_the_service(bit: int, public_directory: Path
     other = (0, NOBODY) if bit == 0o4000 else (NOBODY, 0)
     os.chown(program, *other)
     program.chmod(0o755 | bit)
-    check(program)  # the other one of the two differs, and has no bit
+    check(program)  # the other of the two differs, but its bit is not set
     assert not secure(program)
     os.chown(program, NOBODY, NOBODY)
     program.chmod(0o644 | bit if bit == 0o2000 else 0o755)
@@ -245,7 +245,7 @@ def test_only_the_main_program_decides_or_all_of_them(tmp_path: Path, dynamic: P
 
 
 def test_a_script_that_runs_is_judged_by_its_process(tmp_path: Path, dynamic: Path) -> None:
-    """A shell that is static itself, say, and has become something else long since."""
+    """Such as a shell that is static itself, and has long since executed something else."""
     static = programs.compiled(tmp_path, "static", programs.SLEEPS, "-static")
     start = programs.script(tmp_path, "start", f"#!{static}\n")
     with programs.running(dynamic) as pid:
@@ -279,7 +279,7 @@ def test_users_and_groups_that_do_not_exist() -> None:
 
 @pytest.fixture
 def proved(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
-    """Replaces the proof, which has its own tests, by one that notes the options and says yes."""
+    """Replaces the proof, which has its own tests, with one that records the options and succeeds."""
     seen: list[dict[str, object]] = []
 
     def prove(_library: str, options: dict[str, object]) -> proof.Proof:
@@ -300,12 +300,12 @@ def test_a_library_that_does_not(library: Path) -> None:
         lambda: preflight.check_library(str(library), {}, None, may_be_missing=False),
         "library-does-not-load",
         str(library),
-        "build on the oldest host",
+        "build it on the oldest host",
     )
 
 
 def test_a_library_of_a_release_that_crashes_services(public_directory: Path) -> None:
-    """By what it says of itself, or by what is to be installed."""
+    """By the version that it reports, or the one to be installed."""
     source = Path(programs.__file__).with_name("broken_jemalloc.c").read_text()
     there = str(programs.library(public_directory, "libcrashes.so", source, '-DVERSION="5.3.1-0-g81034ce1f137"'))
     for library, version in ((there, None), (there, "5.3.0"), (LIBRARY, "5.3.1")):
@@ -338,8 +338,8 @@ def test_a_path_that_ld_preload_cannot_hold(path: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"prof": True}, ["prof is set by this module", "take it out"]),
-        ({"prof_prefix": "/tmp/x"}, ["prof_prefix", "take it out"]),
+        ({"prof": True}, ["this module sets prof", "remove it"]),
+        ({"prof_prefix": "/tmp/x"}, ["prof_prefix", "remove it"]),
         ({"lg_prof_sampel": 19}, ["5.3.0 has no option lg_prof_sampel", "TUNING.md"]),
         ({"narenas": "1,2"}, ["the value of narenas", "Correct it"]),
         ({"Prof": True}, ["'Prof' is not the name", "Correct it"]),
@@ -360,7 +360,7 @@ def test_space(tmp_path: Path) -> None:
 
 @as_root
 def test_a_full_file_system(tmp_path: Path) -> None:
-    """A real one, full of bytes or full of files."""
+    """A real file system, full of bytes or full of files."""
     for options, words in (("size=1m", "MiB free"), ("size=64m,nr_inodes=50", "inodes free")):
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], check=False)
         if done.returncode:
@@ -372,7 +372,7 @@ def test_a_full_file_system(tmp_path: Path) -> None:
 
 
 def test_every_refusal_has_a_test() -> None:
-    """By the reasons in the source. The agent's unknown-executable is told with the agent."""
+    """Compares with the reasons in the source. The agent's tests cover its unknown-executable."""
     reasons = set(re.findall(r'Refusal\(\s*"([a-z-]+)"[,)]', Path(preflight.__file__).read_text()))
     assert len(reasons) > 15
     here = "".join(path.read_text() for path in Path(__file__).parent.glob("test_preflight*.py"))

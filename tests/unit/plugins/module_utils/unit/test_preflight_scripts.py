@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Which start scripts are refused because they take the preload away, and which are not."""
+"""Which start scripts are refused because they discard the preload, and which are not."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_preload_that_no_unit_file_sets(dynamic: Path, library: Path) -> None:
             lambda: preflight.check_wrappers(unit(dynamic, text=running), LIBRARY, PLAIN),
             "wrapper-overwrites-preload",
             f"LD_PRELOAD={library}, which no unit file sets",
-            "hand it our library",
+            "pass our library",
         )
         known = drop_in.Environment({"LD_PRELOAD": drop_in.Variable(str(library), "Environment", "")}, [])
         preflight.check_wrappers(unit(dynamic, text=running), LIBRARY, known)

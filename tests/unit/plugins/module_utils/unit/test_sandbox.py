@@ -52,7 +52,7 @@ def test_a_library_that_could_not_be_executed() -> None:
 
 @pytest.mark.parametrize("path", ["/opt", "-/var/lib", SPOOL, BESIDE, "/"])
 def test_paths_that_hide_ours(path: str) -> None:
-    with pytest.raises(Refusal, match="Narrow it to what has to be hidden") as caught:
+    with pytest.raises(Refusal, match="Narrow it to what must be hidden") as caught:
         lines({"InaccessiblePaths": ["/srv", path]})
     assert caught.value.reason == "hidden-paths"
     assert f"InaccessiblePaths={path}" in str(caught.value)
@@ -66,7 +66,7 @@ def test_a_transient_user() -> None:
 
 
 def test_a_transient_user_that_has_state_directories() -> None:
-    """What it is told of them stays as it was, also when our own drop-in is there already."""
+    """The service sees the same variables as before, even if our own drop-in is there already."""
     expected = ["StateDirectory=offheap/probe.service", 'Environment="STATE_DIRECTORY=/var/lib/a:/var/lib/b"']
     assert lines({"StateDirectory": ["a", "b:link"]}, DynamicUser="yes") == expected
     assert lines({"StateDirectory": ["a", "b", "offheap/probe.service"]}, DynamicUser="yes") == expected

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A unit by systemctl's answers, and which processes run under the injection, by real processes."""
+"""Units from systemctl's answers, and which of some real processes run under the injection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemct
 
 CONF = "prof:true,prof_prefix:/var/lib/offheap/x.service/jeprof"
 
-# Overwrites its environment as nginx and PostgreSQL do to show a title, and tells when it has.
+# Overwrites its environment with a title, as nginx and PostgreSQL do, and reports when it has.
 TITLED = """
 #include <string.h>
 #include <unistd.h>
@@ -144,7 +144,7 @@ def test_a_percent_sign_is_compared_like_any_other(sleeper: Path) -> None:
 
 
 def test_a_process_that_overwrites_its_environment(preloaded: Path, tmp_path: Path) -> None:
-    """What it has mapped tells, where its environment does not any more."""
+    """What it has mapped shows it when its environment no longer does."""
     titled = programs.compiled(tmp_path, "titled", TITLED)
     ours = {"LD_PRELOAD": str(preloaded), "MALLOC_CONF": CONF}
     with programs.running(titled, env=ours) as pid, programs.running(titled, env={"A": "1"}) as other:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The spool: made for one user, and never removed before its dumps are home."""
+"""The spool: made for one user, and never removed before its dumps are collected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def facts(directory: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def run(tmp_path: Path, act: Callable[[Changes], None]) -> Changes:
-    """Act, and see that a check before says the same and changes nothing."""
+    """Act, and check that check mode predicts the same and changes nothing."""
     before = facts(tmp_path)
     checked = Changes(check_mode=True)
     act(checked)
@@ -92,7 +92,7 @@ def test_a_planted_link_is_refused(root: Path, tmp_path: Path, place: str) -> No
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).symlink_to(victim)
     before = facts(victim)
-    with pytest.raises(UnitError, match=r"is no directory; move it away"):
+    with pytest.raises(UnitError, match=r"is not a directory; move it away"):
         spool_directory.make(Changes(False), str(root / "web.service"), APP)
     assert facts(victim) == before
 
@@ -188,7 +188,7 @@ def test_a_link_without_its_directory_goes(root: Path, tmp_path: Path) -> None:
 
 
 def test_links_are_not_followed_when_purging(root: Path, tmp_path: Path) -> None:
-    """Neither one in the place of the spool, nor one that the service has put into it."""
+    """Neither one in place of the spool, nor one that the service has put into it."""
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "kept").write_text("")

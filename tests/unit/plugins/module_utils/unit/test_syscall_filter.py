@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Filters of system calls, as systemctl prints them, against what the agent does."""
+"""System call filters, as systemctl prints them, against the calls that the agent makes."""
 
 from __future__ import annotations
 
