@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The samples of one capture as a Parquet file: what the numbers of the dump say, and where in which image.
+"""The samples of one capture as a Parquet file: the dump's numbers, and the image and offset of each frame.
 
-No names of functions: those need images, which may be brought later, and the file does not change then. A place is
-known by build-id and file offset, so the same stack has the same number in every process on every host.
+It has no function names: those need images, which may arrive later, when the file must not change. A place is
+identified by build-id and file offset, so the same stack has the same number in every process on every host.
 
 One row per stack of the dump. docs/archive_format.md describes the columns.
 """
@@ -40,7 +40,7 @@ FORMAT = 2
 NAME = "samples.parquet"
 _FORMAT_KEY = b"offheap.samples"
 _VALUES = ("objects", "bytes", "accum_objects", "accum_bytes")
-# The stacks whose frames are in memory at once to be hashed.
+# How many stacks have their frames in memory at once while they are hashed.
 _AT_ONCE = 1 << 12
 # Seconds since the epoch that a timestamp in microseconds can hold.
 _LATEST = 1e11
@@ -52,8 +52,8 @@ class SamplesError(ControllerError):
 
 
 class StackPlaces(NamedTuple):
-    """Of which places stacks are: stack ``numbers[i]`` is ``places[bounds[i]:bounds[i + 1]]``, positions in
-    ``locations``, leaf first."""
+    """The places of stacks: stack ``numbers[i]`` is ``places[bounds[i]:bounds[i + 1]]``, positions in ``locations``,
+    leaf first."""
 
     numbers: Integers
     locations: Locations
@@ -62,7 +62,7 @@ class StackPlaces(NamedTuple):
 
 
 def write(path: Path, profile: Located, facts: CaptureFacts, sequence: int) -> None:
-    """Write the samples of a capture that has these (checked) facts. Raises OSError, SamplesError."""
+    """Write the samples of a capture with these (checked) facts. Raises OSError, SamplesError."""
     if profile.names:
         raise SamplesError(f"{path}: names without addresses cannot be kept")
     count = len(profile.bounds) - 1
@@ -92,7 +92,7 @@ def write(path: Path, profile: Located, facts: CaptureFacts, sequence: int) -> N
 
 
 def is_current(path: Path) -> bool:
-    """Whether there is a file of samples that is as ``write`` makes it today."""
+    """Whether there is a samples file in the format that ``write`` uses now."""
     try:
         return (pq.read_metadata(path).metadata or {}).get(_FORMAT_KEY) == b"%d" % FORMAT
     except (OSError, pa.ArrowException):
@@ -100,20 +100,20 @@ def is_current(path: Path) -> bool:
 
 
 def read_moment(path: Path, time: float) -> Moment:
-    """What a capture of this time (seconds since the epoch) holds, by stack. Raises SamplesError."""
+    """What a capture holds, by stack; ``time`` (seconds since the epoch) is when. Raises SamplesError."""
     table = _read(path, ["stack", "objects", "bytes"])
     stack, objects, size = (table.column(name).to_numpy() for name in ("stack", "objects", "bytes"))
     return Moment(time, *_measured(path, table), stack, objects, size)
 
 
 def read_stacks(path: Path) -> StackPlaces:
-    """What the numbers of the stacks stand for. Raises SamplesError."""
+    """What the stack numbers stand for. Raises SamplesError."""
     table = _read(path, ["stack", "frames"])
     return StackPlaces(table.column("stack").to_numpy(), *_places(table))
 
 
 def read(path: Path) -> Located:
-    """All of a profile. Raises SamplesError."""
+    """The whole profile. Raises SamplesError."""
     table = _read(path, [*_VALUES, "frames", "threads"])
     locations, places, bounds = _places(table)
     threads = _flat(table, "threads")
@@ -145,11 +145,11 @@ def _measured(path: Path, table: Any) -> tuple[Measure, Sampling]:
         measure, scheme, interval = (about[name].decode() for name in (_MEASURE, _SCHEME, _INTERVAL))
         return Measure(measure), Sampling(Scheme(scheme), int(interval))
     except (KeyError, ValueError) as error:
-        raise SamplesError(f"{path}: does not say what it measures") from error
+        raise SamplesError(f"{path}: does not say what it measures; delete it, and it is made anew") from error
 
 
 def _places(table: Any) -> tuple[Locations, Integers, Integers]:
-    """(locations, for each frame of all rows the position of its location, bounds of the rows)"""
+    """(locations, the position of each frame's location over all rows, bounds of the rows)"""
     flat = _flat(table, "frames")
     modules, module = _encoded(flat.field("module"))
     build_ids, build_id = _encoded(flat.field("build_id"))
@@ -192,16 +192,16 @@ def _read(path: Path, columns: Sequence[str]) -> Any:
 
 
 def _encoded(column: Any) -> tuple[list[str | None], Integers]:
-    """(distinct texts, for each row the position of its own)"""
+    """(distinct texts, the position of each row's text)"""
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode("encode")
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _stack_numbers(profile: Located) -> Integers:
-    """A number for each stack that the same places always give.
+    """A number for each stack; the same places always give the same number.
 
-    A host is not trusted, and must not find a stack with the number of another one: so these are 64 bits of a
-    cryptographic hash, of each frame's image and offset.
+    A host is not trusted and must not be able to make up a stack with another one's number. So the numbers are 64 bits
+    of a cryptographic hash of each frame's image and offset.
     """
     places = profile.locations
     images = [blake2b((build_id or module).encode(), digest_size=8).digest() for module, build_id in places.images]
@@ -229,7 +229,7 @@ def _frames(profile: Located) -> Any:
 
 
 def _chosen(texts: Sequence[str | None], positions: NDArray[np.integer]) -> Any:
-    """The text at each of the positions, each text kept once."""
+    """The text at each position, with each text stored once."""
     known = {text: number for number, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
     none = -1
     numbers = np.array([none if text is None else known[text] for text in texts], dtype=np.int32)[positions]
@@ -237,7 +237,7 @@ def _chosen(texts: Sequence[str | None], positions: NDArray[np.integer]) -> Any:
 
 
 def _threads(profile: Located, count: int) -> Any:
-    """For each stack, what each thread holds; a thread is jemalloc's own number of it."""
+    """What each thread holds of each stack; threads have jemalloc's own numbers."""
     lengths = np.bincount(profile.thread_stack, minlength=count)
     bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)))
     number = profile.thread_uid.astype(np.uint64)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The file of samples of each capture, made when somebody first needs it: bringing dumps in must not wait for it.
+"""The samples file of each capture, made on first use so that collecting dumps need not wait for it.
 
-It says nothing that the dump does not. So it may be deleted at any time, and several may make it at once.
+It says nothing that the dump does not, so it may be deleted at any time, and several processes may make it at once.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ..readers import heap_v2
 from . import parquet
 from .parquet import NAME, SamplesError
 
-# So many take some seconds.
+# Reading this many captures takes some seconds.
 _MANY = 100
 
 
 def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
-    """The samples of a capture, made where there are none, or those of another version of this: in their place, or in
-    ``aside`` if nothing is to be kept.
+    """The samples file of a capture, made if it is missing or of another format: in its place, or in ``aside`` if
+    nothing is to be kept.
 
-    Raises SamplesError where there cannot be any, ArchiveError where the archive cannot be written to.
+    Raises SamplesError if it cannot be made, ArchiveError if it cannot be written.
     """
     place = capture.derived(NAME)
     if parquet.is_current(place):
@@ -50,19 +50,19 @@ def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
         except FileNotFoundError as error:
             raise SamplesError(f"{capture.path} has no samples: it was removed") from error
         except OSError as error:
-            raise ArchiveError(f"cannot keep {place}: {error}; in check mode nothing is kept") from error
+            raise ArchiveError(f"cannot keep {place}: {error}; check mode needs no write access") from error
     return place
 
 
 def notice(archive: Archive, units: Sequence[str], hosts: Sequence[str]) -> str:
-    """What to tell somebody who is about to wait for samples of these (else all) units and hosts; empty for few."""
+    """A notice for users about to wait for samples of these units and hosts (none: all); empty if it takes no time."""
     new = archive.lacking(NAME, units, hosts)
     return f"reading up to {new} captures for the first time; this may take minutes" if new >= _MANY else ""
 
 
 @contextmanager
 def _directory(capture: Capture) -> Iterator[int]:
-    """A descriptor of the capture's directory, so that nothing is put into what takes its place once it is removed."""
+    """A descriptor of the capture's directory, so that nothing is written to one that has replaced it meanwhile."""
     try:
         descriptor = os.open(capture.path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -81,7 +81,7 @@ def _make(capture: Capture, path: Path) -> None:
     try:
         parquet.write(path, located(records, capture.facts.build_ids), capture.facts, capture.sequence)
     except OSError as error:
-        raise ArchiveError(f"cannot write {path}: {error}; in check mode nothing is kept") from error
+        raise ArchiveError(f"cannot write {path}: {error}") from error
 
 
 def _read(capture: Capture) -> Records:
@@ -90,5 +90,5 @@ def _read(capture: Capture) -> Records:
         raise ArchiveError(f"{capture.dump} is larger than {as_text(limits.LARGEST_DUMP)}")
     data = unpack.read(capture.dump, limits.LARGEST_DUMP)
     if hashlib.sha256(data).hexdigest() != capture.facts.dump.sha256:
-        raise ArchiveError(f"{capture.dump} is damaged: its checksum is not the one it had when it was brought")
+        raise ArchiveError(f"{capture.dump} is damaged: its checksum has changed since it was collected")
     return heap_v2.parse(data, f"{capture.dump} ({capture.facts.dump.name})")

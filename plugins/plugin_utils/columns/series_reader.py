@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Series and profiles of an archive's captures, from the samples that are kept with them, with names.
+"""Series and profiles of an archive's captures, with names, from the samples kept with them.
 
-Of most captures of a process only a few columns of numbers are read. What a stack's number stands for is looked up once
-for the whole archive, since the same builds have the same stacks on every host. Code that a runtime has compiled has a
-name by its address in one process alone, which the perf maps of that process tell: stacks through such code are named
-anew for each process, and for each of its maps.
+For most captures of a process only a few columns of numbers are read. A stack number is looked up once for the whole
+archive, since the same builds have the same stacks on every host. Code that a runtime has compiled is known only by its
+address in one process, which the perf maps of that process name. So stacks through such code are named anew for each
+process and each of its maps.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-# Keeps the numbers of stacks apart that have other names under another perf map (2^64 / golden ratio).
+# Keeps apart the numbers of stacks whose names differ between perf maps (2^64 / golden ratio).
 _APART = 0x9E3779B97F4A7C15
 
 
 @contextmanager
 def reading(archive: Archive, warn: Callable[[str], None], check_mode: bool = False) -> Iterator[Reader]:
-    """A reader of an archive. What it has to make stays in the archive, unless in check mode or where none can write.
+    """A reader of an archive. The files that it makes stay there, except in check mode or if it cannot write there.
 
-    What could not be read is told to ``warn``, in the end also what images had no names.
+    Calls ``warn`` for what it cannot read and, at the end, for images that gave no names.
     """
     with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
         aside = Path(directory) if check_mode or not os.access(archive.root, os.W_OK) else None
@@ -54,9 +54,9 @@ def reading(archive: Archive, warn: Callable[[str], None], check_mode: bool = Fa
 
 
 class Reader:
-    """Reads the captures of an archive. One object serves all processes, so that each place is named once.
+    """Reads the captures of an archive. One object should serve all processes, so that each place is named once.
 
-    What has to be made is kept in the archive, or made ``aside``.
+    The files that it makes stay in the archive, or go to ``aside`` for the moment.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Reader:
         self._stacks: dict[int, Stack] = {}
 
     def maps(self, captures: Sequence[Capture]) -> JitMaps:
-        """What names the compiled code of a process; ``captures`` are all that there are of it."""
+        """The perf maps that name the compiled code of a process; ``captures`` are all captures of it."""
         times = {path: capture.time for capture in captures if (path := capture.perf_map) is not None}
         return JitMaps(times, self._warn)
 
     def series(self, captures: Sequence[Capture], maps: JitMaps) -> tuple[Series, list[Capture]]:
-        """The series of captures of one process, in the order of their times, and those that could be read.
+        """The series of one process, and those of its captures that could be read; ``captures`` are ordered by time.
 
-        Raises ArchiveError where the archive cannot be written to.
+        Raises ArchiveError if the archive cannot be written to.
         """
         moments: list[Moment] = []
         read: list[Capture] = []
@@ -93,7 +93,7 @@ class Reader:
                 read.append(capture)
                 samples.append(path)
             bare: dict[int, tuple[Location, ...]] = {}
-            # The newest first: most of what was ever there is still there.
+            # The newest first: it has most of the stacks that there ever were.
             for path, moment in zip(reversed(samples), reversed(moments), strict=True):
                 self._learn(path, moment.stacks, bare)
         known = _Bare(self, bare, maps)
@@ -107,11 +107,11 @@ class Reader:
         return named(located, lambda locations: self.symbolizer.frames(locations, jit))
 
     def known(self, number: int) -> Stack:
-        """The stack with this number, which goes through files alone."""
+        """The stack with this number, all of whose frames are in files."""
         return self._stacks[number]
 
     def _learn(self, path: Path, stacks: Integers, bare: dict[int, tuple[Location, ...]]) -> None:
-        """Learn what these numbers stand for: a stack through files for good, another for the process alone."""
+        """Learn what these numbers stand for: stacks entirely in files for good, others (``bare``) for this process."""
         new = {number for number in stacks.tolist() if number not in self._stacks and number not in bare}
         if not new:
             return
@@ -132,7 +132,7 @@ class Reader:
                 self._stacks[number] = stack_of(whole(row))
 
     def frames_of(self, locations: Sequence[Location], jit: JitNames | None) -> list[tuple[Frame, ...]]:
-        """The frames of each location, looked up once where it is in a file; of others what ``jit`` knows."""
+        """The frames of each location: looked up once if it is in a file, else what ``jit`` knows."""
         new = [location for location in locations if location.in_file and location not in self._frames]
         self._frames.update(zip(new, self.symbolizer.frames(new), strict=True))
         return [
@@ -142,7 +142,7 @@ class Reader:
 
 
 class _Bare:
-    """The stacks of one process that go through memory of no file, by number: named as a perf map has them."""
+    """The stacks of one process that go through memory outside any file, by number, named by its perf maps."""
 
     def __init__(self, reader: Reader, calls: dict[int, tuple[Location, ...]], maps: JitMaps) -> None:
         self._reader = reader
@@ -152,7 +152,7 @@ class _Bare:
         self._named_by: dict[int, tuple[int, int]] = {}
 
     def apart(self, moment: Moment) -> Moment:
-        """The moment, with numbers of its own for stacks whose names depend on the perf map nearest to it."""
+        """The moment, with separate numbers for stacks whose names depend on the perf map nearest to it."""
         chosen = np.isin(moment.stacks, self._numbers)
         if not chosen.any():
             return moment
@@ -164,7 +164,7 @@ class _Bare:
         return moment._replace(stacks=stacks)
 
     def stacks(self, numbers: list[int]) -> list[Stack]:
-        """What these numbers stand for."""
+        """The stacks with these numbers."""
         by_map: dict[int, list[int]] = {}
         for own in numbers:
             if own in self._named_by:
@@ -187,7 +187,7 @@ class _Bare:
 def _own_frames(
     places: Integers, bounds: Integers, frames: Sequence[tuple[Frame, ...]]
 ) -> Callable[[int], tuple[Frame, ...]]:
-    """What gives the frames of a stack by its position, without those of the allocator; ``frames`` are by place."""
+    """A function from a stack's position to its frames without the allocator's; ``frames`` are by place."""
     functions, modules = (
         np.array([any(map(is_allocator, of_place)) for of_place in frames], dtype=bool)
         for is_allocator in (is_allocator_function, is_allocator_module)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """What a frame is. An INLINED frame has no address of its own, JIT code is machine code that no file holds; where
-    the runtime has told what it is, it has the kind of its language."""
+    """What a frame is. An INLINED frame has no address of its own. JIT is machine code outside any file; code that its
+    runtime has named has the kind of its language instead."""
 
     NATIVE = "native"
     INLINED = "inlined"
@@ -25,8 +25,8 @@ class Kind(Enum):
 class Frame(NamedTuple):
     """A place in the code. ``function`` is empty where no symbol covers it; then ``offset`` says where in the module.
 
-    ``module`` is the file's base name ("libz.so.1.2.13"), empty for memory that belongs to no file, "[java]" and the
-    like for code that a runtime has compiled and named; ``signature`` is then the full name that it gave.
+    ``module`` is the file's base name ("libz.so.1.2.13"), empty for memory that belongs to no file, or "[java]" and the
+    like for code that a runtime has compiled and named; ``signature`` is then the full name that the runtime gave.
     """
 
     function: str
@@ -48,12 +48,12 @@ class Frame(NamedTuple):
 
     @property
     def group(self) -> str:
-        """The name under which frames count as the same: like ``label``, but without an offset."""
+        """The name by which frames count as the same: like ``label``, but without an offset."""
         return self.function or self.module or self.label
 
 
-# Functions after which the allocator begins: jeprof's list (RemoveUninterestingFrames, 5.3.0 and 5.3.1), which cuts
-# a stack after the last one of these, and what a jemalloc with symbols shows between them.
+# Functions of the allocator: jeprof's list (RemoveUninterestingFrames, 5.3.0 and 5.3.1), which cuts a stack after the
+# last of them, and the functions that a jemalloc with symbols shows between them.
 _ALLOCATOR_FUNCTION = re.compile(
     r"(?:_rjem_)?je_(?:[a-z_]*alloc[a-z_]*|prof_[a-z_]+)|operator new(?:\[\])?|__builtin_(?:vec_)?(?:new|delete)"
     r"|(?:tc_)?(?:c|m|re|v|pv)alloc|(?:tc_)?(?:cfree|free|memalign|posix_memalign)|tc_(?:new|delete)(?:array)?(?:_nothrow)?"
@@ -66,7 +66,7 @@ _ALLOCATOR_MODULE = re.compile(r"libjemalloc[^/]*|liboffheap[^/]*\.so[^/]*")
 
 
 def is_allocator_function(frame: Frame) -> bool:
-    """Whether the frame is an entry of a memory allocator (jeprof's list) or an inner function of jemalloc."""
+    """Whether the frame is an entry point of an allocator (jeprof's list) or an inner function of jemalloc."""
     return _ALLOCATOR_FUNCTION.fullmatch(frame.function) is not None
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Where in which image an address lies, by the memory map of its process.
+"""Which image an address lies in, and where, by the memory map of its process.
 
-All addresses are those of returns: the call ends one byte before, and it is the call that is looked for.
+All addresses are return addresses: the call to locate ends one byte before.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-#: what stands for a path: of code that a runtime has compiled, and of what is no code
+#: in place of a path: for code that a runtime has compiled, and for memory that holds no code
 JIT, NOWHERE = "[jit]", ""
 
 
 class Location(NamedTuple):
-    """A place in an image: ``offset`` is the position in the file of the call's last byte.
+    """A place in an image: ``offset`` is the file offset of the call's last byte.
 
-    Memory of no file has the path JIT where it is executable, else NOWHERE; ``offset`` is then the address.
-    ``address`` is where it lay in the process that was seen first, and no part of ``key``, which is what makes
-    locations the same.
+    Memory outside any file has the path JIT if it is executable, else NOWHERE; ``offset`` is then the address.
+    Locations with the same ``key`` are the same. ``address``, where the place lay in the first process seen, is not
+    part of it.
     """
 
     path: str
@@ -52,7 +52,7 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True)
 class Locations:
-    """Locations in columns: ``images`` are (path, build-id), ``image`` has the position in them of each location."""
+    """Locations in columns: ``images`` holds (path, build-id), ``image`` the index of each location's image."""
 
     images: list[tuple[str, str]]
     image: Integers
@@ -71,11 +71,11 @@ class Locations:
 
 
 def locate(addresses: Sequence[int], mappings: Iterable[Mapping], build_ids: Dictionary[str, str]) -> Locations:
-    """Where each of the addresses lies. ``build_ids`` (hexadecimal) are by mapped path, with " (deleted)" if so."""
+    """Where each address lies. ``build_ids`` (hexadecimal) are by mapped path, with " (deleted)" for deleted files."""
     ordered = sorted(mappings, key=lambda mapping: mapping.start)
     images = [*(_image(mapping, build_ids) for mapping in ordered), (NOWHERE, "")]
     starts = np.array([mapping.start for mapping in ordered], dtype=np.uint64)
-    # The last one is for what lies in no mapping; before the first mapping, the position -1 leads there too.
+    # The last entry is for addresses outside all mappings; position -1, before the first mapping, leads there too.
     ends = np.array([*(mapping.end for mapping in ordered), 0], dtype=np.uint64)
     shifts = np.array([*map(_shift, ordered), 0], dtype=np.uint64)
     returns = np.array(addresses, dtype=np.uint64)
@@ -90,7 +90,7 @@ def _image(mapping: Mapping, build_ids: Dictionary[str, str]) -> tuple[str, str]
     """(path, build-id)"""
     if mapping.path.startswith("[v"):
         return mapping.path, ""
-    # Native code is in executable pages of a file. An address in any other is data: an interpreter's method, perhaps.
+    # Code lies in executable pages. An address in any other page is data, perhaps an interpreter's method.
     if not mapping.executable:
         return NOWHERE, ""
     if mapping.file_less or not mapping.path.startswith("/"):
@@ -100,6 +100,6 @@ def _image(mapping: Mapping, build_ids: Dictionary[str, str]) -> tuple[str, str]
 
 
 def _shift(mapping: Mapping) -> int:
-    """From an address to the position in the file, modulo 2^64; memory of no file keeps its addresses."""
+    """What to add to an address to get the file offset, modulo 2^64; 0 for memory outside any file."""
     path, _build_id = _image(mapping, {})
     return (mapping.offset - mapping.start) % (1 << 64) if path not in (JIT, NOWHERE) else 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a reader finds in a file, as it stands there: nothing is unbiased or named yet, and no format is known here."""
+"""What a reader finds in a file, whatever its format: nothing is unbiased or named yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sampling import Measure, Sampling
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Objects and bytes as sampled: of the file's measure, and (where it counts both) allocated since the start."""
+    """Objects and bytes as sampled: by the file's measure and, if it counts both, allocated since the start."""
 
     objects: int
     bytes: int
@@ -58,9 +58,9 @@ class CountColumns:
 class Records:
     """Stacks and their numbers, in columns.
 
-    A place in the code is an address of the process or, where the file names its code itself, the frames of a call,
-    the innermost (inlined) first: place ``i`` is ``addresses[i]``, and those behind them are ``names``, each once.
-    Stack ``i`` is the slice ``stack_ends[i-1]:stack_ends[i]`` of ``stack_places``, numbers of places, leaf first.
+    A place in the code is an address in the process or, if the file names its code itself, the frames of a call, the
+    innermost (inlined) first. Place numbers count through ``addresses``, then through ``names``, where each is unique.
+    Stack ``i`` is the slice ``stack_ends[i-1]:stack_ends[i]`` of ``stack_places``, place numbers, leaf first.
     ``counts`` has one record per stack; ``thread_stack`` / ``thread_uid`` / ``thread_counts`` have one record per
     thread of a stack. ``file`` is for messages.
     """
@@ -81,7 +81,7 @@ class Records:
     names: Sequence[tuple[Frame, ...]] = ()
 
     def stacks(self) -> Iterator[array[int]]:
-        """Each stack as numbers of places, leaf first."""
+        """Each stack as place numbers, leaf first."""
         start = 0
         for end in self.stack_ends:
             yield self.stack_places[start:end]

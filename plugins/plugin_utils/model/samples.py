@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The one model of a profile: stacks in columns, unbiased, with names, and what each thread has of them.
+"""The one model of a profile: unbiased, named stacks in columns, and what each thread holds of them.
 
-Nothing is thrown away: a frame also says where in which image it is. Filtering, merging and grouping are operations on
+Nothing is thrown away: a place keeps its image and its offset there. Filtering, merging and grouping are operations on
 whole columns.
 """
 
@@ -33,20 +33,20 @@ else:
 OBJECTS, BYTES, ACCUM_OBJECTS, ACCUM_BYTES = range(4)
 
 
-# For each location, in their order, its frames, the innermost (inlined) first.
+# The frames of each location, in the given order, the innermost (inlined) frame first.
 Resolver = Callable[[Sequence[Location]], Sequence[Sequence[Frame]]]
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Stacks and what was allocated there, unbiased.
+    """Stacks and what they allocated, unbiased.
 
     A place is a frame at a location: ``place_frame`` and ``place_location`` are indices into ``frames`` and
-    ``locations`` (a location has several places where calls were inlined). Stack ``i`` is
-    ``stacks[bounds[i]:bounds[i + 1]]``, indices of places, leaf first, without the allocator's own.
-    ``values[row, i]`` are objects and bytes of stack ``i`` by ``measure``, then those allocated since the start (0
-    where the source does not count both); ``variance``, of the same shape, is what ``sampling`` adds to them. The
-    ``thread_`` columns say the same by stack and thread.
+    ``locations`` (a location with inlined calls has several places). Stack ``i`` is
+    ``stacks[bounds[i]:bounds[i + 1]]``, place indices, leaf first, without the allocator's frames.
+    ``values[row, i]`` are objects and bytes of stack ``i`` by ``measure``, then those allocated since the start (0 if
+    the source does not count both); ``variance``, of the same shape, is their variance from ``sampling``. The
+    ``thread_`` columns hold the same by stack and thread.
     """
 
     measure: Measure
@@ -83,7 +83,7 @@ class Samples:
         return [int(uid) for uid in np.unique(self.thread_uid)]
 
     def of_thread(self, uid: int) -> Samples:
-        """What one thread holds (jemalloc's own number of it)."""
+        """What one thread holds; ``uid`` is jemalloc's own number for it."""
         chosen = self.thread_uid == uid
         values = np.zeros_like(self.values)
         for row in range(4):
@@ -108,7 +108,7 @@ class Samples:
         )
 
     def keep_places(self, wanted: Flags) -> Samples:
-        """Stacks without the places whose flag is false; stacks of which nothing is left go too."""
+        """Only the places with a true flag; stacks with no places left are dropped too."""
         kept = wanted[self.stacks]
         lengths = np.bincount(self.stack_of()[kept], minlength=len(self))
         result = replace(self, stacks=self.stacks[kept], bounds=_bounds(lengths))
@@ -121,10 +121,10 @@ class Samples:
 
 
 def variances(values: Numbers, sampling: Sampling) -> Numbers:
-    """The variance that sampling gives to unbiased numbers, of the same shape (objects, bytes, twice).
+    """The variance of unbiased numbers from sampling, in the same shape (objects, bytes, twice).
 
-    Of L bytes the sampling's scatter times L, and of their n objects, which are of L / n bytes on average, that over
-    the square of the size. Both are bounds which small objects reach; see Sampling.scatter.
+    For L bytes it is the scatter times L; for their n objects, of L / n bytes on average, it is that divided by the
+    square of this size. Both are upper bounds, which small objects reach; see Sampling.scatter.
     """
     result = np.zeros_like(values)
     if sampling.scatter:
@@ -138,10 +138,10 @@ def variances(values: Numbers, sampling: Sampling) -> Numbers:
 
 @dataclass(frozen=True)
 class Located:
-    """A profile whose places are known, and not yet what they are called: what is kept of a capture.
+    """A profile whose places are located but not yet named: what is kept of a capture.
 
-    Stack ``i`` is ``stacks[bounds[i]:bounds[i + 1]]``, leaf first: indices into ``locations`` and, behind them, into
-    ``names``, the frames that the source names itself. The other fields are those of Samples.
+    Stack ``i`` is ``stacks[bounds[i]:bounds[i + 1]]``, leaf first: indices into ``locations`` followed by ``names``,
+    the frames that the source names itself. The other fields are those of Samples.
     """
 
     measure: Measure
@@ -158,13 +158,13 @@ class Located:
 
 
 def located(records: Records, build_ids: Mapping[str, str]) -> Located:
-    """What a reader found, unbiased. ``build_ids`` (hexadecimal) are those of the mapped paths."""
+    """What a reader found, unbiased. ``build_ids`` (hexadecimal) are by mapped path."""
     return Located(
         measure=records.measure,
         sampling=records.sampling,
         locations=locate(records.addresses, records.mappings, build_ids),
         names=records.names,
-        stacks=np.asarray(records.stack_places),  # the records' own memory: it is not copied, nor written to
+        stacks=np.asarray(records.stack_places),  # the records' own memory, neither copied nor written to
         bounds=_bounds_of_ends(records.stack_ends),
         values=unbiased(records.counts, records.sampling),
         thread_stack=_integers(records.thread_stack),
@@ -225,9 +225,9 @@ def _bounds_of_ends(ends: array[int]) -> Integers:
 def without_allocator(
     addresses: Integers, bounds: Integers, functions: Flags, modules: Flags
 ) -> tuple[Integers, Integers]:
-    """Stacks (leaf first) from where the allocator ends: after the last of its functions, then after its modules.
+    """Stacks (leaf first) without the allocator: cut after the last of its functions, then after its modules.
 
-    ``functions`` and ``modules`` say of each place whether it is one of the allocator's. Returns (places, bounds).
+    ``functions`` and ``modules`` flag the places that belong to the allocator. Returns (places, bounds).
     """
     lengths = np.diff(bounds)
     starts = bounds[:-1].copy()
@@ -239,15 +239,15 @@ def without_allocator(
         if not further.any():
             break
         starts[further] += 1
-    # Half the memory of 64 bits; a dump that could be read has fewer addresses than 2^31.
+    # 32 bits take half the memory of 64; a dump that could be read has fewer than 2^31 addresses.
     kept = np.arange(len(addresses), dtype=np.int32) >= np.repeat(starts.astype(np.int32), lengths)
     return addresses[kept], _bounds(bounds[1:] - starts)
 
 
 def _expand(addresses: Integers, bounds: Integers, places: Integers) -> tuple[Integers, Integers]:
-    """Stacks of addresses to stacks of places; ``places`` is how many each address has, which lie in a row."""
+    """Turn stacks of addresses into stacks of places; ``places`` is how many consecutive places each address has."""
     if (places == 1).all():
-        return addresses, bounds  # nothing is inlined: places are numbered as addresses are
+        return addresses, bounds  # nothing is inlined: places have the numbers of their addresses
     first = _bounds(places)
     counts = places[addresses]
     ends = _bounds(counts)
@@ -256,7 +256,7 @@ def _expand(addresses: Integers, bounds: Integers, places: Integers) -> tuple[In
 
 
 def unbiased(counts: CountColumns, sampling: Sampling) -> Numbers:
-    """The four columns of counters, unbiased record by record: the same doubles as Sampling.unbias gives."""
+    """The four columns of counters, unbiased record by record, to the same doubles as Sampling.unbias."""
     values: Numbers = np.zeros((4, len(counts)))
     interval = sampling.interval if sampling.scheme is Scheme.POISSON else 0
     columns = ((OBJECTS, counts.objects, counts.bytes), (ACCUM_OBJECTS, counts.accum_objects, counts.accum_bytes))
@@ -266,23 +266,23 @@ def unbiased(counts: CountColumns, sampling: Sampling) -> Numbers:
         some = np.flatnonzero(objects)
         if interval <= 1 or not len(some):
             continue
-        # The exponential of numpy is not that of math, in the last bit; and most objects are of a few sizes.
+        # numpy's exponential differs from math's in the last bit. Calling math's once per size is cheap: sizes are few.
         sizes, position = np.unique(values[row + 1][some] / values[row][some], return_inverse=True)
         scales = np.array([unbias_scale(one, interval) for one in sizes.tolist()])[position]
         values[row, some] *= scales
         values[row + 1, some] *= scales
-        # Doubles do not hold these, and their quotient would not be the nearest one.
+        # Doubles cannot hold these, so their quotient would not be the nearest double.
         for at in np.flatnonzero((objects | size) >> np.uint64(53)).tolist():
             values[row : row + 2, at] = unbias(int(objects[at]), int(size[at]), interval)
     return values
 
 
 def combine(parts: Sequence[tuple[Samples, float]]) -> Samples:
-    """The sum of samples, each times its factor (-1 subtracts). Equal places become one, and so do equal stacks.
+    """The sum of samples, each times its factor (-1 subtracts). Equal places are merged, and so are equal stacks.
 
-    Places are the same when function, image (by build-id) and offset in it are; addresses do not matter, and where
-    there are none the names tell places apart. Thread columns are left out: jemalloc numbers threads anew in every
-    process. Raises MeasureError where the measures differ.
+    Places are equal if function, image (by build-id) and offset are. Addresses do not matter; places without one are
+    told apart by their names. Thread columns are dropped: jemalloc numbers threads anew in every process. Raises
+    MeasureError if the measures differ.
     """
     frames: dict[Frame, int] = {}
     known: dict[tuple[tuple[str, int], tuple[int, ...]], int] = {}

@@ -16,12 +16,12 @@ CONFIDENCE = 1.96
 
 
 class MeasureError(ControllerError):
-    """Numbers that measure different things were to be added or compared."""
+    """Numbers that measure different things cannot be added or compared."""
 
 
 class Measure(Enum):
-    """What the numbers count: memory that was allocated and not freed, memory that was allocated since a moment
-    (freed or not), or memory that was mapped or faulted in."""
+    """What the numbers count: LIVE memory, allocated and not freed; memory ALLOCATED since some moment, freed or not;
+    or memory GROWN, which was mapped or faulted in."""
 
     LIVE = "live"
     ALLOCATED = "allocated"
@@ -29,17 +29,17 @@ class Measure(Enum):
 
 
 def common_measure(measures: Iterable[Measure]) -> Measure:
-    """The one that all have, LIVE if there are none. Raises MeasureError."""
+    """The measure that all share, LIVE if there are none. Raises MeasureError."""
     found = sorted(set(measures), key=lambda measure: measure.value)
     if len(found) > 1:
         names = " and ".join(measure.value for measure in found)
-        raise MeasureError(f"{names} memory cannot be added or compared: choose profiles that measure the same")
+        raise MeasureError(f"{names} memory cannot be added or compared: choose profiles with one measure")
     return found[0] if found else Measure.LIVE
 
 
 class Scheme(Enum):
-    """How allocations were chosen: POISSON at random, one per so many bytes on average (jemalloc, tcmalloc, Go);
-    SYSTEMATIC every so many bytes (async-profiler); EXACT all of them; UNKNOWN when nobody says."""
+    """How allocations were chosen: POISSON at random, once per interval on average (jemalloc, tcmalloc, Go);
+    SYSTEMATIC once per interval (async-profiler); EXACT all of them; UNKNOWN if the source does not say."""
 
     POISSON = "poisson"
     SYSTEMATIC = "systematic"
@@ -49,18 +49,18 @@ class Scheme(Enum):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a profile was sampled; ``interval`` is in bytes, 0 where there is none."""
+    """How a profile was sampled; ``interval`` is in bytes, 0 if there is none."""
 
     scheme: Scheme
     interval: int = 0
 
     @property
     def scatter(self) -> float:
-        """The variance that sampling adds per byte, in bytes; infinite where nobody knows.
+        """The variance that sampling adds per byte, in bytes; infinite if the scheme is unknown.
 
         A Poisson sample of objects of Z bytes contributes Z^2 e^(-Z/R) / (1 - e^(-Z/R)) <= R * Z to the variance of a
-        sum (jemalloc's doc_internal/PROFILING_INTERNALS.md), so that R is a bound, which small objects reach. It bounds
-        a systematic sample too: which path the R-th byte falls into is as good as random.
+        sum (jemalloc's doc_internal/PROFILING_INTERNALS.md), so R is an upper bound, which small objects reach. It
+        bounds a systematic sample too: which path every R-th byte falls into is as good as random.
         """
         if self.scheme is Scheme.UNKNOWN:
             return math.inf
@@ -68,7 +68,7 @@ class Sampling:
         return float(self.interval) if self.scheme is not Scheme.EXACT and self.interval > 1 else 0.0
 
     def unbias(self, objects: int, size: int) -> tuple[float, float]:
-        """What a sampled record stands for: see the function of that name."""
+        """What a sampled record stands for: see the function ``unbias``."""
         return unbias(objects, size, self.interval if self.scheme is Scheme.POISSON else 0)
 
     def deviation(self, size: float) -> float:
@@ -84,7 +84,7 @@ EXACT = Sampling(Scheme.EXACT)
 
 
 def coarsest(samplings: Iterable[Sampling]) -> Sampling:
-    """The one with the largest errors, EXACT if there are none: what holds for a sum holds for it."""
+    """The sampling with the largest errors, EXACT if there are none: its bounds hold for the sum."""
     return max(samplings, key=lambda sampling: (sampling.scatter, sampling.interval), default=EXACT)
 
 
@@ -93,7 +93,7 @@ def unbias(objects: int, size: int, sample_interval: int) -> tuple[float, float]
 
     An allocation of Z bytes is sampled with probability 1 - exp(-Z / R). The formula, applied to each record before
     anything is summed, is jeprof's (AdjustSamples) and pprof's (scaleHeapSample); the order of the operations is
-    jeprof's too, so that the results are the same doubles. With an interval of 0 or 1 every allocation was recorded.
+    jeprof's too, so the results are the same doubles. With an interval of 0 or 1, every allocation was recorded.
     """
     if objects == 0 or sample_interval <= 1:
         return float(objects), float(size)
@@ -102,7 +102,7 @@ def unbias(objects: int, size: int, sample_interval: int) -> tuple[float, float]
 
 
 def unbias_scale(object_size: float, sample_interval: int) -> float:
-    """How many objects of this mean size in bytes a sampled one stands for; the interval has at least 2 bytes."""
+    """How many objects a sampled one stands for. ``object_size`` is their mean in bytes; the interval is at least 2."""
     probability = 1 - math.exp(-(object_size / sample_interval))
-    # Zero bytes, or too few per object for a double to tell from zero: no allocator has such objects.
+    # The size is zero, or too small for a double to tell from zero: no allocator has such objects.
     return 1 / probability if probability > 0 else 1.0

@@ -31,7 +31,7 @@ _RUNTIME = (Kind.JIT, Kind.JAVA, Kind.PYTHON, Kind.JS)
 class Stack(NamedTuple):
     """A stack without the allocator's frames, leaf first.
 
-    ``members`` are its functions without repeats in a row, ``key`` the part of them that stacks are compared by.
+    ``members`` are its functions without consecutive repeats, ``key`` is the part of them that stacks are compared by.
     """
 
     frames: tuple[Frame, ...]
@@ -44,8 +44,8 @@ def stack_of(frames: tuple[Frame, ...]) -> Stack:
 
 
 class Moment(NamedTuple):
-    """What one profile holds at ``time`` (seconds since the epoch): by stack, numbered as the reader likes, ``objects``
-    and ``bytes``, unbiased."""
+    """What one profile holds at ``time`` (seconds since the epoch): unbiased ``objects`` and ``bytes`` of ``stacks``,
+    numbers that the reader chooses."""
 
     time: float
     measure: Measure
@@ -57,11 +57,11 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Paths:
-    """Code paths by point in time: stacks with the same functions are one. ``times`` (seconds since the epoch) ascend.
+    """Code paths over time: stacks with the same functions are one path. ``times`` (seconds since the epoch) ascend.
 
-    ``members[i]`` are the functions of path ``i`` without repeats in a row, leaf first, ``keys[i]`` the part of them
-    that paths are compared by (stack_key), ``frames[i]`` an example of it in full. ``objects[i, t]`` and
-    ``bytes[i, t]`` are those at ``times[t]``.
+    ``members[i]`` are the functions of path ``i`` without consecutive repeats, leaf first; ``keys[i]`` is the part of
+    them that paths are compared by (stack_key); ``frames[i]`` is an example in full. ``objects[i, t]`` and
+    ``bytes[i, t]`` are what it holds at ``times[t]``.
     """
 
     times: list[float]
@@ -81,9 +81,9 @@ class Paths:
 
 @dataclass(frozen=True)
 class Series:
-    """Stacks by point in time; ``times`` (seconds since the epoch) ascend.
+    """Stacks over time; ``times`` (seconds since the epoch) ascend.
 
-    ``objects[i, t]`` and ``bytes[i, t]`` are what ``stacks[i]`` has at ``times[t]``, by ``measure``; ``sampling`` is
+    ``objects[i, t]`` and ``bytes[i, t]`` are what ``stacks[i]`` holds at ``times[t]``, by ``measure``; ``sampling`` is
     the coarsest of all profiles.
     """
 
@@ -96,7 +96,7 @@ class Series:
 
     @cached_property
     def paths(self) -> Paths:
-        """Stacks with the same functions together; of them, the one that holds most in the end is the example."""
+        """Stacks with the same functions, merged; the one that holds most at the end is the example."""
         rows: dict[Key, int] = {}
         row_of = np.array([rows.setdefault(stack.members, len(rows)) for stack in self.stacks], dtype=np.int64)
         examples: dict[int, Stack] = {}
@@ -119,9 +119,9 @@ class Series:
 
 
 def gather(moments: Sequence[Moment], name: Callable[[list[int]], list[Stack]]) -> Series:
-    """The series of these moments, which ascend in time; ``name`` tells what the numbers of stacks stand for.
+    """The series of these moments, which ascend in time; ``name`` turns stack numbers into stacks.
 
-    Raises MeasureError where they measure different things.
+    Raises MeasureError if they measure different things.
     """
     lengths = [len(moment.stacks) for moment in moments]
     every = np.concatenate([moment.stacks for moment in moments]) if moments else np.zeros(0, dtype=np.int64)
@@ -143,7 +143,7 @@ def gather(moments: Sequence[Moment], name: Callable[[list[int]], list[Stack]]) 
 
 
 def of_samples(profiles: Iterable[tuple[float, Samples]]) -> Series:
-    """The series of profiles and their times (seconds since the epoch), oldest first. Raises MeasureError."""
+    """The series of profiles, given with their times (seconds since the epoch), oldest first. Raises MeasureError."""
     known: dict[tuple[Frame, ...], int] = {}
     moments = []
     for time, samples in profiles:
@@ -156,10 +156,10 @@ def of_samples(profiles: Iterable[tuple[float, Samples]]) -> Series:
 
 
 def evenly_spread(times: Sequence[float], most: int) -> list[int]:
-    """Positions of at most ``most`` of the points (times ascend), evenly spread over the time, with the last one.
+    """Positions of at most ``most`` points (times ascend), spread evenly over the time and including the last.
 
-    jemalloc's dumps come by bytes allocated: a dozen in the first second, then one a minute. Left like that, the first
-    second would decide everything.
+    jemalloc dumps by bytes allocated: a dozen dumps in the first second, then one a minute. Without thinning, the
+    first second would decide everything.
     """
     if not times:
         return []
@@ -171,9 +171,9 @@ def evenly_spread(times: Sequence[float], most: int) -> list[int]:
 
 
 def rises(times: Sequence[float], values: Numbers, growth: float) -> Flags:
-    """Which rows' Theil-Sen slope times the span may be ``growth`` bytes: a quick test that never errs on this side.
+    """Which rows may grow by ``growth`` bytes, as Theil-Sen slope times the span: a quick test that misses none.
 
-    A median of slopes is at least s where half of the pairs of points rise by s, and comparing is all that this takes.
+    A median of slopes is at least s if half of the pairs of points rise by s, which takes comparisons only.
     """
     moments = np.array(times)
     if np.any(np.diff(moments) <= 0):
@@ -187,7 +187,7 @@ def rises(times: Sequence[float], values: Numbers, growth: float) -> Flags:
 
 
 def stack_key(frames: Iterable[Frame]) -> Key:
-    """What stacks (leaf first) are compared by: functions without repeats in a row, up to the first compiled code."""
+    """What stacks (leaf first) are compared by: functions without consecutive repeats, up to any compiled code."""
     names: list[str] = []
     for frame in frames:
         if frame.kind in _RUNTIME:

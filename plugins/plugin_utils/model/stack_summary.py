@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A stack in one line, for people: the frames that tell something, leaf first."""
+"""A stack in one line, for people: its telling frames, leaf first."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .frame import Frame, Kind
 ARROW = " ← "
 _MOST = 5
 _MANAGED = (Kind.JAVA, Kind.PYTHON, Kind.JS)
-# What comes with a language, by the beginning of the class's name or of the file's path.
+# Code that comes with a language, by the start of the class name or of the file path.
 _JAVA_LIBRARY = ("java.", "javax.", "jdk.", "sun.", "com.sun.", "kotlin.", "kotlinx.", "scala.", "groovy.lang.")
 _LIBRARY_FILE = ("<frozen ", "node:", "internal/")
 _LIBRARY_DIRECTORY = ("/site-packages/", "/dist-packages/", "/node_modules/", "/lib/python")
-# Frames between the parts of a program, which its author never wrote.
+# Frames between the parts of a program that its author did not write.
 _GLUE = ("std::", "__gnu_cxx::", "operator new")
 _SYSTEM_LIBRARY = ("libc.so", "libc-", "libstdc++.so", "libpthread", "ld-linux", "ld-musl", "libgcc_s.so")
 
@@ -23,10 +23,10 @@ _SYSTEM_LIBRARY = ("libc.so", "libc-", "libstdc++.so", "libpthread", "ld-linux",
 def render(path: Sequence[Frame], most: int = _MOST) -> str:
     """``inflate ← java.util.zip.Inflater.inflate ← java.util.zip.GZIPInputStream.read ← Frontend.serveAsset``
 
-    Frames without a symbol and those of the C++ standard library are left out where there are others to show, but a
-    library that has no symbol in the path, as a stripped one, is named: the culprit may be in there. Where the path
-    leads through a language with a runtime, one native function is shown, the one that allocates; and where the program
-    has frames of its own, of the libraries above them only the first and the last function.
+    Leaves out frames without a symbol and those of the C++ standard library if there are others to show. It names a
+    library that has no symbol at all in the path (a stripped one), since the culprit may be in there. A path through a
+    language with a runtime shows only one native function, the one that allocates. If the program has frames of its
+    own, the libraries above them show only their first and last function.
     """
     named = {frame.module for frame in path if frame.function}
     managed = [frame for frame in path if frame.kind in _MANAGED]
@@ -46,7 +46,7 @@ def render(path: Sequence[Frame], most: int = _MOST) -> str:
 
 
 def _is_library(frame: Frame) -> bool:
-    """Whether a frame is the language's library or another's, not the program's own code."""
+    """Whether a frame belongs to a library, the language's own or another, and not to the program."""
     if frame.kind is Kind.JAVA:
         return frame.function.startswith(_JAVA_LIBRARY) or "$$Lambda" in frame.function
     return frame.file.startswith(_LIBRARY_FILE) or any(part in frame.file for part in _LIBRARY_DIRECTORY)

@@ -2,10 +2,10 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The stacks of a heap profile, many at once.
 
-A dump of a large service has millions of addresses, so nothing here looks at one after the other: numpy finds the
-line feeds, the letters x and the colons of a block of text, and turns the digits between them into numbers, eight
-digits in a word. What is not written exactly as jemalloc writes it is told as Irregular; heap_v2 then says where and
-why. Blocks bound the memory that this takes beside the columns.
+A dump of a large service has millions of addresses, so nothing here handles them one by one: numpy finds the line
+feeds, the letters x and the colons in a block of text and turns the digits between them into numbers, eight digits to
+a word. Text that is not exactly as jemalloc writes it raises Irregular; heap_v2 then says where and why. Reading in
+blocks bounds the memory needed besides the columns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LARGEST = (1 << 64) - 1
 _MOST_DIGITS, _MOST_HEX = 20, 16
 # The same byte eight times.
 _EACH = 0x0101010101010101
-# By the number of digits that a word holds: they are its last characters, which are its highest bytes.
+# Masks by the number of digits in a word: the digits are its last characters, which are its highest bytes.
 _KEPT = [0, *(_LARGEST << 8 * (8 - digits) & _LARGEST for digits in range(1, 9))]
 _LINE_FEED, _AT, _X, _COLON, _BRACKET, _STAR, _CLOSING = b"\n@x:[*]"
 # Two characters as numpy reads them.
@@ -48,7 +48,7 @@ class Irregular(Exception):
 
 
 class StackColumns:
-    """What the stacks of a dump say, in the columns of ``heap_v2.Dump``. Addresses come in their own order."""
+    """The stacks of a dump, in columns like those of ``raw.Records``; ``addresses`` ascend."""
 
     def __init__(self) -> None:
         self.addresses = array("Q")
@@ -61,7 +61,7 @@ class StackColumns:
 
 
 def read(data: bytes, start: int, end: int) -> StackColumns:
-    """Read the records from ``start``, before which there are at least 16 bytes, to ``end``. Raises Irregular."""
+    """Read the records from ``start``, which at least 16 bytes must precede, to ``end``. Raises Irregular."""
     reader = _Reader(data)
     while start < end:
         stop = end
@@ -79,14 +79,14 @@ class _Reader:
         self.columns = StackColumns()
         self._data = data
         self._bytes: Bytes = np.frombuffer(data, dtype=np.uint8)
-        # At each position, the text from there on as one number.
+        # At each position, the next two and the next eight characters as one number.
         self._pairs = np.ndarray((len(data) - 1,), "<u2", buffer=data, strides=(1,))
         self._words = np.ndarray((len(data) - 7,), "<u8", buffer=data, strides=(1,))
-        # For each block, its distinct addresses and how many there are in all.
+        # For each block, its distinct addresses and its number of addresses.
         self._blocks: list[tuple[Words, int]] = []
 
     def read(self, start: int, end: int) -> bool:
-        """Add a block's records to the columns, unless it is irregular."""
+        """Add a block's records to the columns. False if the block is irregular."""
         block = self._bytes[start:end]
         marked = block == _LINE_FEED
         for mark in (_X, _COLON, _BRACKET):
@@ -140,7 +140,7 @@ class _Reader:
     ) -> bool:  # fmt: skip
         """Read the lines "  t<n>: <n>: <n> [<n>: <n>]", where the first n is a star in totals.
 
-        ``separators`` are the positions of each colon and of each bracket that opens, ``stack`` is the stack of a line.
+        ``separators`` are the positions of all colons and of all opening brackets, ``stack`` is the stack of each line.
         """
         colons, brackets = separators
         if len(brackets) != len(lines) or len(colons) != 3 * len(lines):
@@ -172,7 +172,7 @@ class _Reader:
         return True
 
     def _numbers(self, starts: Positions, ends: Positions, most: int, base: int) -> Words | None:
-        """The numbers between these positions, or None if one is no number of 1 to ``most`` digits and 64 bits."""
+        """The numbers between these positions, None unless all have 1 to ``most`` digits and fit 64 bits."""
         if not len(starts):
             return np.zeros(0, dtype=np.uint64)
         lengths = ends - starts
@@ -185,7 +185,7 @@ class _Reader:
             more = _parsed(self._words[ends - 16], kept[np.clip(lengths - 8, 0, 8)], base)
             numbers = None if more is None else numbers + more * np.uint64(base**8)
         if numbers is not None and longest > 16:
-            # So large are bytes of petabytes: that is rare.
+            # Only petabytes have so many digits, so this is rare.
             for at in np.flatnonzero(lengths > 16).tolist():
                 digits = self._data[starts[at] : ends[at]]
                 if not digits.isdigit() or int(digits) > _LARGEST:
@@ -194,7 +194,7 @@ class _Reader:
         return numbers
 
     def number_addresses(self) -> None:
-        """Number the addresses of all blocks as one, once there are no more."""
+        """Number the addresses of all blocks together, after the last block."""
         if not self._blocks:
             return
         every = np.concatenate([distinct for distinct, _count in self._blocks])
@@ -210,7 +210,7 @@ class _Reader:
 
 
 def _parsed(words: Words, kept: Words, base: int) -> Words | None:
-    """The numbers that stand in words of eight digits, where ``kept`` has the bits; None if one is no digit."""
+    """The numbers in words of up to eight digits, masked by ``kept``; None if any character is not a digit."""
     text = (words ^ 0x30 * _EACH) & kept  # 0 to 9 are themselves, a to f are 0x51 to 0x56
     letters = text >> 6 & _EACH
     text ^= letters * 0x50
@@ -221,7 +221,7 @@ def _parsed(words: Words, kept: Words, base: int) -> Words | None:
         wrong |= letters
     if wrong.any():
         return None
-    # Neighbours are joined: two digits, four, eight. The first character is the lowest byte and counts most.
+    # Join neighbours: two digits, four, eight. The first character is the lowest byte and the most significant digit.
     digits = digits * (base << 8 | 1) >> 8 & 0x00FF00FF00FF00FF
     digits = digits * (base**2 << 16 | 1) >> 16 & 0x0000FFFF0000FFFF
     return (digits * (base**4 << 32 | 1) >> 32).astype(np.uint64, copy=False)

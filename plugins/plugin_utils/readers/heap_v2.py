@@ -14,7 +14,7 @@ The format is written by ``prof_data.c`` of jemalloc (4 to 5.3)::
     MAPPED_LIBRARIES:
     <verbatim /proc/<pid>/maps>
 
-Numbers here are as they stand in the file: sampled, not yet unbiased.
+The numbers stay as they are in the file: sampled, not yet unbiased.
 
 A dump comes from a host that is not trusted. Whatever the bytes are, ``parse`` either returns Records
 or raises HeapFormatError, and needs memory in proportion to the size of its input.
@@ -42,12 +42,12 @@ _SHOWN = 60
 _LARGEST = (1 << 64) - 1
 _NUMBERS = "numbers of at most 64 bits"
 
-# Twenty digits hold any 64-bit number; more is no counter of jemalloc's, and would make int() slow.
+# Twenty digits hold any 64-bit number. jemalloc writes no more, and more would make int() slow.
 _COUNTS = rb"(\d{1,20}): (\d{1,20}) \[(\d{1,20}): (\d{1,20})\]"
 _HEADER = re.compile(rb"heap_v2/(\d{1,20})\n")
 _TOTAL = re.compile(rb"  t\*: " + _COUNTS + rb"\n")
 _THREAD = re.compile(rb"  t(\d{1,20}): " + _COUNTS + rb"(?: ([^\n]*))?\n")
-# Only for saying what is wrong where heap_stacks refuses: an address may be rubbish here, a number too large.
+# Only to say what is wrong when heap_stacks refuses a block, so it also accepts bad addresses and large numbers.
 _STACK = re.compile(
     rb"@((?: [0-9a-fx ]*)?)\n  t\*: " + _COUNTS + rb"\n((?:  t\d{1,20}: \d{1,20}: \d{1,20} \[\d{1,20}: \d{1,20}\]\n)*)"
 )
@@ -56,7 +56,7 @@ _ADDRESS = re.compile(rb"0x[0-9a-f]{1,16}")
 
 
 class HeapFormatError(ControllerError):
-    """A dump is not what jemalloc writes: names the file, the line (from 1) and what was expected there."""
+    """A dump is not what jemalloc writes. The message names the file, the line (from 1) and what was expected."""
 
     def __init__(self, file: str, line: int, expected: str, found: bytes | None = None) -> None:
         self.file = file
@@ -134,7 +134,7 @@ def _count_columns(columns: Sequence[array[int]]) -> CountColumns:
 
 
 def _read_stacks(data: bytes, position: int, end: int, name: str) -> heap_stacks.StackColumns:
-    from . import heap_stacks  # it needs numpy: not everybody who imports this module parses a dump
+    from . import heap_stacks  # it needs numpy, and not every importer of this module parses a dump
 
     try:
         return heap_stacks.read(data, position, end)
@@ -143,7 +143,7 @@ def _read_stacks(data: bytes, position: int, end: int, name: str) -> heap_stacks
 
 
 def _refuse_stacks(data: bytes, position: int, end: int, name: str) -> NoReturn:
-    """Say what is wrong with the first record that is irregular."""
+    """Say what is wrong with the first irregular record."""
     while (match := _STACK.match(data, position, end)) is not None:
         stack, *counts, threads = match.groups()
         if not all(map(_ADDRESS.fullmatch, stack.split(b" ")[1:])):

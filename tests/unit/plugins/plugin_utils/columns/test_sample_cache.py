@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Who makes the samples of a capture, when, and what happens when that goes wrong."""
+"""When and by whom the samples of a capture are made, and what happens if that goes wrong."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_archive_that_cannot_be_written_to(
 
     with monkeypatch.context() as patched:
         patched.setattr(sample_cache, "sync", refused)
-        with pytest.raises(ArchiveError, match=r"cannot keep .*denied; in check mode nothing is kept"):
+        with pytest.raises(ArchiveError, match=r"cannot keep .*denied; check mode needs no write access"):
             ranking.rank(archive, pytest.fail, Scope())
     shutil.rmtree(archive.root / ".incoming")
     (archive.root / ".incoming").touch()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Where addresses lie. All are of returns: the call is one byte before."""
+"""Where addresses lie. All are return addresses: the call is one byte before."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_executable_memory_of_no_file_is_compiled_code_at_its_address(path: str)
     [
         _mapped("", "rw-p"),
         _mapped("[heap]", "rw-p"),
-        # Where HotSpot keeps what an interpreted frame points to.
+        # Where HotSpot keeps the methods that interpreted frames point to.
         _mapped("/jdk/lib/server/classes.jsa", "rw-p", offset=0x3000),
         Mapping(0x30000, 0x40000, "r-xp", 0, "/srv/app", False),
         Mapping(0x1000, 0x10000, "r-xp", 0, "/srv/app", False),

@@ -51,7 +51,7 @@ def test_any_dump_that_parses_becomes_samples(described: heap_dumps.DescribedDum
 
 
 def _samples(stacks: Sequence[tuple[Sequence[str], int]]) -> Samples:
-    """Samples of one object of 2 GiB per stack (so that unbiasing changes nothing); names are module!function."""
+    """Samples with one object of 2 GiB per stack (so that unbiasing changes nothing); names are module!function."""
     names = sorted({name for stack, _size in stacks for name in stack})
     described = heap_dumps.DescribedDump(
         stacks=[
@@ -120,7 +120,7 @@ INNER, OUTER, MAIN = Frame("inner", "app", Kind.INLINED), Frame("outer", "app"),
 
 
 def _named_by_the_file(measure: Measure, sampling: Sampling) -> Records:
-    """Two stacks of a file that names its code itself; the second is where the first is called from."""
+    """Two stacks of a file that names its own code; the second is the caller of the first."""
     counts = CountColumns()
     counts.append(b"2", b"8192", b"3", b"12288")
     counts.append(b"1", b"100", b"0", b"0")

@@ -172,7 +172,7 @@ def test_a_dump_cut_off_in_its_last_line_says_so() -> None:
     ],
 )
 def test_memory_is_a_bounded_multiple_of_the_file(unit: str, bound: int) -> None:
-    # So many that the blocks in which it is read do not count.
+    # So many that the memory for blocks does not count.
     body = "".join(unit.format(number) for number in range(200000))
     data = f"heap_v2/1\n  t*: 1: 1 [0: 0]\n{body}\nMAPPED_LIBRARIES:\n".encode()
     tracemalloc.start()

@@ -4,7 +4,7 @@
 
 jeprof is $OFFHEAP_JEPROF, else the one that the role jemalloc installed, else the one on PATH (Debian's
 libjemalloc-dev); the library is $OFFHEAP_JEMALLOC, else the one beside that jeprof, else Debian's libjemalloc2.
-Where they are missing the tests fail: what they prove must not go unproven in silence.
+If they are missing, the tests fail rather than leave this unproven in silence.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _libjemalloc() -> str:
 
 
 def _command(program: str, directory: Path) -> list[str]:
-    """The program to profile, built where it has to be. The JDK and the compiler are the lab's own requirements."""
+    """The program to profile, built if needed. The JDK and the compiler are the lab's own requirements."""
     if program == "c":
         source = directory / "program.c"
         source.write_text(C_PROGRAM)

@@ -111,7 +111,7 @@ def test_unreadable_captures_are_named_and_the_rest_goes_on(archive: Archive, tm
     assert (leaking.captures, leaking.verdict.points) == (15, 10)
     text = "\n".join(warnings)
     for reason in (
-        "its checksum is not the one it had when it was brought",
+        "its checksum has changed since it was collected",
         "No such file or directory",
         "line 1: expected the header 'heap_v2/<sample interval>', found 'heap_v3/524288'",
         "expected 'MAPPED_LIBRARIES:' before the end of the file (the dump is cut off)",
