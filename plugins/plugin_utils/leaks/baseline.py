@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Which leaks of an archive are too much: faster than a limit, or not among those that a baseline knows."""
+"""Which leaks of an archive are too much: those faster than a limit, or not in a baseline."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def too_much(
     limit: float | None,
     known: Sequence[tuple[str, Key]] | None = None,
 ) -> list[str]:
-    """Why leaks fail an assertion, one sentence each without a full stop: those that grow faster than ``limit`` (bytes
-    per day on one host), or that a baseline does not know, and growth that no code path explains.
+    """Why leaks fail an assertion, one sentence each without a full stop: they grow faster than ``limit`` (bytes per day
+    on one host), a baseline does not have them, or live memory grows and no code path explains it.
 
-    A leak is faster when the lower end of its 95 % interval is, so that luck in sampling fails nothing.
+    A leak is faster only if the lower end of its 95 % interval is, so that bad luck in sampling fails nothing.
     """
     found = []
     for leak in leaks:
@@ -60,23 +60,23 @@ def _leaking_now(watched: Sequence[Watched]) -> Iterator[Watched]:
 
 
 def baseline(leaks: Sequence[Leak]) -> str:
-    """The text of a file that ``read_baseline`` reads."""
+    """The text of a baseline file, as ``read_baseline`` reads it."""
     entries = [{"unit": leak.unit, "path": list(leak.key)} for leak in leaks]
     return json.dumps({"format": FORMAT, "leaks": entries}, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_baseline(path: Path) -> list[tuple[str, Key]]:
-    """(unit, path of functions) of the leaks of a baseline. Raises BaselineError."""
+    """(unit, path of functions) of each leak in a baseline. Raises BaselineError."""
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
-            raise BaselineError(f"{path} is not of format {FORMAT}, the one that this version knows")
+            raise BaselineError(f"{path} is not of format {FORMAT}, the only one this version reads: write it anew")
         return [(str(entry["unit"]), tuple(map(str, entry["path"]))) for entry in data["leaks"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BaselineError(f"{path} is no baseline: {type(error).__name__}: {error}") from error
+        raise BaselineError(f"{path} is not a baseline: {type(error).__name__}: {error}") from error
 
 
 def _is_same(first: Key, second: Key) -> bool:
-    """As in a fleet: one path begins with the other."""
+    """Whether one path begins with the other, as when leaks are matched across a fleet."""
     shorter = min(len(first), len(second))
     return first[:shorter] == second[:shorter]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Known causes of leaks, matched to suspects. The causes are data: hints.yml, which also describes their form."""
+"""Known causes of leaks, matched to suspects. The causes are in hints.yml, which also describes their form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEYS = {"id", "title", "match", "within", "verdict", "check", "link"}
 
 
 class HintError(ControllerError):
-    """A file of hints is not as it must be. The message says which entry and why."""
+    """A file of hints is invalid. The message says which entry and why."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Hint:
         return "\n".join([f"{self.title}?", *check, *([self.link] if self.link else [])])
 
     def fits(self, path: Sequence[Frame]) -> bool:
-        """Whether one of the functions of a path (leaf first) is of this cause."""
+        """Whether one of the functions of a path (leaf first) points to this cause."""
         frames = path[: self.within] if self.within else path
         return any(pattern.fullmatch(frame.label) for frame in frames for pattern in self.patterns)
 
 
 def load(files: Sequence[Path] = ()) -> list[Hint]:
-    """The hints of these files, and behind them our own, without those whose id a file has. Raises HintError."""
+    """The hints of these files, then our own except those whose id a file has. Raises HintError."""
     found: dict[str, Hint] = {}
     for path in files:
         for hint in _read(path):
@@ -99,7 +99,7 @@ def _hint(entry: Any, where: str) -> Hint:
     texts = {key: entry.get(key, "") for key in ("id", "title", "check", "link", "verdict")}
     for key, text in texts.items():
         if not isinstance(text, str) or (key not in ("link", "verdict") and not text.strip()):
-            raise HintError(f"{where}: {key} is missing or not a text")
+            raise HintError(f"{where}: {key} is missing or not text")
     match, within = entry.get("match", []), entry.get("within", 0)
     if not isinstance(match, list) or not all(isinstance(text, str) for text in match):
         raise HintError(f"{where}: match is not a list of regular expressions")
@@ -108,9 +108,9 @@ def _hint(entry: Any, where: str) -> Hint:
     if bool(match) == bool(texts["verdict"]):
         raise HintError(f"{where} needs either match or verdict")
     if texts["verdict"] and texts["verdict"] not in [answer.value for answer in Answer]:
-        raise HintError(f"{where}: verdict is none of {', '.join(answer.value for answer in Answer)}")
+        raise HintError(f"{where}: verdict must be one of {', '.join(answer.value for answer in Answer)}")
     try:
         patterns = tuple(re.compile(text) for text in match)
     except re.error as error:
-        raise HintError(f"{where}: {error.pattern!r} is no regular expression: {error}") from error
+        raise HintError(f"{where}: {error.pattern!r} is not a regular expression: {error}") from error
     return Hint(texts["id"], texts["title"], texts["check"], texts["link"], patterns, within, texts["verdict"])

@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Stacks of the same code, compiled differently.
 
-A compiler puts small functions into their callers. A perf map knows only the function that is left, so the better the
-code, the fewer names a stack has: what was ``Inflater.inflate ← Frontend.serveAsset ← FutureTask.run`` in the first
-minute is ``Inflater.inflate ← FutureTask.run`` later. The earlier stack tells people more about the same path.
+A compiler inlines small functions into their callers. A perf map knows only the function that is left, so the better
+the code, the fewer names a stack has: ``Inflater.inflate ← Frontend.serveAsset ← FutureTask.run`` in the first minute
+becomes ``Inflater.inflate ← FutureTask.run`` later. The earlier stack tells people more about the same path.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _LEAST_SHARE = 0.05
 
 
 def least_inlined(path: Sequence[str], live: Mapping[tuple[str, ...], float]) -> tuple[str, ...]:
-    """Of the stacks that may be ``path`` with fewer calls inlined, the one that names most; else ``path`` itself.
+    """The stack with the most names that may be ``path`` with fewer calls inlined; if there is none, ``path``.
 
-    Stacks are names, leaf first; ``live`` has their bytes. One with hardly any bytes is no example.
+    Stacks are names, leaf first; ``live`` has their bytes. A stack with hardly any bytes does not count.
     """
     own = tuple(path)
     found = [
@@ -30,7 +30,7 @@ def least_inlined(path: Sequence[str], live: Mapping[tuple[str, ...], float]) ->
 
 
 def is_inlined(path: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether ``other`` has all functions of ``path`` in order; one may be interpreted still, which has no name."""
+    """Whether ``other`` has all functions of ``path`` in order; those still interpreted there have no name."""
     wanted = [name for name in path if name != _INTERPRETED]
     position = 0
     for name in other:

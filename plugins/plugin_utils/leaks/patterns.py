@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What memory does that changes and is no leak: it starts up, it takes a step, it comes and goes."""
+"""How memory changes without a leak: it starts up, takes a step, or comes and goes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-# Of a rise, the part that has to be given back to be called a fall, and that has to come early to be a start.
+# The part of a rise that must be given back to count as a fall, and the part of its mean rate below which it has ended.
 _PART = 0.5
 _MOST = 5
 
 
 class Pattern(Enum):
-    """START_UP rises in the first fifth of the time, STEP later and then stays (a cache that fills), SAW_TOOTH falls
-    back, RISES goes on without being steady or sure enough to be a leak, NOISE is what sampling explains."""
+    """START_UP rises in the first fifth of the time, STEP rises later and then stays (a cache that fills), SAW_TOOTH
+    falls back, RISES goes on but not steadily or surely enough for a leak, NOISE is what sampling explains."""
 
     START_UP = "start-up"
     STEP = "step"
@@ -39,7 +39,7 @@ class Pattern(Enum):
 
 @dataclass(frozen=True)
 class Movement:
-    """A code path (leaf first) whose live bytes change and that is no suspect. ``size`` is by how much, in bytes."""
+    """A code path (leaf first) that is no suspect but whose live bytes change, by ``size`` bytes."""
 
     path: tuple[Frame, ...]
     pattern: Pattern
@@ -64,7 +64,7 @@ def changes(watched: Paths, leaking: Collection[int], most: int = _MOST) -> list
 
 
 def pattern_of(times: Sequence[float], values: Sequence[float], sampling: Sampling) -> Pattern:
-    """The pattern of live bytes (unbiased) at these times (seconds, ascending), sampled like this."""
+    """The pattern of live bytes (unbiased) at these times (seconds, ascending)."""
     highest, lowest = max(values), min(values)
     noise = SIGNIFICANT * math.sqrt(max(sampling.scatter, 1) * highest)
     if highest - lowest <= noise:
@@ -78,7 +78,7 @@ def pattern_of(times: Sequence[float], values: Sequence[float], sampling: Sampli
     if max(early) - values[0] >= (1 - WARM_UP) * gain:
         return Pattern.START_UP
     late = [value for time, value in zip(times, values, strict=True) if time >= _at(times, 1 - WARM_UP)]
-    # In a fifth of the time less than half of a fifth of the rise: it has come to an end.
+    # The last fifth of the time has less than half of a fifth of the rise, so it has ended.
     return Pattern.STEP if late[-1] - late[0] < _PART * WARM_UP * gain else Pattern.RISES
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What leaks over all hosts and restarts: the suspects of single processes, put together by their functions, ranked.
+"""What leaks over all hosts and restarts: the suspects of single processes, merged by their functions and ranked.
 
-A suspect of one process and one of another are the same when their functions are, or when the functions of one begin
-(at the allocation) with those of the other, where less was needed to see it grow.
+Suspects of two processes are the same if their functions are, or if the functions of one begin (at the allocation) with
+all those of the other, which needed fewer to show growth.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ..model.series import Key
 from .survey import Scope, Watched, last_on_each_host, survey
 from .verdict import Suspect
 
-# A host is an outlier beyond so many robust standard deviations (Iglewicz and Hoaglin's 3.5).
+# The robust standard deviations beyond which a host is an outlier (Iglewicz and Hoaglin's 3.5).
 _OUTLIER = 3.5
 _LEAST_HOSTS = 4
 
 
 @dataclass(frozen=True)
 class Leak:
-    """The same suspect wherever it is. Rates are bytes per day, ``error`` is half of the 95 % interval.
+    """The same suspect on all hosts. Rates are bytes per day, ``error`` is half of the 95 % interval.
 
-    ``growth`` is the sum over the processes that ran last on each host and have it; ``hosts`` are these with their
-    rates, of ``watched`` hosts with a verdict. ``outliers`` are hosts whose rate is far from the others'. ``processes``
-    counts those before restarts too. ``share`` is the part of all growth of the unit. ``label`` is the one with which
-    it appeared, empty where no process with another label was seen without it before. ``example`` is the suspect
-    where it grows fastest.
+    ``growth`` is the sum over those processes with it that ran last on their host. ``hosts`` has the rates of these
+    hosts, ``watched`` is the number of hosts with a verdict. ``outliers`` are hosts whose rate is far from the others'.
+    ``processes`` also counts those before restarts. ``share`` is its part of the unit's growth. ``label`` is the label
+    with which it appeared, empty unless a process with another label was seen without it before. ``example`` is the
+    suspect where it grows fastest.
     """
 
     unit: str
@@ -97,7 +97,7 @@ def together(watched: Sequence[Watched]) -> list[Leak]:
     leaks = []
     for key, members in found.items():
         now = [(process, suspect) for process, suspect in members if process in last]
-        if now:  # else it has gone, with a restart
+        if now:  # else a restart has ended it
             leak = _leak(key, members, now, judged)
             leaks.append(replace(leak, share=min(leak.growth / all_growth, 1.0) if all_growth > 0 else 0.0))
     return sorted(leaks, key=lambda leak: leak.growth, reverse=True)
@@ -130,7 +130,7 @@ def _leak(
 
 
 def _outliers(rates: dict[str, float], errors: dict[str, float]) -> list[str]:
-    """Hosts far from the median of those that have it, by the spread of the hosts and by their own error."""
+    """Hosts far from the median rate, by the spread between hosts and by their own error."""
     if len(rates) < _LEAST_HOSTS:
         return []
     middle = median(rates.values())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The one road from an archive to verdicts: which captures are read, and what is said of each process and host.
+"""The one way from an archive to verdicts: which captures are read, and the verdict on each process and host.
 
-Reports, assertions, what is pushed elsewhere and the console all take it, and so cannot disagree.
+Reports, assertions, pushes and the console all go this way, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..symbols.jit_symbols import JitMaps
 from .own_numbers import beyond_the_stacks
 from .verdict import LEAST_SPAN, Answer, Verdict, judge
 
-# Of one process, so much is read: at most a hundred dumps, fewer where they are large, evenly spread over the time.
+# How much is read of one process: at most a hundred dumps, fewer if they are large, spread evenly over the time.
 _MOST_DUMPS = 100
 _FEWEST_DUMPS = 8
 _MOST_BYTES = 256 << 20
@@ -29,7 +29,7 @@ _LATEST = 1e11
 
 @dataclass(frozen=True)
 class Scope:
-    """What to look at: these units and hosts (none: all), processes that were watched for ``least_span`` seconds."""
+    """What to look at: these units and hosts (none: all), and processes watched for at least ``least_span`` seconds."""
 
     units: Sequence[str] = ()
     hosts: Sequence[str] = ()
@@ -38,8 +38,8 @@ class Scope:
 
 @dataclass(frozen=True)
 class Watched:
-    """One process of a unit, judged. ``label`` is what the newest capture was labelled with, times are the epoch's,
-    ``live`` is bytes in the newest capture."""
+    """One process of a unit, judged. ``label`` is the newest capture's, times are seconds since the epoch, ``live`` is
+    bytes in the newest capture."""
 
     unit: str
     host: str
@@ -53,8 +53,8 @@ class Watched:
 
 @dataclass(frozen=True)
 class Process:
-    """A process with what its verdict rests on: the captures that were read, by time, and what ``maps`` call its
-    compiled code."""
+    """A process and what its verdict rests on: the captures that were read, ordered by time, their series, and the
+    ``maps`` that name its compiled code."""
 
     watched: Watched
     captures: list[Capture]
@@ -64,9 +64,9 @@ class Process:
 
 @dataclass(frozen=True)
 class Host:
-    """A unit on a host: its processes, the one that was seen last at the end, and the verdict on all of them.
+    """A unit on a host: its processes, the one seen last at the end, and the verdict on all of them.
 
-    ``captures`` is how many there are in the archive.
+    ``captures`` is how many the archive has.
     """
 
     unit: str
@@ -77,22 +77,22 @@ class Host:
 
     @property
     def decisive(self) -> Process | None:
-        """The process that the verdict speaks of, else the one that was seen last."""
+        """The process that the verdict is about, else the one seen last."""
         chosen = (process for process in self.processes if process.watched.process == self.verdict.process)
         return next(chosen, self.processes[-1] if self.processes else None)
 
 
 def survey(archive: Archive, reader: Reader, scope: Scope, warn: Callable[[str], None]) -> Iterator[Host]:
-    """Each unit on each host of an archive, in the order of their names.
+    """Each unit on each host of an archive, ordered by name.
 
-    What cannot be read is told to ``warn`` and left out. Raises ArchiveError where the archive cannot be written to.
+    Leaves out what it cannot read, and calls ``warn``. Raises ArchiveError if the archive cannot be written to.
     """
     for unit, host, captures in in_scope(archive, scope, warn):
         yield _host(unit, host, captures, reader, scope.least_span, warn)
 
 
 def in_scope(archive: Archive, scope: Scope, warn: Callable[[str], None]) -> Iterator[tuple[str, str, list[Capture]]]:
-    """The captures of each unit on each host, in the order of their names."""
+    """The captures of each unit on each host, ordered by name."""
     for unit, host in [(name, host) for name in archive.units() for host in archive.hosts(name)]:
         if (scope.units and unit not in scope.units) or (scope.hosts and host not in scope.hosts):
             continue
@@ -106,7 +106,7 @@ def in_scope(archive: Archive, scope: Scope, warn: Callable[[str], None]) -> Ite
 
 
 def by_process(captures: list[Capture], warn: Callable[[str], None]) -> Iterator[tuple[str, list[Capture]]]:
-    """The captures of each process of a unit on a host, without those that no clock can have dated."""
+    """The captures of each process of a unit on a host, without those with an impossible time."""
     for key, members in itertools.groupby(captures, key=lambda capture: capture.process):
         timely = []
         for capture in members:
@@ -135,7 +135,7 @@ def _host(
 
 
 def thinned(captures: list[Capture]) -> list[Capture]:
-    """The captures of a process by time, evenly thinned where there are more than are worth reading."""
+    """The captures of a process ordered by time, evenly thinned if there are more than are worth reading."""
     captures = sorted(captures, key=lambda capture: (capture.time, capture.sequence))
     average = max(1, sum(capture.facts.dump.size for capture in captures) // max(len(captures), 1))
     most = min(max(_MOST_BYTES // average, _FEWEST_DUMPS), _MOST_DUMPS)
@@ -169,9 +169,8 @@ def with_own_numbers(verdict: Verdict, series: Series, read: list[Capture]) -> V
 def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
     """The verdict over all processes of a unit on a host, in any order.
 
-    The newest process that can be judged decides, together with those that lived beside it (workers): a leak comes
-    first, then growth that the stacks do not explain. Earlier ones
-    are named where they say something else.
+    The newest process that can be judged decides, together with those that ran beside it (workers): a leak comes
+    first, then growth that the stacks do not explain. Earlier ones are mentioned if only they leaked.
     """
     if not processes:
         return Verdict(Answer.CANNOT_TELL, "none of the captures can be read")
@@ -193,7 +192,7 @@ def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
 
 
 def last_on_each_host(judged: Sequence[Watched]) -> list[Watched]:
-    """Of each host the process that ran last, and those that lived beside it (workers), the last ones first."""
+    """The process that ran last on each host and those that ran beside it (workers), the latest first."""
     newest: dict[str, Watched] = {}
     for process in sorted(judged, key=lambda process: process.end):
         newest[process.host] = process

@@ -2,17 +2,17 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Whether a series of sampled live bytes grows, how fast, and how sure that is.
 
-The statistics, in words. The slope is Theil-Sen's (median of the slopes of all pairs: half of the points may be
-nonsense). Its error has three parts, added as variances of the growth over the whole time:
+The statistics, in words. The slope is Theil-Sen's: the median of the slopes of all pairs, which bears outliers. Its
+error has three parts, as variances of the growth over the whole time: the larger of the first two, plus the third.
 
-* Growth is itself a sample: bytes G that came and stayed were seen with variance R * G, R being the sample interval.
-* What was live before may have been replaced by other allocations, sampled anew: at most R * (L_first + L_last).
-  Where the increments scatter less than that, there was less replacement, and their own scatter counts.
+* Growth is itself a sample: G bytes that came and stayed have variance R * G, where R is the sample interval.
+* Memory that was live before may have been replaced by other allocations, sampled anew: at most R * (L_first + L_last).
+  If the increments scatter less than that, less was replaced, and their own scatter counts.
 * The scatter around the line, whatever causes it, as in any regression.
 
 A significant slope alone is no leak: caches fill, and heaps breathe. Growth must go on in the later part of the time
-(else it SETTLES), and it must not be given back (else it BREATHES): where a series falls a lot, only the rise of its
-low points counts. The first part of the time, in which programs start, is not looked at where there is enough else.
+(else it SETTLES), and must not be given back (else it BREATHES): if a series falls a lot, only the rise of its low
+points counts. The first part of the time, when programs start up, is ignored if enough is left.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ else:
 
 # Standard deviations that growth has to exceed: with a thousand stacks, one in thirty healthy reports would err.
 SIGNIFICANT = 4.0
-# Sampled allocations that growth has to consist of. Fewer can be any coincidence.
+# Sampled allocations that growth has to consist of. Fewer may be coincidence.
 LEAST_EVENTS = 20
-# Of the time, at its start, that belongs to the program's start.
+# The part of the time that counts as the program's start-up.
 WARM_UP = 0.2
-# The slope of a line through a random walk varies that much more than its net growth.
+# How much more the slope of a line through a random walk varies than its net growth.
 _WALK = 6 / 5
-# Growth in sample intervals below which none can be significant.
+# The growth, in sample intervals, below which none can be significant.
 LEAST_GROWTH = _WALK * SIGNIFICANT * SIGNIFICANT
 _MOST_POINTS = 100
 PERSISTENT = 0.35
@@ -63,7 +63,7 @@ class Shape(Enum):
 class Trend:
     """``slope`` and ``error`` (half of the 95 % interval) are in bytes per second, ``growth`` is in bytes.
 
-    ``late`` says that the later part, taken alone, still grows.
+    ``late`` says whether the later part alone still grows.
     """
 
     shape: Shape
@@ -90,7 +90,7 @@ class Measured:
 
 
 def window(times: Sequence[float]) -> list[int]:
-    """Positions of the points to judge: evenly spread, without the start of the program where there are enough."""
+    """Positions of the points to judge: evenly spread, without the program's start-up if there are enough others."""
     positions = evenly_spread(times, _MOST_POINTS)
     if not positions:
         return []
@@ -185,9 +185,9 @@ def _low_points(times: Sequence[float], values: Sequence[float]) -> list[tuple[f
 
 
 def _persistence(measured: Measured, slope: float, sampling: Sampling) -> tuple[Shape, bool]:
-    """Whether growth goes on in the later half and the last third like before, and whether the half grows at all.
+    """Whether growth goes on as before in the later half and the last third, and whether that half grows at all.
 
-    With few points, every single step has to be part of the growth: three numbers out of a hat rise one time in six.
+    With few points, every single step has to be part of the growth: three random numbers rise one time in six.
     """
     times, values = measured.times, measured.bytes
     interval = sampling.scatter
@@ -199,7 +199,7 @@ def _persistence(measured: Measured, slope: float, sampling: Sampling) -> tuple[
     late = late_slope * (times[-1] - times[split])
     last = min(last, len(times) - 2)
     steady = late_slope >= PERSISTENT * slope and theil_sen(times[last:], values[last:]) >= PERSISTENT * slope
-    # Compared as rates, less one standard deviation of the difference by sampling.
+    # Compared as rates, allowing one standard deviation of the difference for sampling.
     share = (times[-1] - times[split]) / (times[split] - times[0])
     expected = _SLOWER * share * early
     if late < expected - math.sqrt(interval * (max(late, 0.0) + _SLOWER * max(expected, 0.0))):
@@ -207,6 +207,6 @@ def _persistence(measured: Measured, slope: float, sampling: Sampling) -> tuple[
     if len(times) < 6:
         steps = zip(times, times[1:], values, values[1:], strict=False)
         steady = steady and all(later - earlier >= PERSISTENT * slope * (t2 - t1) for t1, t2, earlier, later in steps)
-    # More than its own sampling error (R * late) twice over, and not next to nothing.
+    # Beyond its own 95 % sampling error (of variance R * late), and more than next to nothing.
     still = late_slope >= 0.1 * slope and late > CONFIDENCE * CONFIDENCE * max(interval, 1)
     return Shape.GROWS if steady else Shape.SETTLES, still

@@ -2,13 +2,13 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """From the series of a process to a verdict: leak, no leak, or cannot tell, and which code path it is.
 
-Stacks are compared by function, so that addresses, source lines and offsets do
-not matter, and only as far as machine code that was there from the beginning goes: what a runtime compiles has other
-frames once it is compiled, inlined, compiled better, and a leak would seem to stop in one stack and begin in another.
+Stacks are compared by function, so addresses, source lines and offsets do not matter, and only up to the first code
+that a runtime has compiled. Frames of such code change as it is compiled, inlined and compiled better, so a leak would
+seem to stop in one stack and begin in another.
 
-A leak may be spread over stacks that differ far from the allocation: what shows no growth stack by stack is looked at
-again by the eight, four, two functions nearest to the allocation, and by that function alone. Where that shows nothing
-either, though all of live memory grows, it is looked at by any function that stands in the stacks.
+A leak may be spread over stacks that differ far from the allocation. So stacks that do not grow by themselves are
+grouped by the eight, four, two and one functions nearest to the allocation. If that shows nothing either although live
+memory as a whole grows, they are grouped by any function in them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ DAY = 86400.0
 LEAST_POINTS = 3
 LEAST_SPAN = 60.0
 _DEPTHS = (8, 4, 2, 1)
-# Callers in compiled code are told apart where so few of them make up so much of a leak, each growing by itself.
+# Callers in compiled code are suspects of their own if so few of them, each growing by itself, are so much of a leak.
 _MOST_CALLERS = 4
 _SHARE_OF_CALLERS = 0.85
-# What a function below which a leak is spread has to have of it.
+# The share of a spread leak that must be below a function for it to be the suspect.
 _SHARE_OF_FUNCTION = 0.85
 
 
@@ -51,8 +51,8 @@ class Answer(Enum):
 
 
 class Extent(Enum):
-    """Which stacks a suspect stands for: those with its key, those whose key begins with its own, the one whole stack
-    with its names (callers in compiled code, which no key has), or those through the one function that it names."""
+    """Which stacks a suspect stands for: those with its KEY, those whose key has it as its BEGINNING, the one whole
+    stack with its names (a CALLER in compiled code, which no key has), or those through the FUNCTION that it names."""
 
     KEY = "key"
     BEGINNING = "beginning"
@@ -64,13 +64,13 @@ class Extent(Enum):
 class Suspect:
     """A code path whose live bytes grow.
 
-    ``path`` is leaf first, as much of a stack as all of its stacks share, or from its function on. Of stacks that
-    differ in compiled code only, it is the one that grows fastest, as it was before calls were inlined.
-    ``key`` is what was compared, ``extent`` with ``names`` says which stacks it stands for (names are those of CALLER
-    and of FUNCTION), ``stacks`` how many there are. ``growth`` and ``error`` (half of the 95 % interval) are bytes per
-    day, ``live`` is bytes in the newest profile. ``share`` is its part of the growth of all live memory (0 to 1),
-    ``first_seen`` when a dump first had any of it (seconds since the epoch), ``monotonic`` the share of the steps from
-    dump to dump that do not fall.
+    ``path``, leaf first, is the part that all of its stacks share, or a stack from its function on. Of stacks that
+    differ only in compiled code, it is the one that grows fastest, as it was before calls were inlined.
+    ``key`` is what was compared. ``extent`` and ``names`` (of CALLER and FUNCTION) say which stacks it stands for,
+    ``stacks`` how many. ``growth`` and ``error`` (half of the 95 % interval) are bytes per day, ``live`` is bytes in
+    the newest profile. ``share`` is its part of the growth of all live memory (0 to 1), ``first_seen`` the time of the
+    first dump with any of it (seconds since the epoch), ``monotonic`` the share of steps from dump to dump that do not
+    fall.
     """
 
     path: tuple[Frame, ...]
@@ -86,7 +86,7 @@ class Suspect:
     monotonic: float = 0.0
 
     def covers(self, frames: Sequence[Frame]) -> bool:
-        """Whether a stack (leaf first) is one of this suspect's."""
+        """Whether a stack (leaf first) belongs to this suspect."""
         match self.extent:
             case Extent.KEY:
                 return stack_key(frames) == self.key
@@ -102,8 +102,8 @@ class Suspect:
 class Verdict:
     """What is known about a unit on a host. Rates are bytes per day; ``reason`` is one sentence without a full stop.
 
-    ``unexplained`` is how fast one of the process's own numbers grows that should not, where the answer is open for it.
-    ``changes`` are the largest changes of what is no suspect.
+    ``unexplained`` is how fast one of the process's own numbers grows beyond the stacks, if that keeps the answer open.
+    ``changes`` are the largest changes of paths that are no suspects.
     """
 
     answer: Answer
@@ -139,7 +139,7 @@ def judge(key: str, series: Series, least_span: float = LEAST_SPAN) -> Verdict:
         reason = f"the dumps of process {key} lie too close together in time"
         return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
     if math.isinf(series.sampling.scatter):
-        reason = f"nobody says how the profiles of process {key} were sampled, so growth cannot be told from chance"
+        reason = f"it is unknown how the profiles of process {key} were sampled, so growth cannot be told from chance"
         return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
     table = _Table(watched, chosen)
     total = table.total()
@@ -163,7 +163,7 @@ def _weigh(watched: Paths, total: Trend, suspects: list[Suspect], table: _Table)
     if total.shape is Shape.GROWS:
         return Verdict(Answer.LEAK, f"live memory grows steadily {over}, but spread over many paths", growth, error)
     if total.shape is Shape.SETTLES and total.late:
-        reason = f"live memory still grows, but ever slower ({over}): this may be a start, collect again later"
+        reason = f"live memory still grows, but ever slower ({over}): it may be starting up, collect again later"
         return Verdict(Answer.CANNOT_TELL, reason, growth, error)
     why = {
         Shape.FLAT: "no code path grows beyond what sampling explains",
@@ -191,7 +191,7 @@ class _Table:
         return self._trend(list(range(len(self._keys))))
 
     def smallest_visible(self, total: Trend) -> float:
-        """The rate (bytes per second) below which a leak beside everything else is not told from sampling."""
+        """The rate (bytes per second) below which sampling hides a leak beside everything else."""
         span = self._times[-1] - self._times[0]
         return max(LEAST_EVENTS * max(self._sampling.scatter, 1) / span, SIGNIFICANT / 2 * total.error)
 
@@ -221,13 +221,13 @@ class _Table:
         return growing, settling
 
     def below_a_function(self, total: Trend) -> list[Suspect]:
-        """The function nearest to the allocations below which nearly all of the growth of live memory is, if any."""
+        """The function nearest to the allocations that has nearly all growth of live memory below it, if any."""
         members = self._series.members
         rows_of: dict[str, list[int]] = {}
         for row, member in enumerate(members):
             for name in set(member):
                 rows_of.setdefault(name, []).append(row)
-        # One that is in all stacks says nothing.
+        # A function in all stacks says nothing.
         named = {name: rows for name, rows in rows_of.items() if 1 < len(rows) < len(members) and name != "[jit]"}
         found = []
         for (name, rows), is_candidate in zip(named.items(), self._candidates(list(named.values())), strict=True):
@@ -246,7 +246,7 @@ class _Table:
         return [replace(suspect, path=frames[start:], extent=Extent.FUNCTION, names=(name,))]
 
     def _by_caller(self, group: Key, rows: list[int], together: Trend) -> list[Suspect]:
-        """The suspects of a group whose stacks differ in compiled code, where a few of these make it up."""
+        """The suspects of a group whose stacks differ only in compiled code, if a few of them make up its growth."""
         if len(rows) == 1 or len({self._keys[row] for row in rows}) > 1:
             return []
         candidates = zip(rows, self._candidates([[row] for row in rows]), strict=True)
@@ -260,7 +260,7 @@ class _Table:
         return [replace(suspect, extent=Extent.CALLER, names=names) for suspect, names in found]
 
     def _candidates(self, groups: list[list[int]]) -> list[bool]:
-        """Which groups of rows need statistics. Cheap and generous: most do not."""
+        """Which groups of rows need statistics. The test is cheap and generous, and spares most of them."""
         if not groups:
             return []
         rows = np.array([row for group in groups for row in group])

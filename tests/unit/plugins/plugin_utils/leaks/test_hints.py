@@ -66,10 +66,10 @@ def test_users_add_and_replace(tmp_path: Path) -> None:
         ("- x", "entry 1 is not a mapping"),
         ("- {id: x, title: y, check: z, match: [a], when: now}", "unknown key 'when'"),
         ("- {id: x, title: y, match: [a]}", "check is missing"),
-        ("- {id: x, title: y, check: z, match: ['(']}", "is no regular expression"),
+        ("- {id: x, title: y, check: z, match: ['(']}", "is not a regular expression"),
         ("- {id: x, title: y, check: z, match: a}", "not a list of regular"),
         ("- {id: x, title: y, check: z}", "either match or verdict"),
-        ("- {id: x, title: y, check: z, verdict: maybe}", "none of leak, no-leak, cannot-tell"),
+        ("- {id: x, title: y, check: z, verdict: maybe}", "one of leak, no-leak, cannot-tell"),
         ("- {id: x, title: y, check: z, match: [a], within: -1}", "within is not"),
     ],
 )

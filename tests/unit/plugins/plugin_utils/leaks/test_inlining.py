@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Which stack tells most about a path, among those of the same code."""
+"""Which stack of the same code tells most about a path."""
 
 from __future__ import annotations
 

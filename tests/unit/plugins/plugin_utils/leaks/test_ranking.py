@@ -105,7 +105,7 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path: Path) -> None:
     paths = [capture.path for capture in captures]
     samples = sample_cache.of(archive, captures[0])
     whole = samples.read_bytes()
-    # Its end, which tells the format, is as it was.
+    # Its end, which holds the format, stays intact.
     samples.write_bytes(b"PAR1" + bytes(len(whole) // 4) + whole[4 + len(whole) // 4 :])
     (paths[3] / "dump.heap.zst").unlink()
     (archive.captures(host="app2")[0].path / "capture.json").write_text("{")

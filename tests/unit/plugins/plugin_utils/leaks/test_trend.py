@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What is told about processes whose allocations are known, seen through a sampling profiler, over many seeds."""
+"""Verdicts on processes whose allocations are known, seen through a sampling profiler, over many seeds."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_profiles_that_do_not_say_how_they_were_sampled_cannot_be_judged() -> No
     watched = series.of_samples(_series(_leaking))
     verdict = judge("7-aa", replace(watched, sampling=Sampling(Scheme.UNKNOWN)))
     assert verdict.answer is Answer.CANNOT_TELL
-    assert "nobody says how the profiles of process 7-aa were sampled" in verdict.reason
+    assert "it is unknown how the profiles of process 7-aa were sampled" in verdict.reason
 
 
 def test_growth_of_what_was_counted_exactly_needs_no_margin_for_sampling() -> None:
@@ -186,7 +186,7 @@ def test_whatever_the_series_there_is_a_verdict(watched: Series) -> None:
 
 def test_stacks_that_differ_in_addresses_only_are_one_suspect() -> None:
     def live(time: float) -> Stacks:
-        # The same functions with other offsets and one frame of recursion more, each of its own too slow to be seen.
+        # The same functions with other offsets and one more frame of recursion, each alone too slow to be seen.
         stacks: Stacks = {(f"libz.so.1+{offset:#x}", "inflate", "main"): 4 * time / 3600 for offset in range(16, 26)}
         return {**stacks, ("libz.so.1+0x10", "inflate", "inflate", "main"): 4 * time / 3600, ("fixed",): 10.0}
 
