@@ -30,8 +30,8 @@ def too_much(
     limit: float | None,
     known: Sequence[tuple[str, Key]] | None = None,
 ) -> list[str]:
-    """Why leaks fail an assertion, one sentence each without a full stop: they grow faster than ``limit`` (bytes per day
-    on one host), a baseline does not have them, or live memory grows and no code path explains it.
+    """Why leaks fail an assertion, one sentence each without a full stop: they grow faster than ``limit`` (bytes per
+    day on one host), a baseline does not have them, or live memory grows and no code path explains it.
 
     A leak is faster only if the lower end of its 95 % interval is, so that bad luck in sampling fails nothing.
     """

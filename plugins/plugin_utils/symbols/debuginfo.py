@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Debug information that lies beside an image: files by build-id, on this machine or on debuginfod servers.
+"""Separate debug information of an image: files by build-id, on this machine or on debuginfod servers.
 
-Directories have GDB's layout, ``<directory>/.build-id/xx/yyyy.debug``. Servers are those of $DEBUGINFOD_URLS, asked as
-debuginfod(8) says, ``<url>/buildid/<build-id>/debuginfo``, and only if that variable is set. What comes is taken when
-its build-id is the one that was asked for, and kept.
+Directories have GDB's layout, ``<directory>/.build-id/xx/yyyy.debug``. Servers are those of $DEBUGINFOD_URLS, if it is
+set, asked for ``<url>/buildid/<build-id>/debuginfo`` as in debuginfod(8). A download is accepted only if it has the
+build-id that was asked for, and is then kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PIECE = 1 << 20
 class DebugFiles:
     """Finds the debug file of a build. ``cache`` is the directory where downloads are kept.
 
-    ``warn`` is told once of each server that cannot be asked; such a server is not asked again.
+    Calls ``warn`` once for each server that fails, and does not ask it again.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class DebugFiles:
         self._missing: set[str] = set()
 
     def find(self, build_id: str) -> Path | None:
-        """The file, None if there is none."""
+        """The file, or None."""
         if not _BUILD_ID.fullmatch(build_id) or build_id in self._missing:
             return None
         name = f"{build_id[:2]}/{build_id[2:]}.debug"
@@ -64,7 +64,7 @@ class DebugFiles:
         if not url.startswith(("http://", "https://")):
             self._drop(url, "expected an http or https address")
             return False
-        # These take longer to import than most dumps to read, and few are asked for.
+        # Importing these takes longer than reading most dumps, and few runs ask a server.
         import http.client
         import urllib.error
         import urllib.request
@@ -81,7 +81,7 @@ class DebugFiles:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code != 404:
-                self._drop(url, f"answers {error.code}")
+                self._drop(url, f"it answers {error.code}")
             return False
         except (OSError, http.client.HTTPException, ValueError, SymbolError) as error:
             self._drop(url, str(error))
@@ -90,7 +90,7 @@ class DebugFiles:
 
     def _drop(self, url: str, reason: str) -> None:
         self._urls.remove(url)
-        self._warn(f"{url} of DEBUGINFOD_URLS is left out: {reason}")
+        self._warn(f"{url} of DEBUGINFOD_URLS is not asked again: {reason}")
 
 
 def _is_of(build_id: str, path: Path) -> bool:

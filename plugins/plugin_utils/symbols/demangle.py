@@ -2,9 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Symbol names as people write them: demangled, without parameters, printable.
 
-Mangled names come from files of hosts that are not trusted, and a few hundred bytes of them can stand for gigabytes:
-each back reference may double the output. What a name can unfold to is told beforehand (mangled_size.py), and one that
-is too much is shown as it is.
+Mangled names come from files of hosts that are not trusted, and a few hundred bytes can expand to gigabytes: each back
+reference may double the output. mangled_size.py computes what a name can expand to; one that is too long stays mangled.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _OPERATOR = re.compile(r"(?<![0-9A-Za-z_])operator(?![0-9A-Za-z_])")
 _PLAIN = re.compile(r"([\w:~]+)\([^()]*\)(?: const)?")
 _PAIRS = {"(": ")", "<": ">", "[": "]", "{": "}"}
 _BRACKET = re.compile(r"[()<>\[\]{}]")
-# What without_parameters need not look at character by character.
+# What without_parameters can copy without a look at each character.
 _RUN = re.compile(r"(?:[^(<\[{ o]|o(?!perator))+")
 
 
@@ -55,7 +54,7 @@ def without_parameters(demangled: str) -> str:
     ``shop::add<int>::'lambda'::operator()``. Template arguments stay: they tell instances apart.
     """
     plain = _PLAIN.fullmatch(demangled)
-    if plain is not None:  # as most are: no need to look at each character
+    if plain is not None:  # most are: no need to look at each character
         return plain[1]
     text = _CLONE.sub("", demangled)
     kept: list[str] = []
@@ -72,7 +71,7 @@ def without_parameters(demangled: str) -> str:
             kept.append(text[position:end])
             position = end
         elif text.startswith(("(*", "(&"), position):
-            return demangled  # returns a pointer to a function: the name stands inside the brackets
+            return demangled  # returns a pointer to a function: the name is inside the brackets
         elif character == "(" and not text.startswith("(anonymous namespace)", position):
             position = _closing(text, position)
         elif character in _PAIRS:
@@ -97,7 +96,7 @@ def _operator_end(text: str, position: int) -> int:
 
 
 def _closing(text: str, position: int) -> int:
-    """The position after the bracket that closes the one at ``position``; brackets inside count, "->" does not."""
+    """The position after the bracket that closes the one at ``position``; nested brackets count, "->" does not."""
     expected = [_PAIRS[text[position]]]
     for bracket in _BRACKET.finditer(text, position + 1):
         character = bracket[0]

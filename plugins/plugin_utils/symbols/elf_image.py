@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""An ELF file as a place to look names up: load segments, build-id, symbol tables with honest ranges.
+"""An ELF file to look names up in: load segments, build-id, symbol tables with honest ranges.
 
-A symbol claims an address only inside [st_value, st_value + st_size). Tools that take the nearest symbol below
-blame, say, ``inflateBackEnd`` for what a static function of a stripped libz did.
+A symbol claims an address only inside [st_value, st_value + st_size). Tools that take the nearest symbol below an
+address blame, say, ``inflateBackEnd`` for what a static function of a stripped libz did.
 
 Formats: System V ABI (ELF-32 and ELF-64), "Elf Header", "Program Header", "Symbol Table", "Note Section". The file
-comes from a host that is not trusted: every table is checked to lie in the file and to be of bearable size.
+comes from a host that is not trusted: every table must lie in the file and have a bearable size.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_TABLE = 512 << 20
 _MAX_PACKED = 64 << 20
 _MAX_UNPACKED = 256 << 20
 _UNPACKING_MEMORY = 256 << 20
-# How many symbols below an address are asked whether they cover it: nested ones are rare and not deep.
+# How many symbols below an address are tried for covering it: nested ones are rare and not deep.
 _NESTING = 64
 
 
@@ -80,7 +80,7 @@ class SymbolTable:
     def lookup(self, address: int) -> bytes | None:
         """The name of the innermost function that covers the address, None if none does.
 
-        Of several names for one function a global one wins over a weak or local one, then the one with the fewest
+        If a function has several names, a global one wins over a weak or local one, then the one with the fewest
         leading underscores: ``malloc`` rather than ``__libc_malloc``.
         """
         position = bisect_right(self._starts, address)
@@ -104,10 +104,10 @@ class SymbolTable:
 
 
 class ElfImage:
-    """An ELF file that has been checked. Raises SymbolError, from every method, if the file is not what it says."""
+    """An ELF file that has been checked. Every method raises SymbolError if the file is not what it says."""
 
     def __init__(self, path: Path, content: bytes | None = None) -> None:
-        """``content``, where given, is what is read instead of the file: an image that was packed inside of it."""
+        """``content``, if given, is read instead of the file: an image that was packed inside it."""
         self.path = path
         self._content = content
         try:
@@ -138,7 +138,7 @@ class ElfImage:
         self._debug_data = kept.get(b".gnu_debugdata")
 
     def virtual_address(self, file_offset: int) -> int | None:
-        """Where the byte at ``file_offset`` is linked to lie, None if no segment loads it."""
+        """The linked address of the byte at ``file_offset``, None if no segment loads it."""
         found = None
         for start, end, address, executable in self._loads:
             if start <= file_offset < end:
@@ -158,7 +158,7 @@ class ElfImage:
         return self._loads[0][2] if self._loads else 0
 
     def symbols(self) -> SymbolTable:
-        """The functions of .symtab; of a stripped image those of .dynsym and of .gnu_debugdata (MiniDebugInfo)."""
+        """The functions of .symtab; for a stripped image, those of .dynsym and .gnu_debugdata (MiniDebugInfo)."""
         try:
             with self._open() as stream:
                 entries, strings = self._functions(stream, elf_headers.SHT_SYMTAB)
@@ -172,7 +172,7 @@ class ElfImage:
         return SymbolTable.from_entries(entries, strings)
 
     def _packed_functions(self, stream: BinaryIO) -> tuple[Entries, bytes]:
-        """Those of the small ELF image, packed with xz, that a stripped image may carry."""
+        """The functions of the small ELF image, packed with xz, that a stripped image may carry."""
         if self._debug_data is None or self._content is not None:
             return np.zeros((0, 4), dtype=np.uint64), b""
         if self._debug_data.size > _MAX_PACKED:
@@ -182,7 +182,7 @@ class ElfImage:
             unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, _UNPACKING_MEMORY)
             content = unpacker.decompress(packed, _MAX_UNPACKED + 1)
         except (lzma.LZMAError, MemoryError) as error:
-            raise SymbolError(f"{self.path}: its .gnu_debugdata does not unpack: {error}") from error
+            raise SymbolError(f"{self.path}: its .gnu_debugdata cannot be unpacked: {error}") from error
         if len(content) > _MAX_UNPACKED:
             raise SymbolError(f"{self.path}: its .gnu_debugdata unpacks to more than {_MAX_UNPACKED >> 20} MiB")
         if not unpacker.eof:
@@ -192,7 +192,7 @@ class ElfImage:
             return inner._functions(unpacked, elf_headers.SHT_SYMTAB)
 
     def _functions(self, stream: BinaryIO, wanted: int) -> tuple[Entries, bytes]:
-        """(start, size, offset of the name in the strings, binding) of each function of a kind of table."""
+        """(start, size, offset of the name, binding) of each function in a table of this kind, and its strings."""
         for section in self._sections:
             if section.type == wanted:
                 found = self._symbol_table(stream, section)
@@ -209,7 +209,7 @@ class ElfImage:
         strings = self._read(stream, names.offset, names.size)
         rows = np.frombuffer(data, layout)
         wanted = (rows["section"] != 0) & (rows["size"] != 0) & np.isin(rows["info"] & 15, _CODE)
-        # A name outside of its own table must not end up in another one.
+        # A name outside its own table must not end up in another one.
         rows = rows[wanted & (rows["name"] < len(strings))]
         columns = (rows["value"], rows["size"], rows["name"], rows["info"] >> 4)
         entries = np.stack([column.astype(np.uint64) for column in columns], axis=1)

@@ -3,8 +3,8 @@
 """Which perf map names the compiled code of which dump.
 
 A map belongs to one process, and says where code lay at one moment. Code moves: a method is compiled again, and the
-memory of the old code is used for another. So the map nearest in time to a dump is asked first; what it does not know
-(code that has gone since) the others of the same process may, the next nearest first.
+memory of the old code is reused. So the map nearest in time to a dump is asked first. Code that it does not know
+(freed since, for example) is looked up in the other maps of the process, the next nearest first.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..model.series import evenly_spread
 from .perf_map import PerfMap, PerfMapError, read
 from .symbolizer import JitNames
 
-#: maps of one process that are read; they say almost the same
+#: how many maps of one process are read; they say almost the same
 _MOST = 12
 
 
 class JitMaps:
-    """The maps of one process, read when they are needed. ``warn`` is told of those that cannot be read."""
+    """The maps of one process, read when they are needed. Calls ``warn`` for those that cannot be read."""
 
     def __init__(self, maps: Mapping[Path, float], warn: Callable[[str], None]) -> None:
         """``maps`` has the time of each (seconds since the epoch)."""
@@ -32,12 +32,12 @@ class JitMaps:
         self._warn = warn
 
     def nearest(self, time: float) -> int:
-        """The number of the map that is nearest to this time, 0 where there is none."""
+        """The number of the map nearest to this time, 0 if there is none."""
         distances = [abs(when - time) for when, _path in self._maps]
         return distances.index(min(distances)) if distances else 0
 
     def names(self, number: int) -> JitNames:
-        """What names code by address, as the map with this number has it, and then the others, the nearest first."""
+        """A function that names code by address, from the map with this number, then the others, the nearest first."""
         moment = self._maps[number][0] if self._maps else 0.0
         order = [path for _distance, path in sorted((abs(when - moment), path) for when, path in self._maps)]
 
@@ -52,7 +52,7 @@ class JitMaps:
         return name
 
     def at(self, time: float) -> JitNames:
-        """What names the code of a dump that was written at this time, by address."""
+        """A function that names code by address, for a dump written at this time."""
         return self.names(self.nearest(time))
 
     def _map(self, path: Path) -> PerfMap | None:
@@ -61,5 +61,5 @@ class JitMaps:
             try:
                 self._read[path] = read(path)
             except PerfMapError as error:
-                self._warn(f"compiled code has fewer names: {error}")
+                self._warn(f"some compiled code has no names: {error}")
         return self._read[path]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Perf maps: where a language runtime's compiled code lay, as runtimes tell Linux's perf.
+"""Perf maps: where a language runtime's compiled code lay, in the format that Linux's perf reads.
 
-One line per piece of code, ``<start> <size> <name>``, numbers in hexadecimal (HotSpot writes ``0x`` before them,
-Node and CPython do not), the name with spaces (tools/perf/Documentation/jit-interface.txt). Code is freed and its
-memory used again, so pieces may overlap: the later line is right. HotSpot's end with lines of ours, one byte long: the
+One line per piece of code, ``<start> <size> <name>``: hexadecimal numbers (HotSpot writes ``0x`` before them, Node and
+CPython do not), then a name that may have spaces (tools/perf/Documentation/jit-interface.txt). Code is freed and its
+memory reused, so pieces may overlap: the later line is right. HotSpot's maps end with lines of ours, one byte long: the
 address of an interpreted method, or of one call with all methods that it stands for (hotspot_methods.py).
-A map comes from a host that is not trusted; a line that is none is passed over, and so is a last one without an end,
-since runtimes append to the file while they run.
+A map comes from a host that is not trusted. Invalid lines are skipped, and so is an unfinished last line, since
+runtimes append to the file while they run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..base.errors import ControllerError
 from ..model.frame import Frame
 from .runtime_frames import frame_of
 
-#: pieces of code that a map may hold; a code cache has some 100,000 at the most
+#: the most pieces of code that a map may hold; a code cache has some 100,000 at most
 _MOST_ENTRIES = 2_000_000
 _LINE = re.compile(rb"(?:0[xX])?([0-9A-Fa-f]{1,16}) (?:0[xX])?([0-9A-Fa-f]{1,16}) ([^\n]{1,65536})\n")
 _HIGHEST = 1 << 64
@@ -39,7 +39,7 @@ class PerfMapError(ControllerError):
 
 
 class PerfMap:
-    """Names of code by address. Nothing is said about an address that no piece of code covers."""
+    """Names of code by address. An address that no piece of code covers has none."""
 
     def __init__(self, entries: list[tuple[int, int, bytes]]) -> None:
         """``entries`` are start, end and name, in the order of the file."""
@@ -56,7 +56,7 @@ class PerfMap:
         return len(self._starts)
 
     def name(self, address: int) -> str | None:
-        """The name as the map has it, None where there is none."""
+        """The name as the map has it, or None."""
         position = self._position(address)
         return None if position is None else self._names[position].decode("utf-8", "replace")
 
@@ -65,9 +65,9 @@ class PerfMap:
         return None if position < 0 or address >= self._ends[position] else position
 
     def frames(self, address: int, executable: bool = True) -> tuple[Frame, ...]:
-        """The frames at an address, the innermost (inlined) first; empty where the map has none.
+        """The frames at an address, the innermost (inlined) first; empty if the map has none.
 
-        What is not executable can only be the address of a method, which has a line to itself.
+        In memory that is not ``executable``, only the address of a method counts, which has a line of one byte.
         """
         position = self._position(address)
         if position is None or not (executable or self._ends[position] - self._starts[position] == 1):
@@ -86,7 +86,7 @@ def _frames(name: str) -> tuple[Frame, ...]:
 
 
 def parse(text: bytes) -> PerfMap:
-    """Raises PerfMapError for a map with more pieces of code than any runtime has."""
+    """The map in ``text``. Raises PerfMapError if it has more pieces of code than any runtime."""
     entries: list[tuple[int, int, bytes]] = []
     for match in _lines(text):
         start, size = int(match[1], 16), int(match[2], 16)
@@ -128,9 +128,9 @@ def read(path: Path) -> PerfMap:
 
 
 def _without_overlaps(entries: list[tuple[int, int, bytes]]) -> Iterator[tuple[int, int, bytes]]:
-    """The pieces by address; where several cover the same, the last one in ``entries`` does.
+    """The pieces by address; where several overlap, the last one in ``entries`` wins.
 
-    A sweep over all starts and ends, with a heap of the pieces that are open, the latest on top.
+    Sweeps over all starts and ends, with a heap of the open pieces, the latest on top.
     """
     order = sorted(range(len(entries)), key=lambda number: entries[number][0])
     bounds = sorted({bound for start, end, _name in entries for bound in (start, end)})

@@ -2,11 +2,11 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What language runtimes call their compiled code, as frames that people recognise.
 
-- HotSpot (Method::external_name): ``int java.util.zip.Inflater.inflate(byte[], int, int)``, and bare words for what is
-  no method: ``Interpreter``, ``StubRoutines (1)``. A hidden class has an address in its name, which differs from
-  process to process: ``Frontend$$Lambda$1/0x00007f0f17000cd8.run`` is shown as ``Frontend$$Lambda.run``.
+- HotSpot (Method::external_name): ``int java.util.zip.Inflater.inflate(byte[], int, int)``, and bare words for other
+  code: ``Interpreter``, ``StubRoutines (1)``. A hidden class has an address in its name, which differs between
+  processes: ``Frontend$$Lambda$1/0x00007f0f17000cd8.run`` is shown as ``Frontend$$Lambda.run``.
 - CPython (Python/perf_trampoline.c): ``py::serve_asset:/srv/app.py``.
-- V8 (log.cc): ``JS:*handle /srv/app.js:12:34``; the mark says which compiler. Old ones say ``LazyCompile:``.
+- V8 (log.cc): ``JS:*handle /srv/app.js:12:34``; the mark says which compiler. Old versions write ``LazyCompile:``.
 
 Anything else is shown as it is.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Places in images to frames, by build-id. What no symbol covers is named by module and offset.
+"""From places in images to frames, by build-id. Places that no symbol covers are named by module and offset.
 
 Functions with debug information (source lines, inlined calls) are looked up in a symcache, the file format of the
-library ``symbolic``, which is made once per image; the others in the image's own symbol tables.
+library ``symbolic``, made once per image; others are looked up in the image's own symbol tables.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ symbolic = libraries.optional("symbolic")
 
 __all__ = ["SymbolError", "Symbolizer"]
 
-# The frames of an address in memory that is executable (or is not), the innermost first, or none.
+# (address, whether its memory is executable) -> the frames there, the innermost first; empty if unknown.
 JitNames = Callable[[int, bool], tuple[Frame, ...]]
 
 
 class Symbolizer:
-    """Names places. Holds what it has read, so that one object serves all dumps of a report.
+    """Names places. Keeps what it has read, so one object should serve all dumps of a report.
 
     ``find_image`` gives the path of the image with a build-id, or None; ``symcaches`` is the directory for symcaches.
     ``debug_files`` finds the debug information of stripped images, by default on this machine and with debuginfod.
-    What went wrong with an image is in ``warnings``, once; its frames then say module and offset.
+    ``warnings`` says what went wrong with an image, once; its frames then show module and offset.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Symbolizer:
         self._debug_files = debug_files or DebugFiles(symcaches / "debug", self.warnings.append)
 
     def frames(self, locations: Iterable[Location], jit: JitNames | None = None) -> list[tuple[Frame, ...]]:
-        """For each location its frames, the innermost (inlined) first.
+        """The frames of each location, the innermost (inlined) first.
 
-        ``jit`` names code in executable memory of no file, and what an interpreter's frame stands for (the address of
-        a method, which is data), by its address in the process.
+        ``jit`` names memory outside any file by its address in the process: compiled code, and the methods of
+        interpreted frames, whose addresses are data.
         """
         return [self._frames(location, jit) for location in locations]
 
@@ -97,7 +97,7 @@ class Symbolizer:
 
 
 class _Module:
-    """One image, or the name of one that is not there, with the frames found in it so far."""
+    """One image, or just its name if it is missing, with the frames found in it so far."""
 
     def __init__(self, name: str, elf: ElfImage | None = None, symbols: SymbolTable | None = None) -> None:
         self.name = name
@@ -124,14 +124,14 @@ class _Module:
             except symbolic.SymbolicError:
                 locations = []
             for location in locations:
-                # Without a line it comes from a symbol table, where symbolic lets functions without a size claim
-                # everything up to the next one.
+                # A location without a line comes from a symbol table, where symbolic lets functions without a size
+                # claim everything up to the next one.
                 if location.line and location.symbol:
                     frames.append(self._frame(location, Kind.INLINED))
         symbol = self._symbols.lookup(address) if self._symbols is not None else None
         if frames:
-            # symbolic names a function by the symbol at its lowest address. Where it lies in several pieces (hot and
-            # cold), that may be another function's: the symbol that covers this address is right.
+            # symbolic names a function by the symbol at its lowest address. If the function is split (hot and cold),
+            # that may be another function's symbol: the one that covers this address is right.
             frames[-1] = _as_native(frames[-1], readable(symbol) if symbol else frames[-1].function)
             return tuple(frames)
         return (Frame(readable(symbol) if symbol else "", self.name, Kind.NATIVE, 0 if symbol else address),)

@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Symcaches: what the library ``symbolic`` finds in an image's debug information, as files by build-id.
 
-Any number of processes share a directory of them. A symcache is written aside and put into its place by a rename, so
-a reader sees all of it or nothing. Who makes one holds a lock on the directory, so that it is made once; the kernel
-takes the lock back whatever the owner's end.
+Any number of processes may share a directory of them. A symcache is written aside and renamed into place, so a reader
+sees all of it or nothing. Its maker locks the directory, so that it is made only once; the kernel releases the lock
+however the maker ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .elf_image import SymbolError
 
 symbolic = libraries.optional("symbolic")
 
-# Images are made by others, and symbolic is given only a bounded part of this machine to read one.
+# Images come from others, so symbolic gets only a bounded part of this machine to read one.
 _SECONDS = 300
 _MEMORY = 8 << 30
 _MAKE = """\
@@ -44,7 +44,7 @@ with open(target, "wb") as stream:
 
 
 def open_or_make(build_id: str, image: Path, directory: Path) -> Any:
-    """The symcache of the build, made from the debug information in ``image`` if it is not there. SymbolError."""
+    """The symcache of the build, made from the debug information in ``image`` if missing. Raises SymbolError."""
     path = directory / f"{build_id}.symcache"
     found = _open(path)
     if found is None:
@@ -54,12 +54,12 @@ def open_or_make(build_id: str, image: Path, directory: Path) -> Any:
                 make(build_id, image, path)
                 found = _open(path)
     if found is None:
-        raise SymbolError(f"{path}: has just been written and cannot be read")
+        raise SymbolError(f"{path}: was just written but cannot be read")
     return found
 
 
 def _open(path: Path) -> Any:
-    """None where there is none, or one that is damaged or of another version of symbolic."""
+    """The symcache, None if it is missing, damaged, or from another version of symbolic."""
     if path.exists():
         with contextlib.suppress(symbolic.SymbolicError):
             cache = symbolic.SymCache.open(os.fspath(path))
@@ -83,7 +83,7 @@ def _lock(directory: Path) -> Iterator[None]:
 
 
 def make(build_id: str, image: Path, path: Path) -> None:
-    """Write the symcache of an image in a child process with limits, so that a hostile image costs only itself."""
+    """Write an image's symcache in a child process with limits, so that a hostile image costs only its own symcache."""
     try:
         with replacing(path) as made:
             result = subprocess.run(

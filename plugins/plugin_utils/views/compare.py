@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A profile against a profile: what has grown, shrunk, come and gone, and which differences are none.
+"""Compare two profiles: what has grown, shrunk, come and gone, and which differences mean nothing.
 
-Stacks are compared by what their frames are, never by address: by function where a symbol is known, else by offset in
-an image with the same build-id on both sides, else by the image's name without its version. So runs of a program,
-hosts and versions can be compared.
+Stacks are compared frame by frame, never by address: by function if a symbol is known, else by offset if the image has
+the same build-id on both sides, else by the image's name without its version. So runs, hosts and versions of a program
+can be compared.
 
-A difference counts only where it is larger than sampling explains. Both sides are estimates, with the variance R * L
-(see Sampling.scatter); and as sampled allocations come one by one, a difference must also exceed what one of
-them stands for, R bytes (the correction for continuity).
+A difference counts only if it is larger than sampling explains. Both sides are estimates, with the variance R * L (see
+Sampling.scatter). Since sampled allocations are discrete, a difference must also exceed what one of them stands for,
+R bytes (the continuity correction).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIBRARY_VERSION = re.compile(r"(?:-\d[\d.]*)?\.so(?:\.\d+)*\Z")
 
 
 class Change(Enum):
-    """What became of a stack or function. Within the error it is NOT_SIGNIFICANT, whatever the numbers say."""
+    """What became of a stack or function. A change within the error is NOT_SIGNIFICANT, whatever the numbers say."""
 
     GROWN = "grown"
     SHRUNK = "shrunk"
@@ -57,7 +57,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Difference:
-    """``path`` are names, leaf first (one, when functions are compared); ``error`` is half of the 95 % interval."""
+    """``path`` has names, leaf first (only one if functions are compared); ``error`` is half of the 95 % interval."""
 
     path: tuple[str, ...]
     before: float
@@ -72,7 +72,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All differences, the largest first, and what makes them doubtful in ``warnings``."""
+    """All differences, significant ones first, then by size; ``warnings`` says what makes them doubtful."""
 
     measure: Measure
     by: By
@@ -85,7 +85,7 @@ class Comparison:
 
 
 def compare(before: Side, after: Side, measure: Measure = Measure.INUSE_SPACE, by: By = By.STACKS) -> Comparison:
-    """What has changed from ``before`` to ``after``. Raises MeasureError where they measure different things."""
+    """What has changed from ``before`` to ``after``. Raises MeasureError if they measure different things."""
     common_measure((before.samples.measure, after.samples.measure))
     same_builds = _builds(before.samples) & _builds(after.samples)
     sums: dict[tuple[str, ...], list[float]] = {}
@@ -100,13 +100,13 @@ def compare(before: Side, after: Side, measure: Measure = Measure.INUSE_SPACE, b
 
 
 def warnings(before: Side, after: Side, measure: Measure) -> list[str]:
-    """Why the two should not be compared, or only with care. Empty where nothing speaks against it."""
+    """Why the two should not be compared, or only with care; empty if there is no reason."""
     found = []
     intervals = [side.samples.sampling.interval for side in (before, after)]
     if intervals[0] != intervals[1]:
         found.append(
             f"the sample intervals differ ({intervals[0]} and {intervals[1]} bytes): the estimates can be compared, but"
-            " small allocations are seen less well on the side with the larger one"
+            " the side with the larger one sees small allocations less well"
         )
     names = [PurePosixPath(side.executable[0]).name for side in (before, after)]
     if all(names) and names[0] != names[1]:
@@ -123,7 +123,7 @@ def warnings(before: Side, after: Side, measure: Measure) -> list[str]:
         shown = ", ".join(other[:5]) + (f" and {len(other) - 5} more" if len(other) > 5 else "")
         found.append(f"libraries are of another build: {shown}; their functions are compared by name")
     if measure.accumulated and not all(side.samples.values[measure.row].any() for side in (before, after)):
-        found.append("a side has no accumulated numbers (jemalloc counts them with prof_accum:true only)")
+        found.append("one side has no accumulated numbers (jemalloc counts them only with prof_accum:true)")
     return found
 
 
@@ -172,9 +172,9 @@ def _difference(path: tuple[str, ...], before: float, after: float, variance: fl
     error = CONFIDENCE * math.sqrt(variance)
     change = Change.NOT_SIGNIFICANT
     difference = after - before
-    # The variance of a Poisson sum over the sum itself is what one event adds to it.
+    # The variance of a Poisson sum, divided by the sum, is what one event adds to it.
     one_event = variance / (abs(before) + abs(after)) if variance else 0.0
-    # Less than one is rounding, where every allocation was recorded.
+    # If every allocation was recorded, less than one is rounding.
     if abs(difference) > error + one_event and abs(difference) >= 1:
         change = Change.GROWN if difference > 0 else Change.SHRUNK
         if before <= 0:

@@ -3,8 +3,8 @@
 """Which part of a profile to look at: by thread, by what stacks go through, by frame, against a base.
 
 The rules are jeprof's: ``focus`` keeps stacks that go through a match, ``ignore`` drops those, ``retain`` and
-``exclude`` keep and drop single frames. A pattern is looked for in the function, in ``file:line`` and, for ``focus``
-and ``ignore``, in the address in hexadecimal.
+``exclude`` keep and drop single frames. A pattern is searched for in the function and, for ``focus`` and ``ignore``,
+also in ``file:line`` and in the hexadecimal address.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ else:
 
 
 class SelectionError(ControllerError):
-    """What was asked for cannot be selected: a pattern that is none, a thread that there is not."""
+    """The selection is impossible: an invalid pattern, or a thread that the dump does not have."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What to keep. Empty patterns select nothing away; ``thread`` is jemalloc's number of one."""
+    """What to keep. Empty patterns drop nothing; ``thread`` is jemalloc's own number for a thread."""
 
     focus: str = ""
     ignore: str = ""
@@ -59,7 +59,7 @@ class Selection:
 
 
 def subtract(samples: Samples, base: Samples, drop_negative: bool = False) -> Samples:
-    """What ``samples`` has more than ``base``, stack by stack; less is negative, or left out with ``drop_negative``."""
+    """What ``samples`` has beyond ``base``, stack by stack; negative if less, or 0 with ``drop_negative``."""
     result = combine([(samples, 1.0), (base, -1.0)])
     if drop_negative:
         result = replace(result, values=np.maximum(result.values, 0.0))
@@ -67,11 +67,11 @@ def subtract(samples: Samples, base: Samples, drop_negative: bool = False) -> Sa
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The regular expression. Raises SelectionError."""
+    """The compiled regular expression. Raises SelectionError."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise SelectionError(f"{pattern!r} is no regular expression: {error}") from error
+        raise SelectionError(f"{pattern!r} is not a regular expression: {error}") from error
 
 
 def _matching_frames(samples: Samples, pattern: str) -> Flags:

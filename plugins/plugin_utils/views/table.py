@@ -39,7 +39,7 @@ class Granularity(Enum):
 
 
 class Measure(Enum):
-    """Which of the four numbers is looked at."""
+    """Which of the four numbers a table shows."""
 
     INUSE_SPACE = "inuse_space"
     INUSE_OBJECTS = "inuse_objects"
@@ -64,7 +64,7 @@ class Measure(Enum):
         return self.writer(exact)(value)
 
     def writer(self, exact: bool = False) -> Callable[[float], str]:
-        """What makes text of many numbers: see ``text``."""
+        """``text`` as a function, for many numbers."""
         return as_text if self.unit == "bytes" and not exact else _whole
 
 
@@ -73,9 +73,9 @@ def _whole(value: float) -> str:
 
 
 class Row(NamedTuple):
-    """One name: what it allocated itself, with all that it called (recursion once), and the error of that.
+    """One name: ``flat`` is what it allocated itself, ``cumulative`` includes all that it called (recursion once).
 
-    ``error`` is half of the 95 % interval that sampling gives to ``cumulative``.
+    ``error`` is half of the 95 % interval of ``cumulative`` from sampling.
     """
 
     name: str
@@ -87,8 +87,8 @@ class Row(NamedTuple):
 class Table:
     """Stacks of names with one number each.
 
-    Stack ``i`` is ``entries[bounds[i]:bounds[i + 1]]``, indices into ``names``, leaf first. As in jeprof a name counts
-    once in a stack, at its place nearest to the leaf, except in ``calls``, where recursion is a call like any other.
+    Stack ``i`` is ``all_entries[bounds[i]:bounds[i + 1]]``, indices into ``names``, leaf first. As in jeprof, a name
+    counts once in a stack, at its place nearest to the leaf, except in ``calls``, where recursion is a call like any.
     """
 
     def __init__(self, samples: Samples, granularity: Granularity, measure: Measure) -> None:
@@ -126,7 +126,7 @@ class Table:
     def _once(self) -> tuple[Integers, Integers]:
         """(stack, name) of every name in every stack, each pair once."""
         size = max(len(self.names), 1)
-        # Numbers of half the size are sorted in half the time.
+        # Numbers of half the size sort in half the time.
         narrow: Any = np.int32 if len(self.samples) * size < 1 << 31 else np.int64
         stacks = np.arange(len(self.samples), dtype=narrow) * narrow(size)
         pairs = np.repeat(stacks, np.diff(self.samples.bounds))
@@ -159,17 +159,17 @@ class Table:
         return self._with_callees(self.variance)
 
     def _with_callees(self, values: Numbers) -> Numbers:
-        """For each name the sum over the stacks that it is in."""
+        """For each name, the sum over the stacks that it is in."""
         stacks, names = self._once
         sums = np.zeros(len(self.names))
-        # In parts: each entry's number at once takes more memory than all else.
+        # In parts: the values of all entries at once would take more memory than all else.
         for start in range(0, len(names), _PART):
             part = slice(start, start + _PART)
             sums += _sums(names[part], values[stacks[part]], len(self.names))
         return sums
 
     def rows(self, by_cumulative: bool = False) -> list[Row]:
-        """All names with any number, the largest first."""
+        """All names with a number other than 0, the largest first."""
         columns = (self.flat.tolist(), self.cumulative.tolist(), self.cumulative_variance.tolist())
         found = [
             Row(name, flat, cumulative, self.error(variance))
@@ -186,7 +186,7 @@ class Table:
 
     @cached_property
     def calls(self) -> dict[tuple[int, int], float]:
-        """(caller, callee) -> what was allocated through that call, a call that recurs in a stack counted once."""
+        """(caller, callee) -> what was allocated through that call; a call that recurs in a stack counts once."""
         within = self.stack_of[1:] == self.stack_of[:-1]
         size = max(len(self.names), 1)
         pair = (self.all_entries[1:] * size + self.all_entries[:-1])[within]
@@ -199,7 +199,7 @@ class Table:
         return dict(zip(keys, sums.tolist(), strict=True))
 
     def stacks(self) -> Iterator[tuple[tuple[str, ...], float, float]]:
-        """(names, leaf first, repeats in a row once; the number; its error) of each different stack, largest first."""
+        """(names, leaf first, without consecutive repeats; the number; its error) of each stack, largest first."""
         found: dict[tuple[int, ...], list[float]] = {}
         bounds = self.samples.bounds.tolist()
         entries = self.all_entries.tolist()
@@ -217,7 +217,7 @@ class Table:
 
 
 def _distinct(numbers: Integers) -> Integers:
-    """Each number once, in order; sorts in place, which takes a fifth of the time that numpy.unique takes."""
+    """Each number once, in order; sorts in place, in a fifth of the time of numpy.unique."""
     numbers.sort()
     first = np.ones(len(numbers), dtype=np.bool_)
     np.not_equal(numbers[1:], numbers[:-1], out=first[1:])
@@ -225,7 +225,7 @@ def _distinct(numbers: Integers) -> Integers:
 
 
 def _sums(groups: Integers, values: Numbers, count: int) -> Numbers:
-    # Without any value bincount counts, in integers.
+    # Given no values, bincount returns counts, as integers.
     return np.bincount(groups, values, count).astype(np.float64)
 
 

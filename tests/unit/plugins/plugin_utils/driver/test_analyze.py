@@ -183,7 +183,7 @@ def test_a_base_is_subtracted(source: Source) -> None:
 
 
 def test_what_cannot_be_had_is_said(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(OffheapError, match="no regular expression"):
+    with pytest.raises(OffheapError, match="not a regular expression"):
         ask(source, Request(selection=Selection(focus="(")))
     with pytest.raises(AnalysisError, match="needs 'function'"):
         ask(source, Request(kind="list"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Debug information beside an image: split off by build-id, packed in the image, and from a real debuginfod.
+"""Debug information outside an image's code: split off by build-id, packed in the image, and from a real debuginfod.
 
-debuginfod, eu-strip and xz are Debian's; where they are missing the tests fail.
+debuginfod, eu-strip and xz are Debian's; if they are missing, the tests fail.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image
     SymbolTable,
 )
 
-# Function "outer" has another one inside and a hole behind; "unsized" says no size, so it covers nothing.
+# Function "outer" contains another one, and a hole follows it; "unsized" has no size, so it covers nothing.
 ASSEMBLY = """
 .text
 .globl outer, inner, __alias, unsized, last
@@ -118,7 +118,7 @@ def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
 @given(data=st.data())
 def test_a_damaged_image_gives_our_error_or_an_answer(library: Path, tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(library.read_bytes())
-    # The headers are what everything else hangs from.
+    # Everything else depends on the headers.
     sections = int.from_bytes(content[0x28:0x30], "little")
     spots = st.integers(0, 0x200) | st.integers(sections, len(content) - 1) | st.integers(0, len(content) - 1)
     for spot in data.draw(st.lists(spots, min_size=1, max_size=6)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Perf maps as runtimes write them, as nobody should write them, and which of them names what."""
+"""Perf maps, valid and invalid, and which of them names what."""
 
 from __future__ import annotations
 

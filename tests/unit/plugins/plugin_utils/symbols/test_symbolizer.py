@@ -75,7 +75,7 @@ def _mapping(start: int, size: int, permissions: str, offset: int, path: str) ->
 
 
 def _in_program(built: Built, addresses: list[int], build_id: str = "", deleted: bool = False) -> Locations:
-    """Where addresses lie; the program is in one piece at BASE, from its first byte."""
+    """Where addresses lie; the program is mapped in one piece at BASE, from its first byte."""
     mapping = Mapping(BASE, BASE + (1 << 20), "r-xp", 0, PROGRAM_PATH, deleted)
     return locate(addresses, [mapping], {PROGRAM_PATH: build_id or built.build_id})
 
@@ -194,7 +194,7 @@ def test_memory_of_no_file_gets_no_invented_name(with_lines: Built, tmp_path: Pa
     addresses = [0x1100, 0x2100, 0x3100, 0x4100, 0x5101, 0x6101, 0x9000, 0, 1, 0x6000]
     frames = _symbolizer(tmp_path).frames(locate(addresses, mappings, {}))
     labels = [group[0].label for group in frames]
-    # Addresses are those of calls, one before the return address; the offset counts from where the file would begin.
+    # Addresses are those of calls, one before the return address; offsets count from the would-be start of the file.
     assert labels == [
         "[jit]",
         "[jit]",
@@ -216,7 +216,7 @@ def test_a_replaced_file_does_not_lend_its_names_to_the_deleted_one(with_lines: 
 
 
 def test_a_stripped_libz_is_named_where_it_is_truly_covered(tmp_path: Path) -> None:
-    """Static functions of a stripped library lie between exported ones: the nearest of these must not be blamed."""
+    """Static functions of a stripped library lie between exported ones, and the nearest of these must not be blamed."""
     library = next(path for path in sorted(Path("/usr/lib").glob("*/libz.so.1")) if path.exists()).resolve()
     image = ElfImage(library)
     assert image.build_id

@@ -22,7 +22,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _open(image: Path, directory: Path, start: Any, made: Any) -> None:
-    """One of many processes that want the same symcache at the same moment."""
+    """One of many processes that want the same symcache at the same time."""
     make = symcache.make
 
     def counted(*arguments: Any) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Programs of many kinds that write dumps: what jeprof and we are compared on."""
+"""Programs of many kinds that write dumps, on which jeprof and we are compared."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Kind:
     jemalloc: str = ""
 
 
-# Debian's suites with these releases. What was built for a newer C library than ours runs with its own.
+# Debian's suites with these releases. A release built for a newer C library than ours runs with that library.
 RELEASES = {"5.2.1": ("bullseye", ["libjemalloc2"]), "5.3.1": ("sid", ["libjemalloc2", "libc6"])}
 
 
@@ -181,7 +181,7 @@ KINDS = [
 
 
 def run(kind: Kind, directory: Path) -> tuple[str, Path]:
-    """(the program, the dump that it wrote at its end)"""
+    """(the program, the dump that it wrote at exit)"""
     command = kind.command(directory)
     program = command[0]
     library = _libjemalloc()
@@ -199,11 +199,11 @@ def run(kind: Kind, directory: Path) -> tuple[str, Path]:
 
 
 def release(version: str) -> tuple[str, list[str]]:
-    """The library of a release, and what starts a program with the C library that it needs."""
+    """The library of a release, and the command that starts a program with the C library that it needs."""
     suite, packages = RELEASES[version]
     root = unpack_packages(suite, packages, CACHE / "debian" / f"{suite}-jemalloc")
     library = next(root.glob("usr/lib/*/libjemalloc.so.2"))
-    # The version stands in the library's text, as what mallctl("version") gives.
+    # The library contains its version, as mallctl("version") gives it.
     found = re.search(rb"\0(\d+\.\d+\.\d+)-\d+-g[0-9a-f]+\0", library.read_bytes())
     assert found and found[1].decode() == version, f"{suite} has another release: {found and found[1]!r}"
     loader = next(root.glob("usr/lib/*/ld-linux*.so.*"), None)

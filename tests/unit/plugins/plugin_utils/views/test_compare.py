@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Comparisons: what is found, and above all what is not: differences where there are none."""
+"""Comparisons find differences and, above all, find none where there are none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.views 
 
 INTERVAL = 4096
 RUNS = 100
-# Twenty functions that hold from a sampled allocation or two up to hundreds.
+# Twenty functions that hold between one or two sampled allocations and hundreds of them.
 PROGRAM = """\
 #include <stdlib.h>
 #define HOLD(n) __attribute__((noinline)) static void *hold##n(int i) \\
@@ -55,7 +55,7 @@ int main(void) {
 
 
 def text(stacks: dict[str, tuple[int, int]], interval: int = INTERVAL, base: int = 0x400000) -> bytes:
-    """A dump; stacks are space-separated offsets in the one program, with their objects and bytes."""
+    """A dump; stacks are space-separated offsets in one program, with their objects and bytes."""
     lines = [f"heap_v2/{interval}", "  t*: 0: 0 [0: 0]"]
     for stack, (objects, size) in stacks.items():
         addresses = " ".join(f"{base + int(offset, 16):#x}" for offset in stack.split())
@@ -152,7 +152,7 @@ def test_where_nobody_says_how_it_was_sampled_no_difference_counts() -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Samples]:
-    """The same program, run again and again, each time at other addresses and with other samples."""
+    """Many runs of the same program, each at other addresses and with other samples."""
     directory = tmp_path_factory.mktemp("aslr")
     program = profiled_programs._compile(directory, "same.c", PROGRAM, "-g")
     images = Images([Path("/")])
@@ -182,7 +182,7 @@ def test_no_difference_where_there_is_none(runs: list[Samples]) -> None:
 
 
 def test_the_same_runs_are_no_one_sided_coin(runs: list[Samples]) -> None:
-    """The errors are no wider than they must be: a stack that doubles is seen in (nearly) every pair of runs."""
+    """The errors are no wider than they must be: (nearly) every pair of runs shows a stack that doubles."""
     seen = 0
     for before, after in zip(runs[::2], runs[1::2], strict=True):
         doubled = combine([(after, 2.0)])

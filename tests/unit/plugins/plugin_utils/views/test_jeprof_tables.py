@@ -2,11 +2,11 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Our table of functions against jeprof's, row by row, on programs of many kinds.
 
-Two things are compared apart from each other, so that a difference in a name does not hide one in a number:
+Names and numbers are compared separately, so that a difference in a name does not hide one in a number:
 
 - With jeprof's own names for the addresses, our table of functions must be jeprof's, flat and cumulative, to the byte.
-- For each address our name must be jeprof's, or the difference must be one of those in ``why_different``, each of which
-  is a fault of jeprof's.
+- For each address our name must be jeprof's, or the difference must be one of those in ``why_different``, each a fault
+  of jeprof's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNKNOWN = "?? ??:0"
 class Said:
     """What jeprof says of a dump: (name, flat, cumulative) of functions, and the rows of each address, innermost first.
 
-    A function that it has no name for is a row of its own for each address, and always called UNKNOWN.
+    A function without a name has a separate row for each address, always called UNKNOWN.
     """
 
     total: int
@@ -75,7 +75,7 @@ def ask(program: str, dump: Path, source: Source) -> Said:
     names = {}
     for address, rows in lines.items():
         named = {_name(row, known): row for row in rows}
-        # Which of several inlined calls is the inner one is not in jeprof's table; the outermost is the one not marked.
+        # jeprof's table does not order inlined calls, and leaves only the outermost one unmarked.
         inside = order.get(address, [])
         names[address] = sorted(named, key=lambda name, inside=inside: _depth(name, inside))  # type: ignore[misc]
         lines[address] = [named[name] for name in names[address]]
@@ -124,7 +124,7 @@ def with_jeprofs_names(case: Case) -> Samples:
         frames: list[Sequence[Frame]] = []
         for _path, _build_id, _offset, address in locations:
             names = case.said.names.get(address - 1) or (case.said.names.get(address) if address in leaves else None)
-            # What jeprof never shows it has cut off, as part of the allocator.
+            # jeprof has cut off what it never shows, as part of the allocator.
             shown = [name if name != UNKNOWN else f"{name} {address:#x}" for name in names or []]
             frames.append([Frame(name, "") for name in shown] or [ALLOCATOR])
         return frames
@@ -153,7 +153,7 @@ def test_functions_flat_and_cumulative_are_jeprofs(case: Case) -> None:
 
 
 def short(name: str) -> str:
-    """jeprof's ShortFunctionName, and without what it or addr2line adds."""
+    """The name by jeprof's ShortFunctionName, without what it or addr2line adds."""
     name = name.removesuffix(" (inline)")
     name = re.sub(r"@@?[A-Z][A-Za-z_0-9.]*$|@[0-9a-f]+$", "", name)
     while (shorter := re.sub(r"\([^()]*\)(\s*const)?", "", name)) != name:
@@ -165,7 +165,7 @@ def short(name: str) -> str:
 
 
 def why_different(case: Case, location: Location, ours: list[Frame]) -> str:
-    """What explains a difference, empty for nothing. Each is a fault of jeprof's but the last."""
+    """What explains a difference, empty if nothing does. All but the last are faults of jeprof's."""
     rows = case.said.lines[location.address - 1]
     if not location.in_file:
         return "memory of no file is given to the main program, or is a bare number"
@@ -200,5 +200,5 @@ def test_inlined_calls_are_marked(case: Case) -> None:
 def test_threads_add_up_where_each_has_its_own_stacks(case: Case) -> None:
     samples = case.source.samples
     parts = sum(samples.of_thread(uid).total(BYTES) for uid in samples.thread_uids())
-    # Unbiased thread by thread it is not the same as unbiased stack by stack, but close by.
+    # Unbiasing thread by thread does not give the same as stack by stack, but nearly.
     assert parts == pytest.approx(samples.total(BYTES), rel=0.1)
