@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The samples of a fleet that lie in a directory -> a verdict for each unit on each host, as data and as a table."""
+"""From a directory with a fleet's samples to a verdict for each unit on each host, as data and as a table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADINGS = ("UNIT", "HOST", "VERDICT", "RSS", "GROWTH")
 
 @dataclass(frozen=True)
 class Finding:
-    """What is said of one unit on one host."""
+    """The verdict on one unit on one host."""
 
     host: str
     growth: Growth
@@ -29,7 +29,7 @@ class Finding:
 
     @property
     def notes(self) -> list[str]:
-        """What besides the growth is worth a look."""
+        """What is worth a look besides the growth."""
         process = self.growth.process
         return [
             *(f"an agent in the JVM is a suspect: {agent}" for agent in (process.agents if process else ())),
@@ -59,7 +59,7 @@ class Finding:
 
 
 def findings(directory: Path, units: Sequence[str], hosts: Sequence[str], warn: Callable[[str], None]) -> list[Finding]:
-    """The verdicts, by unit and host, on all that the directory has or on those named."""
+    """The verdicts, by unit and host, on these units and hosts (none: all that the directory has)."""
     samples: dict[tuple[str, str], list[Sample]] = {}
     for host, sample in snapshots.read(directory, warn):
         if (not units or sample.name in units) and (not hosts or host in hosts):
@@ -72,7 +72,7 @@ def findings(directory: Path, units: Sequence[str], hosts: Sequence[str], warn: 
 
 
 def table(found: Sequence[Finding]) -> list[tuple[Diagnosis | None, str]]:
-    """Lines for a terminal, and the diagnosis that colours a line."""
+    """Lines for a terminal, each with the diagnosis that colours it, or None."""
     rows = [
         (
             finding.growth.name,
@@ -95,7 +95,7 @@ def table(found: Sequence[Finding]) -> list[tuple[Diagnosis | None, str]]:
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Words to the left, numbers to the right."""
+    """One line, with words aligned left and numbers right."""
     texts = [cell.ljust(width) for cell, width in zip(cells[:3], widths[:3], strict=True)]
     numbers = [cell.rjust(width) for cell, width in zip(cells[3:], widths[3:], strict=True)]
     return "  ".join([*texts, *numbers]).rstrip()

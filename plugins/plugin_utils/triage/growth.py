@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Samples of one unit's memory, as native_memory_info takes them -> what of it grows, and how fast.
+"""From samples of one unit's memory, as native_memory_info takes them, to what grows and how fast.
 
-Samples come from a host and are checked here: what does not have the expected types is no sample.
+Samples come from a host, so they are checked here: anything without the expected types is refused.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _HELD_BY_MALLOC = (
 
 
 class SampleError(ControllerError):
-    """Something that is no sample of native_memory_info."""
+    """This is not a sample of native_memory_info."""
 
 
 @dataclass(frozen=True)
 class Process:
     """One process in one sample, sizes in bytes.
 
-    ``parts`` is None where its memory map was not readable; ``direct`` is what native memory tracking counts as direct
-    buffers, None where that is off; ``collected`` is what the Java heap held after its last collection.
+    ``parts`` is None if its memory map was not readable; ``direct`` is what native memory tracking counts as direct
+    buffers, None if that is off; ``collected`` is what the Java heap held after its last collection.
     """
 
     key: str
@@ -90,9 +90,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Growth:
-    """What two looks at one process say. Sizes in bytes; ``parts`` and ``growth`` are differences over ``seconds``.
+    """What two looks at one process show. Sizes in bytes; ``parts`` and ``growth`` are differences over ``seconds``.
 
-    ``problem`` says why there is nothing to judge by.
+    ``problem`` says why there is nothing to judge.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Growth:
 
     @property
     def floor(self) -> float:
-        """A growth below this is not told from the noise of a working process: 1 MiB, or half a percent of it."""
+        """Growth up to this is the noise of a working process: 1 MiB, or half a percent of RSS if that is more."""
         return max(_MIB, 0.005 * self.process.rss) if self.process else 0.0
 
     @property
@@ -119,12 +119,12 @@ class Growth:
         return size * 3600 / self.seconds if self.seconds else 0.0
 
     def leads(self, part: Part) -> bool:
-        """Whether this part grows most of all, and makes a third of the growth at least."""
+        """Whether this part grows most of all, and is at least a third of the growth."""
         most = max(self.parts.values(), default=0)
         return self.grows and self.parts.get(part, 0) == most and most * 3 >= self.growth
 
     def idle(self, part: Part) -> bool:
-        """Whether this part, which malloc keeps free, is a quarter of the resident set and worth the effort."""
+        """Whether this part, which malloc keeps free, is at least 32 MiB and a quarter of the resident set."""
         if self.process is None or not self.process.parts:
             return False
         free = self.process.parts[part]
@@ -134,11 +134,11 @@ class Growth:
 def parse(data: Any) -> Sample:
     """A sample as the module returned it.
 
-    Raises SampleError when it is none.
+    Raises SampleError if it is not one.
     """
     name, problem = _value(data, "name", str), data.get("problem")
     if not unit_name.is_service(name) and not _PID.match(name):
-        raise SampleError(f"{name[:50]!r} is no name of a unit")
+        raise SampleError(f"{name[:50]!r} is not the name of a unit")
     boot = _value(data, "boot_id", str)
     processes = [_process(item, boot) for item in _value(data, "processes", list)]
     time = _value(data, "time", (int, float))
@@ -154,7 +154,7 @@ def parse(data: Any) -> Sample:
 
 
 def _deaths(crashes: Any) -> Iterator[str]:
-    """How it died before, each in some words."""
+    """How it died before, each death in a few words."""
     for file in _entries(crashes, "error_files"):
         failed = _optional(file, "failed")
         what = "" if failed is None else f" for {as_text(failed)}"
@@ -240,9 +240,9 @@ def _parts(classes: Any, malloc: dict[str, Any] | None) -> dict[Part, int]:
 
 
 def growth(samples: Iterable[Sample]) -> Growth:
-    """What grows in the unit, by its process that grows most: from its first look, once it was warm, to its last.
+    """What grows in the unit, by its process that grows most: from the first look at it, once warm, to the last.
 
-    A process that was started between two looks is another one. Samples are of one unit on one host.
+    A process that was started between two looks counts as another one. Samples are of one unit on one host.
     """
     ordered = sorted(samples, key=lambda sample: sample.time)
     last = ordered[-1]
@@ -266,7 +266,7 @@ def _of_process(last: Sample, now: Process, ordered: Sequence[Sample]) -> Growth
     time, then = (warm if len(warm) > 1 else looks)[0]
     if len(looks) < 2 or last.time - time < _SHORTEST:
         restarted = len(ordered) > 1
-        why = "it was started between the looks" if restarted else "there is one look at it only"
+        why = "it was started between the looks" if restarted else "there is only one look at it"
         return Growth(last.name, f"{why}: look again later", now)
     if now.parts is None or then.parts is None:
         why = next((item for item in now.not_readable if item.startswith("its memory map")), "its memory map")

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The rules of a triage, from what grows to a verdict: the first one that holds decides. docs/triage.md explains them.
 
-A part leads when it grows most of all parts and makes a third of the growth. Memory is idle that malloc keeps free;
-it counts when it is 32 MiB and a quarter of the resident set.
+A part leads if it grows most of all parts and is at least a third of the growth. Idle memory is what malloc keeps free;
+it counts if it is at least 32 MiB and a quarter of the resident set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..base.byte_size import as_text
 from ..base.durations import duration
 from .growth import Growth, Part
 
-# From so many heaps of arenas on, their number is what can be turned down.
+# From this many heaps of arenas on, limiting their number can help.
 _MANY_ARENAS = 4
 
 
@@ -37,7 +37,7 @@ class Diagnosis(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """When it ``holds``, the ``diagnosis`` and the ``next_step`` follow; ``source`` is where the rule is from.
+    """If it ``holds``, the ``diagnosis`` and the ``next_step`` follow; ``source`` says where the rule comes from.
 
     In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at.
     """
@@ -54,7 +54,7 @@ def _has_many_arenas(growth: Growth) -> bool:
 
 @dataclass(frozen=True)
 class Triaged:
-    """The diagnosis, in one sentence the numbers that led to it, and in another what to do next."""
+    """The diagnosis, a sentence with the numbers that led to it, and another with what to do next."""
 
     diagnosis: Diagnosis
     reason: str
@@ -122,7 +122,7 @@ RULES = (
     Rule(
         Diagnosis.CANNOT_TELL,
         lambda g: g.leads(Part.MALLOC_USED) and g.process is not None and not g.process.malloc_known,
-        "what of malloc's memory is in use has to be read from its chunks",
+        "only its chunks say how much of malloc's memory is in use",
         "run triage.yml with become, as root",
     ),
     Rule(
@@ -147,12 +147,12 @@ RULES = (
         Diagnosis.NOT_GROWING,
         lambda g: not g.grows,
         "growth below 1 MiB, or half a percent of RSS, is noise",
-        "if you expect a slower growth, run triage.yml again later: the first look is kept",
+        "if you expect slower growth, run triage.yml again later: the first look is kept",
     ),
     Rule(
         Diagnosis.CANNOT_TELL,
         lambda g: True,
-        "no part leads the growth, or one that no rule knows",
+        "no part leads the growth, or no rule covers the part that does",
         "watch longer: ansible-playbook triage.yml -e triage_watch=1h",
     ),
 )
@@ -195,7 +195,7 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
     if diagnosis is Diagnosis.THREADS:
         words.append(f"{growth.threads:+} threads")
     if diagnosis is Diagnosis.DIRECT_BUFFERS and growth.direct is not None:
-        words.append(f"of it direct buffers {per_hour(growth, growth.direct)}")
+        words.append(f"direct buffers {per_hour(growth, growth.direct)} of that")
     if (
         process is not None
         and process.parts is not None

@@ -21,9 +21,9 @@ _MOST_BYTES = 64 << 20
 def keep(directory: Path, host: str, samples: Sequence[Any]) -> Path:
     """Write one look at a host. Returns the file.
 
-    Raises SampleError when these are no samples.
-    Raises ControllerError for a host's name that no directory can have.
-    Raises OutputError when it cannot be written.
+    Raises SampleError if these are not samples.
+    Raises ControllerError for a host name that no directory can have.
+    Raises OutputError if the file cannot be written.
     """
     if not samples:
         raise SampleError("there is no sample to keep")
@@ -35,7 +35,7 @@ def keep(directory: Path, host: str, samples: Sequence[Any]) -> Path:
 
 
 def read(directory: Path, warn: Callable[[str], None]) -> Iterator[tuple[str, Sample]]:
-    """All looks, with the host's name. What cannot be read is told to ``warn`` and left out."""
+    """All looks, with the host's name. Leaves out what it cannot read, and calls ``warn``."""
     for path in sorted(directory.glob("*/*.json")):
         try:
             yield from _read(path)

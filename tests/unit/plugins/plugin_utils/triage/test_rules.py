@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""From samples to verdicts, each rule by what it is about; and samples that a host may not send."""
+"""From samples to verdicts, each rule by its own case; and samples that a host may not send."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLASSES = (
 
 
 def sample(time: float, *, free: tuple[int, int] | None = (0, 0), arenas: int = 0, **more: Any) -> dict[str, Any]:
-    """A look at a process with 10 MiB in each class that is named with its size in MiB; free is (heap, arenas)."""
+    """A look at a process with 10 MiB in each class, or the MiB given by class name; free is (heap, arenas)."""
     sizes = {name: more.pop(name.replace("-", "_"), 10) * MIB for name in CLASSES}
     process: dict[str, Any] = {
         "pid": 50,
@@ -171,7 +171,7 @@ JUNK = st.recursive(
 
 @given(st.data())
 def test_a_host_may_send_anything(data: st.DataObject) -> None:
-    """One place of a good sample holds junk: it is taken, or refused with a SampleError."""
+    """A good sample with junk in one place is taken, or refused with a SampleError."""
     whole = sample(100, jvm=nmt(5))
     process = whole["processes"][0]
     whole["crashes"] = {"error_files": [{"failed": 1}], "oom_kills": [{}]}
