@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ else:
 
 _OWN = Path(__file__).with_name("hints.yml")
 _WIDTH = 90
-_KEYS = {"id", "title", "match", "within", "verdict", "check", "link"}
+_KEYS = {"id", "title", "match", "within", "verdict", "part", "share", "check", "link"}
 
 
 class HintError(ControllerError):
@@ -42,6 +42,8 @@ class Hint:
     patterns: tuple[re.Pattern[str], ...] = ()
     within: int = 0
     verdict: str = ""
+    part: str = ""
+    share: float = 0.0
 
     @property
     def text(self) -> str:
@@ -71,9 +73,10 @@ def for_path(hints: Sequence[Hint], path: Sequence[Frame]) -> list[Hint]:
     return [hint for hint in hints if hint.fits(path)]
 
 
-def for_verdict(hints: Sequence[Hint], answer: Answer) -> list[Hint]:
-    """The hints for a unit on a host with this verdict."""
-    return [hint for hint in hints if hint.verdict == answer.value]
+def for_verdict(hints: Sequence[Hint], answer: Answer, shares: Mapping[str, float]) -> list[Hint]:
+    """The hints for a unit on a host with this verdict, and these shares (0 to 1) of its resident memory by part."""
+    fitting = [hint for hint in hints if hint.verdict == answer.value]
+    return [hint for hint in fitting if hint.part in shares and shares[hint.part] >= hint.share]
 
 
 @cache
@@ -96,9 +99,9 @@ def _hint(entry: Any, where: str) -> Hint:
         raise HintError(f"{where} is not a mapping")
     if unknown := sorted(map(str, set(entry) - _KEYS)):
         raise HintError(f"{where} has an unknown key {unknown[0]!r}; a hint has {', '.join(sorted(_KEYS))}")
-    texts = {key: entry.get(key, "") for key in ("id", "title", "check", "link", "verdict")}
+    texts = {key: entry.get(key, "") for key in ("id", "title", "check", "link", "verdict", "part")}
     for key, text in texts.items():
-        if not isinstance(text, str) or (key not in ("link", "verdict") and not text.strip()):
+        if not isinstance(text, str) or (key not in ("link", "verdict", "part") and not text.strip()):
             raise HintError(f"{where}: {key} is missing or not text")
     match, within = entry.get("match", []), entry.get("within", 0)
     if not isinstance(match, list) or not all(isinstance(text, str) for text in match):
@@ -109,8 +112,13 @@ def _hint(entry: Any, where: str) -> Hint:
         raise HintError(f"{where} needs either match or verdict")
     if texts["verdict"] and texts["verdict"] not in [answer.value for answer in Answer]:
         raise HintError(f"{where}: verdict must be one of {', '.join(answer.value for answer in Answer)}")
+    share = entry.get("share", 0)
+    if bool(texts["verdict"]) != bool(texts["part"]) or ("share" in entry) != bool(texts["part"]):
+        raise HintError(f"{where}: verdict, part and share belong together")
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise HintError(f"{where}: share is not a number from 0 to 1")
     try:
         patterns = tuple(re.compile(text) for text in match)
     except re.error as error:
         raise HintError(f"{where}: {error.pattern!r} is not a regular expression: {error}") from error
-    return Hint(texts["id"], texts["title"], texts["check"], texts["link"], patterns, within, texts["verdict"])
+    return Hint(**texts, patterns=patterns, within=within, share=float(share))

@@ -86,12 +86,11 @@ def _report(host: Host, limits: Limits, reader: Reader, warn: Callable[[str], No
     if shown is None:
         return report
     report.hints.extend(hints.for_path(limits.hints, suspect.path) for suspect in report.suspects)
-    remarks = hints.for_verdict(limits.hints, host.verdict.answer)
     newest = _samples(shown, -1, reader, warn)
     if newest is not None:
         first = _first(shown)
         older = _samples(shown, first, reader, warn) if len(shown.captures) > 1 else None
-        report.files.update(_files(report, shown, newest, older, remarks))
+        report.files.update(_files(report, shown, newest, older, limits.hints))
     if fleet is not None:
         last = host.processes[-1]
         of_last = newest if last is shown else _samples(last, -1, reader, warn)
@@ -121,7 +120,7 @@ def _process(captures: list[Capture]) -> str:
 
 
 def _files(
-    report: Report, process: Process, newest: Samples, older: Samples | None, remarks: Sequence[Hint]
+    report: Report, process: Process, newest: Samples, older: Samples | None, known: Sequence[Hint]
 ) -> dict[str, str]:
     capture = process.captures[-1]
     table = Table(newest, Granularity.FUNCTIONS, Measure.INUSE_SPACE)
@@ -145,10 +144,12 @@ def _files(
         frames = "\n".join(frame.label for frame in suspect.path)
         table_facts.append((f"Suspect {number}", f"{rate_text(suspect.growth, suspect.error)}\n{frames}"))
         table_facts += [("Perhaps", hint.text) for hint in report.hints[number - 1]]
-    table_facts += [("Perhaps", hint.text) for hint in remarks]
+    memory = rss_breakdown.reconcile(capture.facts, table.total, newest.sampling)
+    if memory is not None:
+        remarks = hints.for_verdict(known, report.verdict.answer, memory.shares)
+        table_facts += [("Perhaps", hint.text) for hint in remarks]
     if report.verdict.changes:
         table_facts.append(("No leak", "\n".join(_change(change) for change in report.verdict.changes)))
-    memory = rss_breakdown.reconcile(capture.facts, table.total, newest.sampling)
     if memory is not None:
         rows = rss_breakdown.text_rows(memory)
         width = max(len(name) for name, _value in rows)

@@ -71,6 +71,11 @@ class Reconciliation:
     def unexplained(self) -> float:
         return self.parts[-1].bytes
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """What part of RSS (0 to 1) each part is, by its name."""
+        return {part.name: part.bytes / self.rss for part in self.parts} if self.rss else {}
+
 
 def reconcile(facts: CaptureFacts, live: float, sampling: Sampling) -> Reconciliation | None:
     """The parts of a capture's resident memory; None where no memory statistics came with its dump.

@@ -36,9 +36,14 @@ def test_known_causes(path: tuple[str, ...], expected: list[str]) -> None:
     assert [hint.id for hint in hints.for_path(hints.load(), _path(*path))] == expected
 
 
-def test_a_healthy_host_may_have_had_arenas() -> None:
-    assert [hint.id for hint in hints.for_verdict(hints.load(), Answer.NO_LEAK)] == ["glibc-arenas"]
-    assert hints.for_verdict(hints.load(), Answer.LEAK) == []
+def test_a_hint_for_a_verdict_stands_only_where_the_numbers_say_so() -> None:
+    def found(answer: Answer, shares: dict[str, float]) -> list[str]:
+        return [hint.id for hint in hints.for_verdict(hints.load(), answer, shares)]
+
+    assert found(Answer.NO_LEAK, {"Unexplained": 0.8}) == ["mapped-memory"]
+    assert found(Answer.NO_LEAK, {"Unexplained": 0.2, "Fragmentation": 0.8}) == []
+    assert found(Answer.NO_LEAK, {}) == []
+    assert found(Answer.LEAK, {"Unexplained": 0.8}) == []
 
 
 def test_our_own_are_complete() -> None:
@@ -69,6 +74,9 @@ def test_users_add_and_replace(tmp_path: Path) -> None:
         ("- {id: x, title: y, check: z, match: ['(']}", "is not a regular expression"),
         ("- {id: x, title: y, check: z, match: a}", "not a list of regular"),
         ("- {id: x, title: y, check: z}", "either match or verdict"),
+        ("- {id: x, title: y, check: z, verdict: no-leak}", "verdict, part and share belong together"),
+        ("- {id: x, title: y, check: z, match: [a], share: 0.5}", "verdict, part and share belong together"),
+        ("- {id: x, title: y, check: z, verdict: leak, part: a, share: 50}", "share is not a number from 0 to 1"),
         ("- {id: x, title: y, check: z, verdict: maybe}", "one of leak, no-leak, cannot-tell"),
         ("- {id: x, title: y, check: z, match: [a], within: -1}", "within is not"),
     ],
