@@ -170,7 +170,7 @@ def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
     """The verdict over all processes of a unit on a host, in any order.
 
     The newest process that can be judged decides, together with those that ran beside it (workers): a leak comes
-    first, then growth that the stacks do not explain. Earlier ones are mentioned if only they leaked.
+    first, then growth that the stacks do not explain. Earlier ones are named where they grew to more than these hold.
     """
     if not processes:
         return Verdict(Answer.CANNOT_TELL, "none of the captures can be read")
@@ -183,11 +183,14 @@ def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
     if leaking:
         return _add_up(leaking)
     verdict = max((process.verdict for process in beside), key=lambda verdict: (verdict.unexplained, verdict.span))
-    earlier = [one for one in judged if one not in beside and one.verdict.answer is Answer.LEAK]
+    # One that grew to less than what these hold without growing may have filled a cache until a restart cut it off.
+    most = max(process.live for process in beside)
+    earlier = [one for one in judged if one not in beside and one.verdict.answer is Answer.LEAK and one.live > most]
     if earlier:
         newest = max(earlier, key=lambda process: process.end).process
         number = "an earlier process" if len(earlier) == 1 else f"{len(earlier)} earlier processes"
-        return replace(verdict, reason=f"{verdict.reason}; but {number} (newest: {newest}) leaked")
+        grew = f"{number} (newest: {newest}) grew steadily, to more than is live now"
+        return replace(verdict, reason=f"{verdict.reason}; but {grew}")
     return verdict
 
 

@@ -51,13 +51,18 @@ def _judge(processes: dict[str, Points]) -> Verdict:
     """The verdict on a host with these processes."""
     watched = []
     for key, points in processes.items():
-        verdict = judge(key, series.of_samples(points))
-        watched.append(Watched("web.service", "app1", key, "", points[0][0], points[-1][0], verdict))
+        judged = series.of_samples(points)
+        live = float(judged.bytes[:, -1].sum())
+        watched.append(Watched("web.service", "app1", key, "", points[0][0], points[-1][0], judge(key, judged), live))
     return verdict_on_host(watched)
 
 
 def _leaking(time: float) -> Stacks:
     return {INFLATE: 5 + 100 * time / 3600, ("G1Init", "main"): 40.0, ("cache", "main"): 20.0}
+
+
+def _loaded(size: float, _time: float) -> Stacks:
+    return {("load", "main"): size}
 
 
 def _healthy(time: float) -> Stacks:
@@ -289,10 +294,6 @@ def test_suspects_are_ranked_by_their_rate() -> None:
     assert "2 code paths grow" in verdict.reason
 
 
-def _loaded(size: float, _time: float) -> Stacks:
-    return {("load", "main"): size}
-
-
 def test_processes_are_never_mixed() -> None:
     """Each process holds more than the one before, but none grows: restarts of a service with more to load."""
     processes = {f"{number}-aa": _series(partial(_loaded, 100.0 * number), 4000.0 * number) for number in range(1, 5)}
@@ -302,7 +303,16 @@ def test_processes_are_never_mixed() -> None:
 def test_after_a_restart_the_newest_process_decides_and_the_old_leak_is_mentioned() -> None:
     verdict = _judge({"1-aa": _series(_leaking), "2-bb": _series(_healthy, 4000)})
     assert (verdict.answer, verdict.process) == (Answer.NO_LEAK, "2-bb")
-    assert verdict.reason.endswith("; but an earlier process (newest: 1-aa) leaked")
+    assert verdict.reason.endswith("; but an earlier process (newest: 1-aa) grew steadily, to more than is live now")
+
+
+def test_a_cache_that_a_restart_cut_off_while_it_filled_is_not_called_a_leak() -> None:
+    def filling(time: float) -> Stacks:
+        return {("cache", "main"): 20 + 100 * time / 3600}
+
+    verdict = _judge({"1-aa": _series(filling), "2-bb": _series(partial(_loaded, 160.0), 4000)})
+    assert (verdict.answer, verdict.process) == (Answer.NO_LEAK, "2-bb")
+    assert "earlier" not in verdict.reason
 
 
 def test_a_new_process_too_young_to_judge_does_not_hide_the_old_one() -> None:
