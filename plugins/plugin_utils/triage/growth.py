@@ -209,7 +209,7 @@ def _process(data: Any, boot: str) -> Process:
         parts=_parts(data["classes"], malloc if known else None) if data.get("classes") else None,
         malloc_known=known,
         jvm=data.get("jvm") is not None,
-        direct=_size(nmt["categories"], "Other") if _has_other(nmt) else 0 if nmt else None,
+        direct=_size(_value(nmt, "categories", dict), "Other") if _has_other(nmt) else 0 if nmt else None,
         collected=_optional(jvm, "heap_after_collection"),
         agents=_texts(data.get("agents")),
         not_readable=_texts(data.get("not_readable")),
