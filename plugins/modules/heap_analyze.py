@@ -149,7 +149,8 @@ options:
   source_path:
     description:
       - Directories with the program's source, for O(format=list).
-      - By default the paths that the debug information names.
+      - Without them the lines have no text. Paths in debug information are those of the machine that built the program,
+        and a host can name any there, so they are never opened here.
     type: list
     elements: path
     default: []

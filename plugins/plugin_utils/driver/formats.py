@@ -54,15 +54,17 @@ class View:
         return str(self.source.facts.get("exe") or "")
 
     def find_source(self, path: str) -> Path | None:
-        """The source file that fits most of the path's end, in the directories given; else where it was built."""
+        """The source file that fits most of the path's end, in the directories given.
+
+        The path is what debug information of a host says, and no reason to open a file of this machine.
+        """
         parts = [part for part in Path(path).parts[1:] if part not in ("..", "/")]
         for directory in self.request.source_path:
             for start in range(len(parts)):
                 candidate = directory.joinpath(*parts[start:])
                 if candidate.is_file():
                     return candidate
-        built = Path(path)
-        return built if not self.request.source_path and built.is_absolute() and built.is_file() else None
+        return None
 
 
 @dataclass(frozen=True)

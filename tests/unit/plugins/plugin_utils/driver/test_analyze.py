@@ -114,7 +114,7 @@ def test_tables_show_numbers_with_their_errors(source: Source) -> None:
 def test_a_listing_shows_the_source_beside_the_numbers(
     source: Source, program: tuple[str, Path], tmp_path: Path
 ) -> None:
-    shown = ask(source, Request(kind="list", function="^large$"))
+    shown = ask(source, Request(kind="list", function="^large$", source_path=[program[1].parent]))
     assert re.search(r"MiB .*MiB +\d+: STAY static void \*large", shown)
     moved = tmp_path / "elsewhere"
     moved.mkdir()
