@@ -63,6 +63,8 @@ def read(read_bytes: Read, limit: int) -> Part | None:
         raise WireError(f"{head[:40]!r} is not the head of a message")
     if length > (limit if kind == _JSON else BLOCK):
         raise WireError(f"a message of {length} bytes is larger than any expected one")
+    if not length:
+        raise WireError("an empty message")
     body = read_bytes(length)
     if len(body) < length:
         raise WireError("the stream ends within a message")
