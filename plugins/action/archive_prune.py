@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
             age=arguments["keep_days"] * _DAY, count=arguments["keep_captures"], size=arguments["keep_size"]
         )
         if min(keep.age, keep.count, keep.size) < 0:
-            raise AnsibleActionFail("a limit of archive_prune is negative; 0 is without limit")
+            raise AnsibleActionFail("a limit of archive_prune is negative; use 0 for no limit")
         try:
             libraries.require("zstandard")
             archive = Archive.open(from_here(arguments["archive"]))

@@ -29,7 +29,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 class ActionModule(ActionBase):
-    """Connects to no host but where the other archive is."""
+    """Connects to no host but the one of the other archive."""
 
     _requires_connection = False
     _supports_check_mode = True
@@ -60,7 +60,7 @@ class ActionModule(ActionBase):
 
 
 def _samples(archive: Archive, capture: Capture, aside: Path) -> dict[str, Path]:
-    """The samples of a capture, by the name of their file, where there can be any."""
+    """A capture's samples by file name, or nothing if there can be none."""
     try:
         return {NAME: sample_cache.of(archive, capture, None if os.access(archive.root, os.W_OK) else aside)}
     except SamplesError:

@@ -49,7 +49,7 @@ def bytes_as_text(size: Any) -> str:
 
 
 class FilterModule:
-    """What Ansible looks for in a file of filters."""
+    """The class that Ansible looks for in a file of filters."""
 
     def filters(self) -> dict[str, Callable[[Any], Any]]:
         """The filter by its name."""

@@ -50,7 +50,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import ma
 def from_malloc_conf(text: Any) -> dict[str, str]:
     """``prof:true,lg_prof_sample:19`` as a mapping. Values stay text, as jemalloc reads them."""
     if not isinstance(text, str):
-        raise AnsibleFilterError(f"from_malloc_conf needs a text, not {type(text).__name__}")
+        raise AnsibleFilterError(f"from_malloc_conf needs a string, not {type(text).__name__}")
     try:
         return malloc_conf.parse(text)
     except malloc_conf.MallocConfError as error:
@@ -58,7 +58,7 @@ def from_malloc_conf(text: Any) -> dict[str, str]:
 
 
 class FilterModule:
-    """What Ansible looks for in a file of filters."""
+    """The class that Ansible looks for in a file of filters."""
 
     def filters(self) -> dict[str, Callable[[Any], Any]]:
         """The filter by its name."""

@@ -47,7 +47,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.base import byte_
 def lg_bytes(size: Any) -> int:
     """``512 KiB`` as 19, for jemalloc's options that begin with ``lg_``."""
     if not isinstance(size, (int, str)):
-        raise AnsibleFilterError(f"lg_bytes needs a number or a text, not {type(size).__name__}")
+        raise AnsibleFilterError(f"lg_bytes needs a number or a string, not {type(size).__name__}")
     try:
         return byte_size.lg(size)
     except byte_size.ByteSizeError as error:
@@ -55,7 +55,7 @@ def lg_bytes(size: Any) -> int:
 
 
 class FilterModule:
-    """What Ansible looks for in a file of filters."""
+    """The class that Ansible looks for in a file of filters."""
 
     def filters(self) -> dict[str, Callable[[Any], Any]]:
         """The filter by its name."""

@@ -57,7 +57,7 @@ def to_malloc_conf(options: Any) -> str:
 
 
 class FilterModule:
-    """What Ansible looks for in a file of filters."""
+    """The class that Ansible looks for in a file of filters."""
 
     def filters(self) -> dict[str, Callable[[Any], Any]]:
         """The filter by its name."""

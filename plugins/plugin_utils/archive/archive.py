@@ -4,15 +4,15 @@
 
     <archive>/archive.json                                                       {"format": 3}
     <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/
-        capture.json, dump.heap.zst, perf.map.gz (where there is one); "removed" alone where it was
-        what was made of it, once somebody has needed it (columns/sample_cache.py)
+        capture.json, dump.heap.zst, perf.map.gz (if there is one); after a removal only "removed"
+        what was derived from it, created on first use (columns/sample_cache.py)
     <archive>/images/<build-id>/<file name>
     <archive>/symcaches/<build-id>.symcache
-    <archive>/.incoming/<random>/                                                 what is being written
+    <archive>/.incoming/<random>/                                                 writes in progress
 
-A capture never changes. It is written aside, brought to the disk and then put into its place by one rename, so a
-reader sees all of it or nothing, and any number of writers need no lock: what two of them bring at once is the same,
-or it has another name. Names that come from outside are percent-encoded. docs/archive_format.md has it in full.
+A capture never changes. It is written to .incoming, synced to disk and moved into place by one rename, so a reader
+sees all of it or nothing. Writers need no lock: two captures with the same name are the same capture. Names from
+outside are percent-encoded. docs/archive_format.md has the full description.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from ..base.errors import ControllerError
 zstandard = libraries.optional("zstandard")
 
 FORMAT = 3
-#: formats that can be read and written to; the first new capture makes the archive one of this version's format
+#: formats that this version reads and writes; the first new capture upgrades the archive to FORMAT
 READABLE = (2, FORMAT)
 INDEX = "archive.json"
 DUMP = "dump.heap.zst"
-#: all that is left of a capture that was removed, so that it is not brought again
+#: marks a removed capture, so that it is not collected again
 REMOVED = "removed"
 #: a perf map in a capture's directory, compressed with gzip
 PERF_MAP = "perf.map.gz"
@@ -59,7 +59,7 @@ _LEVEL = 2
 
 
 class ArchiveError(ControllerError):
-    """The archive, or something that is to go into it, is not as it must be. The message says what and where."""
+    """The archive, or data meant for it, cannot be used. The message says what and where."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +80,26 @@ class Capture:
         return self.path / DUMP
 
     def derived(self, name: str) -> Path:
-        """Where something lies, or would lie, that was made from this capture alone and can be made again."""
+        """The path, existing or not, of a file that can be rebuilt from this capture alone."""
         return self.path / name
 
     @property
     def perf_map(self) -> Path | None:
-        """Where the process's compiled code lay (perf_map.py), if that was brought with this dump."""
+        """The perf map of the process's compiled code (perf_map.py), if one came with this dump."""
         path = self.path / PERF_MAP
         return path if path.is_file() else None
 
     @property
     def images(self) -> list[KnownImage]:
-        """The images whose build is known; ``facts.images`` has the others too, with the reason."""
+        """The images whose build-id is known; ``facts.images`` also has the others, with the reason."""
         return [image for image in self.facts.images if isinstance(image, KnownImage)]
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """A dump that is what the facts say (who brings it has checked it), and a perf map with it.
+    """A dump to add, with its facts and perf map. The caller has checked that the dump matches the facts.
 
-    ``dump`` is the file as it is, or as the archive keeps it: then its name ends in ``.zst``.
+    ``dump`` is the plain file or, if its name ends in ``.zst``, compressed as the archive keeps it.
     """
 
     facts: CaptureFacts
@@ -108,11 +108,11 @@ class Arrived:
 
 
 def format_of(found: object, place: str) -> int:
-    """The format that an archive's index says. Raises ArchiveError for one that this version does not know."""
+    """The format that an archive's index names. Raises ArchiveError if this version does not know it."""
     number = found.get("format") if isinstance(found, dict) else None
     if number not in READABLE:
         raise ArchiveError(
-            f"{place} is not of format {FORMAT} or {READABLE[0]}, those that this version of the collection knows; use"
+            f"{place} is not in format {FORMAT} or {READABLE[0]}, which this version of the collection supports; use"
             " the version that made the archive, or collect into a new directory"
         )
     return int(number)
@@ -124,7 +124,7 @@ def index() -> bytes:
 
 
 class Archive:
-    """An archive that exists. Made by ``create`` or ``open``."""
+    """An existing archive, from ``create`` or ``open``."""
 
     def __init__(self, root: Path, format_there: int = FORMAT) -> None:
         self.root = root
@@ -133,14 +133,14 @@ class Archive:
 
     @classmethod
     def open(cls, root: Path) -> Archive:
-        """Raises ArchiveError when there is no archive, or one of another format."""
+        """Raises ArchiveError if there is no archive, or one of an unknown format."""
         place = root / INDEX
         try:
             found = json.loads(place.read_text(encoding="utf-8"))
         except FileNotFoundError as exc:
             raise ArchiveError(
-                f"there is no archive in {root}: collect_profiles (the module heap_fetch, or fab collect) makes it; if"
-                " it lies elsewhere, say so with offheap_archive"
+                f"there is no archive in {root}: collect_profiles, the module heap_fetch and fab collect create it; if"
+                " it is elsewhere, set offheap_archive"
             ) from exc
         except (OSError, ValueError) as exc:
             raise ArchiveError(f"cannot read {place}: {exc}") from exc
@@ -148,7 +148,7 @@ class Archive:
 
     @classmethod
     def create(cls, root: Path) -> Archive:
-        """Open the archive, and make it first where there is none. A directory that holds other things is refused."""
+        """Open the archive, or create it if there is none. Refuses a directory that holds anything else."""
         if (root / INDEX).exists():
             return cls.open(root)
         try:
@@ -156,13 +156,13 @@ class Archive:
             strange = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
             if strange and not (root / INDEX).exists():
                 raise ArchiveError(
-                    f"{root} is no archive and not empty (it holds {strange[0]}); name another directory"
+                    f"{root} is not an archive, and not empty (it holds {strange[0]}); name another directory"
                 )
             archive = cls(root)
             with archive.incoming() as aside:
                 archive._write_index(aside)
         except OSError as exc:
-            raise ArchiveError(f"cannot make the archive {root}: {exc}") from exc
+            raise ArchiveError(f"cannot create the archive {root}: {exc}") from exc
         return archive
 
     def _write_index(self, aside: Path) -> None:
@@ -173,16 +173,16 @@ class Archive:
 
     @property
     def symcaches(self) -> Path:
-        """Directory of symbol caches by build-id, made on demand."""
+        """Directory of symbol caches by build-id, created on first use."""
         path = self.root / "symcaches"
         path.mkdir(exist_ok=True)
         return path
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:
-        """A new directory on the archive's file system, gone afterwards. Clears what killed runs have left.
+        """A temporary directory on the archive's file system. Also removes those that killed runs left behind.
 
-        The owner of such a directory holds a lock on it, which the kernel takes back whatever the owner's end.
+        The owner holds a lock on its directory, which the kernel releases however the owner ends.
         """
         try:
             self._incoming.mkdir(exist_ok=True)
@@ -199,7 +199,7 @@ class Archive:
     def _new_aside(self) -> tuple[Path, int]:
         while True:
             path = Path(tempfile.mkdtemp(dir=self._incoming))
-            # Between these two steps another writer can take it for stale. Then there is a new one.
+            # Between these two steps another writer may remove it as stale; then try again.
             with contextlib.suppress(FileNotFoundError, BlockingIOError):
                 held = lock(path)
                 if path.exists():
@@ -214,16 +214,16 @@ class Archive:
                 os.close(held)
 
     def units(self) -> list[str]:
-        """The units that have captures, or had."""
+        """The units that have, or had, captures."""
         return sorted(unquote(path.name) for path in (self.root / "captures").glob("[!.]*") if path.is_dir())
 
     def hosts(self, unit: str) -> list[str]:
-        """The hosts of a unit. Raises ArchiveError for a name that no unit has."""
+        """The hosts of a unit. Raises ControllerError if ``unit`` cannot be a directory's name."""
         found = (self.root / "captures" / directory_name(unit)).glob("[!.]*")
         return sorted(unquote(path.name) for path in found if path.is_dir())
 
     def lacking(self, name: str, units: Sequence[str] = (), hosts: Sequence[str] = ()) -> int:
-        """How many captures of these units and hosts, or of all, have nothing derived of this name."""
+        """How many captures of these units and hosts (none given: of all) lack the derived file ``name``."""
         count = 0
         for facts in (self.root / "captures").glob("*/*/*/*/capture.json"):
             unit, host = map(unquote, facts.parts[-5:-3])
@@ -232,15 +232,15 @@ class Archive:
         return count
 
     def name_of(self, capture: Capture) -> str:
-        """The capture's path within any archive that has it."""
+        """The capture's path below the root, the same in every archive."""
         return capture.path.relative_to(self.root).as_posix()
 
     def memo(self, capture: Capture, *about: str) -> Path:
-        """Where an empty file says something of a capture that is no part of it, such as to whom it was sent."""
+        """The path of an empty file that notes something about a capture, such as which server has its profile."""
         return self.root.joinpath(*about, *capture.path.parts[-4:])
 
     def captures(self, unit: str | None = None, host: str | None = None) -> list[Capture]:
-        """All captures, or those of a unit or host, by unit, host, process and sequence. Raises ArchiveError."""
+        """All captures, or those of a unit or host, sorted by unit, host, process and sequence. Raises ArchiveError."""
         pattern = "/".join(
             ("*" if unit is None else directory_name(unit), "*" if host is None else directory_name(host), "*", "*")
         )
@@ -263,7 +263,7 @@ class Archive:
         return _capture(path, facts)
 
     def place(self, facts: CaptureFacts) -> Path:
-        """Where a capture with these facts lies or would lie. Raises ArchiveError if no directory can have its name."""
+        """The path, existing or not, of a capture with these facts. Raises ControllerError for an unusable name."""
         capture = _capture(Path(), facts)
         return self.root.joinpath(
             "captures",
@@ -274,29 +274,30 @@ class Archive:
         )
 
     def has(self, facts: CaptureFacts) -> bool:
-        """Whether the archive has this very dump, or had it."""
+        """Whether the archive has, or had, this dump."""
         return self.place(facts).is_dir()
 
     def confirm(self, known: Iterable[CaptureFacts]) -> None:
-        """Make sure that no power failure takes back what the archive has: whoever brought it may have been killed.
+        """Sync captures that are already here: whoever added them may have been killed before doing so.
 
-        To be done before a host is told that it is safe. Raises ArchiveError.
+        Call it before telling a host that they are safe. Raises ArchiveError.
         """
         _sync_all({self.place(facts).parent for facts in known})
 
     def add_capture(self, facts: CaptureFacts, dump_file: Path, perf_map: Path | None = None) -> tuple[Capture, bool]:
-        """As ``add_captures``, of a single one."""
+        """``add_captures`` for a single dump."""
         with self.incoming() as aside:
             (added,) = self.add_captures([Arrived(facts, dump_file, perf_map)], aside)
         return added
 
     def add_captures(self, arrived: Iterable[Arrived], aside: Path) -> list[tuple[Capture, bool]]:
-        """Bring dumps in. Returns the captures, each with False where it was there already.
+        """Add dumps. Returns the captures, each with False if it was already there.
 
-        Each is there when it is whole, and when all are returned no power failure takes them back. What was removed
-        from the archive comes back. ``aside`` is a directory of ``incoming`` that nothing else was brought in from.
+        A capture appears only once it is complete; when this returns, all of them survive a power failure. Captures
+        that were removed from the archive come back. ``aside`` is a directory from ``incoming``, passed to no other
+        call of this method.
         """
-        if self._format < FORMAT:  # a reader that does not know what is to come shall refuse, not misread it
+        if self._format < FORMAT:  # so that an older reader refuses it instead of misreading it
             with _failing(f"cannot write {self.root / INDEX}"):
                 self._write_index(aside)
         found = [
@@ -327,7 +328,7 @@ class Archive:
         return self._read_capture(place), False
 
     def remove_capture(self, capture: Capture) -> None:
-        """Take a capture out. Its place remains, empty, so that it is not brought again from its host."""
+        """Remove a capture. A marker stays in its place, so that it is not collected again."""
         with self.incoming() as aside, _failing(f"cannot remove {capture.path}"):
             (aside / "place").mkdir()
             write(aside / "place" / REMOVED, b"")
@@ -337,7 +338,7 @@ class Archive:
                 sync(capture.path.parent)
 
     def add_image(self, build_id: str, basename: str, source: Path) -> Path:
-        """Bring an image in, unless the archive has one of this build. The caller has checked that it is this build."""
+        """Add an image unless the archive has one of this build. The caller has checked the build-id."""
         existing = self.image(build_id)
         if existing is not None:
             return existing
@@ -350,14 +351,14 @@ class Archive:
         return place
 
     def image(self, build_id: str) -> Path | None:
-        """The file of a build, or None."""
+        """The image with this build-id, or None."""
         directory = self._image_directory(build_id)
         if not directory.is_dir():
             return None
         return next((path for path in sorted(directory.iterdir()) if path.is_file() and path.name[0] != "."), None)
 
     def missing_images(self, build_ids: Iterable[str]) -> list[str]:
-        """Those that the archive does not have, in their order and once each."""
+        """The build-ids that have no image here, in order and without duplicates."""
         return [build_id for build_id in dict.fromkeys(build_ids) if self.image(build_id) is None]
 
     def _image_directory(self, build_id: str) -> Path:
@@ -374,7 +375,7 @@ class Archive:
 
 
 class DumpWriter:
-    """Writes a dump of ``size`` bytes into a new file, as the archive keeps it. Use it as a context manager."""
+    """Writes a dump of ``size`` bytes to a new file, as the archive keeps it. Use it as a context manager."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._file = path.open("xb")
@@ -391,12 +392,12 @@ class DumpWriter:
 
     @property
     def sha256(self) -> str:
-        """Of what was written, in hex."""
+        """The SHA-256 of what was written, in hex."""
         return self._digest.hexdigest()
 
     @property
     def sampling(self) -> SamplingFacts:
-        """What the dump says of it in its first line."""
+        """What the dump's first line says about sampling."""
         return sampling_of(self._head)
 
     def __enter__(self) -> DumpWriter:
@@ -404,9 +405,9 @@ class DumpWriter:
 
     def __exit__(self, error: object, *_exc: object) -> None:
         with self._file:
-            if error is None:  # else what is there is not the whole, and cannot be ended
+            if error is None:  # else the content is incomplete, and zstd refuses to end it
                 self._stream.close()
-        del self._stream  # megabytes, and the checksum may be asked for much later
+        del self._stream  # frees megabytes: the writer may be kept for its checksum
 
 
 def _pack(source: Path, target: Path) -> None:

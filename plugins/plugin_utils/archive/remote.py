@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""An archive beside another one at any address that fsspec knows, such as s3://bucket/offheap: copied, never moved.
+"""Copies an archive to or from any address that fsspec knows, such as s3://bucket/offheap.
 
-Archives merge by copying. Where there is no rename, a capture is complete once it has its capture.json, which is
-written last. What comes from elsewhere is checked like what a host sends: facts, checksums, build-ids.
+Archives merge by copying. Object stores have no rename, so a capture is complete once it has its capture.json, which is
+written last. Pulled data is checked like data from a host: facts, checksums, build-ids.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FACTS = "capture.json"
 _PIECE = 1 << 20
 
 
-#: gives, by name, the files that are to lie beside a capture, since nobody makes them there; it may make them in the
-#: directory that it is given, which is gone afterwards
+#: returns the derived files to upload with a capture, by name, since nobody derives them there; may create them in the
+#: directory that it gets, which is temporary
 Beside = Callable[[Capture, Path], Mapping[str, Path]]
 
 
@@ -46,7 +46,7 @@ class Copied:
 
 
 class Remote:
-    """An archive at an address. ``options`` are those of the file system, such as keys. Raises ArchiveError."""
+    """An archive at a URL. ``options`` are those of the file system, such as keys. Raises ArchiveError."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self.url = url
@@ -59,7 +59,7 @@ class Remote:
             raise ArchiveError(f"{url} cannot be read: {type(error).__name__}: {error}") from error
 
     def push(self, archive: Archive, beside: Beside, check_mode: bool = False) -> Copied:
-        """Copy there what is not there yet. Raises ArchiveError."""
+        """Copy to the remote what it lacks. Raises ArchiveError."""
         copied = Copied()
         self._check_index(make=not check_mode)
         for path in sorted((archive.root / "images").glob("*/*")):
@@ -88,7 +88,7 @@ class Remote:
                 self._put(files[name], f"{place}/{name}")
 
     def pull(self, archive: Archive, warn: Callable[[str], None], check_mode: bool = False) -> Copied:
-        """Copy from there what the archive does not have. What is not sound is told and left. Raises ArchiveError."""
+        """Copy from the remote what the archive lacks; invalid data is skipped with a warning. Raises ArchiveError."""
         copied = Copied()
         self._check_index(make=False)
         facts_of = [
@@ -106,7 +106,7 @@ class Remote:
                         copied.captures += 1
                         wanted.update(dict.fromkeys(facts.build_ids.values()))
                 except (OffheapError, ValueError) as error:
-                    warn(f"{self.url}/{place} was left: {error}")
+                    warn(f"{self.url}/{place} was skipped: {error}")
             copied.images = self._add_images(archive, archive.missing_images(wanted), aside, warn, check_mode)
         return copied
 
@@ -115,17 +115,17 @@ class Remote:
             try:
                 found = json.loads(self._read(INDEX, 1 << 16))
             except ValueError as error:
-                raise ArchiveError(f"{self.url}/{INDEX} is no JSON: {error}") from error
+                raise ArchiveError(f"{self.url}/{INDEX} is not JSON: {error}") from error
             self._format = format_of(found, f"{self.url}/{INDEX}")
         elif self._paths:
-            raise ArchiveError(f"{self.url} is no archive and not empty; name another place")
+            raise ArchiveError(f"{self.url} is not an archive, and not empty; name another address")
         elif make:
             self._pipe(INDEX, index())
 
     def _facts(self, archive: Archive, place: str) -> CaptureFacts:
         facts = CaptureFacts.from_json(json.loads(self._read(f"{place}/{_FACTS}", limits.LARGEST_FACTS)))
         if archive.place(facts).relative_to(archive.root).as_posix() != place:
-            raise ArchiveError("its facts belong to another place")
+            raise ArchiveError("its facts belong to another path")
         if facts.dump.size > limits.LARGEST_DUMP:
             raise ArchiveError("its dump is too large")
         return facts
@@ -134,7 +134,7 @@ class Remote:
         data = self._read(f"{place}/{DUMP}", limits.LARGEST_DUMP)
         content = unpack.unpack(data, DUMP, max(facts.dump.size, len(data)))
         if hashlib.sha256(content).hexdigest() != facts.dump.sha256:
-            raise ArchiveError("its dump has another checksum than its facts say")
+            raise ArchiveError("its dump does not have the checksum in its facts")
         (aside / "dump").write_bytes(content)
         perf_map = None
         if f"{place}/{PERF_MAP}" in self._paths:
@@ -158,11 +158,11 @@ class Remote:
             try:
                 file = self._get(names[build_id], aside / "image", limits.LARGEST_IMAGE)
                 if elf.read(file).build_id != build_id:
-                    raise ArchiveError("it is another build")
+                    raise ArchiveError("it is a different build")
                 archive.add_image(build_id, posixpath.basename(names[build_id]), file)
             except OffheapError as error:
                 count -= 1
-                warn(f"{self.url}/{names[build_id]} was left: {error}")
+                warn(f"{self.url}/{names[build_id]} was skipped: {error}")
         return count
 
     def _put(self, source: Path, name: str) -> None:
@@ -204,10 +204,10 @@ class Remote:
 
 
 def _inside(place: str) -> Path:
-    """The part of a capture's path below ``captures``. Raises ArchiveError where that would lead elsewhere."""
+    """The part of a capture's path below ``captures``. Raises ArchiveError for any other path."""
     parts = place.split("/")
     if len(parts) != 5 or any(part in ("", ".", "..") for part in parts):
-        raise ArchiveError("that is no place of a capture")
+        raise ArchiveError("this is not the path of a capture")
     return Path(*parts[1:])
 
 

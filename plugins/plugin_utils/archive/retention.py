@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Which captures of an archive may go: by age, by number for each process, by size of the whole.
+"""Which captures of an archive to remove: by age, by number per process, by total size.
 
-A series is worth more than its members: thinned, it keeps its first and its newest capture and those between whose
-distances from the newest grow like powers, so that the last hour is known by the minute and the last month by the day.
-The last capture with a perf map stays too: the map names compiled code in the dumps around it.
+A thinned series keeps its first and its newest capture. Between them the distances from the newest grow exponentially:
+the last hour keeps its minutes, the last month its days. The last capture with a perf map also stays, since the map
+names compiled code in the dumps around it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEAST = 2
 
 @dataclass(frozen=True)
 class Keep:
-    """What to keep; 0 is without limit. ``age`` in seconds, ``count`` by process, ``size`` in bytes of all captures."""
+    """Limits; 0 is no limit. ``age`` is in seconds, ``count`` per process, ``size`` in bytes over all captures."""
 
     age: float = 0.0
     count: int = 0
@@ -31,7 +31,7 @@ class Keep:
 
 
 def prune(archive: Archive, keep: Keep, now: float, check_mode: bool = False) -> tuple[list[Capture], int]:
-    """Remove what is too much. Returns the captures and their size in bytes. Raises ArchiveError."""
+    """Remove what exceeds the limits. Returns the removed captures and their size in bytes. Raises ArchiveError."""
     captures = archive.captures()
     sizes = {capture.path: _size(capture) for capture in captures}
     removed = too_much(captures, keep, now, [sizes[capture.path] for capture in captures])
@@ -42,9 +42,10 @@ def prune(archive: Archive, keep: Keep, now: float, check_mode: bool = False) ->
 
 
 def too_much(captures: Sequence[Capture], keep: Keep, now: float, sizes: Sequence[int]) -> list[Capture]:
-    """The captures to remove. ``sizes`` are theirs, in bytes; a process keeps its newest whatever the age and number.
+    """The captures to remove. ``sizes`` are theirs, in bytes.
 
-    Size is reached by thinning all processes alike; the oldest processes go when two captures of each are too many.
+    To meet the size limit, all processes are thinned alike; if two captures of each are still too many, the oldest
+    processes go.
     """
     by_path = {capture.path: size for capture, size in zip(captures, sizes, strict=True)}
     kept: list[list[Capture]] = []
@@ -55,7 +56,7 @@ def too_much(captures: Sequence[Capture], keep: Keep, now: float, sizes: Sequenc
             series = [capture for capture in series if now - capture.time <= keep.age or capture is series[-1]]
         kept.append(_thinned(series, keep.count) if keep.count else series)
     if keep.age:
-        # A process of which nothing is young enough goes as a whole.
+        # A process whose newest capture is too old goes entirely.
         kept = [series for series in kept if now - series[-1].time <= keep.age]
     if keep.size:
         kept = _within(kept, keep.size, by_path)
@@ -70,7 +71,7 @@ def _within(kept: list[list[Capture]], limit: int, sizes: dict[Path, int]) -> li
     low, high = _LEAST, max(map(len, kept), default=0)
     if sum(map(size, kept)) <= limit:
         return kept
-    while low < high:  # the largest number for each process with which all fit
+    while low < high:  # finds the largest number per process that fits
         middle = (low + high + 1) // 2
         if sum(size(_thinned(series, middle)) for series in kept) <= limit:
             low = middle
@@ -82,7 +83,7 @@ def _within(kept: list[list[Capture]], limit: int, sizes: dict[Path, int]) -> li
 
 
 def _thinned(series: list[Capture], count: int) -> list[Capture]:
-    """At most ``count`` (two at least) of the captures of a process, by time: see the head of this file."""
+    """At most ``count`` (at least two) captures of a process, chosen by time as this file's docstring says."""
     if len(series) <= max(count, _LEAST):
         return series
     newest, first = series[-1].time, series[0].time

@@ -14,15 +14,15 @@ _TEXT = re.compile(r"\s*(\d{1,19})\s*([KMGTPE]?)(?:i?B)?\s*\Z", re.IGNORECASE)
 
 
 class ByteSizeError(ControllerError):
-    """A text that is no size, or a size that cannot be said as asked."""
+    """A text is not a size, or a size is not a power of two where one is needed."""
 
 
 def as_text(size: float) -> str:
-    """Write 62914560 as ``60.0 MiB``: three significant digits or more, whole bytes below 1 KiB.
+    """Write 62914560 as ``60.0 MiB``: one decimal, but whole bytes below 1 KiB.
 
-    What is infinite, as errors are that nobody can tell, is "unknown".
+    An infinite size, such as an error that cannot be estimated, is "unknown".
     """
-    # 1023.95 and more would be printed as 1024.0 of a unit.
+    # From 1023.95 on it would be printed as 1024.0.
     if -1023.95 < size < 1023.95:
         return f"{round(size)} B"
     for unit in _UNITS[1:-1]:
@@ -35,21 +35,21 @@ def as_text(size: float) -> str:
 def parse(size: int | str) -> int:
     """Read ``512 KiB``, ``512k``, ``512K`` or a plain number; every unit is a power of 1024.
 
-    Raises ByteSizeError for anything else, a negative number among it.
+    Raises ByteSizeError for anything else, including negative numbers.
     """
     match = None if isinstance(size, bool) else _TEXT.match(str(size))
     if not match:
-        raise ByteSizeError(f"{size!r} is no size in bytes, such as 524288 or '512 KiB'")
+        raise ByteSizeError(f"{size!r} is not a size: expected bytes, such as 524288, or '512 KiB'")
     return int(match.group(1)) << 10 * " KMGTPE".index(match.group(2).upper() or " ")
 
 
 def lg(size: int | str) -> int:
-    """The exponent that jemalloc's options beginning with ``lg_`` take: 19 for 512 KiB.
+    """The exponent that jemalloc's ``lg_`` options take: 19 for 512 KiB.
 
-    Raises ByteSizeError for what is no power of two: jemalloc could only be given another size than the one asked for.
+    Raises ByteSizeError unless the size is a power of two: jemalloc cannot express any other.
     """
     count = parse(size)
     if count < 1 or count & (count - 1):
         lower = 1 << max(count.bit_length() - 1, 0)
-        raise ByteSizeError(f"{size!r} is no power of two; the nearest are {as_text(lower)} and {as_text(lower * 2)}")
+        raise ByteSizeError(f"{size!r} is not a power of two; nearest are {as_text(lower)} and {as_text(lower * 2)}")
     return count.bit_length() - 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Any name as the name of a directory, one to one."""
+"""Any name as the name of a directory, reversibly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_NAME = 240
 
 
 def directory_name(text: str) -> str:
-    """A host's or a unit's name as a directory's: what is not [A-Za-z0-9._-], and a dot in front, as %XX of UTF-8.
+    """A host's or unit's name with everything but [A-Za-z0-9._-], and a leading dot, percent-encoded as UTF-8.
 
     Raises ControllerError for a text that is empty or too long.
     """

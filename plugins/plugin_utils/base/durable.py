@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Files and directories that a power failure cannot take back, and the lock that tells whose they are."""
+"""Writes that survive a power failure, and the lock that shows who owns a directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def lock(directory: Path) -> int:
-    """A descriptor that holds the lock on a directory. Raises BlockingIOError where another process has it."""
+    """Lock a directory and return the descriptor that holds the lock. Raises BlockingIOError if it is taken."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -24,7 +24,7 @@ def lock(directory: Path) -> int:
 
 
 def make_directory(path: Path) -> None:
-    """With its parents, so that a power failure cannot take the way to what has been confirmed."""
+    """Create and sync a directory and its parents, so that a power failure cannot lose the path to confirmed data."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True)
@@ -32,7 +32,7 @@ def make_directory(path: Path) -> None:
 
 
 def rename_directory(source: Path, target: Path) -> bool:
-    """False when another writer was first. Whoever confirms it brings the target's parent to the disk before."""
+    """False if another writer was first. Sync the target's parent before confirming the rename to anyone."""
     try:
         os.rename(source, target)
     except OSError as exc:

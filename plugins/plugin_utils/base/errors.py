@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The base of the controller's errors. Catchers name OffheapError: what both ends read raises that, too."""
+"""The base of the controller's errors. Catch OffheapError instead: code shared with the target raises that, too."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The Python libraries of others that the controller uses, and what is said where some of them are missing.
+"""The third-party Python libraries that the controller uses, and the error if some are missing.
 
-A module is importable without them, as ansible-doc and the sanity tests need it. Only what uses one notices.
+Modules can be imported without them, as ansible-doc and the sanity tests require. Only using one fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from .errors import ControllerError
 
-#: import name -> what pip calls it; meta/ee-requirements.txt has the versions
+#: import name -> pip's name; meta/ee-requirements.txt has the versions
 PACKAGES = {
     "fsspec": "fsspec",
     "google.protobuf": "protobuf",
@@ -29,14 +29,14 @@ PACKAGES = {
     "yaml": "PyYAML",
     "zstandard": "zstandard",
 }
-#: what reading and naming a dump takes
+#: needed to read and symbolize a dump
 DUMPS = ("numpy", "pydemumble", "symbolic", "zstandard")
-#: what judging an archive takes
+#: needed to judge an archive
 JUDGING = (*DUMPS, "pyarrow")
 
 
 class MissingLibraryError(ControllerError):
-    """Libraries are not installed. The message names all of them and the line that installs them."""
+    """Libraries are not installed. The message names all of them and the command that installs them."""
 
     def __init__(self, names: Iterable[str]) -> None:
         packages = " ".join(dict.fromkeys(PACKAGES[name] for name in names))
@@ -57,7 +57,7 @@ class _Missing:
 
 
 def optional(name: str) -> Any:
-    """The library, or where it is missing something that raises MissingLibraryError when it is used."""
+    """The library or, if it is missing, an object that raises MissingLibraryError when used."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -65,7 +65,7 @@ def optional(name: str) -> Any:
 
 
 def require(*names: str) -> None:
-    """Raises MissingLibraryError, which names all that are missing at once."""
+    """Raises one MissingLibraryError that names all missing libraries."""
     missing = [name for name in names if isinstance(optional(name), _Missing)]
     if missing:
         raise MissingLibraryError(missing)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What an action's options mean, whoever hands them in."""
+"""Paths in an action's options."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def from_here(path: str) -> Path:
-    """The path, which begins at the directory that ``ansible-playbook`` was started in."""
+    """A path relative to the directory in which ``ansible-playbook`` was started."""
     return Path.cwd() / Path(path).expanduser()
 
 
 def from_here_if_any(path: str | None) -> Path | None:
-    """The same of an option that may be left out."""
+    """The same for an optional path."""
     return from_here(path) if path else None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Write a file whole or not at all, and never over something else unless that was asked for."""
+"""Writes a file whole or not at all, and overwrites other content only if asked to."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class OutputError(ControllerError):
 
 
 def write(path: Path, content: bytes, force: bool, check_mode: bool = False) -> bool:
-    """Make ``path`` have this content; whether it was changed (in check mode: would be). Raises OutputError.
+    """Give ``path`` this content. Returns whether that changed it (in check mode: would). Raises OutputError.
 
-    A reader of ``path`` sees the old content or the new one, never a part. Without ``force`` a file that is there and
-    has other content is left alone, and so is one that comes into being meanwhile.
+    A reader of ``path`` sees the old content or the new, never a part. Without ``force`` an existing file with other
+    content stays as it is, even one created meanwhile.
     """
     try:
         if path.is_dir():
-            raise OutputError(f"{path}: is a directory, expected the name of a file")
+            raise OutputError(f"{path}: is a directory; name a file")
         if path.exists():
             if path.read_bytes() == content:
                 return False
             if not force:
-                raise OutputError(f"{path}: is there already, with other content; it is replaced only with force=true")
+                raise OutputError(f"{path}: exists with other content; it is replaced only with force=true")
         if not check_mode:
             _write(path, content, force)
     except OSError as error:
@@ -40,9 +40,9 @@ def write(path: Path, content: bytes, force: bool, check_mode: bool = False) -> 
 
 @contextlib.contextmanager
 def replacing(path: Path, force: bool = True) -> Iterator[Path]:
-    """A new empty file (mode 0600) beside ``path``, which takes its place when the block ends without an error.
+    """A new empty file (mode 0600) beside ``path`` that replaces it when the block ends without an error.
 
-    Raises OSError, and FileExistsError where ``path`` came into being meanwhile and is not to be replaced by ``force``.
+    Raises OSError, and FileExistsError if ``path`` was created meanwhile and ``force`` is false.
     """
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
     os.close(handle)
@@ -66,4 +66,4 @@ def _write(path: Path, content: bytes, force: bool) -> None:
             os.umask(mask)
             beside.chmod(0o666 & ~mask)
     except FileExistsError as error:
-        raise OutputError(f"{path}: was made by someone else in this moment") from error
+        raise OutputError(f"{path}: was just created by another process") from error

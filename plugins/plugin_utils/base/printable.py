@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Text from elsewhere, made fit for a terminal or a line of a report."""
+"""Text from outside, made safe for a terminal or a line of a report."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A file's content, unpacked where it is gzip or zstd, with a bound on what it may grow to.
+"""A file's content, unpacked if it is gzip or zstd, within a size limit.
 
-A packed file of a kilobyte can stand for gigabytes. Dumps are text and pack ten to twenty times; what unpacks further
-than ``MOST_RATIO`` times, or beyond the caller's limit, is refused before it is in memory.
+A kilobyte of packed data can expand to gigabytes. Dumps are text and pack ten to twenty times; whatever expands more
+than ``MOST_RATIO`` times, or beyond the caller's limit, is refused before it fills the memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FREE_SIZE = 1 << 20
 MOST_RATIO = 200
 _PIECE = 1 << 16
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-# The format allows windows of gigabytes; 128 MiB is what the command line tool accepts without being asked.
+# The format allows windows of gigabytes; the command line tool accepts 128 MiB by default.
 _WINDOW = 128 << 20
 
 
@@ -33,15 +33,15 @@ class UnpackError(ControllerError):
 
 
 def read(path: Path, limit: int) -> bytes:
-    """The file's bytes, unpacked. UnpackError if it is damaged or larger than ``limit`` bytes, OSError as usual."""
+    """The file's bytes, unpacked. Raises OSError, and UnpackError if it is damaged or larger than ``limit`` bytes."""
     with path.open("rb") as stream:
-        # What is asked for is allocated, and the file may be a thousandth of the limit, or grow meanwhile.
+        # read() allocates what it is asked for: the limit may be a thousand times the file, which may still grow.
         packed = stream.read(min(limit, path.stat().st_size) + 1)
     return unpack(packed, path.name, limit)
 
 
 def unpack(data: bytes, name: str, limit: int) -> bytes:
-    """The content of gzip or zstd data; other data as it is. UnpackError as in ``read``."""
+    """The content of gzip or zstd data; other data as it is. Raises UnpackError as ``read`` does."""
     if len(data) > limit:
         raise UnpackError(f"{name}: is larger than {limit} bytes")
     if data.startswith(_GZIP):
@@ -82,7 +82,7 @@ def _unzstd(data: bytes, name: str) -> Iterator[bytes]:
     rest: BinaryIO = io.BytesIO(data)
     size = 0
     try:
-        # The size of the content, where the header says it: the reader does not tell a frame that is cut off.
+        # The header may state the content's size; the reader itself does not notice a truncated frame.
         promised = zstandard.frame_content_size(data)
         with unpacker.stream_reader(rest, read_across_frames=True) as stream:
             while piece := stream.read(_PIECE):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The filters as a playbook sees them: what they return, and which error a wrong use gives."""
+"""The filters as a playbook sees them: what they return, and how they fail when misused."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def test_a_filter_returns(name: str, given: Any, result: Any) -> None:
     ("name", "given", "message"),
     [
         ("from_malloc_conf", "prof", "not of the form name:value"),
-        ("from_malloc_conf", {"prof": True}, "needs a text"),
+        ("from_malloc_conf", {"prof": True}, "needs a string"),
         ("to_malloc_conf", {"prof_prefix": "/a,b"}, "must not contain a comma"),
         ("to_malloc_conf", {"Prof": True}, "not the name of a jemalloc option"),
         ("to_malloc_conf", "prof:true", "needs a mapping"),
         ("bytes_as_text", "60", "needs a number"),
         ("bytes_as_text", True, "needs a number"),
-        ("lg_bytes", 3, "no power of two"),
-        ("lg_bytes", True, "no size in bytes"),
-        ("lg_bytes", None, "needs a number or a text"),
+        ("lg_bytes", 3, "not a power of two"),
+        ("lg_bytes", True, "not a size"),
+        ("lg_bytes", None, "needs a number or a string"),
     ],
 )
 def test_a_filter_refuses(name: str, given: Any, message: str) -> None:

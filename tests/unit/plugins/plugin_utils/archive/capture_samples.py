@@ -13,14 +13,14 @@ BUILD_ID = "00112233445566778899aabbccddeeff00112233"
 
 
 def facts(content: bytes = b"dump", **of: Any) -> CaptureFacts:
-    """Sound facts for a dump of this content."""
+    """Valid facts for a dump of this content."""
     return CaptureFacts.from_json(written(content, **of))
 
 
 def written(
     content: bytes = b"dump", host: str = "app1", unit: str = "frontend.service", pid: int = 12, sequence: int = 0
 ) -> dict[str, Any]:
-    """The same as capture.json has them."""
+    """The same in the form of capture.json."""
     return {
         "format": 1,
         "host": host,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The archive: what goes in, comes out, and what killed and parallel writers leave."""
+"""The archive: what goes in, what comes out, and what killed and parallel writers leave."""
 
 from __future__ import annotations
 
@@ -194,10 +194,10 @@ def test_creating(tmp_path: Path) -> None:
     Archive.create(root)
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.txt").write_text("")
-    with pytest.raises(ArchiveError, match=r"no archive and not empty \(it holds thesis.txt\)"):
+    with pytest.raises(ArchiveError, match=r"not an archive, and not empty \(it holds thesis.txt\)"):
         Archive.create(tmp_path / "home")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArchiveError, match="cannot make"):
+    with pytest.raises(ArchiveError, match="cannot create"):
         Archive.create(tmp_path / "file")
 
 
@@ -279,7 +279,7 @@ def _add_many(root: str, host: str, count: int) -> None:
 
 
 def test_writers_at_once(tmp_path: Path) -> None:
-    """Two bring the same and two something else, into an archive that none of them finds made."""
+    """Two bring the same and two something else, into an archive that does not exist yet."""
     root = str(tmp_path / "archive")
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=_add_many, args=(root, host, 40)) for host in ("a", "a", "b", "c")]
@@ -296,7 +296,7 @@ def test_writers_at_once(tmp_path: Path) -> None:
     assert list((archive.root / ".incoming").iterdir()) == []
 
 
-# A child that writes until it is killed: forked, so that nothing is waited for but the writing.
+# A child that writes until it is killed; forked, so that it starts writing at once.
 WRITER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -329,7 +329,7 @@ def _add_dumps(root: Path, number: int) -> None:
 
 
 def test_a_writer_killed_at_any_moment(tmp_path: Path) -> None:
-    """What the writer has confirmed on its output is there, as a whole, and nothing else can be seen."""
+    """Whatever the writer has confirmed on its output is complete, and nothing else is visible."""
     root = tmp_path / "archive"
     collections = next(path for path in sys.path if path.endswith("collections"))
     moments = random.Random(7)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""An archive of format 2, made by the version that wrote it: read, reported on, and continued."""
+"""An archive of format 2, written by the version that had it: read, reported on, and continued."""
 
 from __future__ import annotations
 

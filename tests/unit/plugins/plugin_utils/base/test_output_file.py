@@ -35,7 +35,7 @@ def test_others_may_read_it_as_the_umask_says(tmp_path: Path) -> None:
 def test_what_is_made_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     monkeypatch.setattr(os, "umask", lambda mask: path.write_bytes(b"theirs") and 0)
-    with pytest.raises(OutputError, match="was made by someone else"):
+    with pytest.raises(OutputError, match="just created by another process"):
         write(path, b"ours", force=False)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
     assert path.read_bytes() == b"theirs"
