@@ -68,7 +68,7 @@ class ActionModule(ActionBase):
         kind = arguments["format"]
         dest = from_here_if_any(arguments["dest"])
         if dest is None and not FORMATS[kind].is_text:
-            raise AnsibleActionFail(f"the format {kind} is no text to show: it needs 'dest'")
+            raise AnsibleActionFail(f"the format {kind} is not text that can be shown: it needs 'dest'")
         places = Places(
             from_here_if_any(arguments["archive"]),
             [from_here(path) for path in arguments["binary_path"]],

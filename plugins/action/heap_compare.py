@@ -40,7 +40,7 @@ display = Display()
 
 
 class ActionModule(ActionBase):
-    """Reads two dumps, shows or writes what is different, returns the largest differences. Connects to no host."""
+    """Reads two dumps, shows or writes the differences, returns the largest. Connects to no host."""
 
     _requires_connection = False
     _supports_check_mode = True

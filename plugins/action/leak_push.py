@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Profiles of an archive to Pyroscope, and its growth to Prometheus, from the controller."""
+"""Sends an archive's profiles to Pyroscope and its growth to Prometheus, from the controller."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ActionModule(ActionBase):
             archive = Archive.open(from_here(arguments["archive"]))
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
-        # Each does its part whatever becomes of the other.
+        # If one fails, the other still runs.
         parts = [(arguments["pyroscope_url"], self._push), (arguments["textfile"], self._write)]
         for wanted, part in parts:
             try:
@@ -77,7 +77,7 @@ class ActionModule(ActionBase):
     def _push(
         self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
     ) -> None:
-        """Send what the server does not have. Raises PushError."""
+        """Send what the server lacks. Raises PushError."""
         server = Server(
             arguments["pyroscope_url"],
             arguments["pyroscope_tenant"],

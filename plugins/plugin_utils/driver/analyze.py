@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""One dump looked at in one way: from what was asked for to the bytes to show or write."""
+"""One dump analyzed: from the request to the bytes to show or write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_ROWS = 100
 
 @dataclass(frozen=True)
 class Analysis:
-    """What to write, the table it was made from, and the facts of the dump. ``pieces`` can be gone through once."""
+    """The output, the table that it shows, and the dump's facts. ``pieces`` can be consumed only once."""
 
     pieces: Iterator[bytes]
     table: Table
@@ -36,7 +36,7 @@ class Analysis:
         return b"".join(self.pieces)
 
     def data(self, look: Look) -> dict[str, Any]:
-        """For JSON: the totals and the first rows, as many as are worth returning."""
+        """Totals and the first rows for JSON, never more than _MOST_ROWS."""
         rows = self.table.rows(look.cumulative)
         return {
             "measure": self.table.measure.value,
@@ -61,7 +61,7 @@ class Analysis:
 def analyze_dump(
     request: Request, dump: Path, base: Path | None, places: Places, warn: Callable[[str], None]
 ) -> Analysis:
-    """The dump at a path as asked for, less the one at ``base`` where there is one. Raises ControllerError."""
+    """Analyze the dump at a path, minus the one at ``base`` if given. Raises ControllerError."""
     libraries.require(*libraries.DUMPS, *FORMATS[request.kind].libraries)
     with open_reader([dump, *([base] if base else [])], places) as reader:
         source = reader.read(dump)
@@ -72,18 +72,16 @@ def analyze_dump(
 
 
 def analyze(request: Request, source: Source, base: Source | None, images: Images) -> Analysis:
-    """The dump as asked for, less ``base`` where there is one. Raises ControllerError."""
+    """Analyze a dump, minus ``base`` if given. Raises ControllerError."""
     if FORMATS[request.kind].needs_function and not request.function:
         raise AnalysisError(f"the format {request.kind} needs 'function', a regular expression")
     samples = source.samples
     if base is not None:
         if request.thread:
-            raise AnalysisError("a thread cannot be compared with a base: jemalloc's numbers say nothing across dumps")
+            raise AnalysisError("a thread cannot be compared with a base: thread numbers mean nothing across dumps")
         samples = subtract(samples, base.samples, request.drop_negative)
     if request.measure.accumulated and not samples.values[request.measure.row].any():
-        raise AnalysisError(
-            f"{source.path}: has no accumulated numbers: jemalloc counts them only with prof_accum:true"
-        )
+        raise AnalysisError(f"{source.path}: has no accumulated counts: jemalloc keeps them only with prof_accum:true")
     if request.thread == ALL_THREADS:
         return _all_threads(request, samples, source, images)
     return _one(request, samples, source, base, images)
@@ -106,12 +104,12 @@ def _one(request: Request, samples: Samples, source: Source, base: Source | None
 def _all_threads(request: Request, samples: Samples, source: Source, images: Images) -> Analysis:
     if not FORMATS[request.kind].by_thread:
         kinds = ", ".join(kind for kind, shown in FORMATS.items() if shown.by_thread)
-        raise AnalysisError(f"thread '{ALL_THREADS}' goes with the formats {kinds}: ask for one thread")
+        raise AnalysisError(f"thread '{ALL_THREADS}' works only with the formats {kinds}: ask for one thread")
     parts = [
         _one(replace(request, thread=str(uid)), samples, source, None, images).content for uid in samples.thread_uids()
     ]
     if not parts:
-        raise AnalysisError(f"{source.path}: has no numbers by thread")
+        raise AnalysisError(f"{source.path}: has no counts by thread")
     whole = Table(request.selection.apply(samples), request.granularity, request.measure)
     return Analysis(iter([b"\n".join(parts)]), whole, source.facts)
 

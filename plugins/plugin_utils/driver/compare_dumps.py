@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Two dumps compared: from what was asked for to the text to show or write."""
+"""Two dumps compared: from the request to the text to show or write."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Compared:
     warnings: list[str]
 
     def data(self, limit: int) -> dict[str, Any]:
-        """For JSON: totals, counts and the first differences, at most ``limit`` (0: as many as are worth returning)."""
+        """Totals, counts and the first differences for JSON: ``limit`` (0: none), but at most _MOST_ROWS."""
         significant = [item for item in self.found.differences if item.change is not Change.NOT_SIGNIFICANT]
         most = min(limit, _MOST_ROWS) if limit else _MOST_ROWS
         return {
@@ -57,7 +57,7 @@ class Compared:
 
 
 def compare_dumps(request: CompareRequest, before: Path, after: Path, places: Places) -> Compared:
-    """What is different between two dumps. Raises ControllerError."""
+    """The differences between two dumps. Raises ControllerError."""
     libraries.require(*libraries.DUMPS)
     with open_reader([before, after], places) as reader:
         first, second = (_side(reader.read(path), request.selection) for path in (before, after))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The formats that a dump is shown in: what each needs, what it makes, and how."""
+"""The output formats for a dump: what each needs and how it is rendered."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..views.selection import Selection
 from ..views.table import Granularity, Measure, Table
 from .sources import AnalysisError, Images, Source
 
-# Lines for each stack are many times the size of the dump, and so are made one by one.
+# A line for each stack takes many times the dump's size, so such formats yield line by line.
 Content = str | bytes | Iterator[bytes]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to show. ``thread`` is empty, a number or ALL_THREADS; ``function`` the pattern of peek, list and disasm."""
+    """What to show. ``thread`` is empty, a number or ALL_THREADS; ``function`` is for peek, list and disasm."""
 
     kind: str = "text"
     granularity: Granularity = Granularity.FUNCTIONS
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True)
 class View:
-    """All that a format may show. ``facts`` are name and value, in the order to show them in."""
+    """Everything a format may show. ``facts`` are (name, value) pairs in display order."""
 
     request: Request
     table: Table
@@ -45,18 +45,18 @@ class View:
 
     @property
     def time(self) -> float:
-        """When the dump was written, in seconds since the epoch; 0 where that is not known."""
+        """When the dump was written, in seconds since the epoch; 0 if unknown."""
         return float(self.source.facts.get("time") or 0.0)
 
     @property
     def program(self) -> str:
-        """The path of the program, or an empty text."""
+        """The path of the program, or an empty string."""
         return str(self.source.facts.get("exe") or "")
 
     def find_source(self, path: str) -> Path | None:
-        """The source file that fits most of the path's end, in the directories given.
+        """The first file below ``source_path`` that matches the end of ``path``, the longest match first, or None.
 
-        The path is what debug information of a host says, and no reason to open a file of this machine.
+        The path comes from a host's debug information, which is no reason to open a file of this machine.
         """
         parts = [part for part in Path(path).parts[1:] if part not in ("..", "/")]
         for directory in self.request.source_path:
@@ -69,10 +69,10 @@ class View:
 
 @dataclass(frozen=True)
 class Format:
-    """How a format is made, and what is special about it.
+    """How to render a format, and its properties.
 
-    ``is_text`` can be shown on a terminal. ``by_thread`` is lines for people, and so can hold several threads one below
-    the other. ``needs_function`` shows only functions that were asked for. ``libraries`` are import names.
+    ``is_text``: a terminal can show it. ``by_thread``: it is text for people, so several threads can follow each other.
+    ``needs_function``: it shows only the requested functions. ``libraries``: import names.
     """
 
     render: Callable[[View], Content]
@@ -122,7 +122,7 @@ def _picture(view: View) -> bytes:
     return graph.picture(_dot(view), view.request.kind)
 
 
-# Exporters whose own imports take longer than a small dump are imported when they are asked for.
+# These exporters are imported on demand: their imports take longer than a small dump.
 def _flamegraph(view: View) -> str:
     from ..export import flamegraph
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Dumps from anywhere: a capture of an archive, or a bare file and the places where its images may lie."""
+"""Dumps from anywhere: captures of an archive, or bare files with the places to look for their images."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ..readers import heap_v2
 from ..symbols.elf_image import ElfImage, SymbolError
 from ..symbols.symbolizer import JitNames, Symbolizer
 
-# A bare dump is read without what archives and perf maps need: importing that takes longer than a small dump.
+# Archives and perf maps are imported on demand: that takes longer than reading a small dump.
 if TYPE_CHECKING:
     from ...module_utils.formats.capture_facts import CaptureFacts
     from ..archive.archive import Archive
 
 
 class AnalysisError(ControllerError):
-    """A dump cannot be read, or not be shown as asked for. The message says which and why."""
+    """A dump cannot be read, or not be shown as requested. The message says which and why."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Source:
 
 
 class Images:
-    """Finds images by build-id: in an archive, then in directories as pprof looks ($PPROF_BINARY_PATH)."""
+    """Finds images by build-id: in an archive, then in directories, searched as pprof searches $PPROF_BINARY_PATH."""
 
     def __init__(self, binary_path: Sequence[Path] = (), archive: Archive | None = None) -> None:
         self._directories = list(binary_path)
@@ -54,7 +54,7 @@ class Images:
         self.warnings: list[str] = []
 
     def find(self, build_id: str) -> Path | None:
-        """The image with the build-id, None if there is none."""
+        """The image with the build-id, or None."""
         found = self._found.get(build_id)
         if found is None and self._archive is not None:
             found = self._archive.image(build_id)
@@ -70,9 +70,9 @@ class Images:
                 yield from sorted((directory / build_id).iterdir())
 
     def build_ids(self, dump: Records) -> dict[str, str]:
-        """For a dump that nothing else is known of: build-ids of the files found under its mapped paths and names.
+        """Build-ids for a bare dump, read from the files found under its mapped paths and names.
 
-        That a file is still the one that was mapped cannot be known. Deleted ones are left alone.
+        Nothing shows whether such a file is still the one that was mapped. Deleted mappings are skipped.
         """
         found: dict[str, str] = {}
         for mapping in dump.mappings:
@@ -111,7 +111,7 @@ class Images:
 
 
 class DumpReader:
-    """Reads dumps and names their addresses. One object serves all dumps of a task."""
+    """Reads and symbolizes dumps. One object serves all dumps of a task."""
 
     def __init__(self, images: Images, symcaches: Path) -> None:
         self.images = images
@@ -122,7 +122,7 @@ class DumpReader:
         return [*self.images.warnings, *self.symbolizer.warnings]
 
     def read(self, path: Path) -> Source:
-        """The dump at ``path``: a file, or a directory of an archive's capture. Raises ControllerError."""
+        """The dump at ``path``, a file or a capture's directory. Raises ControllerError."""
         facts: dict[str, Any] = {}
         if path.is_dir():
             from ..archive.archive import DUMP
@@ -135,7 +135,7 @@ class DumpReader:
             try:
                 known = _capture(path)
             except (CaptureFactsError, ValueError) as error:
-                self.images.warnings.append(f"{path.parent / 'capture.json'}: {error}; it is left aside")
+                self.images.warnings.append(f"{path.parent / 'capture.json'}: {error}; it is ignored")
         try:
             if path.stat().st_size > limits.LARGEST_DUMP:
                 raise AnalysisError(f"{path}: is larger than {as_text(limits.LARGEST_DUMP)}")
@@ -166,9 +166,9 @@ class DumpReader:
 class Places:
     """Where to look for images, and where to keep symcaches.
 
-    Images come from ``archive``, or from the one that the first dump lies in, and from ``binary_path``, else the
-    directories of $PPROF_BINARY_PATH, else, for a dump outside of an archive, from this machine. Symcaches are kept in
-    ``symcaches``, else in the archive, else in the user's cache; ``check_mode`` keeps none.
+    Images come from ``archive``, or else the archive that holds the first dump, and from ``binary_path``, or else
+    $PPROF_BINARY_PATH. Without any of these they come from this machine. Symcaches are kept in ``symcaches``, else in
+    the archive, else in the user's cache; ``check_mode`` keeps none.
     """
 
     archive: Path | None = None
@@ -235,7 +235,7 @@ def _capture(path: Path) -> CaptureFacts:
 
 
 def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> JitNames | None:
-    """What names compiled code: of a capture the perf maps of its process, of a bare dump the map beside it."""
+    """Names for compiled code: from the perf maps of a capture's process, or from the map beside a bare dump."""
     beside = path.parent / f"{path.name}.map"
     times = {beside: time} if beside.is_file() else {}
     if _is_of_a_capture(path):
@@ -243,7 +243,7 @@ def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> JitNames
         from ..archive.archive import PERF_MAP
 
         for found in path.parent.parent.glob(f"*/{PERF_MAP}"):
-            with contextlib.suppress(OSError, ValueError, CaptureFactsError):  # the map of a capture that is damaged
+            with contextlib.suppress(OSError, ValueError, CaptureFactsError):  # that capture is damaged
                 times[found] = float(_capture(found).dump.time)
     if not times:
         return None
@@ -253,7 +253,7 @@ def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> JitNames
 
 
 def _executable(dump: Records) -> str:
-    """The program: the lowest code that comes from a file, with PIE or without, but for libraries."""
+    """The program: the lowest code mapped from a file that is not a library, with PIE or without."""
     code = [mapping for mapping in dump.mappings if mapping.executable and mapping.path.startswith("/")]
     programs = [mapping for mapping in code if ".so" not in PurePosixPath(mapping.path).name]
     return min(programs, key=lambda mapping: mapping.start).path if programs else ""

@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """A profile for KCachegrind and its like, in Callgrind's profile format, version 1.
 
-Format: https://valgrind.org/docs/manual/cl-format.html. Costs are rounded bytes or objects. A function's own cost
-stands at the source line of the allocation (0 where that is not known), what it allocated through a call at the line
-of the call. How often a call was made is not known to a sampling profiler, so every call says 1.
+Format: https://valgrind.org/docs/manual/cl-format.html. Costs are rounded bytes or objects. A function's own cost is at
+the source line of the allocation (0 if unknown), the cost of its calls at the line of the call. A sampling profiler
+does not know how often a call was made, so every call says 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def render(samples: Samples, measure: Measure, command: str = "") -> str:
             continue
         costs = own.setdefault(nodes[frames[0]], {})
         costs[lines[frames[0]]] = costs.get(lines[frames[0]], 0.0) + value
-        # A call that recurs within a stack has its cost once.
+        # Count a call that recurs within a stack once.
         for caller, callee in dict.fromkeys(zip(frames[1:], frames[:-1], strict=True)):
             calls = through.setdefault(nodes[caller], {})
             key = (lines[caller], nodes[callee], lines[callee])
@@ -51,7 +51,7 @@ def render(samples: Samples, measure: Measure, command: str = "") -> str:
 
 
 class _Names:
-    """Callgrind's name compression: a name is written at its first use, a number in brackets from then on."""
+    """Callgrind's name compression: the first use writes name and number, later ones the number alone."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, int]] = {"ob": {}, "fl": {}, "fn": {}}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Who calls whom, as text: peek (some functions with their callers and callees) and tree (all of them)."""
+"""Who calls whom, as text: peek (some functions with their callers and callees) and tree (all functions)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import top
 
 
 def peek(table: Table, pattern: str, look: top.Look, facts: list[tuple[str, str]]) -> str:
-    """Functions that match, each between its callers and callees. Raises SelectionError for a bad pattern."""
+    """The functions that match, each between its callers and callees. Raises SelectionError for a bad pattern."""
     search = compiled(pattern).search
     rows = [row for row in table.rows(look.cumulative) if search(row.name)]
     return "\n".join([*top.head(facts), *_blocks(table, rows, look)]) + "\n"

@@ -15,12 +15,12 @@ FORMAT = 1
 
 
 def text(comparison: Comparison, before: Side, after: Side, limit: int = 0) -> str:
-    """For people: what is compared, what speaks against it, then the differences by kind, largest first."""
+    """For people: what is compared, why that may be unsound, then the differences by kind, largest first."""
     return "\n".join(_lines(comparison, before, after, limit)) + "\n"
 
 
 def as_json(comparison: Comparison, before: Side, after: Side) -> str:
-    """All of it for programs, the differences that are not significant too."""
+    """Everything for programs, including differences that are not significant."""
     document = {
         "format": FORMAT,
         "measure": comparison.measure.value,
@@ -59,7 +59,7 @@ def _lines(comparison: Comparison, before: Side, after: Side, limit: int) -> Ite
         f"Total: {_text(comparison, total.before)} before, {_text(comparison, total.after)} after: "
         f"{_signed(comparison, total)} ({comparison.measure.value}, {total.change.value})"
     )
-    yield "± is the 95 % interval of the difference, as sampling alone makes it on both sides."
+    yield "± is the 95 % interval of the difference from sampling alone, on both sides."
     for change in _ORDER:
         found = comparison.of(change)
         if found:
@@ -69,7 +69,7 @@ def _lines(comparison: Comparison, before: Side, after: Side, limit: int) -> Ite
                 yield from _difference(comparison, difference)
     rest = comparison.of(Change.NOT_SIGNIFICANT)
     yield ""
-    yield f"Not significant: {len(rest)} {comparison.by.value}, whose differences are inside their errors"
+    yield f"Not significant: {len(rest)} {comparison.by.value}, with differences within their errors"
 
 
 def _difference(comparison: Comparison, difference: Difference) -> Iterator[str]:

@@ -19,7 +19,7 @@ from ..views.table import Table
 from . import top
 
 _SECONDS = 60
-# Instructions are disassembled from the function's first one, and so far beyond the last one with a number.
+# Without a symbol, instructions this many bytes around the address are disassembled.
 _BEYOND = 64
 _MOST_BYTES = 1 << 20
 _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s*(.*)")
@@ -30,10 +30,10 @@ class DisassemblyError(ControllerError):
 
 
 def render(table: Table, pattern: str, look: top.Look, find_image: Callable[[str], Path | None]) -> str:
-    """The functions that match. Raises SelectionError or DisassemblyError."""
+    """The disassembly of the functions that match. Raises SelectionError or DisassemblyError."""
     program = shutil.which("objdump")
     if program is None:
-        raise DisassemblyError("instructions are read by objdump, which is not on PATH: install the package binutils")
+        raise DisassemblyError("disassembly needs objdump, which is not on PATH: install the package binutils")
     search = compiled(pattern).search
     samples = table.samples
     chosen = [
@@ -58,7 +58,7 @@ def render(table: Table, pattern: str, look: top.Look, find_image: Callable[[str
     for (build_id, path), found in sorted(images.items()):
         image = find_image(build_id) if build_id else None
         if image is None:
-            raise DisassemblyError(f"there is no image of {path} with build-id {build_id or '(unknown)'}")
+            raise DisassemblyError(f"no image of {path} was found with build-id {build_id or '(unknown)'}")
         lines.extend(_image(program, image, path, [(x, flat.get(x, 0.0), cumulative[x]) for x in found], table, look))
     return "\n".join(lines) + "\n"
 
@@ -121,7 +121,7 @@ def _instructions(
     instructions = [(int(match[1], 16), match[2].expandtabs()) for match in lines if match and match[2]]
     following = [address for address, _text in instructions[1:]] + [end]
     for (address, text), next_address in zip(instructions, following, strict=True):
-        # A number stands at the last byte of its call.
+        # A number belongs to the last byte of its call.
         inside = [numbers[at] for at in range(address, min(next_address, address + 16)) if at in numbers]
         sums = [sum(pair[0] for pair in inside), sum(pair[1] for pair in inside)]
         amounts = [table.measure.text(value, look.exact) if value else "." for value in sums]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Samples as JSON for programs: all numbers, all frames, with their errors. Schema: docs/profile.schema.json."""
+"""Samples as JSON for programs: all numbers and frames, with errors. Schema: docs/profile.schema.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 def render(samples: Samples, facts: Mapping[str, Any]) -> str:
-    """The JSON; ``facts`` are texts, numbers or null by name: host, unit, time and what else is known of the dump."""
+    """The JSON; ``facts`` are texts, numbers or null by name: host, unit, time and whatever else is known."""
     return json.dumps(document(samples, facts), separators=(",", ":")) + "\n"
 
 

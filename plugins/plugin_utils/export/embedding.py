@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A page as one HTML file that needs nothing else, neither files nor a network.
+"""A page as one HTML file that needs neither other files nor a network.
 
-What hosts have sent goes into it as JSON and as escaped text. The page's content security policy allows the one script
-and the one style sheet that are in it, by their hashes, and no request at all.
+Data from hosts goes into it as JSON and as escaped text. The page's content security policy allows its one script and
+its one style sheet, by their hashes, and no request at all.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 
 def page(directory: Path, name: str, **parts: Any) -> str:
-    """The page made from ``templates/NAME.html.j2`` with ``assets/NAME.js`` and ``.css`` below a directory.
+    """The page from ``templates/NAME.html.j2`` with ``assets/NAME.js`` and ``.css`` below a directory.
 
     ``parts`` are what the template shows. Needs jinja2.
     """
-    import jinja2  # takes longer to load than most dumps to read, and no other format needs it
+    import jinja2  # takes longer to load than reading most dumps, and no other format needs it
 
     script, style = ((directory / "assets" / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
     policy = (
@@ -33,11 +33,11 @@ def page(directory: Path, name: str, **parts: Any) -> str:
 
 
 def content_hash(content: str) -> str:
-    """The source expression by which a content security policy allows an inline script or style (CSP level 3)."""
+    """The source expression that lets a content security policy allow an inline script or style (CSP level 3)."""
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode("utf-8")).digest()).decode("ascii")
 
 
 def json_text(value: Any) -> str:
-    """JSON that cannot end the script element it stands in, whatever names are in it."""
+    """JSON that cannot end the script element around it, whatever names it contains."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

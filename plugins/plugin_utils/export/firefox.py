@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Samples as JSON for the Firefox Profiler: live bytes, as one thread with a sample of that weight for each stack.
+"""Samples as JSON for the Firefox Profiler: live bytes, as one thread with a weighted sample for each stack.
 
 Format: the "processed profile" of github.com/firefox-devtools/profiler (src/types/profile.ts) in version 48, which
-later versions of the page bring up to their own.
+newer versions of the page upgrade.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Writer:
         self.strings: dict[str, int] = {}
         self.libraries: dict[tuple[str, str], int] = {}
         self.functions: dict[tuple[int, int, int | None], int] = {}
-        # (prefix, frame) -> number; a frame is a place, and one more for stacks without any.
+        # (prefix, frame) -> number; a frame is a place, or one more for empty stacks.
         self.stacks: dict[tuple[int | None, int], int] = {}
 
     def string(self, text: str) -> int:
@@ -117,7 +117,7 @@ class _Writer:
         }
 
     def frames(self) -> dict[str, Any]:
-        """The table of frames: one for each place, then one for stacks without any."""
+        """The table of frames: one for each place, then one for empty stacks."""
         samples = self.samples
         table: dict[str, Any] = {
             key: [] for key in ("address", "inlineDepth", "category", "subcategory", "func", "line", "column")
@@ -146,7 +146,7 @@ class _Writer:
         return table
 
     def _depths(self, depths: list[int]) -> None:
-        """Places of one location stand innermost first; the outermost has depth 0."""
+        """Places of one location come innermost first; the outermost has depth 0."""
         locations = self.samples.place_location.tolist()
         for place in range(len(locations) - 2, -1, -1):
             if locations[place] == locations[place + 1]:

@@ -14,13 +14,13 @@ from ..model.samples import BYTES, Samples
 from . import embedding
 
 _MOST_MARKS = 5
-# More frames than a browser draws without stutter; of a larger tree, the narrowest are left out.
+# As many frames as a browser draws smoothly; larger trees lose their narrowest frames.
 _MOST_NODES = 100_000
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Stacks to be shown as suspect: those whose frames (leaf first) it ``covers``. The texts are for people."""
+    """Stacks to show as suspect: those whose frames (leaf first) it ``covers``. The texts are for people."""
 
     rate: str
     path: str
@@ -29,7 +29,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Page:
-    """What the page says beside the graph. ``answer`` is a verdict's, ``baseline`` the time of the older profile."""
+    """The texts around the graph. ``answer`` is a verdict's, ``baseline`` the time of the older profile."""
 
     unit: str
     host: str
@@ -42,7 +42,7 @@ class Page:
 
 
 def render(page: Page, samples: Samples, older: Samples | None = None, row: int = BYTES) -> str:
-    """The HTML of the page for a row of ``samples``; ``older``, of the same process, is what it is compared with."""
+    """The HTML of the page for a row of ``samples``, compared with ``older`` samples of the same process if given."""
     tree = _Tree(page.marks[:_MOST_MARKS])
     tree.add(_by_path(samples, row), _by_path(older, row) if older is not None else None)
     columns = tree.columns(samples.sampling.interval, page.baseline if older is not None else "")
@@ -83,11 +83,11 @@ class _Node:
 
     @property
     def width(self) -> float:
-        """Bytes in the view in which the frame is wider."""
+        """Bytes in the view that draws the frame wider."""
         return max(self.live, self.grown)
 
 
-# By the labels of their frames: an example of the frames (leaf first), and bytes.
+# labels of the frames -> an example of the frames (leaf first), and bytes
 _Stacks = dict[tuple[str, ...], tuple[tuple[Frame, ...], float]]
 
 
@@ -100,7 +100,7 @@ def _by_path(samples: Samples, row: int) -> _Stacks:
 
 
 class _Tree:
-    """Stacks merged from the root on, with live bytes, their change, and what of it is on suspected paths."""
+    """Stacks merged from the root on, with live bytes, their change, and their share on suspected paths."""
 
     def __init__(self, marks: list[Mark]) -> None:
         self._marks = marks
@@ -131,7 +131,7 @@ class _Tree:
             self._leaves[suspect] = (live, node)
 
     def _smallest_shown(self) -> float:
-        """Frames of this width and below are left out. A frame is never narrower than what it calls."""
+        """Frames of this width or less are left out. A frame is never narrower than its callees."""
         widths: list[float] = []
         pending = [self._root]
         while pending:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The call graph: as text for Graphviz, and as a picture where Graphviz is installed.
+"""The call graph: as text for Graphviz, and as a picture if Graphviz is installed.
 
-Which nodes and edges are left out is decided as in jeprof (PrintDot), so that its options mean the same here.
+Nodes and edges are left out as in jeprof (PrintDot), so that its options mean the same here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class GraphError(ControllerError):
 
 @dataclass(frozen=True)
 class GraphLimits:
-    """At most so many nodes, none below so much of the total, no edge below so much, so many edges at a node."""
+    """The most nodes, the least share of the total for a node and for an edge, and the most edges at a node."""
 
     nodes: int = 80
     node_fraction: float = 0.005
@@ -54,8 +54,8 @@ def picture(source: str, kind: str) -> bytes:
     program = shutil.which("dot")
     if program is None:
         raise GraphError(
-            f"a call graph as {kind} is drawn by Graphviz, and there is no 'dot' on PATH: install the package graphviz,"
-            " or ask for the format dot (text) or flamegraph (needs nothing)"
+            f"drawing a call graph as {kind} needs Graphviz, but there is no 'dot' on PATH: install the package"
+            " graphviz, or ask for the format dot (text) or flamegraph (needs nothing)"
         )
     command = [program, "-Tps2" if kind == "ps" else f"-T{kind}"]
     try:
@@ -71,7 +71,7 @@ def picture(source: str, kind: str) -> bytes:
 
 
 def _nodes(table: Table, limits: GraphLimits, total: float) -> dict[int, int]:
-    """index of a name -> number of its node, the largest first"""
+    """Index of a name -> number of its node, the largest first."""
     cumulative = table.cumulative.tolist()
     ordered = sorted(range(len(table.names)), key=lambda name: (-abs(cumulative[name]), table.names[name]))
     least = int(limits.node_fraction * abs(total))
@@ -96,7 +96,7 @@ def _edges(table: Table, nodes: dict[int, int], limits: GraphLimits, total: floa
     edges = [(edge, value) for edge, value in table.calls.items() if edge[0] in nodes and edge[1] in nodes and value]
     edges.sort(key=lambda item: (-abs(item[1]), nodes[item[0][0]], nodes[item[0][1]]))
     for (caller, callee), value in edges:
-        # The largest edge into a node always stays: without it the node would hang in the air.
+        # The largest edge into a node always stays; otherwise the node would be unconnected.
         if incoming.get(callee, 0) and (
             abs(value) <= least or outgoing.get(caller, 0) >= limits.degree or incoming.get(callee, 0) >= limits.degree
         ):

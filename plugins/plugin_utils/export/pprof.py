@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Samples as a gzipped ``profile.proto``, which pprof and all that speak its format read.
+"""Samples as a gzipped ``profile.proto``, which pprof and every tool with its format read.
 
-All four numbers are in it, unbiased. Mappings carry build-ids, so that pprof finds the images in its own directory
-layout; what has no name here can be named there. Where the dump has numbers by thread, each thread's part of a stack
-is a sample of its own with the labels ``thread_id`` (jemalloc's number) and ``thread``.
+It has all four numbers, unbiased. Mappings carry build-ids, so that pprof finds images in its own directory layout and
+can name what has no name here. If the dump has numbers by thread, each thread's part of a stack is a sample of its own
+with the labels ``thread_id`` (jemalloc's number) and ``thread``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class About:
-    """What the profile says of itself: when the dump was written (epoch seconds), the program's path, comments."""
+    """The profile's own metadata: when the dump was written (epoch seconds), the program's path, comments."""
 
     time: float = 0.0
     executable: str = ""
@@ -77,7 +77,7 @@ class _Writer:
         return self.strings.setdefault(text, len(self.strings))
 
     def mappings(self, executable: str) -> None:
-        """One for each image, the executable first, as pprof wants it."""
+        """One mapping for each image, the executable first, as pprof expects."""
         self.mapping_ids: dict[tuple[str, str], int] = {}
         places: dict[tuple[str, str], list[Location]] = {}
         for location in self.samples.locations:
@@ -90,7 +90,7 @@ class _Writer:
         self.bases: dict[tuple[str, str], int] = {}
         for key in sorted(places, key=lambda key: key[0] != executable):
             number = self.mapping_ids[key] = len(self.mapping_ids) + 1
-            # Where the file's first byte lay, or would lie: samples of several processes have an address for each.
+            # The address of the file's first byte, mapped or not; of several processes, one of theirs.
             first = places[key][0]
             base = self.bases[key] = max(first.address - 1 - first.offset, 0) // _PAGE * _PAGE
             start = min(place.offset for place in places[key]) // _PAGE * _PAGE
@@ -102,7 +102,7 @@ class _Writer:
                 file_offset=start,
                 filename=self.string(key[0]),
                 build_id=self.string(key[1]),
-                # Without any name pprof looks for the image itself.
+                # pprof looks for the image itself if there are no names.
                 has_functions=key in named,
                 has_filenames=key in named,
                 has_line_numbers=key in named,
@@ -140,18 +140,18 @@ class _Writer:
         for stack, uid, values in zip(*columns, strict=True):
             rest[:, stack] -= values
             name = samples.thread_names.get(uid, "")
-            # As text, since pprof takes a label of number 0 for none.
+            # As text: pprof takes a numeric label of 0 for a missing one.
             labels = [("thread_id", str(uid)), *([("thread", name)] if name else [])]
             by_thread.append((values, stacks[stack], labels))
-        # What is left after the threads: all of it in a dump without them, and else what threads that are gone hold
-        # and what unbiasing by thread makes different. It can be negative; the sums are the stacks' own.
+        # The rest beyond the threads: everything in a dump without threads, else what ended threads hold and what
+        # unbiasing by thread changes. It can be negative; the sums are those of the stacks.
         for stack, values in enumerate(rest.T.tolist()):
             if any(abs(value) >= 1 for value in values):
                 yield values, stacks[stack], []
         yield from by_thread
 
     def stack(self, places: list[int]) -> list[int]:
-        """Location ids; the places of one location follow each other and are one."""
+        """Location ids; consecutive places of one location become one."""
         found: list[int] = []
         innermost = -1
         for place in places:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The messages of pprof's ``profile.proto``, declared at run time, so that no generated code has to fit the library.
+"""The messages of pprof's ``profile.proto``, declared at run time: generated code would have to fit the library.
 
 Field numbers and types: github.com/google/pprof, proto/profile.proto.
 """
@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 _PACKAGE = "offheap.perftools.profiles"
-# message -> fields: (name, number, type), where a type in brackets is repeated and a capital one is a message.
+# message -> fields: (name, number, type); a type in brackets is repeated, a capitalized one is a message.
 _MESSAGES: dict[str, list[tuple[str, int, str]]] = {
     "Profile": [
         ("sample_type", 1, "[ValueType]"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A function's source lines with what was allocated there. Where the source is not there, the lines have no text."""
+"""A function's source lines, with what was allocated there. If the source is not found, lines have no text."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Site = tuple[str, str, int]
 
 
 def render(table: Table, pattern: str, look: top.Look, find_source: Callable[[str], Path | None]) -> str:
-    """The functions that match, by file and line; ``find_source`` gives the file of a path in debug information.
+    """The functions that match, by file and line; ``find_source`` finds the file for a path in debug information.
 
-    Raises SelectionError when nothing matches, or no line of it is known.
+    Raises SelectionError if nothing matches, or no line of it is known.
     """
     search = compiled(pattern).search
     samples = table.samples
@@ -41,7 +41,7 @@ def render(table: Table, pattern: str, look: top.Look, find_source: Callable[[st
         for site in {sites[frame] for frame in frames if frame in wanted}:
             cumulative[site] = cumulative.get(site, 0.0) + value
     if not any(line for _function, _file, line in cumulative):
-        raise SelectionError(f"what matches {pattern!r} has no debug information, so its lines are not known")
+        raise SelectionError(f"what matches {pattern!r} has no debug information, so its lines are unknown")
     lines = [top.total_line(table, look)]
     for function, file in sorted({(function, file) for function, file, _line in cumulative}):
         numbers = {

@@ -22,7 +22,7 @@ _KINDS = (
 
 
 def render(samples: Samples, name: str) -> str:
-    """The JSON. Numbers that the dump does not have (without prof_accum the last two) have no profile."""
+    """The JSON. Numbers that the dump lacks (the last two, without prof_accum) get no profile."""
     stacks = [samples.place_frame[stack][::-1].tolist() for stack in samples.each_stack()]
     frames: list[dict[str, Any]] = []
     for frame in samples.frames:
@@ -38,7 +38,7 @@ def render(samples: Samples, name: str) -> str:
     profiles = []
     for kind, row, unit in _KINDS:
         values = [(stack, round(value)) for stack, value in zip(stacks, samples.values[row].tolist(), strict=True)]
-        # What has shrunk against a base has no width that could be drawn.
+        # What shrank against a base has no width to draw.
         values = [(stack, value) for stack, value in values if value > 0]
         if values or row == BYTES:
             profiles.append(

@@ -18,18 +18,18 @@ else:
 
 
 def collapsed(table: Table) -> Iterator[bytes]:
-    """Lines ``root;caller;leaf number``, one per stack, frame by frame in alphabetical order, rounded, without zeros.
+    """Lines ``root;caller;leaf number``, one per stack, sorted frame by frame, rounded, without zeros.
 
-    The format knows no escape: a semicolon in a name is written ``%3B`` and a per cent sign ``%25``.
+    The format has no escapes: a semicolon in a name is written ``%3B`` and a per cent sign ``%25``.
     """
-    # Names become many times the size of the stacks: each line is made when it is asked for.
+    # Names take many times the size of the stacks, so each line is made on demand.
     escaped = [name.replace("%", "%25").replace(";", "%3B") for name in table.names]
     names = sorted({*escaped, NO_STACK})
     rank = {name: number for number, name in enumerate(names)}
     ranks = np.array([rank[name] for name in escaped] or [0], dtype=np.int32)
     encoded = [name.encode("utf-8", "replace") for name in names]
     sums: dict[bytes, float] = {}
-    # All stacks from the last one's root to the first one's leaf. Big-endian numbers compare as their bytes do.
+    # All stacks, from the last one's root to the first one's leaf. Big-endian numbers sort as their bytes do.
     backwards = ranks.astype(">i4")[table.name_of_place][table.samples.stacks[::-1]].tobytes()
     bounds = (len(backwards) - 4 * table.samples.bounds).tolist()
     for end, start, value in zip(bounds[:-1], bounds[1:], table.values.tolist(), strict=True):
@@ -43,7 +43,7 @@ def collapsed(table: Table) -> Iterator[bytes]:
 
 
 def traces(table: Table, look: top.Look, facts: list[tuple[str, str]]) -> str:
-    """Each stack with its number and error, the largest first, leaf first."""
+    """Each stack with its number and error, largest stack first, leaf first."""
     return "\n".join([*top.head(facts), *_traces(table, look)]) + "\n"
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A table of names, flat and cumulative, with error bars: what ``jeprof --text`` prints, and the errors."""
+"""A table of names, flat and cumulative: what ``jeprof --text`` prints, plus error bars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..views.table import Row, Table
 
 @dataclass(frozen=True)
 class Look:
-    """How to show a table: by cumulative numbers, so many rows (0: all), numbers in whole bytes."""
+    """How to show a table: sorted by cumulative numbers, at most so many rows (0: all), numbers in whole bytes."""
 
     cumulative: bool = False
     limit: int = 0
@@ -26,12 +26,12 @@ def shown(table: Table, look: Look) -> list[Row]:
 
 
 def render(table: Table, look: Look, facts: list[tuple[str, str]]) -> str:
-    """The table, under what is to be known about it (name, value)."""
+    """The table, below its facts (name, value)."""
     return "\n".join([*head(facts), *_lines(table, look)]) + "\n"
 
 
 def head(facts: list[tuple[str, str]]) -> Iterator[str]:
-    """What is to be known, further lines of a value below its first, and an empty one."""
+    """The facts, with further lines of a value below its first, then an empty line."""
     width = max((len(name) for name, _value in facts), default=0)
     for name, value in facts:
         first, *more = value.splitlines() or [""]
@@ -55,7 +55,7 @@ def percent(part: float, total: float) -> str:
 
 def _lines(table: Table, look: Look) -> Iterator[str]:
     yield total_line(table, look)
-    yield "± is the 95 % interval of cum, as sampling alone makes it."
+    yield "± is the 95 % interval of cum from sampling alone."
     yield ""
     yield f"{'flat':>10} {'flat%':>6} {'sum%':>6} {'cum':>10} {'cum%':>6} {'±':>10}  {table.granularity.value[:-1]}"
     total, running = table.total, 0.0

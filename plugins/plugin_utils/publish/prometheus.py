@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Growth and totals as Prometheus' text format, for node_exporter's textfile collector."""
+"""Growth and totals in Prometheus' text format, for node_exporter's textfile collector."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOST_LEAKS = 50
 _Row = tuple[str, Mapping[str, str], float]
 
 _HELP = {
-    "offheap_live_bytes": "Live bytes of the newest dump, an estimate by sampling.",
-    "offheap_growth_bytes_per_day": "Growth of the suspects, or without any the trend of all live bytes.",
+    "offheap_live_bytes": "Live bytes of the newest dump, estimated by sampling.",
+    "offheap_growth_bytes_per_day": "Growth of the suspects or, if there are none, the trend of all live bytes.",
     "offheap_growth_error_bytes_per_day": "Half of the 95 % interval of the growth.",
-    "offheap_leak": "1 where the unit leaks, 0 where it does not; missing where that cannot be told.",
+    "offheap_leak": "1 if the unit leaks, 0 if not; absent if that cannot be told.",
     "offheap_newest_dump_timestamp_seconds": "When the newest dump was written.",
     "offheap_suspect_growth_bytes_per_day": "Growth of one suspect on one host.",
     "offheap_suspect_hosts": "Number of hosts that have the suspect.",
@@ -30,7 +30,7 @@ _HELP = {
 
 
 class _Collected:
-    """Metrics as a registry of prometheus_client wants them."""
+    """Metrics in the form that prometheus_client expects of a collector."""
 
     def __init__(self, families: Sequence[Any]) -> None:
         self._families = families
@@ -40,7 +40,7 @@ class _Collected:
 
 
 def render(leaks: Sequence[Leak], watched: Sequence[Watched]) -> bytes:
-    """The text of the file: of each unit on each host the verdict and its newest dump, and the largest suspects."""
+    """The file's text: verdict and newest dump of each unit on each host, and the largest suspects."""
     by_host: dict[tuple[str, str], list[Watched]] = {}
     for process in sorted(watched, key=lambda process: process.end):
         by_host.setdefault((process.unit, process.host), []).append(process)
@@ -56,7 +56,7 @@ def render(leaks: Sequence[Leak], watched: Sequence[Watched]) -> bytes:
 
 
 def _of_host(processes: Sequence[Watched]) -> Iterator[_Row]:
-    """``processes`` are of one unit on one host, the one that was seen last at the end."""
+    """``processes`` are those of one unit on one host, the one seen last at the end."""
     last, verdict = processes[-1], verdict_on_host(processes)
     labels = {"unit": last.unit, "host": last.host}
     yield "offheap_live_bytes", labels, last.live
@@ -68,7 +68,7 @@ def _of_host(processes: Sequence[Watched]) -> Iterator[_Row]:
 
 
 def _of_leak(leak: Leak) -> Iterator[_Row]:
-    # Paths that look the same when shortened are told apart by their number.
+    # The number tells apart paths that look the same when shortened.
     path = short_path(leak.path)
     for host, rate in leak.hosts.items():
         labels = {"unit": leak.unit, "host": host, "path": path, "suspect": leak.number}

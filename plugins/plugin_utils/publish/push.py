@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The profiles of an archive that a server does not have yet, sent to it.
+"""Sends a server the profiles that it does not have yet.
 
-An archive remembers what a server has, by an empty file for each profile: the next run sends what this one could not.
+An archive keeps an empty file for each profile that a server has, so the next run sends what this one could not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OfProcess = tuple[Capture, list[Capture]]
 class Pushed:
     """How many profiles were sent, how many the server still lacks, and what went wrong.
 
-    ``failure`` says why the server was given up, or is empty.
+    ``failure`` says why the push was given up, or is empty.
     """
 
     sent: int = 0
@@ -56,8 +56,10 @@ def push(
     most: int,
     render: Callable[[Capture, list[Capture]], bytes],
 ) -> Pushed:
-    """Send the first ``most`` of the captures. ``render`` makes the profile (gzipped pprof) of a capture, and is given
-    all captures of its process too. Raises OSError."""
+    """Send the first ``most`` captures. Raises OSError.
+
+    ``render`` makes a capture's profile (gzipped pprof); it also gets all captures of the process.
+    """
     done = Pushed(left=len(captures))
     for capture, process in captures[:most]:
         try:

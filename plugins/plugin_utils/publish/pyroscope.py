@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Profiles to Grafana Pyroscope, by its endpoint /ingest with pprof in a form (Pyroscope's server HTTP API).
-
-The server may be away: what could not be sent is told.
-"""
+"""Sends profiles to Grafana Pyroscope: pprof in a form, to its endpoint /ingest (Pyroscope's server HTTP API)."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ _SHOWN = 300
 
 
 class PushError(ControllerError):
-    """A profile could not be sent. The message says why; ``hopeless`` that others would fare no better now."""
+    """A profile could not be sent. The message says why; ``hopeless`` means that others would fail now, too."""
 
     def __init__(self, message: str, hopeless: bool) -> None:
         super().__init__(message)
@@ -42,10 +39,10 @@ class PushError(ControllerError):
 
 @dataclass(frozen=True)
 class Server:
-    """A Pyroscope. ``url`` is where it is reached, ``tenant`` goes into X-Scope-OrgID, ``headers`` are added.
+    """A Pyroscope at ``url``. ``tenant`` is sent as X-Scope-OrgID, ``headers`` are added.
 
-    ``attempts`` are made for each profile, the second at once, the others after 2, 4, 8... seconds or what the server
-    asks for, and each is given up after ``timeout`` seconds.
+    Each profile gets ``attempts``: the second at once, the others after 2, 4, 8... seconds or as the server asks. Each
+    attempt is given up after ``timeout`` seconds.
     """
 
     url: str
@@ -55,19 +52,19 @@ class Server:
     timeout: float = 30.0
 
     def check(self) -> None:
-        """Raises PushError when the address is none."""
+        """Raises PushError if ``url`` is not an HTTP address."""
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise PushError(f"{self.url!r} is not the address of a server, such as https://pyroscope.example.org", True)
 
     @property
     def key(self) -> str:
-        """Names what an archive remembers of this server and tenant."""
+        """Identifies this server and tenant in an archive's markers."""
         return hashlib.sha256(f"{self.url.rstrip('/')} {self.tenant}".encode()).hexdigest()[:16]
 
 
 def name_of(capture: Capture) -> str:
-    """The series: the unit, with host, process and label as Pyroscope's labels."""
+    """The series: the unit, with host, process and label as Pyroscope labels."""
     labels = {"host": capture.host, "process": capture.process, "version": capture.facts.label or ""}
     inside = ",".join(f"{key}={_label(value)}" for key, value in labels.items() if value)
     return f"{_label(capture.unit.removesuffix('.service'))}{{{inside}}}"
@@ -76,8 +73,8 @@ def name_of(capture: Capture) -> str:
 def push(server: Server, capture: Capture, pprof: bytes) -> None:
     """Send the profile (gzipped pprof) of a capture. Raises PushError.
 
-    A redirect is an error: followed, it would carry the headers to another server, and what that answers does not mean
-    that the profile has been taken.
+    A redirect is an error: following it would send the headers to another server, whose answer would not mean that the
+    profile was taken.
     """
     moment = int(capture.time)
     query = {"name": name_of(capture), "from": moment, "until": moment + 1, "format": "pprof", "spyName": "offheap"}
@@ -114,13 +111,13 @@ def push(server: Server, capture: Capture, pprof: bytes) -> None:
         raise PushError(f"{problem} ({server.attempts} attempts)", True)
     if 300 <= answer.status < 400:
         place = answer.headers.get("Location", "nowhere")
-        raise PushError(f"{server.url} answered {answer.status}, go to {place}: give the address that answers", True)
-    # 401, 403, 404: no other profile would be taken. 400, 413, 422 say something of this one.
+        raise PushError(f"{server.url} answered {answer.status} and redirects to {place}: give the final address", True)
+    # 401, 403 and 404 would refuse any profile; 400, 413 and 422 refuse this one.
     raise PushError(problem, answer.status in (401, 403, 404))
 
 
 def _connections(server: Server) -> Any:
-    """Connections to the server, by the proxy that the environment names for it, if any."""
+    """Connections to the server, through the environment's proxy if it names one."""
     address = urlsplit(server.url)
     proxy = urllib.request.getproxies().get(address.scheme)
     if proxy and not urllib.request.proxy_bypass(address.hostname or ""):
@@ -141,5 +138,5 @@ def _form(pprof: bytes) -> dict[str, tuple[str, bytes, str]]:
 
 
 def _label(text: str) -> str:
-    """A text as Pyroscope's names and label values may be."""
+    """The text with each character that Pyroscope refuses in names and labels replaced by ``_``."""
     return "".join(character if character.isalnum() or character in "._-:/@" else "_" for character in text)

@@ -33,7 +33,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def ansible(module: str, where: Path, check: bool = False, **arguments: Any) -> dict[str, Any]:
-    """Run a module; its result, with what it printed under ``printed``."""
+    """Run a module. Returns its result, with its output under ``printed``."""
     command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-o"]
     command += ["-m", f"offheap.profiler.{module}", "-a", json.dumps(arguments), *(["--check"] if check else [])]
     environment = {
@@ -86,7 +86,7 @@ def test_two_processes_are_compared(dumps: list[Path], tmp_path: Path) -> None:
     assert result["comparable"]
     assert result["before"]["build_id"] == result["after"]["build_id"]
     counts = result["counts"]
-    # One in twenty that are the same may be flagged: how many that is, test_compare.py counts over a hundred runs.
+    # One in twenty unchanged stacks may be flagged; test_compare.py counts them over a hundred runs.
     assert counts["new"] == counts["gone"] == 0, "stacks are compared by name, wherever their code lies"
     assert counts["not_significant"] > 0 and counts["not_significant"] + counts["grown"] + counts["shrunk"] >= 4
     document = json.loads((tmp_path / "c.json").read_text())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Pushing to a real HTTP server, which keeps what arrives and fails as told."""
+"""Pushing to a real HTTP server, which keeps what arrives and fails as instructed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_arc
 
 
 class Pyroscope(ThreadingHTTPServer):
-    """Keeps (query, headers, form) of each request; ``answers`` are given first, then 200."""
+    """Keeps (query, headers, form) of each request; answers with ``answers`` first, then with 200."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -87,7 +87,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that would have been waited."""
+    """The seconds that it would have waited."""
     seconds: list[float] = []
     monkeypatch.setattr(urllib3.util.retry, "time", SimpleNamespace(sleep=seconds.append, time=time.time))
     return seconds
@@ -164,11 +164,11 @@ def test_a_profile_that_is_refused_does_not_stop_the_others(archive: Archive, se
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_neither_followed_nor_counted_as_sent(archive: Archive, server: Pyroscope, status: int) -> None:
-    with Pyroscope() as other:  # answers nothing: it would hang whoever asks it
+    with Pyroscope() as other:  # never answers, so a client that followed would hang
         server.answers = [(status, {"Location": f"{other.url}/ingest"})]
         result = _run(pyroscope_url=server.url, pyroscope_headers={"Authorization": "Bearer 123"}, timeout=2)
         assert (result["changed"], result["pushed"], result["left"]) == (False, 0, 12)
-        assert f"go to {other.url}/ingest" in result["warnings"][0]
+        assert f"redirects to {other.url}/ingest" in result["warnings"][0]
     assert len(server.requests) == 1
     assert _run(pyroscope_url=server.url)["pushed"] == 12, "nothing was taken for sent"
 

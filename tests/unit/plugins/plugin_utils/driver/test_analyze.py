@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""One real dump in every format, under every option; what is selected against jeprof's own selection."""
+"""One real dump in every format, with every option; selection is compared with jeprof's own."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_jeprofs_options_select_the_same(
     rows = ROW.findall(jeprof(*program, option))
     theirs: dict[str, tuple[int, int]] = {}
     for flat, cumulative, name in rows:
-        # addr2line tells blocks of one line apart; they are one line, and in one file, all the same.
+        # addr2line distinguishes blocks of one line; they are still one line in one file.
         end = r"(?::\d+)? \(discriminator \d+\)$" if option == "--files" else r" \(discriminator \d+\)$"
         own = re.sub(end, "", name.replace(" (inline)", "").replace("/./", "/"))
         if own.split()[0] in OWN or own.endswith("program.c"):

@@ -144,7 +144,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_allows_nothing() -> None:
         assert "'sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() + "'" in policy
     assert {name for name, _value in reader.attributes}.isdisjoint({"src", "style", "onclick", "onload"})
     assert [value for name, value in reader.attributes if name == "href"] == ["data:,"]
-    # Names of XML, not addresses.
+    # XML namespaces, not addresses.
     assert {address.split("/")[2] for address in re.findall(r"https?://[^\s\"'`)]+", html)} <= {"www.w3.org"}
 
 

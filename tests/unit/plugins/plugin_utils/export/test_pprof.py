@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""pprof's format: what is in it, and what Go's own pprof reads from it.
+"""pprof's format: what the file contains, and what Go's own pprof reads from it.
 
-Where there is no Go the second half fails: that the file opens must not go unproven in silence.
+Without Go the second half fails: nobody shall believe in silence that the file opens.
 """
 
 from __future__ import annotations

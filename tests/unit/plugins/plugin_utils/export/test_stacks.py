@@ -27,7 +27,7 @@ def test_stacks_are_written_from_the_root_on() -> None:
 
 
 def test_stacks_of_the_same_names_are_one_line() -> None:
-    """Inlined functions and what lies in two modules can have one name."""
+    """Inlined functions, or functions in two modules, can share a name."""
     found = profile(
         {("[jit]", "main"): 2.0, ("libz.so+0x10", "main"): 3.0, ("java:f", "main"): 4.0, ("f", "main"): 5.0}
     )

@@ -42,7 +42,7 @@ def test_the_table_has_flat_and_cumulative_bytes_with_their_error() -> None:
         "         fast\n"
         "\n"
         "Total: 100.0 MiB ± 13.9 MiB (inuse_space, by functions)\n"
-        "± is the 95 % interval of cum, as sampling alone makes it.\n"
+        "± is the 95 % interval of cum from sampling alone.\n"
         "\n"
         "      flat  flat%   sum%        cum   cum%          ±  function\n"
         "  50.0 MiB  50.0%  50.0%   50.0 MiB  50.0%    9.8 MiB  inflate\n"
