@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The controller's half of heap_fetch: a way to the host, and what came of it in Ansible's words."""
+"""The controller's half of heap_fetch: a way to the host, and the outcome in Ansible's terms."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ display = Display()
 
 
 class ActionModule(ActionBase):
-    """Over a session where that can be, else by the steps of the module of the same name."""
+    """Works over a session if possible, else by the steps of the module of the same name."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -90,10 +90,10 @@ class ActionModule(ActionBase):
             super().cleanup(force)  # type: ignore[no-untyped-call]
         except AnsibleError as exc:
             left = self._connection._shell.tmpdir
-            display.warning(f"{left} may be left on the host, until the next run finds it: {exc}")
+            display.warning(f"{left} may remain on the host until the next run finds it: {exc}")
 
     def _python(self) -> str:
-        """The host's interpreter, where Ansible knows it already."""
+        """The host's interpreter, if Ansible knows it already."""
         facts = self._task_vars.get("ansible_facts", {})
         wanted = str(self._templar.template(self._task_vars.get("ansible_python_interpreter", "auto")))
         return str(facts.get("discovered_interpreter_python", "python3")) if wanted.startswith("auto") else wanted
@@ -109,7 +109,7 @@ class ActionModule(ActionBase):
 
     def _transport(self, session: Session | None, check_mode: bool) -> Transport:
         if session is None:
-            # Made by the login user for himself, and removed by the base class's cleanup
+            # Owned by the login user, and removed by the base class's cleanup.
             staging = str(self._connection._shell.tmpdir or self._make_tmp_path())
             return ModuleTransport(self._execute, self._connection, staging)
         units, max_dump, max_captures = (self._args[name] for name in ("units", "max_dump", "max_captures"))
@@ -126,10 +126,11 @@ class ActionModule(ActionBase):
 
 @dataclass(frozen=True)
 class ModuleTransport:
-    """A transport by the steps of the module: packed on the host's disk, in ``staging``, and fetched from there.
+    """A transport by the steps of the module, which packs on the host's disk, in ``staging``; the file is fetched from
+    there.
 
-    ``execute`` runs a step with its request on the host and returns the module's result. What fails raises
-    TransferError, or AnsibleConnectionFailure.
+    ``execute`` runs a step with its request on the host and returns the module's result. Failures raise TransferError
+    or AnsibleConnectionFailure.
     """
 
     execute: Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -158,13 +159,13 @@ class ModuleTransport:
         return answer
 
     def _get(self, packed: ingest.Packed, file: Path) -> None:
-        """Fetch the packed file from where we told the target to put it, and no more bytes than it has announced."""
+        """Fetch the packed file from where the target was told to put it, and no more bytes than announced."""
         source = self.connection._shell.join_path(self.staging, ingest.PACKED_NAME)
         try:
             with _file_size_limit(packed.size + 1):
                 self.connection.fetch_file(source, str(file))
         except AnsibleConnectionFailure:
-            raise  # the host is unreachable, and Ansible has to know
+            raise  # Ansible has to know that the host is unreachable
         except AnsibleError as exc:
             raise TransferError(f"cannot fetch {source}: {exc}") from exc
         if not file.is_file():
@@ -178,7 +179,7 @@ def _archive(root: Path, check_mode: bool) -> Archive | None:
 
 
 def _as_result(collected: Collected) -> dict[str, Any]:
-    """What came of it, as the task's result shows it."""
+    """The outcome, as the task's result shows it."""
     result: dict[str, Any] = {
         "changed": collected.changed,
         "captures": [_brief(facts) for facts in collected.captures],
@@ -216,9 +217,9 @@ def _summary(collected: Collected, check_mode: bool) -> str:
 
 @contextmanager
 def _file_size_limit(limit: int) -> Iterator[None]:
-    """While it is in force, neither this process nor one that it starts can write a file beyond the limit (bytes).
+    """Until it ends, neither this process nor its children can write a file beyond the limit (bytes).
 
-    What brings the file (sftp, scp) takes whatever the target sends; a target must not be able to fill our disk.
+    The fetching program (sftp, scp) takes whatever the target sends, and a target must not be able to fill our disk.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     wanted = limit if hard == resource.RLIM_INFINITY else min(limit, hard)

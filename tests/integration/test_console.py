@@ -174,7 +174,7 @@ def test_a_wrong_password_for_sudo(fab: Fab, inventory: Path, tmp_path: Path) ->
     (tmp_path / "hosts.yml").write_text(json.dumps(document))
     done = fab("units", "-i", "hosts.yml")
     assert done.returncode == 1
-    assert "wrong: sudo did not take the password" in done.stderr
+    assert "wrong: sudo rejected the password" in done.stderr
     assert "none: sudo wants a password and there is none" in done.stderr and "ansible_become_password" in done.stderr
 
 
@@ -246,5 +246,5 @@ def test_this_machine_needs_no_ssh(fab: Fab) -> None:
 
 def test_unit_of_a_spool(fab: Fab, inventory: Path) -> None:
     done = fab("collect", "-i", str(inventory), "-l", "one", "--unit", "nosuch")
-    assert done.returncode == 0 and "nosuch.service has no spool there" in done.stderr
+    assert done.returncode == 0 and "nosuch.service has no spool" in done.stderr
     assert UNIT not in done.stdout

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A session over the OpenSSH of an Ansible connection, which is handed in: Ansible itself is not needed here.
+"""A session over the OpenSSH of an Ansible connection, which is handed in, so Ansible is not imported here.
 
-Ansible offers no way to talk with a command that runs, so this takes the connection's own command line, which is
-private to it. All that depends on that is in this file.
+Ansible offers no way to talk to a running command, so this takes the connection's own command line, which is private to
+it. Everything that depends on that is in this file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from .host_session import PasswordRefused, ProcessStream, Session, SessionError, command
 
-#: seconds without a word while ssh connects (it has its own limit) and sudo and Python begin
+#: seconds of silence while ssh connects (it has its own limit) and sudo and Python start
 _BEGIN_PATIENCE = 60.0
 #: ssh's own exit status when there is no connection
 _NO_CONNECTION = 255
@@ -28,10 +28,10 @@ class Unreachable(SessionError):
 
 
 def prepare(connection: Any) -> None:
-    """Let OpenSSH notice a host that is gone without a word, and not compress what is compressed already.
+    """Make OpenSSH notice a host that has silently gone, and not compress what is compressed already.
 
-    By itself it waits for ever for more to come, and what the user has said of that stays. Ansible's own default is to
-    compress (``-C``); it has its effect where no earlier task has opened the connection.
+    By default OpenSSH waits forever for such a host; settings of the user's take precedence. Ansible's own default is
+    to compress (``-C``). The change takes effect unless an earlier task has already opened the connection.
     """
     if connection.transport != "ssh":
         return
@@ -43,16 +43,16 @@ def prepare(connection: Any) -> None:
 
 
 def session(connection: Any, python: str) -> Session | None:
-    """A session over the task's connection. A module costs a host more of its processor, and a file on its disk.
+    """A session over the task's connection: cheaper than a module, which takes more CPU and a file on the host's disk.
 
-    ``python`` is the host's interpreter. It is None where it needs what only Ansible's own modules can, or where they
-    may have more luck. Raises Unreachable, and PasswordRefused when sudo does not take the password.
+    ``python`` is the host's interpreter. Returns None if only Ansible's own modules can work there, or if they may have
+    more luck. Raises Unreachable, and PasswordRefused if sudo rejects the password.
     """
     return _begun(connection, python) if _is_plain(connection) else None
 
 
 def _is_plain(connection: Any) -> bool:
-    """OpenSSH without a password, and nobody else than the login user, or sudo as it is by default."""
+    """Whether it is OpenSSH without a password, as the login user or through sudo with its default settings."""
     if connection.transport != "ssh" or connection.get_option("password") or connection._play_context.password:
         return False
     become = connection.become
@@ -69,7 +69,7 @@ def _begun(connection: Any, python: str) -> Session | None:
     line, ready, prompt = command(python, become is not None, user or "root")
     connection.host = connection.get_option("host")
     executable = connection.get_option("ssh_executable")
-    # What ssh itself says must not get between the answers, so only the host's errors are in them.
+    # Only the host's errors join its answers: what ssh itself says must not get between them.
     arguments = connection._build_command(executable, "ssh", connection.host, f"{line} 2>&1")
     with tempfile.TemporaryFile() as said:
         stream = ProcessStream(arguments, _BEGIN_PATIENCE, said)
@@ -79,7 +79,7 @@ def _begun(connection: Any, python: str) -> Session | None:
             raise
         except SessionError as error:
             if stream.status != _NO_CONNECTION or connection.get_option("reconnection_retries"):
-                return None  # the modules find another Python, say what is wrong in Ansible's words, or try again
+                return None  # the modules find another Python, report the error in Ansible's words, or try again
             said.seek(0)
             reason = said.read().decode("utf-8", "replace").strip() or error
             raise Unreachable(f"Failed to connect to the host via ssh: {reason}") from None

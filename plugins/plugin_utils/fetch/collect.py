@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""New dumps of a host into the archive: list, decide, bring, mark. The one loop, for heap_fetch and the console.
+"""New dumps of a host into the archive: list, decide, transfer, mark. The one loop for heap_fetch and the console.
 
-How the host is asked is handed in: over a session (stream.py), or by the steps of a module (the action heap_fetch).
+The way to the host is handed in: a session (stream.py), or the steps of a module (the action heap_fetch).
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from . import plan
 from .ingest import Ingested, Packed
 from .plan import Batch, Found, Listing
 
-#: what stays free on the host's file system while a batch lies there, in bytes
+#: bytes to keep free on the host's file system while it holds a batch
 _RESERVE = 32 << 20
 
 
 class Transport(Protocol):
-    """A way to a host. Its methods raise OffheapError, and what the way itself knows for a host that is gone."""
+    """A way to a host. Its methods raise OffheapError, and their own exception for an unreachable host."""
 
     def find(self) -> dict[str, Any]:
         """The host's listing, for plan.read_listing."""
 
     def bring(self, archive: Archive, batch: Batch) -> tuple[Packed, Ingested]:
-        """A batch into the archive."""
+        """Transfer a batch into the archive."""
 
     def mark(self, safe: Sequence[Found]) -> dict[str, Any]:
-        """Take the dumps that are safe now out of the way; the answer is for plan.read_marked."""
+        """Move the dumps that are now safe out of the way; the answer is for plan.read_marked."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to bring of a host that we know as ``host``. Sizes are in bytes; ``label`` is kept with the captures."""
+    """What to collect from a host named ``host``. Sizes are in bytes; ``label`` is kept with the captures."""
 
     host: str
     max_batch: int = 512 << 20
@@ -52,9 +52,9 @@ class Wanted:
 
 @dataclass
 class Collected:
-    """What a host had: new captures, new images by build-id, and how much it was before and after packing, in bytes.
+    """What a host had: new captures, new images by build-id, and their bytes before and after packing.
 
-    ``marked`` is the number of dumps taken out of the way. ``listing`` is None where the host did not even send one. In
+    ``marked`` is the number of dumps moved out of the way. ``listing`` is None if the host did not even send one. In
     check mode it is what would have come.
     """
 
@@ -72,11 +72,11 @@ class Collected:
 
 
 class CollectError(ControllerError):
-    """Not all was brought. ``so_far`` is what was."""
+    """Not everything was collected. ``so_far`` is what was."""
 
     def __init__(self, reason: str, so_far: Collected) -> None:
         brought = len(so_far.captures)
-        super().__init__(reason + (f" ({brought} captures had been brought before)" if brought else ""))
+        super().__init__(reason + (f" ({brought} captures were collected before that)" if brought else ""))
         self.so_far = so_far
 
 
@@ -87,9 +87,9 @@ def collect(
     check_mode: bool = False,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Collected:
-    """Bring what is new and mark what is safe. Where the archive is None, in check mode, everything is new.
+    """Collect what is new and mark what is safe. If the archive is None, in check mode, everything is new.
 
-    Raises CollectError, and what the transport raises when the host is gone.
+    Raises CollectError, and what the transport raises for an unreachable host.
     """
     done = Collected()
     try:
@@ -114,10 +114,10 @@ def collect(
 
 
 def _warnings(listing: Listing) -> list[str]:
-    """What of a listing somebody should know about."""
-    warnings = [*listing.problems, *(f"{unit} has no spool there: it was never profiled" for unit in listing.absent)]
+    """What users should know about a listing."""
+    warnings = [*listing.problems, *(f"{unit} has no spool: it was never profiled" for unit in listing.absent)]
     warnings += [
-        f"{listing.counts[kind]} dumps are {kind} and were left there, the first because"
+        f"{listing.counts[kind]} dumps are {kind} and stay on the host, the first because"
         f" {listing.others[kind][0]['reason']}"
         for kind in ("incomplete", "unreadable")
         if listing.others[kind]
@@ -125,11 +125,11 @@ def _warnings(listing: Listing) -> list[str]:
     nameless = [image["path"] for image in listing.missing_images if image["reason"] in ("replaced", "gone")]
     if nameless:
         warnings.append(
-            f"{len(nameless)} files of processes that ended are replaced or gone, the first {nameless[0]}; addresses in"
-            " them stay without names"
+            f"{len(nameless)} files of ended processes were replaced or removed, the first is {nameless[0]}; addresses"
+            " in them cannot be symbolized"
         )
     if listing.left:
-        warnings.append(f"{listing.left} dumps are more than max_captures and were left; run again")
+        warnings.append(f"{listing.left} dumps exceed max_captures and stay on the host; run again")
     return warnings
 
 
@@ -144,7 +144,7 @@ def _foretell(
 
 
 def _bring(transport: Transport, archive: Archive, batch: Batch, done: Collected) -> None:
-    """One transfer: bring, verify, store, mark."""
+    """One transfer: fetch, verify, store, mark."""
     packed, brought = transport.bring(archive, batch)
     done.warnings += brought.problems
     done.captures += [capture.facts for capture, added in brought.captures if added]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A session with a host: our own target code, sent over a stream of bytes and run from memory, asked and answering.
+"""A session with a host: our own target code, sent over a byte stream and run from memory, answers requests.
 
-The console has one with each host, and heap_fetch where Ansible's connection is OpenSSH.
+The console has one with each host; heap_fetch has one if Ansible's connection is OpenSSH.
 
-What is sent is what the modules run (module_utils), as a zip archive that the host's Python imports from a file
-without a name (memfd_create(2)): nothing is written to the host, and it ends with the stream.
+The code is what the modules run (module_utils), sent as a zip archive. The host's Python imports it from an anonymous
+file (memfd_create(2)): nothing is written to the host's disk, and everything ends with the stream.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..base.errors import ControllerError
 
 PACKAGE = "ansible_collections.offheap.profiler.plugins.module_utils"
 _MODULE_UTILS = Path(__file__).resolve().parents[2] / "module_utils"
-#: what a shell or sudo may say before our own code speaks
+#: the most bytes that a shell or sudo may print before our code does
 _MAX_GREETING = 64 << 10
 _PACKING = threading.Lock()
 _BOOTSTRAP = """
@@ -46,25 +46,25 @@ server.serve(source, target)
 
 
 class SessionError(ControllerError):
-    """The session could not be begun, has ended, or makes no sense. The message says which and what to do."""
+    """The session could not start, has ended, or makes no sense. The message says which and what to do."""
 
 
 class PasswordRefused(SessionError):
-    """sudo did not take the password. To try again with the same one could lock the account."""
+    """sudo rejected the password. Trying the same one again could lock the account."""
 
 
 class HostError(ControllerError):
-    """The host did as it was asked, and failed. The message is the host's."""
+    """The host understood the request but failed. The message is the host's."""
 
 
 class Stream(Protocol):
-    """A command that runs on a host, by its standard input and (with standard error in it) output."""
+    """A command running on a host: its standard input, and its standard output with errors mixed in."""
 
     def send(self, block: bytes) -> None:
         """Write all of it. Raises OSError."""
 
     def receive(self, most: int) -> bytes:
-        """At least one byte and at most ``most``; nothing at the end. Raises OSError, TimeoutError too."""
+        """At least one byte and at most ``most``; nothing at the end. Raises OSError, including TimeoutError."""
 
     def set_timeout(self, seconds: float) -> None:
         """How long ``send`` and ``receive`` wait for the other end."""
@@ -74,7 +74,7 @@ class Stream(Protocol):
 
 
 class ProcessStream:
-    """A process of this machine. Its standard error is in its output, unless ``errors`` takes it."""
+    """A process on this machine. Standard error joins its output, unless ``errors`` takes it."""
 
     def __init__(self, arguments: Sequence[str | bytes], timeout: float, errors: IO[bytes] | None = None) -> None:
         """Raises OSError."""
@@ -108,10 +108,10 @@ class ProcessStream:
 
 
 def command(python: str, become: bool, become_user: str) -> tuple[str, str, str]:
-    """(the shell's command line, the word that says that our code runs, sudo's prompt for a password)"""
+    """(the shell's command line, the word that shows that our code runs, sudo's password prompt)"""
     token = secrets.token_hex(8)
     ready, prompt = f"offheap-ready-{token}", f"offheap-password-{token}:"
-    # Alone: what lies in the host's environment or site-packages has no business in a process of root's.
+    # Isolated: the host's environment and site-packages do not belong in a process of root.
     line = [python, "-IS", "-c", _BOOTSTRAP.format(ready=ready, package=PACKAGE)]
     if become:
         line = ["sudo", "-S", "-p", prompt, "-u", become_user, "--", *line]
@@ -119,19 +119,19 @@ def command(python: str, become: bool, become_user: str) -> tuple[str, str, str]
 
 
 def code() -> bytes:
-    """What is sent to a host. It is packed once, whichever of many threads asks first."""
+    """The code to send to a host. Packed once, whichever thread asks first."""
     with _PACKING:
         return _code()
 
 
 @functools.cache
 def _code() -> bytes:
-    """The zip archive of module_utils and its rooms, packages above it empty."""
+    """The zip archive of module_utils and its rooms, with empty packages above them."""
     packed = io.BytesIO()
     root = Path(*PACKAGE.split("."))
     files = {root / path.relative_to(_MODULE_UTILS): path for path in sorted(_MODULE_UTILS.rglob("*.py"))}
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        # Python 3.8 finds a package in a zip archive only by a file of its own.
+        # Python 3.8 finds a package in a zip archive only by its __init__.py.
         for package in sorted({parent for name in files for parent in name.parents if parent.name}):
             archive.writestr(str(package / "__init__.py"), "")
         for name, path in files.items():
@@ -140,7 +140,7 @@ def _code() -> bytes:
 
 
 class Session:
-    """A session that has begun. Use it as a context manager; ``timeout`` of a request is in seconds of silence."""
+    """A running session. Use it as a context manager; the ``timeout`` of a request is in seconds of silence."""
 
     def __init__(self, stream: Stream, ready: str, prompt: str, password: Callable[[], str | None]) -> None:
         self._stream = stream
@@ -161,7 +161,7 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End it. What runs on the host ends with its input."""
+        """End the session. What runs on the host ends with its input."""
         self._stream.close()
 
     def _begin(self, ready: bytes, prompt: bytes, password: Callable[[], str | None]) -> None:
@@ -171,17 +171,17 @@ class Session:
             if self._buffer.count(prompt) > asked:
                 asked += 1
                 if asked > 1:
-                    raise PasswordRefused("sudo did not take the password")
+                    raise PasswordRefused("sudo rejected the password")
                 secret = password()
                 if secret is None:
                     raise SessionError(
                         "sudo wants a password and there is none: set ansible_become_password in the inventory, or run"
-                        " this in a terminal, where it is asked for"
+                        " this in a terminal, which asks for it"
                     )
                 self._stream.send(secret.encode() + b"\n")
             block = self._stream.receive(1 << 16)
             if not block or len(self._buffer) > _MAX_GREETING:
-                raise SessionError(f"its Python was not started: {_said(bytes(self._buffer).replace(prompt, b''))}")
+                raise SessionError(f"its Python did not start: {_said(bytes(self._buffer).replace(prompt, b''))}")
             self._buffer += block
         del self._buffer[: self._buffer.index(ready + b"\n") + len(ready) + 1]
         packed = code()
@@ -190,7 +190,7 @@ class Session:
     def ask(
         self, what: str, timeout: float = 60.0, data: Callable[[bytes], None] | None = None, **request: Any
     ) -> dict[str, Any]:
-        """The host's answer; blocks that come before it go to ``data``. Raises SessionError, HostError."""
+        """The host's answer; data blocks that precede it go to ``data``. Raises SessionError, HostError."""
         self._stream.set_timeout(timeout)
         try:
             wire.write_message(self._stream.send, {"ask": what, **request})
@@ -201,10 +201,10 @@ class Session:
                 if frame.message is not None:
                     return self._answer(frame.message)
                 if data is None:
-                    raise SessionError("the host sent data that nobody asked for")
+                    raise SessionError("the host sent data without being asked")
                 data(frame.data)
         except wire.WireError as error:
-            raise SessionError(f"the host does not speak as it should: {error}") from error
+            raise SessionError(f"the host broke the protocol: {error}") from error
         except OSError as error:
             raise SessionError(f"the connection broke: {_reason(error)}") from error
 
@@ -213,11 +213,11 @@ class Session:
             raise HostError(_printable(message["error"]))
         answer = message.get("answer")
         if not isinstance(answer, dict):
-            raise SessionError("the host does not speak as it should: neither an answer nor an error")
+            raise SessionError("the host broke the protocol: it sent neither an answer nor an error")
         return answer
 
     def _exactly(self, length: int) -> bytes:
-        """So many bytes, fewer at the end of the stream."""
+        """Exactly ``length`` bytes, or fewer at the end of the stream."""
         while len(self._buffer) < length:
             block = self._stream.receive(1 << 18)
             if not block:
@@ -238,5 +238,5 @@ def _said(output: bytes) -> str:
 
 
 def _printable(text: str) -> str:
-    """A host's words, without what a terminal would take for more than text."""
+    """A host's words, without characters that a terminal would interpret."""
     return "".join(character if character.isprintable() or character == "\n" else "?" for character in text[:2000])

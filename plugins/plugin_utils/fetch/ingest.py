@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A transfer that has arrived, into the archive: everything verified first, and only then stored."""
+"""A transfer that has arrived, into the archive: everything is verified before anything is stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .unpack_tar import TransferError
 
 PACKED_NAME = wire.PACKED
 
-#: gzip adds less than this to what it cannot shrink, tar a header and a filling for each member
+#: gzip expands incompressible data by less than this factor; tar adds a header and padding for each member
 _OVERHEAD = 1.001
 _PER_MEMBER = 2048
 _FIXED = 65536
@@ -27,7 +27,7 @@ _FIXED = 65536
 
 @dataclass(frozen=True)
 class Packed:
-    """The packed file on the target as the module's step "pack" has announced it."""
+    """The packed file on the target, as the module's step "pack" announced it."""
 
     size: int
     sha256: str
@@ -37,8 +37,10 @@ class Packed:
 
 @dataclass
 class Ingested:
-    """What a transfer brought: captures with True where they are new, build-ids of images, what was not taken and why,
-    and the dumps that are safe now."""
+    """What a transfer brought.
+
+    Captures (True: new), build-ids of images, what was refused and why, and the dumps that are safe now.
+    """
 
     captures: list[tuple[Capture, bool]] = field(default_factory=list)
     images: list[str] = field(default_factory=list)
@@ -47,7 +49,7 @@ class Ingested:
 
 
 def read_packed(data: dict[str, Any], batch: Batch) -> Packed:
-    """Check an announcement against what was asked for. Raises TransferError."""
+    """Check an announcement against the request. Raises TransferError."""
     size, sha256, members, skipped = (data.get(key) for key in ("size", "sha256", "members", "skipped"))
     sizes = batch.sizes()
     if (
@@ -56,32 +58,32 @@ def read_packed(data: dict[str, Any], batch: Batch) -> Packed:
         or not isinstance(members, dict)
         or not isinstance(skipped, dict)
     ):
-        raise TransferError("the host did not say what it has packed")
+        raise TransferError("the host did not say what it packed")
     made = batch.made()
     for member in made & set(members):
         if not isinstance(members[member], int) or not 0 < members[member] <= limits.LARGEST_PERF_MAP:
-            raise TransferError("the host has packed a perf map of an impossible size")
+            raise TransferError("the host packed a perf map of an impossible size")
         sizes[member] = members[member]
     total = sum(sizes.values())
     if not 0 < size <= most_packed(sizes):
-        raise TransferError(f"the host has packed {total} bytes into {size}, which cannot be")
+        raise TransferError(f"the host packed {total} bytes into {size}, which is impossible")
     for member, announced in members.items():
         if sizes.get(member) != announced:
-            raise TransferError(f"the host has packed {str(member)[:100]!r}, which was not asked for like that")
+            raise TransferError(f"the host packed {str(member)[:100]!r} differently from what was asked for")
     if set(sizes) | made != set(members) | set(skipped):
-        raise TransferError("the host has packed less than it was asked for, without saying why")
+        raise TransferError("the host packed less than it was asked for, without saying why")
     return Packed(size, sha256, members, {member: str(reason)[:500] for member, reason in skipped.items()})
 
 
 def most_packed(sizes: Mapping[str, int]) -> int:
-    """The most bytes that members of these sizes can be packed into."""
+    """The most bytes that members of these sizes can take when packed."""
     return int(sum(sizes.values()) * _OVERHEAD) + len(sizes) * _PER_MEMBER + _FIXED
 
 
 def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Path) -> Ingested:
-    """Verify the file, unpack it into the directory ``aside`` and store what it holds.
+    """Verify the file, unpack it into the directory ``aside`` and store its content.
 
-    Raises TransferError when the file is not what was announced, ArchiveError when the archive cannot be written.
+    Raises TransferError if the file is not what was announced, ArchiveError if the archive cannot be written.
     """
     unpack_tar.verify(file, packed.size, packed.sha256)
     unpacked = _Unpacked(aside, batch, packed)
@@ -94,12 +96,12 @@ def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Pa
         if member not in batch.maps:
             result.problems.append(f"{_title(batch, member)} was not packed: {reason}")
         elif reason not in (perf_map_line.ENDED, perf_map_line.NONE):
-            result.problems.append(f"{_title(batch, member)}: methods may have no names, since {reason}")
+            result.problems.append(f"{_title(batch, member)}: methods may have no names, because {reason}")
     for member, image in batch.images.items():
         if member not in files:
             continue
         if _build_id(files[member]) != image.build_id:
-            result.problems.append(f"{_title(batch, member)} is not the build that the host has announced; left out")
+            result.problems.append(f"{_title(batch, member)} is not the build that the host announced; skipped")
             continue
         archive.add_image(image.build_id, image.basename, files[member])
         result.images.append(image.build_id)
@@ -138,7 +140,7 @@ class _Unpacked:
 
 
 def _arrived(batch: Batch, packed: Packed, found: Found, alone: Arrived, files: dict[str, Path]) -> Arrived:
-    """A dump with its perf map, or with the reason why there is none."""
+    """A dump with its perf map, or with the reason for having none."""
     member = next((member for member, dump_of in batch.maps.items() if dump_of is found), None)
     if member is None:
         return alone

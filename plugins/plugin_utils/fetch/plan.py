@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What to bring from a target, decided from its listing: checked, without what the archive has, and in batches."""
+"""What to bring from a target, decided from its listing: checked, without what the archive has, in batches."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _REFUSED = (CaptureFactsError, sidecar.SidecarError, jvm_memory.JvmMemoryError)
 
 @dataclass(frozen=True)
 class Found:
-    """A dump on the target: the facts for the archive, and what makes it recognisable when it is moved there.
+    """A dump on the target: its facts for the archive, and what identifies the file when it is moved there.
 
-    ``jit`` tells that its process has compiled code while it ran, ``map_identity`` that a perf map lies beside it.
+    ``jit`` says that its process had compiled code, ``map_identity`` that a perf map lies beside it.
     """
 
     facts: CaptureFacts
@@ -38,7 +38,7 @@ class Found:
         return self.facts.dump.size
 
     def mark(self) -> dict[str, Any]:
-        """As the module's step "mark" wants it."""
+        """As the module's step "mark" expects it."""
         return {"unit": self.facts.unit, "name": self.facts.dump.name, "identity": list(self.identity)}
 
     @property
@@ -49,7 +49,7 @@ class Found:
 
 @dataclass(frozen=True)
 class WantedImage:
-    """An image that the archive does not have, and where on the target it may be read."""
+    """An image that the archive lacks, and where on the target it can be read."""
 
     build_id: str
     path: str
@@ -78,7 +78,7 @@ class Listing:
 
 @dataclass
 class Batch:
-    """What goes into one transfer, by the name of the member that holds it. ``maps`` has the dump that each is for."""
+    """What goes into one transfer, by member name. ``maps`` holds the dump that each map belongs to."""
 
     dumps: dict[str, Found] = field(default_factory=dict)
     images: dict[str, WantedImage] = field(default_factory=dict)
@@ -90,18 +90,18 @@ class Batch:
         return sum(self.sizes().values())
 
     def sizes(self) -> dict[str, int]:
-        """Size in bytes by member, without what is only made while it is packed."""
+        """Size in bytes by member, without members that are created during packing."""
         sizes = {member: found.size for member, found in self.dumps.items()}
         sizes.update((member, image.size) for member, image in self.images.items())
         sizes.update((member, found.map_size) for member, found in self.maps.items() if found.map_identity)
         return sizes
 
     def made(self) -> set[str]:
-        """Members whose size nobody knows before: maps that living processes are asked for."""
+        """Members of unknown size: maps that are requested from running processes."""
         return {member for member, found in self.maps.items() if not found.map_identity}
 
     def request(self) -> dict[str, Any]:
-        """As the module's step "pack" wants it."""
+        """As the module's step "pack" expects it."""
         return {
             "dumps": [{"member": member, **found.mark()} for member, found in self.dumps.items()],
             "images": [
@@ -124,11 +124,9 @@ class Batch:
 def read_listing(
     data: dict[str, Any], host: str, max_dump: int, max_image: int, label: str = "", max_captures: int = MOST_CAPTURES
 ) -> Listing:
-    """Check what the module's step "list" returned. ``host`` is the name that we know the target by.
+    """Check what the module's step "list" returned. ``host`` is our name for the target.
 
-    ``label`` becomes part of the facts where there is one.
-
-    Raises TransferError for anything that the module would not have sent.
+    ``label``, if any, becomes part of the facts. Raises TransferError for anything that the module would not have sent.
     """
     try:
         captures = _a_list(data, "captures")
@@ -150,16 +148,16 @@ def read_listing(
         used = {index for entry in captures for index in entry["images"]}
         _sort_images(listing, [(images[index], data["images"][index]) for index in sorted(used)], max_image)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, *_REFUSED) as exc:
-        raise TransferError(f"the host sent a listing that cannot be right: {type(exc).__name__}: {exc}") from exc
+        raise TransferError(f"the host sent an invalid listing: {type(exc).__name__}: {exc}") from exc
     return listing
 
 
 def read_marked(data: dict[str, Any]) -> tuple[int, list[str]]:
-    """Check what marking has answered: (number of dumps out of the way, problems). Raises TransferError."""
+    """Check the answer to marking: (number of dumps out of the way, problems). Raises TransferError."""
     try:
         return _count(data["collected"]), [_text(problem) for problem in _a_list(data, "problems")]
     except (KeyError, TypeError, ValueError) as exc:
-        raise TransferError(f"the host did not say what it has marked: {type(exc).__name__}: {exc}") from exc
+        raise TransferError(f"the host did not say what it marked: {type(exc).__name__}: {exc}") from exc
 
 
 def _a_list(data: dict[str, Any], key: str) -> list[Any]:
@@ -175,9 +173,9 @@ def _count(value: object) -> int:
 
 
 def _text(value: object) -> str:
-    """Text to be shown to people: short and printable."""
+    """Text to show to people: short and printable."""
     if not isinstance(value, str):
-        raise ValueError("a text is none")
+        raise ValueError("a text is not a string")
     return "".join(character if character.isprintable() else "?" for character in value[:_MAX_REASON])
 
 
@@ -229,7 +227,7 @@ def _found(
 
 
 def _sort_images(listing: Listing, images: list[tuple[dict[str, Any], dict[str, Any]]], max_image: int) -> None:
-    """Once per build: into those to be brought and those that cannot be."""
+    """Split images into those to bring and those that cannot be brought, each build once."""
     wanted: dict[str, WantedImage] = {}
     missing: dict[tuple[str, str], dict[str, str]] = {}
     for image, entry in images:
@@ -249,7 +247,7 @@ def _sort_images(listing: Listing, images: list[tuple[dict[str, Any], dict[str, 
 
 
 def without_known(listing: Listing, archive: Archive | None) -> tuple[list[Found], list[Found], list[WantedImage]]:
-    """New dumps, dumps that the archive has already, and the images it lacks. No archive yet: everything is new."""
+    """New dumps, dumps that the archive has already, and images that it lacks. Without an archive everything is new."""
     if archive is None:
         return listing.captures, [], listing.images
     new: list[Found] = []
@@ -261,9 +259,9 @@ def without_known(listing: Listing, archive: Archive | None) -> tuple[list[Found
 
 
 def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterator[Batch]:
-    """Transfers of at most ``limit`` bytes before compression; something larger goes alone. Images go first.
+    """Transfers of at most ``limit`` bytes before compression; anything larger goes alone. Images go first.
 
-    A dump's perf map goes with it: one that lies beside it, or for the last dump of each process one as it is now.
+    A dump's perf map goes with it: the one beside it or, for the last dump of each process, a current one.
     """
     batch = Batch()
     size = 0

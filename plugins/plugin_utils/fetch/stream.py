@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Dumps of a host over a session: what is there, a batch of it into the archive, and what is safe then.
+"""Dumps of a host over a session: list them, bring a batch into the archive, mark what is safe.
 
-Nothing of a batch is written to the host's disk.
+No part of a batch is written to the host's disk.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .ingest import Ingested, Packed
 from .plan import Batch, Found
 from .unpack_tar import TransferError
 
-#: seconds of silence, while a host reads its dumps or a JVM writes where its code lies
+#: seconds of silence while a host reads its dumps or a JVM writes its perf map
 _PATIENCE = 300.0
 
 
 @dataclass(frozen=True)
 class SessionTransport:
-    """A transport for collect.py. ``ask_jvms`` also looks at each JVM's own memory; ``delete`` removes what is safe.
+    """A transport for collect.py. ``ask_jvms`` also examines each JVM's own memory; ``delete`` removes what is safe.
 
-    ``came`` is told how many further bytes have come. What fails raises HostError or SessionError.
+    ``came`` is called with the number of bytes that have just arrived. Failures raise HostError or SessionError.
     """
 
     session: Session
@@ -43,7 +43,7 @@ class SessionTransport:
         return self.session.ask("find", _PATIENCE, options=options, ask_jvms=self.ask_jvms)
 
     def bring(self, archive: Archive, batch: Batch) -> tuple[Packed, Ingested]:
-        """Stream the batch, verify it and store it. Raises ArchiveError and TransferError too."""
+        """Stream the batch, verify and store it. Also raises ArchiveError and TransferError."""
         unpack_tar.check_room(archive.root, 2 * batch.size)
         limit = ingest.most_packed({**dict.fromkeys(batch.made(), limits.LARGEST_PERF_MAP), **batch.sizes()})
         taken = 0
@@ -56,7 +56,7 @@ class SessionTransport:
                     taken += len(block)
                     if taken > limit:
                         raise TransferError(
-                            f"the host sends more than the {limit} bytes that its dumps can be packed into"
+                            f"the host sends more than the {limit} bytes that its packed dumps can take"
                         )
                     output.write(block)
                     self.came(len(block))

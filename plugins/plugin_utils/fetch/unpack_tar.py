@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Unpack what a target has sent, which may be anything.
+"""Unpacks what a target sent, which may be anything.
 
-Only the one shape is accepted that our own packing has (staging.py): ordinary files, each of the size that was
-announced, under names that the controller itself gave out. No name of the target's ever becomes a path here, and no
-byte is written beyond what was announced, however much the file would decompress to.
+Only the shape of our own packing is accepted (spool/pack.py): ordinary files, each of the announced size, under names
+that the controller itself chose. No name from the target ever becomes a path here, and no byte beyond what was
+announced is written, however much the file would decompress to.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ..base.errors import ControllerError
 
 _RECORD = 512
 _BLOCK = 1 << 20
-#: tar files are filled up to a multiple of this, behind two empty records
+#: tar files end with two empty records, padded to a multiple of 10240 bytes
 _MAX_PADDING = 10240 + 2 * _RECORD
 
 
 class TransferError(ControllerError):
-    """What a target sent is not what it should be. The message says what is wrong with it."""
+    """What a target sent is not what it should be. The message says what is wrong."""
 
 
 def verify(path: Path, size: int, sha256: str) -> None:
-    """Check that the file has come as it was sent. Raises TransferError."""
+    """Check that the file arrived as it was sent. Raises TransferError."""
     found = path.stat().st_size
     if found != size:
-        raise TransferError(f"the transfer was broken off: {found} of {size} bytes have arrived; run again")
+        raise TransferError(f"the transfer was cut off: {found} of {size} bytes arrived; run again")
     with path.open("rb") as stream:
         arrived = hashlib.file_digest(stream, "sha256").hexdigest()
     if arrived != sha256:
-        raise TransferError("the transfer was damaged: the checksum is not the one on the target; run again")
+        raise TransferError("the transfer was damaged: the checksum differs from the one on the target; run again")
 
 
 class Output(Protocol):
@@ -56,7 +56,7 @@ Opened = Callable[[str], AbstractContextManager[Output]]
 def unpack(source: Path, announced: Mapping[str, int], opened: Opened) -> None:
     """Unpack a tar.gz file, each member into what ``opened`` gives for it.
 
-    ``announced`` has the size in bytes of each member by its name; these and no others must be there, once each. Raises
+    ``announced`` has the size in bytes of each member by name; exactly these must be present, once each. Raises
     TransferError.
     """
     found: set[str] = set()
@@ -83,7 +83,7 @@ def _damaged() -> Iterator[None]:
 
 
 def _next_member(stream: gzip.GzipFile, announced: Mapping[str, int], found: Container[str]) -> str | None:
-    """The name of the next member, None at the end. tarfile is only given the one header, so it follows nothing."""
+    """The name of the next member, None at the end. tarfile only sees this one header, so it follows nothing."""
     header = _exactly(stream, _RECORD)
     if not any(header):
         return None
@@ -112,7 +112,7 @@ def _copy(stream: gzip.GzipFile, output: Output, size: int) -> None:
 def _check_end(stream: gzip.GzipFile) -> None:
     rest = stream.read(_MAX_PADDING + 1)
     if len(rest) > _MAX_PADDING or any(rest):
-        raise TransferError("the packed file goes on after its end")
+        raise TransferError("the packed file continues after its end")
 
 
 def _exactly(stream: gzip.GzipFile, length: int) -> bytes:
@@ -123,7 +123,7 @@ def _exactly(stream: gzip.GzipFile, length: int) -> bytes:
 
 
 def check_room(directory: Path, needed: int) -> None:
-    """Raises TransferError unless ``needed`` bytes fit into the directory's file system."""
+    """Raises TransferError unless ``needed`` bytes fit on the directory's file system."""
     status = os.statvfs(directory)
     available = status.f_bavail * status.f_frsize
     if available < needed:

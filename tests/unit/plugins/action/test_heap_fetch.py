@@ -78,7 +78,7 @@ def test_a_step_that_fails_on_the_host() -> None:
 
 
 def run(archive: Path, listing: dict[str, Any], check: bool = False) -> dict[str, Any]:
-    """The task's result where the host sends this listing by the module, and fails at everything else."""
+    """The task's result if the host sends this listing through the module and fails at everything else."""
     task = Task()
     task.action, task.args = "offheap.profiler.heap_fetch", {"archive": str(archive)}
     task.check_mode, task.diff = check, False
@@ -102,7 +102,7 @@ def test_check_mode_says_what_would_come(tmp_path: Path) -> None:
     assert [capture["name"] for capture in result["captures"]] == ["jeprof.12.0.i0.heap", "jeprof.12.1.i1.heap"]
     assert (result["changed"], result["streamed"], result["collected"], result["writing"]) == (True, False, 2, [])
     assert result["missing_images"] == [{"path": "/opt/gone.so", "reason": "replaced"}]
-    assert result["warnings"][0].startswith("app1: 1 files of processes that ended")
+    assert result["warnings"][0].startswith("app1: 1 files of ended processes")
     assert not (tmp_path / "archive").exists()
 
 

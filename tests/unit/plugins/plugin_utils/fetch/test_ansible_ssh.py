@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Sessions over a connection that is Ansible's but for the network: its ssh is a shell of this machine."""
+"""Sessions over an Ansible connection without a network: its ssh is a shell on this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Become(Options):
 
 
 class Connection(Options):
-    """``script`` is the ssh; it has the command for the host as $1."""
+    """``script`` stands in for ssh; its $1 is the command for the host."""
 
     transport = "ssh"
     become: Become | None = None
@@ -63,13 +63,13 @@ def absent(connection: Any, python: str = sys.executable) -> bool:
 
 
 def answers(session: Session) -> bool:
-    """Asks what any machine can answer, whether anything on it was ever profiled or not."""
+    """Asks something that any machine can answer, profiled or not."""
     options = {"units": ["nosuchunit"], "max_dump": 1, "max_captures": 1}
     return bool(session.ask("find", options=options, ask_jvms=False)["absent"] == ["nosuchunit.service"])
 
 
 def test_a_session_whatever_ssh_says_beside_it(tmp_path: Path) -> None:
-    """The noise comes between two answers, when the test asks for it."""
+    """The noise comes between two answers, at a moment that the test chooses."""
     wanted, made = tmp_path / "wanted", tmp_path / "made"
     os.mkfifo(wanted)
     os.mkfifo(made)
@@ -82,7 +82,7 @@ def test_a_session_whatever_ssh_says_beside_it(tmp_path: Path) -> None:
 
 
 def test_sudo_is_given_its_password() -> None:
-    """A sudo that is a script finds prompt and command where sudo does (sudo -S -p PROMPT -u USER -- COMMAND)."""
+    """A script stands in for sudo and takes the same arguments (sudo -S -p PROMPT -u USER -- COMMAND)."""
     sudo = 'sudo() { printf %s "$3" >&2; read -r word; shift 6; [ "$word" = geheim ] && "$@"; }; eval "$1"'
     connection = Connection(sudo)
     connection.become = Become(**SUDO)

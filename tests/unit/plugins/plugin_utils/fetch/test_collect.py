@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The loop that fetches, with a host that is a few files of this machine."""
+"""The loop that collects, with a few files on this machine as the host."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CONTENTS = [b"one", b"second", b"third"]
 
 
 class Gone(Exception):
-    """What only the transport knows."""
+    """An exception that only the transport knows."""
 
 
 class Host:
-    """A transport that stores dumps without a transfer. ``fails`` is raised by the call of that number to ``bring``."""
+    """A transport that stores dumps without a transfer. The call of ``bring`` with that number raises ``fails``."""
 
     def __init__(self, contents: Sequence[bytes] = CONTENTS, fails: tuple[int, Exception] | None = None) -> None:
         self.listing = capture_samples.listing(*contents)
@@ -111,7 +111,7 @@ def test_check_mode_foretells_and_touches_nothing(archive: Archive, there: bool)
 
 def test_a_failure_says_what_had_been_brought(archive: Archive) -> None:
     host = Host(fails=(2, HostError("the disk is full")))
-    with pytest.raises(CollectError, match=r"^the disk is full \(2 captures had been brought before\)$") as raised:
+    with pytest.raises(CollectError, match=r"^the disk is full \(2 captures were collected before that\)$") as raised:
         collect(host, archive, Wanted("app1", max_batch=109))
     assert [facts.dump.name for facts in raised.value.so_far.captures] == [
         "jeprof.12.0.i0.heap",
@@ -133,12 +133,12 @@ def test_what_a_listing_warns_of(archive: Archive) -> None:
     host.listing["counts"]["incomplete"] = 7
     assert collect(host, archive, Wanted("app1")).warnings == [
         "a spool of somebody's",
-        "x.service has no spool there: it was never profiled",
-        "7 dumps are incomplete and were left there, the first because it is cut off",
-        "4 dumps are more than max_captures and were left; run again",
+        "x.service has no spool: it was never profiled",
+        "7 dumps are incomplete and stay on the host, the first because it is cut off",
+        "4 dumps exceed max_captures and stay on the host; run again",
     ]
     assert (
-        "1 files of processes that ended are replaced or gone, the first /opt/gone.so"
+        "1 files of ended processes were replaced or removed, the first is /opt/gone.so"
         in (collect(Host([b"x"]), archive, Wanted("app1")).warnings[0])
     )
 
@@ -147,7 +147,7 @@ def test_what_a_listing_warns_of(archive: Archive) -> None:
 def test_a_host_that_answers_junk_to_marking(archive: Archive, answer: dict[str, Any]) -> None:
     host = Host()
     host.answer.update(answer)
-    with pytest.raises(CollectError, match="did not say what it has marked"):
+    with pytest.raises(CollectError, match="did not say what it marked"):
         collect(host, archive, Wanted("app1"))
 
 

@@ -78,7 +78,7 @@ def test_sudo_is_given_the_password_when_it_asks() -> None:
 
 
 def test_sudo_asks_again() -> None:
-    with pytest.raises(SessionError, match="did not take the password"):
+    with pytest.raises(SessionError, match="rejected the password"):
         begun(*shell("printf PASSWORD:; read -r word; echo Sorry; printf PASSWORD:; read -r word"), lambda: "falsch")
 
 
@@ -88,7 +88,7 @@ def test_sudo_asks_again() -> None:
         ("printf '\\033[2Jhello'", "not the head of a message"),
         ("printf 'J\\0\\0\\0\\002[]'", "not a JSON object"),
         ("printf 'J\\0\\0\\0\\002{}'", "neither an answer nor an error"),
-        ("printf 'D\\0\\0\\0\\002ab'", "data that nobody asked for"),
+        ("printf 'D\\0\\0\\0\\002ab'", "data without being asked"),
         ("printf 'J\\377\\377\\377\\377'", "larger than any"),
         ("exec timeout 1 cat >/dev/null", "ended the session"),
     ],

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""From a target's listing to the archive: the plan, and what of an arrived transfer is believed."""
+"""From a target's listing to the archive: the plan, and what is accepted from a transfer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_limits() -> None:
         plan.read_listing(data, "app1", 199, GIB)
     data["captures"][0]["identity"][1] = limits.LARGEST_DUMP + 1
     with pytest.raises(TransferError, match="size is out of range"):
-        plan.read_listing(data, "app1", GIB, GIB)  # what nobody could read is not brought, whatever is asked for
+        plan.read_listing(data, "app1", GIB, GIB)  # a dump too large to read, whatever is asked for
     data["captures"][0]["identity"][1] = 200
     listing = plan.read_listing(data, "app1", 200, 99)
     assert listing.images == []
@@ -100,7 +100,7 @@ def test_any_wrong_field_raises_one_kind_of_error(way: tuple[Any, ...], junk: An
     try:
         plan.read_listing(data, "app1", GIB, GIB)
     except TransferError as exc:
-        assert "cannot be right" in str(exc)
+        assert "an invalid listing" in str(exc)
 
 
 def test_only_what_is_new(archive: Archive, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_batches() -> None:
 
 
 def test_fetching_loads_nothing_that_only_reading_needs() -> None:
-    """Dozens of processes fetch at once, and each would hold it."""
+    """Dozens of processes fetch at once, and each would hold it in memory."""
     collections = next(path for path in sys.path if path.endswith("collections"))
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
@@ -254,7 +254,7 @@ def test_announcements_that_cannot_be(archive: Archive, target: Target, change: 
 
 
 def with_maps(data: dict[str, Any], beside: int | None = None) -> plan.Batch:
-    """A listing's one batch, where all dumps have compiled code and the first has a map of so many bytes beside it."""
+    """A listing's only batch: all dumps have compiled code, and the first has a map of this many bytes beside it."""
     for entry in data["captures"]:
         entry["jit"] = True
     if beside is not None:

@@ -52,7 +52,7 @@ def unpack(directory: Path, content: bytes, compressed: bool = True) -> dict[str
 
 
 def unpacked(source: Path, target: Path, announced: Mapping[str, int]) -> dict[str, Path]:
-    """The members' files, in a directory that need not be there."""
+    """The members' files, in a directory that may not exist yet."""
     target.mkdir(exist_ok=True)
     files: dict[str, Path] = {}
 
@@ -118,7 +118,7 @@ def test_attacks(tmp_path: Path, attack: str, form: int) -> None:
 
 
 def test_size_in_an_extended_header(tmp_path: Path) -> None:
-    """A pax header can claim gigabytes for itself, which tarfile would read into memory."""
+    """A pax header can claim gigabytes, which tarfile would read into memory."""
     pax = tarfile.TarInfo("dumps/0")
     pax.type = tarfile.XHDTYPE
     pax.size = (8 << 30) - 1
@@ -134,7 +134,7 @@ def test_a_bomb_behind_the_end(tmp_path: Path) -> None:
             stream.write(bytes(MIB))
     assert bomb.stat().st_size < 2 * MIB
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(unpack_tar.TransferError, match="goes on after its end"):
+    with pytest.raises(unpack_tar.TransferError, match="continues after its end"):
         unpacked(bomb, tmp_path / "target", ANNOUNCED)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 * 1024
 
