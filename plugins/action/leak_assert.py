@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Fail when an archive shows a leak that is too much, on the controller."""
+"""Fail if an archive shows a leak beyond the limits, on the controller."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ class ActionModule(ActionBase):
             result.update(failed=True, msg=f"{offences[0]}{more}")
         elif arguments["require_verdict"] and not judged:
             why = watched[-1].verdict.reason if watched else "the archive has no captures of these units and hosts"
-            result.update(failed=True, msg=f"whether anything leaks cannot be told: {why}")
+            result.update(failed=True, msg=f"cannot tell whether anything leaks: {why}")
         else:
-            result["msg"] = f"processes judged: {len(judged)}, leaks: {len(leaks)}, too much: 0"
+            result["msg"] = f"processes judged: {len(judged)}, leaks: {len(leaks)}, beyond the limits: 0"
         if warnings:
             result["warnings"] = warnings
         return result
 
     def _record(self, leaks: list[Leak], target: str | None) -> bool:
-        """Write the baseline where one is asked for. Whether it has changed."""
+        """Write the baseline if requested. Returns whether it changed."""
         if not target:
             return False
         content = baseline.baseline(leaks).encode("utf-8", "replace")

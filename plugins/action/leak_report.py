@@ -35,7 +35,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "hints": {"type": "list", "elements": "path", "default": []},
     "triage": {"type": "path", "default": "offheap/triage"},
 }
-# Of a stack, so many frames are returned; the files have all of them.
+# Most frames of a stack that are returned; the files have all of them.
 _MOST_FRAMES = 64
 
 display = Display()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The controller's half of native_memory_info: keeps what the module has seen, where that was asked for."""
+"""The controller's half of native_memory_info: keeps the module's samples if asked to."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ class ActionModule(ActionBase):
             try:
                 path = snapshots.keep(from_here(str(keep)), host, result["samples"])
             except OffheapError as error:
-                raise AnsibleActionFail(f"what was seen on {host} cannot be kept: {error}") from None
+                raise AnsibleActionFail(f"the samples of {host} cannot be kept: {error}") from None
             result["kept"] = str(path)
         return result

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Say what kind of growth it is, from the samples of a fleet, on the controller."""
+"""Say what kind of memory grows, from the samples of a fleet, on the controller."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The reports on an archive as files: a directory for each unit with the files of each host, and the fleet's page."""
+"""The reports on an archive as files: a directory per unit with each host's files, and the page for the fleet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS = {"text": "txt", "folded": "folded", "flamegraph": "html"}
 
 @dataclass
 class Files:
-    """Reports with the paths of their files by kind, those of the fleet, and the paths whose content is new."""
+    """Reports with the paths of their files by kind, those of the fleet, and the paths with new content."""
 
     reports: list[tuple[Report, dict[str, str]]] = field(default_factory=list)
     fleet: dict[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Files:
         """The verdicts for a terminal, each line with the answer that colours it."""
         pages = [(report, Path(paths["flamegraph"]) if paths else None) for report, paths in self.reports]
         lines = host_report.summary(pages)
-        return [*lines, (None, f"all of it: {self.fleet['page']}")] if self.fleet else lines
+        return [*lines, (None, f"full report: {self.fleet['page']}")] if self.fleet else lines
 
 
 def make(
@@ -49,10 +49,10 @@ def make(
     warn: Callable[[str], None],
     triage: Path | None = None,
 ) -> Files:
-    """Read the archive and write the reports below ``dest``. Without ``force`` a file that is there is left alone.
+    """Read the archive and write the reports below ``dest``. Without ``force`` existing files stay as they are.
 
-    ``triage`` is a directory of samples (triage_samples.py), whose verdicts are shown where it is there.
-    In check mode nothing is written, and ``changed`` has what would be. Raises ArchiveError, OutputError.
+    ``triage`` is a directory of samples (triage_samples.py), whose verdicts are shown if it exists. In check mode
+    nothing is written, and ``changed`` lists what would be. Raises ArchiveError, OutputError.
     """
     seen = Fleet()
     found = list(host_report.reports(archive, scope, limits, warn, check_mode, seen))

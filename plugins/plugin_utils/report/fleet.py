@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What the report on a fleet is made from: what was seen of each unit on each host, brought into one shape.
+"""The data behind the report on a fleet: what was seen of each unit on each host, in one shape.
 
-The data is the page's, and the JSON file's for other programs. Times are seconds since the epoch, sizes bytes, rates
-bytes per day. It is kept small: curves have a point for each dump, but stacks are kept of some dumps only, evenly
-spread over the time, and of those stacks the largest.
+The page uses it, and other programs as the JSON file. Times are seconds since the epoch, sizes bytes, rates bytes per
+day. It is kept small: curves have a point for each dump, but only some dumps, evenly spread over time, keep stacks, and
+of those only the largest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .stack_tree import Frames, Held, StackTree, differences
 from .threads import by_name
 
 FORMAT = 1
-# Dumps of a process whose stacks are kept, and numbers and nodes in all: about 20 MB of page at the most.
+# Dumps per process that keep their stacks, and numbers and nodes overall: a page of at most about 20 MB.
 _MOST_DUMPS = 48
 _MOST_NUMBERS = 1_200_000
 _MOST_NODES = 100_000
@@ -37,14 +37,16 @@ _FEWEST_PATHS = 50
 _ORDER = {Answer.LEAK: 0, Answer.CANNOT_TELL: 1, Answer.NO_LEAK: 2}
 _MOST_FRAMES = 64
 _MOST_SUSPECTS = 10
-# With so much of its memory in the first dump, a suspect has begun before.
+# A suspect that holds this share of its memory in the first dump already began before it.
 _HELD_BEFORE = 0.2
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A unit on a host and what was found. ``suspects`` are those to show, ``hints`` what is known of the causes of
-    each, ``newest`` is the newest profile in full."""
+    """A unit on a host and what was found.
+
+    ``suspects`` are those to show, ``hints`` the known causes of each, ``newest`` the newest profile in full.
+    """
 
     host: Host
     headline: str
@@ -55,7 +57,7 @@ class Observed:
 
 @dataclass
 class _Kept:
-    """What is left of an ``Observed`` when its profiles have gone into the tree."""
+    """What remains of an ``Observed`` once its profiles are in the tree."""
 
     data: dict[str, Any]
     verdict: Verdict
@@ -65,7 +67,7 @@ class _Kept:
 
 
 class Fleet:
-    """Takes hosts one by one, so that one host's profiles are in memory at a time, and gives the data at the end."""
+    """Takes hosts one by one, so that only one host's profiles are in memory, and gives the data at the end."""
 
     def __init__(self) -> None:
         self._frames = Frames()
@@ -117,7 +119,7 @@ class Fleet:
         self._hosts.setdefault(unit, []).append(kept)
 
     def data(self) -> dict[str, Any]:
-        """All of it, by unit, those that leak first. Nothing can be added afterwards."""
+        """All of it, by unit, leaking units first. Nothing can be added afterwards."""
         dumps = sum(len(host.dumps) + len(host.threads) for hosts in self._hosts.values() for host in hosts)
         most_paths = max(_FEWEST_PATHS, _MOST_NUMBERS // max(dumps, 1) // 2)
         units = [self._unit(unit, hosts, most_paths) for unit, hosts in self._hosts.items()]
@@ -238,7 +240,7 @@ def _process(process: Process) -> dict[str, Any]:
 
 
 def _version(process: Process) -> str:
-    """The label that the captures were given, else the beginning of the executable's build-id, else nothing."""
+    """The label given to the captures, else the beginning of the executable's build-id, else nothing."""
     facts = process.captures[-1].facts
     if facts.label:
         return facts.label
@@ -249,7 +251,7 @@ def _version(process: Process) -> str:
 def _suspect(
     suspect: Suspect, paths: set[int], judged: Sequence[tuple[float, Held]], known: Sequence[Hint]
 ) -> dict[str, Any]:
-    """``since`` is when its memory was none, going back from now at its rate; ``since_before``: earlier than we saw."""
+    """``since`` is when it held nothing, going back at its rate; ``since_before``: earlier than the first dump."""
     times = [time for time, _held in judged]
     sizes = [
         math.fsum(size for path, size in zip(held.paths, held.bytes, strict=True) if path in paths)
@@ -274,10 +276,10 @@ def _suspect(
 
 
 def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[dict[str, Any]]:
-    """The suspects of all hosts, the same path once: where it is, how fast on the average, since which version."""
+    """The suspects of all hosts, each path once: its hosts, its average rate, and the version it appeared with."""
     hints = {suspect["short"]: suspect["hints"] for host in leaking for suspect, _paths in host.suspects}
     found: dict[str, list[Leak]] = {}
-    for leak in together(watched):  # builds of a library differ in frames that a short path does not show
+    for leak in together(watched):  # builds of a library may differ in frames that a short path omits
         found.setdefault(short_path(leak.path), []).append(leak)
     merged = []
     for short, leaks in list(found.items())[:_MOST_SUSPECTS]:
@@ -298,7 +300,7 @@ def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[di
 
 
 def _mean(rates: Sequence[tuple[float, float]]) -> tuple[int, int]:
-    """The mean of rates and its error, as those of independent measurements."""
+    """The mean of rates and its error, as for independent measurements."""
     if not rates:
         return 0, 0
     error = math.sqrt(math.fsum(error * error for _rate, error in rates)) / len(rates)

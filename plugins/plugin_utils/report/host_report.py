@@ -33,7 +33,7 @@ HEADLINES = {Answer.LEAK: "Leak", Answer.NO_LEAK: "No leak", Answer.CANNOT_TELL:
 
 @dataclass(frozen=True)
 class Report:
-    """What is known about a unit on a host. ``files`` is what to write (name suffix -> content)."""
+    """What is known about a unit on a host. ``files`` maps name suffixes to the content to write."""
 
     unit: str
     host: str
@@ -56,7 +56,7 @@ def rate_text(growth: float, error: float) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of each verdict to report: so many suspects, and the causes that are known."""
+    """How much of each verdict to report: the number of suspects, and the known causes."""
 
     top: int = 5
     hints: Sequence[Hint] = ()
@@ -70,10 +70,10 @@ def reports(
     check_mode: bool,
     fleet: Fleet | None = None,
 ) -> Iterator[Report]:
-    """The reports, by unit and host. What cannot be read is told to ``warn`` and left out.
+    """The reports, by unit and host. Data that cannot be read is reported to ``warn`` and left out.
 
-    ``fleet`` is shown each host as it comes, for the report on all of them. In check mode nothing is written to the
-    archive. Raises ArchiveError.
+    ``fleet`` gets each host for the report on all of them. In check mode nothing is written to the archive. Raises
+    ArchiveError.
     """
     with reading(archive, warn, check_mode) as reader:
         for host in survey(archive, reader, scope, warn):
@@ -99,7 +99,7 @@ def _report(host: Host, limits: Limits, reader: Reader, warn: Callable[[str], No
 
 
 def _first(process: Process) -> int:
-    """The position of the capture that the newest one is compared with."""
+    """The position of the capture to compare the newest one with."""
     return window(process.series.times)[0]
 
 
@@ -113,7 +113,7 @@ def _samples(process: Process, position: int, reader: Reader, warn: Callable[[st
 
 
 def _process(captures: list[Capture]) -> str:
-    """The process's number and executable; what is brought home after its end no longer says the latter."""
+    """The process's number and executable. A dump collected after the process ended no longer names the executable."""
     known = (capture.facts.process.exe for capture in captures)
     exe = next(filter(None, known), next((image.path for image in captures[-1].images), ""))
     return f"{captures[-1].facts.process.pid} {printable(exe)}".rstrip()
@@ -179,14 +179,14 @@ def _facts(report: Report, process: Process, table: Table) -> list[tuple[str, st
 
 
 def _moment(time: float, beside: float | None = None) -> str:
-    """A time for people; without its date where that is the date of the other one."""
+    """A time for people; without the date if it is the same as that of ``beside``."""
     text = datetime.fromtimestamp(time, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     day, _space, hour = text.partition(" ")
     return hour if beside is not None and _moment(beside).startswith(day) else text
 
 
 def summary(found: Sequence[tuple[Report, Path | None]]) -> list[tuple[Answer | None, str]]:
-    """The reports for a terminal: lines, and the verdict that colours a line; a path is that of the page."""
+    """The reports for a terminal: lines, each with the verdict that colours it. A path is that of the page."""
     lines: list[tuple[Answer | None, str]] = []
     width = max((len(report.host) for report, _page in found), default=0)
     unit = ""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The report on a fleet as one HTML file. What hosts have sent goes into it as JSON, which its script shows as text."""
+"""The report on a fleet as one HTML file. Data from hosts goes into it as JSON, which its script shows as text."""
 
 from __future__ import annotations
 

@@ -2,17 +2,17 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Why a profile's total is not the process's resident memory: RSS, part by part.
 
-    RSS = live (sampled) + not sampled                       what the program has from malloc: stats.allocated
+    RSS = live (sampled) + not sampled                       what the program got from malloc: stats.allocated
         + fragmentation (active - allocated)
         + metadata
-        + kept (resident - active - metadata)                freed, and not given back to the kernel yet
+        + kept (resident - active - metadata)                freed, but not yet returned to the kernel
         + Java heap + metaspace, code, thread stacks, ...    what a JVM maps itself
         + mapped files + shared memory
         + unexplained
 
-jemalloc's numbers are those of mallctl's stats.* (jemalloc(3)), RSS and its kinds those of proc(5). ``unexplained`` is
-what is left, so the parts always add up to RSS. It is negative where a part is counted that is not in memory: swapped
-out, or committed and never touched.
+jemalloc's numbers are mallctl's stats.* (jemalloc(3)), RSS and its kinds those of proc(5). ``unexplained`` is the rest,
+so the parts always add up to RSS. It is negative if a part counts bytes that are not in memory: swapped out, or
+committed and never touched.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ...module_utils.formats.capture_facts import CaptureFacts
 from ..base.byte_size import as_text
 from ..model.sampling import Sampling
 
-# Categories of native memory tracking that have names of their own here; the others are taken together.
+# Categories of native memory tracking that are shown separately; the others are added up.
 _TRACKED = {
     "Class": "Metaspace",
     "Metaspace": "Metaspace",
     "Code": "Compiled code",
     "Thread": "Thread stacks",
 }
-# Counted elsewhere: the heap by what of it is resident, the archive of shared classes among the mapped files.
+# Counted elsewhere: the resident part of the heap, and the archive of shared classes among the mapped files.
 _ELSEWHERE = ("Java Heap", "Shared class space")
 
 
@@ -78,7 +78,7 @@ class Reconciliation:
 
 
 def reconcile(facts: CaptureFacts, live: float, sampling: Sampling) -> Reconciliation | None:
-    """The parts of a capture's resident memory; None where no memory statistics came with its dump.
+    """The parts of a capture's resident memory; None if its dump came without memory statistics.
 
     ``live`` is the profile's total.
     """
@@ -97,7 +97,7 @@ def reconcile(facts: CaptureFacts, live: float, sampling: Sampling) -> Reconcili
     parts.append(Part("Unexplained", rest, Origin.UNEXPLAINED, _rest_meaning(rest, jvm), sampling.error(live)))
     swap = _number(memory.get("swap"))
     if swap:
-        notes.append(f"{as_text(swap)} of the process are swapped out, which no part knows of")
+        notes.append(f"{as_text(swap)} of the process are swapped out; no part accounts for that")
     return Reconciliation(rss, parts, notes)
 
 
@@ -118,18 +118,18 @@ def _malloc(memory: Mapping[str, Any], live: float, sampling: Sampling, notes: l
         _number(memory.get(name)) for name in ("allocated", "active", "metadata", "resident")
     )
     if allocated is None or active is None:
-        notes.append("jemalloc's own statistics did not come with the dump: its overhead is among the unexplained")
+        notes.append("jemalloc's own statistics did not come with the dump, so its overhead is part of unexplained")
         return [sampled]
     parts = [
         sampled,
         Part("Not sampled", allocated - live, Origin.PROGRAM, _unsampled_meaning(allocated - live, error), error),
-        Part("Fragmentation", active - allocated, Origin.ALLOCATOR, "pages in use with room left in them"),
+        Part("Fragmentation", active - allocated, Origin.ALLOCATOR, "unused room in pages in use"),
     ]
     if metadata is not None:
         parts.append(Part("Allocator metadata", metadata, Origin.ALLOCATOR, "jemalloc's own records"))
     if resident is not None:
         kept = resident - active - (metadata or 0.0)
-        parts.append(Part("Kept by allocator", kept, Origin.ALLOCATOR, "freed, not given back to the kernel yet"))
+        parts.append(Part("Kept by allocator", kept, Origin.ALLOCATOR, "freed, not yet returned to the kernel"))
     return parts
 
 
@@ -150,11 +150,11 @@ def _runtime(jvm: Mapping[str, Any], notes: list[str]) -> list[Part]:
         meaning = "objects of the program" if used is None else f"{as_text(used)} of it in use"
         parts.append(Part("Java heap", heap, Origin.RUNTIME, meaning))
     else:
-        notes.append("the JVM does not say where its heap lies (ZGC): look for it under shared memory or unexplained")
+        notes.append("the JVM does not say where its heap is (ZGC): look for it under shared memory or unexplained")
     if tracked is None:
         notes.append(
-            "native memory tracking is off: thread stacks, compiled code and the garbage collector's tables are among"
-            " the unexplained (-XX:NativeMemoryTracking=summary)"
+            "native memory tracking is off, so thread stacks, compiled code and the garbage collector's tables are part"
+            " of unexplained (turn it on with -XX:NativeMemoryTracking=summary)"
         )
         metaspace = _number(jvm.get("metaspace"))
         if metaspace is not None:
@@ -178,7 +178,7 @@ def _runtime(jvm: Mapping[str, Any], notes: list[str]) -> list[Part]:
 def _files(memory: Mapping[str, Any], notes: list[str]) -> list[Part]:
     files, shared = _number(memory.get("rss_file")), _number(memory.get("rss_shmem"))
     if files is None:
-        notes.append("the kernel did not say how much of it are mapped files")
+        notes.append("the kernel did not say how much of RSS is mapped files")
         return []
     parts = [Part("Mapped files", files, Origin.FILES, "executables, libraries, files mapped into memory")]
     if shared:
@@ -189,7 +189,7 @@ def _files(memory: Mapping[str, Any], notes: list[str]) -> list[Part]:
 def _rest_meaning(rest: float, jvm: Mapping[str, Any]) -> str:
     if rest < 0:
         return "counted above, but not in memory: swapped out, or committed and never touched"
-    return "mapped by the program itself" if jvm else "mapped by the program or its runtime, beside malloc"
+    return "mapped by the program itself" if jvm else "mapped by the program or its runtime, outside malloc"
 
 
 def _number(value: object) -> float | None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The stacks of many profiles of a unit, each path kept once: what a dump holds is then a number for each of them.
+"""The stacks of many profiles of a unit, each path stored once: a dump then holds only a number for each path.
 
-Dumps of one process, of its next start and of other hosts meet in this tree by the names of their functions, so any
+Functions are matched by name. So dumps of one process, of its next start and of other hosts share this tree, and any
 two of them can be compared.
 """
 
@@ -39,7 +39,7 @@ class Frames:
 
 @dataclass
 class Held:
-    """Live bytes by path, in the tree's numbers of paths."""
+    """Live bytes by path; paths are the tree's numbers."""
 
     paths: array[int] = field(default_factory=lambda: array("L"))
     bytes: array[float] = field(default_factory=lambda: array("d"))
@@ -50,7 +50,7 @@ class Held:
 
 
 class StackTree:
-    """Paths from the root on, of all profiles that were added."""
+    """Paths from the root on, of all added profiles."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
@@ -64,7 +64,7 @@ class StackTree:
         self._rest = 0
 
     def paths(self, stacks: Iterable[tuple[Frame, ...]]) -> list[int]:
-        """The numbers of these stacks (leaf first), learnt where they are new."""
+        """The numbers of these stacks (leaf first); new ones are added."""
         return [self._path(frames or (_NO_STACK,)) for frames in stacks]
 
     def _path(self, frames: tuple[Frame, ...]) -> int:
@@ -76,7 +76,7 @@ class StackTree:
         return number
 
     def hold(self, paths: Sequence[int], sizes: Sequence[float]) -> Held:
-        """What a profile holds: bytes by path, which may be named several times."""
+        """What a profile holds: bytes by path. A path may occur several times in ``paths``."""
         held: dict[int, float] = {}
         for path, size in zip(paths, sizes, strict=True):
             if size > 0:
@@ -91,9 +91,9 @@ class StackTree:
         return {number for number, frames in enumerate(self._examples) if covers(frames)}
 
     def grow(self, always: Iterable[int], most_paths: int, most_nodes: int) -> float:
-        """Make the nodes of the ``always`` wanted paths, then of the largest. What is left out goes into one node.
+        """Create the nodes of the ``always`` wanted paths, then of the largest. Paths left out share one node.
 
-        Returns the largest share of a dump that a path has which is left out.
+        Returns the largest share of any dump that a path left out has.
         """
         paths = list(self._paths)
         wanted = set(always)
@@ -124,7 +124,7 @@ class StackTree:
         return sorted({self._leaf_of[path] for path in paths if path in self._leaf_of})
 
     def by_node(self, held: Held) -> dict[str, list[int]]:
-        """What a dump holds, by nodes in ascending order, as differences to the one before; whole bytes."""
+        """What a dump holds, by nodes in ascending order, as differences from the previous one; whole bytes."""
         sums: dict[int, float] = {}
         for path, size in zip(held.paths, held.bytes, strict=True):
             node = self._leaf_of.get(path, self._rest)
@@ -133,11 +133,11 @@ class StackTree:
         return {"nodes": differences(nodes), "bytes": [round(sums[node]) for node in nodes]}
 
     def columns(self) -> Mapping[str, Any]:
-        """Each node's distance to its parent, and its frame. Node 0 is the root, a parent comes before its children."""
+        """Each node's distance to its parent, and its frame. Node 0 is the root; parents come before children."""
         distances = [node - parent for node, parent in enumerate(self._parents)]
         return {"parent": [0, *distances[1:]], "frame": self._frame_of}
 
 
 def differences(numbers: Sequence[int]) -> list[int]:
-    """Ascending numbers as steps: shorter to write down."""
+    """Ascending numbers as steps, which are shorter to write."""
     return [number - (numbers[index - 1] if index else 0) for index, number in enumerate(numbers)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Which thread allocated what is live: jemalloc counts each stack by thread, too."""
+"""Which thread allocated what is live: jemalloc also counts each stack by thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-# More threads than that are no view; the others are told together.
+# More threads would be unreadable; the others form one group.
 _MOST = 12
 _NAMELESS = "thread {uid}"
 
@@ -30,7 +30,7 @@ class ThreadGroup:
 
 
 def by_name(samples: Samples) -> list[ThreadGroup]:
-    """The threads by name, those that hold most first. A thread that has ended is still counted."""
+    """The threads by name, those that hold most first. Ended threads are still counted."""
     groups: dict[str, list[int]] = {}
     for uid in samples.thread_uids():
         groups.setdefault(samples.thread_names.get(uid) or _NAMELESS.format(uid=uid), []).append(uid)

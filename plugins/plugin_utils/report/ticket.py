@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The report on a fleet as a page of plain text, to be pasted into a ticket."""
+"""The report on a fleet as plain text to paste into a ticket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def sentence(unit: Mapping[str, Any]) -> str:
-    """What is to be known about a unit first: ``frontend.service leaks 64.0 MiB a day ± 6.0 MiB on 14 of 40 hosts``."""
+    """The main facts about a unit: ``frontend.service leaks 64.0 MiB a day ± 6.0 MiB on 14 of 40 hosts``."""
     hosts, leaking = len(unit["hosts"]), unit["leaking"]
     if not leaking:
         words = {"no-leak": "does not leak", "cannot-tell": "cannot be judged yet"}[unit["answer"]]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Whatever befalls the captures of an archive: report, assertion, what is pushed and the console say the same."""
+"""Whatever happens to the captures of an archive, the report, the assertion, the push and the console agree."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LABELS = ("unit", "host", "path", "suspect")
 
 @dataclass
 class Told:
-    """What one road has said: what it judged, what it returned or wrote, and its warnings."""
+    """What one road reported: what it judged, what it returned or wrote, and its warnings."""
 
     hosts: list[Host] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Told:
 
 @contextlib.contextmanager
 def _heard() -> Iterator[Told]:
-    """Hears what is judged: each process with its verdict and the captures that it rests on."""
+    """Records what is judged: each process with its verdict and the captures behind it."""
     told = Told()
 
     def hearing(judge: Any, *arguments: Any) -> Iterator[Host]:
@@ -71,7 +71,7 @@ def _heard() -> Iterator[Told]:
 
 
 def _act(plugin: Any, check: bool = False, **arguments: Any) -> Told:
-    """Run an action on the archive that lies here."""
+    """Run an action on the archive here."""
     task = Task()
     task.action = f"offheap.profiler.{plugin.__name__.rpartition('.')[2]}"
     task.args = {"archive": "archive", **arguments}
@@ -92,7 +92,7 @@ def _act(plugin: Any, check: bool = False, **arguments: Any) -> Told:
 
 
 def _report() -> Told:
-    """In check mode: nothing is kept in the archive."""
+    """In check mode, so that nothing is kept in the archive."""
     return _act(leak_report, check=True, dest="report", show=False)
 
 
@@ -127,7 +127,7 @@ def _said_of_hosts(told: Told) -> dict[Place, dict[str, Any]]:
 
 
 def _measured(text: str) -> dict[str, dict[tuple[str, ...], float]]:
-    """The samples of a textfile: by their name, and by the values of those labels that they have of _LABELS."""
+    """The samples of a textfile, by name and by the values of those labels in _LABELS that they have."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -137,7 +137,7 @@ def _measured(text: str) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def _judged_alike(one: Told, other: Told) -> None:
-    """The same processes, with the same verdicts from the same captures, and the same left out."""
+    """The same processes, with the same verdicts from the same captures, and the same ones left out."""
     for here, there in zip(one.hosts, other.hosts, strict=True):
         assert (here.unit, here.host, here.captures, here.verdict) == (
             there.unit,
@@ -192,7 +192,7 @@ def _what_is_pushed_says_what_the_report_says(pushed: Told, console: Told) -> No
 
 
 def _collapsed(profile: bytes) -> dict[str, int]:
-    """The stacks of a pprof profile by their names, the root first, with live bytes."""
+    """The stacks of a pprof profile by name, root first, with live bytes."""
     found = profile_proto.profile_class()()
     found.ParseFromString(gzip.decompress(profile))
     texts = list(found.string_table)

@@ -15,12 +15,12 @@ ACTIONS = """
     archive_prune archive_sync heap_analyze heap_compare heap_fetch leak_assert leak_push leak_report triage_report
 """.split()
 SHARED = ("type", "elements", "required", "default", "choices")
-#: what an action tells its own other half
+#: what an action passes to its own other half
 INTERNAL = {"heap_fetch": {"step", "request"}}
 
 
 def documented(name: str) -> dict[str, Any]:
-    """The options of a module, those of its fragments too."""
+    """The options of a module, including those of its fragments."""
     documentation = yaml.safe_load(importlib.import_module(f"{PLUGINS}.modules.{name}").DOCUMENTATION)
     options = dict(documentation["options"])
     for fragment in documentation["extends_documentation_fragment"]:

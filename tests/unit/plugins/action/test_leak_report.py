@@ -23,7 +23,7 @@ yaml = pytest.importorskip("yaml")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with an archive, and the one we are in."""
+    """A working directory with an archive."""
     leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -67,7 +67,7 @@ def test_reports_are_written_and_returned(here: Path) -> None:
     assert set(_files(here / "report")) == expected
     assert leaking["files"]["flamegraph"] == str(here / "report/frontend.service/app1.html")
     assert "  app1  Leak of 7" in result["summary"][1]
-    assert result["summary"][-1] == f"all of it: {here}/report/report.html"
+    assert result["summary"][-1] == f"full report: {here}/report/report.html"
     assert result["files"]["page"] == f"{here}/report/report.html"
     assert json.loads((here / "report/report.json").read_text())["units"][0]["leaking"] == 1
     assert "frontend.service leaks 7" in (here / "report/report.txt").read_text()
