@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The operator's console: look at hosts now, without a playbook. `fab -l` lists what there is."""
+"""The operator's console: look at hosts now, without a playbook. ``fab -l`` lists the commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def _make_importable() -> None:
-    """Give the collection the name that Ansible gives it, wherever it lies."""
+    """Give the collection the name that Ansible gives it, wherever it is."""
     places: dict[str, list[str]] = {"ansible_collections": [], "ansible_collections.offheap": []}
     for name, place in {**places, "ansible_collections.offheap.profiler": [str(HERE)]}.items():
         package = sys.modules.setdefault(name, types.ModuleType(name))
@@ -56,7 +56,7 @@ _ARCHIVE = "offheap/archive"
 @on_hosts
 def units(hosts: Hosts) -> int:
     """
-    What runs on the hosts, how much memory it holds, and what of it is profiled.
+    What runs on the hosts, how much memory it holds, and which of it is profiled.
 
         fab -H app1,app2 units
     """
@@ -94,12 +94,12 @@ def _units(hosts: Hosts, wanted: Callable[[dict[str, Any]], bool]) -> int:
     if rows:
         hosts.show.table(("HOST", "UNIT", "MEMORY", "PROCS", "RUNTIME", "ALLOCATOR", "PROFILED"), rows, (2, 3))
     elif not failed:
-        hosts.show.say("no unit is profiled on these hosts: enable-profiling.yml does that")
+        hosts.show.say("no unit is profiled on these hosts: run enable-profiling.yml")
     return failed
 
 
 @on_hosts
-@helped(unit="the service", interval="seconds between looks (2)", seconds="end after so long (never)")
+@helped(unit="the service", interval="seconds between looks (2)", seconds="stop after this long (never)")
 def watch(hosts: Hosts, unit: str = "", interval: int = 2, seconds: int = 0) -> int:
     """
     Live: resident and live memory, growth per hour, as curves. Ctrl-C ends it.
@@ -128,7 +128,7 @@ def watch(hosts: Hosts, unit: str = "", interval: int = 2, seconds: int = 0) -> 
 
 @contextmanager
 def _watched(show: screen.Screen, view: Any, series: list[Any], interval: float) -> Iterator[None]:
-    """While it lasts, the view on a terminal; elsewhere lines, or JSON, one for each host and look."""
+    """Meanwhile shows the view on a terminal, elsewhere lines or JSON, one for each host and look."""
     if show.out.is_terminal and not show.as_json:
         from rich.live import Live
 
@@ -165,7 +165,7 @@ def _watched(show: screen.Screen, view: Any, series: list[Any], interval: float)
 @helped(unit="the service", archive=f"directory of the archive ({_ARCHIVE})", rows="functions to show (15)")
 def dump(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE, rows: int = 15) -> int:
     """
-    Dump now, bring it into the archive, and show what holds the memory.
+    Dump now, collect the dump into the archive, and show what holds the memory.
 
         fab -H app1 dump --unit frontend
     """
@@ -191,7 +191,7 @@ def dump(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE, rows: int = 15) 
 @helped(unit="only this service; may be given several times", archive=f"directory of the archive ({_ARCHIVE})")
 def collect(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE) -> int:
     """
-    Bring all new captures of all hosts into the archive, in parallel.
+    Collect all new captures of all hosts into the archive, in parallel.
 
         fab -i inventory collect                     as: fab collect -i inventory
     """
@@ -230,14 +230,14 @@ def collect(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE) -> int:
 
 
 def _archive(path: str) -> Archive:
-    """The archive, made where there is none. Raises ArchiveError."""
+    """The archive, created if there is none. Raises ArchiveError."""
     return Archive.create(Path.cwd() / Path(path).expanduser())
 
 
 def _collected(
     host: target.Target, session: Session, steps: screen.Steps, store: Archive, units: list[str]
 ) -> Collected:
-    """What is new on a host. Raises CollectError."""
+    """Collect what is new on a host. Raises CollectError."""
     wanted = Wanted(host.name)
     transport = SessionTransport(session, units, wanted.max_dump, wanted.max_captures, came=steps.came)
     return collect_from(transport, store, wanted)
@@ -294,7 +294,7 @@ def _switch(hosts: Hosts, unit: str, command: str) -> int:
     return failed
 
 
-_FILE_HELP = {"binary_path": "where executables and libraries lie, as PPROF_BINARY_PATH has it"}
+_FILE_HELP = {"binary_path": "where executables and libraries are, in the form of PPROF_BINARY_PATH"}
 _JSON_HELP = {"json": "print JSON"}
 
 
@@ -304,7 +304,7 @@ def _paths(text: str) -> list[Path]:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """Turn what the library raises into a message and an exit status."""
+    """Turn errors of the library into a message and an exit status."""
     try:
         yield
     except OffheapError as error:
@@ -357,7 +357,7 @@ def diff(
     json: bool = False,
 ) -> None:
     """
-    What has grown, shrunk, come and gone between two dumps, and what of it is more than chance.
+    What grew, shrank, appeared and vanished between two dumps, and which of it is more than chance.
 
         fab diff a.heap b.heap
     """
@@ -371,7 +371,7 @@ def diff(
     sys.stdout.write(text)
 
 
-@task(help={**_FILE_HELP, "dest": "where to write it (x.html for x.heap)", "force": "replace a file that is there"})
+@task(help={**_FILE_HELP, "dest": "where to write it (x.html for x.heap)", "force": "replace an existing file"})
 def flame(_context: Context, dump: str, dest: str = "", force: bool = False, binary_path: str = "") -> None:
     """
     A dump as a flame graph: one HTML file that needs no network.
@@ -411,7 +411,7 @@ def report(
     _context: Context, archive: str = _ARCHIVE, dest: str = "offheap/report", unit: str = "", json: bool = False
 ) -> None:
     """
-    Say what leaks, from the archive, and write the report as HTML.
+    Judge from the archive what leaks, and write the report as HTML.
 
         fab report
     """
@@ -435,7 +435,7 @@ def serve(_context: Context, directory: str = "offheap/report", port: int = 8800
         fab serve
     """
     if not Path(directory).is_dir():
-        raise Exit(f"there is no directory {directory}: report-leaks.yml, or fab report, makes it", 2)
+        raise Exit(f"there is no directory {directory}: report-leaks.yml and fab report create it", 2)
     handler = functools.partial(SimpleHTTPRequestHandler, directory=directory)
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The operator's console: hosts looked at over SSH, without a playbook. fabfile.py has its commands."""
+"""The operator's console: looks at hosts over SSH, without a playbook. fabfile.py has its commands."""

@@ -8,7 +8,7 @@ import paramiko
 
 
 class ChannelStream:
-    """A command over SSH. It is read from paramiko's channel itself, whose window bounds what waits here."""
+    """A command over SSH. Reads come straight from paramiko's channel, whose window limits what is buffered here."""
 
     def __init__(self, transport: paramiko.Transport, command: str, timeout: float) -> None:
         """Raises paramiko.SSHException."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Connections to hosts, each host key checked as OpenSSH would check it."""
+"""Connections to hosts; each host key is checked as OpenSSH would check it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..plugins.plugin_utils.fetch.host_session import ProcessStream, Session, St
 from .channel import ChannelStream
 from .target import Settings, Target, TargetError, settings
 
-#: hosts at once behind one gateway; its sshd begins to refuse beyond ten unauthenticated ones (MaxStartups)
+#: hosts at once behind one gateway, whose sshd starts to refuse above ten unauthenticated connections (MaxStartups)
 PER_GATEWAY = 8
 _ATTEMPTS = 5
 #: seconds for the handshake and for the login
@@ -35,11 +35,11 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class ConnectError(ControllerError):
-    """A host cannot be reached, or is not who it was, or does not let us in. The message says which and what to do."""
+    """A host cannot be reached, has a changed key, or refuses the login. The message says which and what to do."""
 
 
 class KnownHosts(paramiko.MissingHostKeyPolicy):
-    """What is done with a host key: a known one passes, a changed one never, a new one with ``accept_new`` only."""
+    """Judges host keys: a known one passes, a changed one never, a new one only with ``accept_new``."""
 
     _writing = threading.Lock()
 
@@ -66,8 +66,8 @@ class KnownHosts(paramiko.MissingHostKeyPolicy):
             raise paramiko.BadHostKeyException(hostname, key, other)
         if not self._accept_new:
             raise ConnectError(
-                f"its host key is not known ({key.get_name()} {key.fingerprint}). Compare it with the host's, then"
-                " connect once with ssh, or run this with --accept-new"
+                f"its host key is unknown ({key.get_name()} {key.fingerprint}). Compare it with the host's own, then"
+                " connect once with ssh, or add --accept-new"
             )
         if self.files:
             with self._writing:
@@ -76,9 +76,9 @@ class KnownHosts(paramiko.MissingHostKeyPolicy):
                     stream.write(f"{self._alias or hostname} {key.get_name()} {key.get_base64()}\n")
 
     def _names(self, hostname: str) -> list[str]:
-        """Under what else known_hosts may have it: its alias, or patterns (sshd(8)), of which paramiko knows nothing.
+        """Other names in known_hosts that fit: its alias, or patterns (sshd(8)), which paramiko does not know.
 
-        Where a negated pattern matches, none is taken to.
+        If a negated pattern matches, none fits.
         """
         if self._alias:
             return [self._alias]
@@ -87,13 +87,13 @@ class KnownHosts(paramiko.MissingHostKeyPolicy):
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """OpenSSH's patterns have * and ? only (ssh_config(5), "PATTERNS")."""
+    """OpenSSH's patterns know only * and ? (ssh_config(5), "PATTERNS")."""
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), name) is not None
 
 
 @dataclass
 class _Gateway:
-    """A connection that others go through; opened by the first of them."""
+    """A connection that others go through; the first of them opens it."""
 
     connection: Connection
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -101,9 +101,9 @@ class _Gateway:
 
 
 class Connector:
-    """Opens sessions. One object serves all hosts and threads of a run, so that gateways are shared.
+    """Opens sessions. One object serves all hosts and threads of a run, so that they share gateways.
 
-    ``password`` gives the secret for sudo on a host, or None. Use it as a context manager.
+    ``password`` returns the sudo password for a host, or None. Use it as a context manager.
     """
 
     def __init__(self, accept_new: bool, connect_timeout: float, password: Callable[[Target], str | None]) -> None:
@@ -124,7 +124,7 @@ class Connector:
             gateway.connection.close()
 
     def hang_up(self) -> None:
-        """End the sessions that other threads still have, and those that they are about to begin."""
+        """End the sessions that other threads still have or are about to begin."""
         with self._lock:
             self._is_over = True
             open_now = list(self._streams)
@@ -133,15 +133,15 @@ class Connector:
 
     @contextlib.contextmanager
     def session(self, target: Target) -> Iterator[Session]:
-        """A session with the host, as root where its settings say so.
+        """A session with the host, as root if its settings say so.
 
-        Raises ConnectError, TargetError, session.SessionError.
+        Raises ConnectError, TargetError, SessionError.
         """
         with contextlib.ExitStack() as stack:
             stream, ready, prompt = self._stream(target, stack)
             with self._lock:
                 if self._is_over:
-                    raise ConnectError("it was interrupted")
+                    raise ConnectError("interrupted")
                 self._streams.add(stream)
             stack.callback(self._forget, stream)
             yield Session(stream, ready, prompt, lambda: self._password(target))
@@ -163,7 +163,7 @@ class Connector:
         try:
             stream = ChannelStream(connection.transport, line, _PHASE)
         except (paramiko.SSHException, OSError) as error:
-            raise ConnectError(f"no command can be run there: {error}") from error
+            raise ConnectError(f"cannot run a command there: {error}") from error
         return stack.enter_context(contextlib.closing(stream)), ready, prompt
 
     def _connection(self, target: Target, found: Settings, stack: contextlib.ExitStack) -> Connection:
@@ -178,7 +178,7 @@ class Connector:
         return stack.enter_context(contextlib.closing(connection))
 
     def _gateway(self, jump: str, configuration: list[str]) -> _Gateway:
-        """The one that ends the chain ``a,b,c``: each hop is reached through the one before it (ssh_config(5))."""
+        """The end of the chain ``a,b,c``: each hop is reached through the one before it (ssh_config(5))."""
         with self._lock:
             if jump not in self._gateways:
                 first, *others = (_hop(hop, configuration) for hop in jump.split(","))
@@ -218,7 +218,7 @@ class Connector:
 
 
 def _configuration(target: Target) -> list[str]:
-    """The one argument that ssh hands on to the ssh for its jump host: another configuration file."""
+    """The one argument that ssh passes on to the ssh for its jump host: another configuration file."""
     arguments = iter(target.arguments)
     return [word for argument in arguments if argument == "-F" for word in ("-F", next(arguments, ""))]
 
@@ -229,7 +229,7 @@ def _hop(hop: str, configuration: list[str]) -> Settings:
 
 
 def _handshake(connection: Connection, name: str) -> None:
-    """Connect and log in; when sshd sheds load (MaxStartups), again after a while. Raises ConnectError."""
+    """Connect and log in; retry after a while if sshd sheds load (MaxStartups). Raises ConnectError."""
     for attempt in range(_ATTEMPTS):
         try:
             connection.open()
@@ -257,13 +257,13 @@ def _explained(error: Exception, name: str) -> str:
         case paramiko.BadHostKeyException():
             return (
                 f"the host key of {name} has CHANGED (it shows {error.key.fingerprint}, known is"
-                f" {error.expected_key.fingerprint}). Either the host was made anew or somebody is in between; nothing"
-                " was sent. If it was made anew, remove the old key with ssh-keygen -R"
+                f" {error.expected_key.fingerprint}). Either the host was reinstalled or somebody intercepts the"
+                " connection; nothing was sent. If it was reinstalled, remove the old key with ssh-keygen -R"
             )
         case paramiko.PasswordRequiredException():
             return f"the key for {name} has a passphrase: load it into ssh-agent"
         case paramiko.AuthenticationException():
-            return f"{name} does not let us in: {error}. Try it with ssh, which shows what it offers"
+            return f"{name} refuses the login: {error}. Try it with ssh -v, which shows what the host offers"
         case NoValidConnectionsError() | ConnectionRefusedError():
             return f"nothing listens for SSH at {name}"
         case TimeoutError():

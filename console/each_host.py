@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The same work on many hosts, so many at a time; one that fails stops no other."""
+"""The same work on many hosts, a limited number at a time; a failing host stops no other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..plugins.plugin_utils.fetch.host_session import Session
 from .connect import Connector
 from .target import Target
 
-#: hosts at once; beyond it the controller's own processor is what they wait for
+#: hosts at once; with more, they wait for the controller's CPU
 AT_ONCE = 32
 
 Result = TypeVar("Result")
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Outcome(Generic[Result]):
-    """What came of a host: ``result``, or in ``error`` why there is none."""
+    """The outcome for a host: ``result``, or in ``error`` the reason for having none."""
 
     target: Target
     result: Result | None
@@ -32,7 +32,7 @@ class Outcome(Generic[Result]):
 def run(
     targets: Sequence[Target], connector: Connector, work: Callable[[Target, Session], Result], at_once: int = AT_ONCE
 ) -> Iterator[Outcome[Result]]:
-    """Each host's outcome, in the order in which they are done. An interrupt ends the sessions and comes through."""
+    """Each host's outcome, in the order of completion. An interrupt ends the sessions and propagates."""
 
     def one(target: Target) -> Outcome[Result]:
         try:
@@ -46,7 +46,7 @@ def run(
         for future in as_completed([pool.submit(one, target) for target in targets]):
             yield future.result()
     finally:
-        # Threads that still wait for a host get an error from their closed connections, and clear up behind them.
+        # Closing the connections raises errors in threads that still wait for a host, so they clean up.
         pool.shutdown(wait=False, cancel_futures=True)
         connector.hang_up()
         pool.shutdown(wait=True)

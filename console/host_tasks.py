@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Fabric tasks that work on all their hosts at once: which hosts those are, and how to get there."""
+"""Fabric tasks that work on all their hosts at once: which hosts these are, and how to reach them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _FLEET_HELP = {
     "inventory": "Ansible inventory; may be given several times (also as fab -i INVENTORY TASK)",
     "limit": "pattern of hosts, as ansible-playbook --limit has it",
     "json": "print JSON",
-    "accept_new": "take the keys of hosts that were never seen before, and remember them in known_hosts; a key that has"
-    " changed is refused all the same",
+    "accept_new": "accept the keys of hosts never seen before and add them to known_hosts; a changed key is still"
+    " refused",
     "at_once": "hosts at once (32)",
     "timeout": "seconds to wait for a connection (10)",
 }
@@ -36,9 +36,9 @@ _LIMIT = "limit"
 
 
 def _take_limit_before_tasks() -> None:
-    """Let ``fab -i inventory --limit web status`` be as it is with ansible-playbook.
+    """Accept ``fab -i inventory --limit web status``, as ansible-playbook does.
 
-    Fabric loads us after it has read its own options, and reads what it did not know afterwards, with the tasks.
+    Fabric loads us after reading its own options, and reads unknown ones afterwards, with the tasks.
     """
     program = fabric_main.program
     own = program.core_args
@@ -46,12 +46,12 @@ def _take_limit_before_tasks() -> None:
     program.core[0].add_arg(Argument(name=_LIMIT))
 
 
-if hasattr(fabric_main.program, "core"):  # else it is not Fabric that loads us
+if hasattr(fabric_main.program, "core"):  # else Fabric is not what loads us
     _take_limit_before_tasks()
 
 
 class Hosts:
-    """The hosts of a command and the way to them."""
+    """The hosts of a command and how to reach them."""
 
     def __init__(self, targets: list[target.Target], show: screen.Screen, options: dict[str, Any]) -> None:
         self.targets = targets
@@ -61,7 +61,7 @@ class Hosts:
     def ask(
         self, what: str, work: Callable[[target.Target, Session, screen.Steps], each_host.Result]
     ) -> tuple[list[each_host.Outcome[each_host.Result]], int]:
-        """Do the work on all of them. Returns what came of each, by name, and how many failed, which has been said."""
+        """Do the work on all hosts. Returns the outcomes by name, and the number of failures, which are reported."""
         outcomes = []
         options = self._options
         with (
@@ -85,8 +85,8 @@ def _bound(
 def on_hosts(body: Callable[..., int]) -> Any:
     """A task for all hosts at once.
 
-    Fabric runs a task once for each host of -H, one after the other, and its post tasks once: so the task only takes
-    its arguments down, and its post task does the work. ``body`` returns how many hosts failed.
+    Fabric runs a task once for each host of -H, one after the other, but its post tasks once. So the task only records
+    its arguments, and its post task does the work. ``body`` returns how many hosts failed.
     """
     noted: list[dict[str, Any]] = []
 
@@ -97,7 +97,7 @@ def on_hosts(body: Callable[..., int]) -> Any:
         ways = {name: options.pop(name) for name in ("inventory", "limit", "accept_new", "at_once", "timeout")}
         try:
             if options.get("unit") == "" and body.__name__ != "collect":
-                raise target.TargetError("name the service with --unit, such as --unit frontend")
+                raise target.TargetError("name the service with --unit, for example --unit frontend")
             hosts = Hosts(_targets(ways["inventory"], ways["limit"]), show, ways)
             failed = body(hosts, **options)
         except OffheapError as error:
@@ -110,7 +110,7 @@ def on_hosts(body: Callable[..., int]) -> Any:
         noted.append(options)
 
     note.__signature__ = _with_fleet_options(body)  # type: ignore[attr-defined]
-    # Without positional arguments: --help would be taken for one.
+    # No positional arguments: --help would be taken for one.
     return task(
         post=[task(work)], positional=[], iterable=["inventory"], help={**_FLEET_HELP, **getattr(body, "help", {})}
     )(note)
@@ -126,7 +126,7 @@ def _with_fleet_options(body: Callable[..., int]) -> inspect.Signature:
 
 
 def helped(**texts: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """What --help says of a task's own options."""
+    """Sets what --help says about a task's own options."""
 
     def mark(body: Callable[..., int]) -> Callable[..., int]:
         body.help = texts  # type: ignore[attr-defined]
@@ -138,7 +138,7 @@ def helped(**texts: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 def _targets(inventories: list[str], limit: str) -> list[target.Target]:
     """The hosts of -H, or of the inventories.
 
-    Fabric takes what follows its own -i for a private key: what is none is an inventory here.
+    Fabric takes the argument of its own -i for a private key; a file that is not a key is an inventory here.
     """
     core = fabric_main.program.core[0].args
     given = list(core.identity.value or [])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Hosts of an Ansible inventory, with what their connections need."""
+"""The hosts of an Ansible inventory, with what their connections need."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _READER = Path(__file__).with_name("read_inventory.py")
 _TRUE = ("1", "on", "t", "true", "y", "yes")
 
 
-#: the reader that was begun and not asked yet, if there is one; it ends with us
+#: the reader that was started but not asked yet, if any; it ends with us
 _begun: list[subprocess.Popen[str]] = []
 
 
 def begin() -> None:
-    """Let the reader load Ansible, which takes most of its time, while we do something else."""
+    """Let the reader load Ansible, its slowest part, while we do something else."""
     if not _begun:
         pipe = subprocess.PIPE
         command = [sys.executable, str(_READER)]
@@ -30,7 +30,7 @@ def begin() -> None:
 
 
 def targets(sources: Sequence[str], limit: str) -> list[Target]:
-    """The hosts that match ``limit``, an Ansible pattern. Without sources, those of ansible.cfg. Raises TargetError."""
+    """The hosts that match ``limit``, an Ansible pattern; by default from ansible.cfg. Raises TargetError."""
     begin()
     said, problems = _begun.pop().communicate(json.dumps([limit, *sources]))
     try:
@@ -50,7 +50,7 @@ def _target(variables: Mapping[str, str]) -> Target:
     name = variables["name"]
     method = value("become_method") or "sudo"
     if method.rpartition(".")[2] != "sudo":
-        raise TargetError(f"{name}: the console becomes root by sudo only, and ansible_become_method is {method}")
+        raise TargetError(f"{name}: the console becomes root only by sudo, but ansible_become_method is {method}")
     arguments = []
     for flag, found in (
         ("-i", value("ssh_private_key_file", "private_key_file")),
@@ -66,7 +66,7 @@ def _target(variables: Mapping[str, str]) -> Target:
         tuple(arguments),
         value("password", "ssh_pass", "ssh_password") or None,
         "python3" if not python or python.startswith("auto") else python,
-        # As the playbooks of this collection, which become root unless they are told otherwise.
+        # Like the playbooks of this collection, become root by default.
         value("become").lower() in _TRUE if value("become") else True,
         value("become_user") or "root",
         value("become_password", "become_pass") or None,

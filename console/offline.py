@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Dumps that lie on this machine, looked at: what heap_analyze, heap_compare and leak_report do."""
+"""Dumps on this machine: what heap_analyze, heap_compare and leak_report do."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Warn = Callable[[str], None]
 
 
 def analyzed(request: Request, dump: Path, binary_path: Sequence[Path], warn: Warn) -> bytes:
-    """One dump, as asked for. Raises ControllerError."""
+    """One dump, analyzed as requested. Raises ControllerError."""
     return analyze_dump(request, dump, None, Places(binary_path=binary_path), warn).content
 
 
 def compared(
     before: Path, after: Path, focus: str, limit: int, as_json: bool, binary_path: Sequence[Path], warn: Warn
 ) -> str:
-    """What is different between two dumps. Raises ControllerError."""
+    """The differences between two dumps. Raises ControllerError."""
     request = CompareRequest(selection=Selection(focus, ""), as_json=as_json, limit=limit)
     done = compare_dumps(request, before, after, Places(binary_path=binary_path))
     for warning in done.warnings:

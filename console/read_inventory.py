@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Reads an inventory as Ansible does, vault included: a program, started by inventory.py.
+"""A program, started by inventory.py, that reads an inventory as Ansible does, vault included.
 
-Ansible changes for its whole process how Python finds collections, so it has a process of its own. It is told on its
-standard input, by a JSON list, the limit and the sources; on standard output is a JSON list of hosts with their
-variables, templates resolved; on standard error, with exit status 1, why there is none.
+Ansible changes how its whole process finds collections, so it gets a process of its own. Standard input has a JSON
+list: the limit and the sources. Standard output gets a JSON list of hosts with their variables, templates resolved. On
+failure the reason goes to standard error and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar
 from ansible.vars.manager import VariableManager
 
-# What the connection plugins ssh and local and the become plugin sudo know (their documentation).
+# The variables of the connection plugins ssh and local and of the become plugin sudo (from their documentation).
 NAMES = """
     ansible_host ansible_ssh_host ansible_port ansible_ssh_port ansible_user ansible_ssh_user ansible_password
     ansible_ssh_pass ansible_ssh_password ansible_ssh_private_key_file ansible_private_key_file ansible_ssh_common_args
@@ -31,12 +31,12 @@ NAMES = """
 
 
 def prepared() -> DataLoader:
-    """A loader that knows the secrets of the vault, where there are any. Raises AnsibleError."""
+    """A loader with the vault secrets, if there are any. Raises AnsibleError."""
     init_plugin_loader()
     loader = DataLoader()
     identities = constants.config.get_config_value("DEFAULT_VAULT_IDENTITY_LIST")
     if identities or constants.config.get_config_value("DEFAULT_VAULT_PASSWORD_FILE"):
-        # It takes a tenth of the time of all the rest to load.
+        # Importing it takes a tenth as long as everything else.
         from ansible.cli import CLI
 
         CLI.setup_vault_secrets(loader, vault_ids=identities, auto_prompt=False)
@@ -60,7 +60,7 @@ def _host(name: str, variables: dict[str, Any], loader: DataLoader) -> dict[str,
 if __name__ == "__main__":
     try:
         ready = prepared()
-        if asked := sys.stdin.read():  # else nobody needs it after all
+        if asked := sys.stdin.read():  # else nobody needs the inventory after all
             limit, *sources = json.loads(asked)
             print(json.dumps(read(ready, limit, sources)))
     except AnsibleError as error:

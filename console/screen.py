@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What the operator sees: tables, progress, and who failed; JSON for scripts, plain lines where there is no terminal.
+"""What the operator sees: tables, progress and failures; JSON for scripts, plain lines without a terminal.
 
 Results go to standard output, everything else to standard error.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..plugins.plugin_utils.leaks.verdict import Answer
 
-# By the name of the Answer, whose module loads numpy: most commands have no verdict to show.
+# Keyed by name: the module of Answer loads numpy, and most commands show no verdict.
 _COLOURS = {"LEAK": "red", "NO_LEAK": "green", "CANNOT_TELL": "yellow"}
 
 
@@ -36,7 +36,7 @@ class Screen:
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
-        # Without a terminal nothing is cut off to fit one.
+        # Without a terminal nothing is truncated to fit.
         self.out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
         self._asking = threading.Lock()
@@ -44,7 +44,7 @@ class Screen:
         self._progress: Progress | None = None
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], right: Sequence[int] = ()) -> None:
-        """Rows under their headings; the columns numbered in ``right`` have numbers."""
+        """Rows under their headings; the column numbers in ``right`` hold numbers."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -69,7 +69,7 @@ class Screen:
         self.out.print(Text(line, _COLOURS[answer.name] if answer else ""))
 
     def password(self, target: Target) -> str | None:
-        """The host's own password for sudo, else one that is asked for, hidden, once for all hosts."""
+        """The host's own sudo password, else one that is asked for, hidden, once for all hosts."""
         if target.become_password is not None:
             return target.become_password
         if not sys.stdin.isatty():
@@ -92,7 +92,7 @@ class Screen:
 
     @contextlib.contextmanager
     def progress(self, what: str, count: int) -> Iterator[Steps]:
-        """While hosts are worked on: how many are done, and how many bytes have come. Nothing without a terminal."""
+        """Shows how many hosts are done and how many bytes have arrived. Nothing without a terminal."""
         if not self.err.is_terminal or not what:
             yield Steps()
             return
@@ -133,7 +133,7 @@ class Steps:
             self._progress.advance(self._task)
 
     def came(self, size: int) -> None:
-        """So many more bytes have come."""
+        """So many more bytes have arrived."""
         if self._progress is not None and self._task is not None:
             with self._lock:
                 self._bytes += size

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Who is looked at, and how OpenSSH would get there."""
+"""Which hosts to look at, and how OpenSSH would get there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class TargetError(ControllerError):
 
 @dataclass(frozen=True)
 class Target:
-    """A host. ``name`` is what people call it, and tells hosts apart; ``address`` is what OpenSSH is asked for.
+    """A host. ``name`` is what people call it, and is unique; ``address`` is what OpenSSH connects to.
 
-    ``arguments`` are OpenSSH's own (``-o``, ``-i``, ``-J`` ...). Without ``python`` the host's python3 is taken.
+    ``arguments`` are OpenSSH's own (``-o``, ``-i``, ``-J`` ...). ``python`` is the host's interpreter.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Target:
 
 
 def from_word(word: str, keys: Sequence[str] = ()) -> Target:
-    """A host as -H has it: [user@]host[:port]. localhost is this machine, without SSH."""
+    """A host as -H takes it: [user@]host[:port]. localhost is this machine, without SSH."""
     parts = derive_shorthand(word)
     if not parts["host"]:
         raise TargetError(f"{word!r} is not a host: expected [user@]host[:port]")
@@ -53,17 +53,17 @@ def from_word(word: str, keys: Sequence[str] = ()) -> Target:
 
 @dataclass(frozen=True)
 class Settings:
-    """What ssh_config(5) says of a host, by keyword in lower case."""
+    """What ssh_config(5) says about a host, by keyword in lower case."""
 
     values: dict[str, list[str]]
 
     def one(self, keyword: str) -> str | None:
-        """The value, None where there is none."""
+        """The value, or None."""
         found = self.values.get(keyword, ["none"])[0]
         return None if found == "none" else found
 
     def words(self, keyword: str) -> list[str]:
-        """The values of a keyword that has several, in one line or in several."""
+        """The values of a keyword that may have several, on one line or on several."""
         return [word for line in self.values.get(keyword, []) for word in shlex.split(line) if word != "none"]
 
     @property
@@ -80,7 +80,7 @@ class Settings:
 
 
 def settings(address: str, arguments: Sequence[str]) -> Settings:
-    """OpenSSH's settings for a host, with Include, Match and all, from OpenSSH itself. Raises TargetError."""
+    """OpenSSH's settings for a host, Include and Match resolved by OpenSSH itself. Raises TargetError."""
     try:
         done = subprocess.run(
             ["ssh", "-G", *arguments, "--", address],
@@ -90,7 +90,7 @@ def settings(address: str, arguments: Sequence[str]) -> Settings:
             check=False,
         )
     except OSError as error:
-        raise TargetError(f"OpenSSH's client is needed to read its settings, and ssh cannot be run: {error}") from error
+        raise TargetError(f"OpenSSH's client is needed to read its settings, but ssh cannot be run: {error}") from error
     if done.returncode:
         raise TargetError(f"OpenSSH refuses its settings: {done.stderr.strip()}")
     values: dict[str, list[str]] = {}

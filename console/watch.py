@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The memory of a unit on some hosts as it grows: numbers, curves, and growth per hour."""
+"""The memory of a unit on some hosts as it grows: numbers, curves and growth per hour."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..plugins.plugin_utils.base.byte_size import as_text
 from ..plugins.plugin_utils.fetch.host_session import Session
 from ..plugins.plugin_utils.leaks.trend import theil_sen
 
-#: samples that are kept of a host; the slope of all pairs of them is taken at each look
+#: samples kept per host; each look takes the slopes of all pairs
 MOST = 240
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _HOUR = 3600.0
@@ -28,7 +28,7 @@ _HOUR = 3600.0
 
 @dataclass
 class Series:
-    """What a host has told: times in seconds since the epoch, sizes in bytes; ``live`` is empty without an agent."""
+    """What a host reported: times in seconds since the epoch, sizes in bytes; ``live`` is empty without an agent."""
 
     host: str
     times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
@@ -38,7 +38,7 @@ class Series:
     restarts: int | None = None
 
     def add(self, sample: dict[str, Any]) -> None:
-        """Take a sample in, as a host sends it. A restart begins anew. Raises ValueError, KeyError, TypeError."""
+        """Add a sample, as a host sends it. A restart clears the series. Raises ValueError, KeyError, TypeError."""
         restarts = int(sample["restarts"])
         if self.restarts is not None and restarts != self.restarts:
             for column in (self.times, self.rss, self.live):
@@ -51,7 +51,7 @@ class Series:
             self.live.append(float(sample["allocated"]))
 
     def growth(self) -> float | None:
-        """Bytes per hour of the allocator's live bytes, or of RSS where nobody knows those; None with too little."""
+        """Bytes per hour of the allocator's live bytes, or of RSS if those are unknown; None with too few samples."""
         values = self.live if len(self.live) == len(self.times) else self.rss
         if len(values) < 3:
             return None
@@ -96,7 +96,7 @@ def per_hour(growth: float | None) -> str:
 
 
 class View:
-    """All series as a table that draws itself anew."""
+    """All series as a table that redraws itself."""
 
     def __init__(self, unit: str, series: Sequence[Series]) -> None:
         self._unit = unit

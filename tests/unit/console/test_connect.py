@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Host keys that paramiko alone would not find in known_hosts; real servers are in tests/integration."""
+"""Host keys that paramiko alone would miss in known_hosts; tests/integration has real servers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_patterns(tmp_path: Path, names: str) -> None:
 
 @pytest.mark.parametrize("names", ["app", "app1?", "*,!app1", "[a]pp1", "APP1"])
 def test_what_does_not_match(tmp_path: Path, names: str) -> None:
-    with pytest.raises(ConnectError, match=r"not known.*--accept-new"):
+    with pytest.raises(ConnectError, match=r"unknown.*--accept-new"):
         shown(tmp_path, line(names, OURS))
 
 
@@ -62,7 +62,7 @@ def test_a_new_key_that_is_accepted_is_remembered(tmp_path: Path, option: bool, 
 
 
 def test_nothing_begins_after_hanging_up() -> None:
-    """A thread that was still connecting then would otherwise go to work, and be waited for."""
+    """Otherwise a thread that is still connecting would start working, and the exit would wait for it."""
     with Connector(False, 5, lambda _target: None) as connector:
         connector.hang_up()
         with pytest.raises(ConnectError, match="interrupted"), connector.session(from_word("localhost")):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Work on many hosts: bounded, and one that fails stops no other."""
+"""Work on many hosts: bounded, and a failing host stops no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_sessio
 
 
 class Connections:
-    """Stands in for a Connector: counts who is inside at once. What connects is tested on the lab."""
+    """Stands in for a Connector and counts concurrent sessions. The lab tests real connections."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Which hosts a command line names. All of it is read by Fabric itself, which knows other options by these letters."""
+"""Which hosts a command line names. Fabric itself parses it, and has other meanings for these letters."""
 
 from __future__ import annotations
 
