@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 #
 # make test    everything that CI checks: sets up, then all gates and tests, and ends with a count
-# make demo    boots three disposable hosts, finds their leaks with the four playbooks, takes all down again
+# make demo    boots three disposable hosts, finds their leaks with the four playbooks, takes them down again
 
 RUN = .venv/bin/python tests/gates/run
 
@@ -10,7 +10,7 @@ RUN = .venv/bin/python tests/gates/run
 help:
 	@sed -n 's/^#: //p' Makefile
 
-#: make test         all gates and tests (sets up what they need first)
+#: make test         all gates and tests (runs setup first)
 .PHONY: test
 test: setup
 	$(RUN) all
@@ -28,7 +28,7 @@ setup:
 #: make lint         formatting, types, shell, C, house rules
 #: make sanity       ansible-test sanity on two versions of ansible-core
 #: make docs-check   plugin docs and changelog
-#: make package      build the tarball, look into it, galaxy-importer
+#: make package      build the tarball, check its content, run galaxy-importer
 #: make unit         unit tests
 #: make integration  tests on booted hosts
 .PHONY: lint sanity docs-check package unit integration
@@ -40,12 +40,12 @@ lint sanity docs-check package unit integration: setup
 bench-analysis: setup
 	.venv/bin/python tests/bench/analysis.py
 
-#: make bench-overhead   what jemalloc and the agent cost, in build/bench/overhead.json (ten minutes, quiet machine)
+#: make bench-overhead   the cost of jemalloc and the agent, in build/bench/overhead.json (ten minutes, quiet machine)
 .PHONY: bench-overhead
 bench-overhead: setup
 	.venv/bin/python tests/bench/overhead.py
 
-#: make bench-collect    dumps brought home from eight hosts in six ways, in build/bench/collect.json (ten minutes)
+#: make bench-collect    dumps collected from eight hosts in six ways, in build/bench/collect.json (ten minutes)
 .PHONY: bench-collect
 bench-collect: setup
 	.venv/bin/python tests/bench/collect.py
@@ -55,18 +55,18 @@ bench-collect: setup
 bench-many-hosts: setup
 	.venv/bin/python tests/bench/many_hosts.py
 
-#: make bench-archive    10,000 captures brought in and ranked, in build/bench/archive.json (ten minutes)
+#: make bench-archive    10,000 captures added and ranked, in build/bench/archive.json (ten minutes)
 .PHONY: bench-archive
 bench-archive: setup
 	.venv/bin/python tests/bench/archive.py
 
-#: make bench-triage     a look at 2,000 threads and 60,000 mappings, in build/bench/triage.json (ten seconds)
+#: make bench-triage     one sample of 2,000 threads and 60,000 mappings, in build/bench/triage.json (ten seconds)
 .PHONY: bench-triage
 bench-triage: setup
 	.venv/bin/python tests/bench/triage.py
 
 #: make fuzz         a minute of coverage-guided fuzzing of the dump reader
-#: make soak         a million inputs of it, the truth suite TRUTH_RUNS times (40), the agent under load for
+#: make soak         a million fuzzing inputs, the truth suite TRUTH_RUNS times (40), the agent under load for
 #:                   SOAK_SECONDS (600)
 .PHONY: fuzz soak
 fuzz: setup
@@ -76,7 +76,7 @@ soak: setup
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_RUNS:-40} .venv/bin/python -m pytest -s tests/integration/truth
 	OFFHEAP_SOAK_SECONDS=$${SOAK_SECONDS:-600} .venv/bin/python -m pytest -m soak tests/agent
 
-#: make clean        remove what the above left here (images of the lab stay)
+#: make clean        remove what the above left here (the lab's images stay)
 .PHONY: clean
 clean:
 	rm -rf .ansible .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .venv build

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Dump to text and to collapsed stacks: this library against jeprof, whole processes, in turn.
+"""Dump to text and to collapsed stacks: this library against jeprof, as whole processes, in turn.
 
     analysis.py [--rounds N] [--output build/bench/analysis.json]
 
-Times are medians of wall-clock seconds. A warm run finds symcaches, a cold one an empty directory; jeprof keeps
-nothing, so both are compared with the same runs of it. Memory is the largest resident set of the process and its
-children. Ends with status 1 if a promise is not kept.
+Times are medians of wall-clock seconds. A warm run finds symcaches, a cold one an empty directory; jeprof caches
+nothing, so both are compared with the same jeprof runs. Memory is the largest resident set of the process and its
+children. Exits with status 1 if a promise is not kept.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FORMS = ("text", "collapsed")
 WARM_SPEEDUP, COLD_SPEEDUP, MEMORY_PER_BYTE = 30.0, 4.0, 20.0
-# Ten times the stacks may take ten times as long, and some noise.
+# Ten times the stacks may take ten times as long, plus some noise.
 GROWTH_TOLERANCE = 1.25
-# The first of the runs compiles this library's modules, as the first run of an installed collection does.
+# The first run compiles this library's modules, like the first run of an installed collection.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 @dataclass
 class Runs:
-    """What was measured of one command: seconds of each run, of which on a processor, and bytes of memory."""
+    """Measurements of one command: wall-clock seconds and CPU seconds of each run, and peak memory in bytes."""
 
     seconds: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Dump:
 
     @classmethod
     def write(cls, directory: Path, stacks: int) -> Dump:
-        # In a process of its own: what this one holds would count as its children's memory until they exec.
+        # In its own process: until they exec, children count the memory of this one as theirs.
         path = directory / f"{stacks}.heap"
         command = [sys.executable, str(HERE / "jvm_dump.py"), str(path), str(stacks)]
         facts = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
@@ -117,7 +117,7 @@ def row(case: str, metric: str, unit: str, ours: float, peer: float | None, by: 
 
 
 def compare(dump: Dump, rounds: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of the dump of 20,000 stacks, and the promises that they break."""
+    """The rows of the dump of 20,000 stacks, and the promises that it breaks."""
     runs = measure(dump, rounds, directory)
     rows: list[dict[str, Any]] = []
     broken: list[str] = []
@@ -127,7 +127,7 @@ def compare(dump: Dump, rounds: int, directory: Path) -> tuple[list[dict[str, An
             ours = runs[f"{form}-{state}"]
             case = f"{form}-20k-{state}"
             rows.append(row(case, "speedup", "s", ours.median, peer.median))
-            # On a busy machine the steadier figure.
+            # The steadier figure on a busy machine.
             processor = (statistics.median(ours.processor), statistics.median(peer.processor))
             rows.append(row(case, "processor_time", "s", *processor))
             rows.append(row(case, "peak_memory", "MiB", ours.memory / 2**20, peer.memory / 2**20))
@@ -140,7 +140,7 @@ def compare(dump: Dump, rounds: int, directory: Path) -> tuple[list[dict[str, An
 
 
 def growth(dumps: list[Dump], rounds: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of our times by number of stacks; each is compared with ten times the next smaller one."""
+    """Rows of our times by number of stacks; each is compared with linear growth from the next smaller one."""
     rows: list[dict[str, Any]] = []
     broken: list[str] = []
     before: dict[str, tuple[int, float]] = {}

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""An archive of a thousand captures and more: bringing them in, and ranking what leaks.
+"""An archive of a thousand captures and more: adding them, and ranking what leaks.
 
     archive.py [--captures 1000,3000,10000] [--only rows] [--output build/bench/archive.json]
 
-Each capture has 2,000 stacks of 24 frames, a hundred captures are one process, each on a host of its own, and one host
-in three leaks. Captures are brought in by two processes at once, as Ansible's forks would, and ranked by one.
-``ingest`` is bringing them in and making their samples, which otherwise whoever ranks first would do; ``rank`` finds
-the samples there. Seconds are of the wall clock, memory is the largest resident set of one process. There is no peer.
+Each capture has 2,000 stacks of 24 frames, a hundred captures are one process, each process is on a host of its own,
+and one host in three leaks. Two processes at once add the captures, as Ansible's forks would; one ranks them.
+``ingest`` is adding them and making their samples, which the first ranking would otherwise do; ``rank`` finds the
+samples there. Seconds are wall-clock time, memory is the largest resident set of one process. There is no peer.
 
-``rows`` is making the samples of one capture that has been brought: its packed dump is read, checked, parsed and
-written as Parquet. ``mb_per_second`` are megabytes of dump by second of processor time, the best of several in one
-process. The peer is ``jeprof --collapsed`` of the same dump as a plain file, a whole process, the best of several in
-turn with ours. Its tools that look up symbols are replaced by /bin/true, since samples have no names either. ``--only
-rows`` measures nothing else; it takes some seconds.
+``rows`` is making the samples of one capture in the archive: its packed dump is read, checked, parsed and written as
+Parquet. ``mb_per_second`` is megabytes of dump per second of CPU time, the best of several in one process. The peer is
+``jeprof --collapsed`` of the same dump as a plain file, as a whole process, the best of several in turn with ours. Its
+tools that look up symbols are replaced by /bin/true, since samples have no names either. ``--only rows`` measures
+nothing else and takes some seconds.
 
-Ends with status 1 when the ranking does not find the leak where it is, when 10,000 captures take more than a minute or
-4 GiB to rank, or when the samples of a dump of 2 MB are made at less than 40 MB per second.
+Exits with status 1 if the ranking does not find the leak where it is, if ranking 10,000 captures takes more than a
+minute or 4 GiB, or if the samples of a dump of 2 MB are made at less than 40 MB per second.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ BUILD_ID = "00112233445566778899"
 # Sampled objects of the leak in each capture: about half a MiB, every quarter of an hour.
 LEAKED = 1
 MOST_SECONDS, MOST_MEMORY = 60.0, 4 << 30
-# The dumps whose samples are made, by their stacks; and how often.
+# The dumps whose samples are made, by number of stacks; and how often.
 ROWS, ROWS_ROUNDS, LEAST_RATE = {"92kB": 215, "2MB": 4600}, 5, 40.0
 NO_SYMBOLS = "--tools=" + ",".join(f"{tool}:/bin/true" for tool in ("addr2line", "nm", "c++filt", "objdump"))
 
 
 class Captures:
-    """Makes the dumps of hosts. The text of the stacks is made once; a dump differs from others in its numbers."""
+    """Makes the dumps of hosts. The text of the stacks is made once; dumps differ only in their numbers."""
 
     def __init__(self, image: Path, stacks: int = STACKS) -> None:
         self._code = BASE + min(start for start, _end in ElfImage(image).symbols().ranges())
@@ -74,7 +74,7 @@ class Captures:
         self._size = [1 + int(chosen.paretovariate(1.1)) for _stack in range(stacks)]
 
     def dump(self, host: int, sequence: int) -> bytes:
-        """The dump with this number; every third host leaks through the first stack, the rest is replaced by and by."""
+        """The dump with this number; every third host leaks through the first stack, the rest is gradually replaced."""
         chosen = random.Random(host * 100003 + sequence)
         counts = [max(1, round(chosen.gauss(size, min(size, 9) ** 0.5 / 3))) for size in self._size]
         if host % 3 == 0:
@@ -129,7 +129,7 @@ def image(directory: Path) -> Path:
 
 
 def ingest(root: Path, hosts: range, per_process: int) -> None:
-    """Bring in the captures of some hosts, with samples, and print the seconds this took, without making the dumps."""
+    """Add the captures of some hosts, with samples, and print the seconds this took without making the dumps."""
     archive = Archive.create(root)
     with tempfile.TemporaryDirectory() as made:
         library = image(Path(made))
@@ -164,7 +164,7 @@ def rank(root: Path) -> None:
 
 
 def make_rows(root: Path) -> None:
-    """Make the samples of the only capture, several times, and print the least processor time of one."""
+    """Make the samples of the only capture several times, and print the least CPU time of one."""
     archive = Archive.open(root)
     (capture,) = archive.captures()
     best = float("inf")
@@ -182,7 +182,7 @@ def started(*arguments: object) -> subprocess.Popen[bytes]:
 
 
 def finished(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], int]:
-    """(what it printed, the largest resident set of it in bytes)"""
+    """(what it printed, its largest resident set in bytes)"""
     assert process.stdout is not None
     output = process.stdout.read()
     _pid, status, usage = os.wait4(process.pid, 0)
@@ -199,7 +199,7 @@ def row(case: str, metric: str, unit: str, ours: float) -> dict[str, Any]:
 
 
 def measure_rows(name: str, stacks: int, root: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The row of making the samples of a dump with so many stacks, and the promise that it breaks."""
+    """The row for making the samples of a dump with so many stacks, and the promises that it breaks."""
     archive = Archive.create(root / "archive")
     content = Captures(image(root), stacks).dump(0, 0)
     plain = root / "plain.heap"
@@ -223,7 +223,7 @@ def measure_rows(name: str, stacks: int, root: Path) -> tuple[list[dict[str, Any
 
 
 def measure(count: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The lines of an archive of so many captures, and the promises that it breaks."""
+    """The rows for an archive of so many captures, and the promises that it breaks."""
     root = directory / str(count)
     hosts = max(count // PER_PROCESS, 2)
     halves = ((0, hosts // 2), (hosts // 2, hosts))
@@ -243,9 +243,9 @@ def measure(count: int, directory: Path) -> tuple[list[dict[str, Any]], list[str
     leaking = sorted(f"app{host}" for host in range(0, hosts, 3))
     rate = unbias(LEAKED, LEAKED * OBJECT, INTERVAL)[1] / STEP * DAY * len(leaking)
     if [leak["hosts"] for leak in told["leaks"]] != [leaking]:
-        broken.append(f"{name}: the leak of {len(leaking)} hosts was not found, but {told['leaks']}")
+        broken.append(f"{name}: the leak of {len(leaking)} hosts was not found; found {told['leaks']}")
     elif abs(told["leaks"][0]["growth"] - rate) > told["leaks"][0]["error"]:
-        broken.append(f"{name}: the true rate is {rate:.0f} bytes a day, and not {told['leaks'][0]}")
+        broken.append(f"{name}: the true rate is {rate:.0f} bytes a day, not {told['leaks'][0]}")
     if count >= 10000 and (told["seconds"] > MOST_SECONDS or memory > MOST_MEMORY):
         broken.append(f"{name}: ranking took {told['seconds']:.0f} s and {memory / 2**20:.0f} MiB")
     return rows, broken

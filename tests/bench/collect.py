@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""How fast dumps come home from eight booted hosts, in six ways.
+"""How fast dumps are collected from eight booted hosts, in six ways.
 
     collect.py [--rounds N] [--output build/bench/collect.json]
 
-`small` is 50 dumps of 92 kB on each host, `big` 20 of 2 MB. The ways run in turn, in each round in another order, each
-into an empty archive and from a spool in which nothing is collected, with no SSH connection open from before:
+``small`` is 50 dumps of 92 kB on each host, ``big`` 20 of 2 MB. The ways run in turn, in a new order each round, each
+into an empty archive and from a spool where nothing is collected yet, without an open SSH connection:
 
 - ``fetch-loop``: ansible.builtin.fetch with become, a task for each dump (once: it takes minutes);
 - ``tar-and-fetch``: one tar with become, then one fetch without;
 - ``heap_fetch``: a play with this collection's module;
 - ``fab-collect``: the operator's console;
 - ``ssh-tar``: ``ssh host sudo tar -c | tar -x``, all hosts in parallel: no check, no archive, nothing marked;
-- ``ssh-tarball``: the same without ``tar -x``, so that a tar file remains of each host.
+- ``ssh-tarball``: the same without ``tar -x``, which leaves a tar file for each host.
 
-Seconds are medians of the rounds; memory is the largest that any process on the controller had. The dumps' images are
-on no host, so that only dumps are moved. Ends with status 1 if a promise is not kept.
+Seconds are medians of the rounds; memory is the largest of any process on the controller. The images of the dumps are
+on no host, so that only dumps are moved. Exits with status 1 if a promise is not kept.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ SPEEDUP = {"small": 20.0, "big": 8.0}
 SLOWDOWN = 1.5
 MEMORY = 150.0
 
-# Runs on a host: COUNT dumps of about SIZE bytes of a program whose image is nowhere. Its stacks share their outer
-# frames, as those of a program do; so gzip packs these dumps nine times, and a JVM's eight to ten times.
+# Runs on a host: writes COUNT dumps of about SIZE bytes of a program whose image does not exist. As in real programs,
+# the stacks share their outer frames, so gzip packs these dumps nine times; a JVM's pack eight to ten times.
 MAKE = """
 import random, sys
 spool, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -110,7 +110,7 @@ HEAP_FETCH = """
 
 
 class Bench:
-    """The hosts, and the ways."""
+    """The hosts, and the ways to collect from them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -139,7 +139,7 @@ class Bench:
             capture_output=True,
         )
         self.collection = collections / "ansible_collections" / "offheap" / "profiler"
-        # Connections are not kept from one run to the next.
+        # No connection is kept from one run to the next.
         (directory / "ansible.cfg").write_text(
             f"[defaults]\ninventory = {self.inventory}\ncollections_path = {collections}\nforks = {HOSTS}\n"
             f"[ssh_connection]\npipelining = True\ncontrol_path_dir = {directory}/cp\n"
@@ -169,7 +169,7 @@ class Bench:
         )
 
     def reset(self) -> None:
-        """As before a collection, here and there."""
+        """Restore the state before a collection, here and on the hosts."""
         self.everywhere(f"cd {SPOOL}; [ ! -d collected ] || {{ mv collected/* .; rmdir collected; }}")
         for name in ("fetched", "archive", "cp"):
             shutil.rmtree(self.directory / name, ignore_errors=True)
@@ -207,7 +207,7 @@ class Bench:
         return seconds, usage.ru_maxrss * 1024 / 1e6
 
     def _ssh_tar(self, end: str) -> str:
-        """Without a shared connection, as the others."""
+        """Without a shared connection, like the others."""
         config = Path(self.inventory).parent / "ssh_config"
         each = (
             f"(mkdir {name}; ssh -F {config} {name} sudo tar -C {SPOOL} -cf - . {end.format(name=name)}) & "
@@ -216,7 +216,7 @@ class Bench:
         return f"cd {self.directory}/fetched; {''.join(each)} wait"
 
     def _check(self, way: str, count: int) -> None:
-        """Everything has come."""
+        """Check that everything arrived."""
         if way in ("heap_fetch", "fab-collect"):
             found = len(list((self.directory / "archive" / "captures").glob("*/*/*/*/capture.json")))
         elif way in ("fetch-loop", "ssh-tar"):
@@ -228,7 +228,7 @@ class Bench:
             ]
             found = sum(one.stdout.count(".heap\n") for one in listed)
         if found != count * HOSTS:
-            raise SystemExit(f"{way}: {found} of {count * HOSTS} dumps have come")
+            raise SystemExit(f"{way}: {found} of {count * HOSTS} dumps arrived")
 
 
 def row(case: str, metric: str, unit: str, ours: float, peer: float, peer_name: str, ratio: float) -> dict[str, Any]:

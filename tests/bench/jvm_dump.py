@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Dumps of any size as a busy JVM writes them: stacks through the functions of this machine's libjvm.
+"""Dumps of any size like those of a busy JVM: stacks through the functions of this machine's libjvm.
 
 jvm_dump.py FILE STACKS     writes one and prints {"program": ..., "libjvm": ..., "size": ...}
 """
@@ -20,7 +20,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image
 INTERVAL = 524288
 _BASE = 0x7F3A10000000
 _PAGE = 4096
-# Return addresses that occur at all, and callers that one function has: stacks are walks through a call graph.
+# Numbers of return addresses and of callers per function: stacks are walks through a call graph.
 _CALL_SITES = 20000
 _CALLERS = 4
 _THREADS = 40
@@ -53,7 +53,7 @@ class JvmDumps:
             site = chosen.randrange(_CALL_SITES)
             walk = [site]
             for _frame in range(depth - 1):
-                # The callers of a function are the same whenever it is met.
+                # A function has the same callers wherever it occurs.
                 site = (site * 7919 + chosen.randrange(_CALLERS) * 104729 + 1) % _CALL_SITES
                 walk.append(site)
             key = tuple(walk)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What the console's collection costs for ten, a hundred and a thousand hosts.
+"""What collecting with the console costs for ten, a hundred and a thousand hosts.
 
     many_hosts.py [--hosts 10,100,1000] [--output build/bench/many-hosts.json]
 
-One sshd on this machine answers for all names; each session has a spool of its own with three dumps, in a mount
-namespace that ends with it. Seconds are of the wall clock and per host, memory is the largest resident set of the
-console's process, threads are the most that it had. There is no peer. Needs root. Ends with status 1 when a thousand
-hosts take more than half as much again per host as ten, or any number more than 150 MB.
+One sshd on this machine answers for all names. Each session has its own spool with three dumps, in a mount namespace
+that ends with it. Seconds are wall-clock time per host, memory is the largest resident set of the console's process,
+threads are the most that it had. There is no peer. Needs root. Exits with status 1 if a thousand hosts take more than
+one and a half times as long per host as ten, or if any run takes more than 150 MB.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAPPED_LIBRARIES:
 7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0 [stack]
 7ffd00100000-7ffd00102000 r-xp 00000000 00:00 0 [vdso]
 """
-# A session of its own: the spool is filled anew for each. The command comes as ssh has it.
+# Each session gets a fresh spool. The command is passed on as ssh received it.
 SESSION = """#!/bin/sh
 exec unshare -m --propagation private sh -c '
 mount -t tmpfs -o mode=755 tmpfs {place} && mkdir -m 700 {place}/bench.service
@@ -52,7 +52,7 @@ exec sh -c "$SSH_ORIGINAL_COMMAND"'
 
 @contextlib.contextmanager
 def sshd(directory: Path) -> Iterator[Path]:
-    """A server that answers for every name; gives the inventory's shared arguments as a file for -F."""
+    """A server that answers for every name; yields the path of the ssh configuration for -F."""
     if not SSHD.exists():
         raise SystemExit("no sshd: apt-get install openssh-server")
     place = Path("/var/lib/offheap")

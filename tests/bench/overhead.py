@@ -4,13 +4,12 @@
 
     overhead.py [--rounds N] [--repeats N] [--slices N] [--output build/bench/overhead.json]
 
-All cases run several times in each round, in a new order each time. A run does the same slice of work several times,
-and a case's time in the round is that of the fastest slice of all its runs: whatever else the machine does can only add
-to it, and so can an unlucky place of the memory. The cost is that time divided by the same round's without preload, and
-of the rounds the median: ``throughput-cost`` by the clock, which says little on a machine that has other things to do,
-and ``cpu-cost`` of CPU time. ``agent-adds`` is what the agent adds to the cost of the same case without it: the median
-of the rounds' differences. Ends with status 1 if a promise is not kept. OFFHEAP_TEST_JEMALLOC names another jemalloc
-than the distribution's.
+Each round runs all cases several times, in a new order each time. A run does the same slice of work several times; a
+case's time in the round is that of its fastest slice, since other load on the machine, or an unlucky memory layout, can
+only add to it. The cost is that time divided by the same round's time without preload, and the median over the rounds:
+``throughput-cost`` in wall-clock time, which says little on a busy machine, and ``cpu-cost`` in CPU time.
+``agent-adds`` is what the agent adds to the cost of the same case without it: the median of the rounds' differences.
+Exits with status 1 if a promise is not kept. OFFHEAP_TEST_JEMALLOC names a jemalloc other than the distribution's.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PLAIN = "no preload"
 DORMANT = "prof:true,prof_active:false"
-# case -> MALLOC_CONF (None: no preload), and whether the agent is there, and whether it switches sampling on
+# case -> MALLOC_CONF (None: no preload), whether the agent is loaded, whether it switches sampling on
 CASES: dict[str, tuple[str | None, bool, bool]] = {
     PLAIN: (None, False, False),
     "jemalloc": ("", False, False),
@@ -101,7 +100,7 @@ class Bench:
         return environment
 
     def run(self, workload: str, case: str, slices: int) -> Run:
-        """The fastest slice's time, by the clock and of CPU (each its own minimum)."""
+        """The fastest slice's wall-clock and CPU time (each its own minimum)."""
         command = self.workloads[workload](slices)
         environment = self.environment(case, command[0])
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

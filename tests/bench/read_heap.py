@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What is measured against jeprof: one dump to text or collapsed stacks on stdout, a process from start to end.
+"""What is measured against jeprof: one dump to text or collapsed stacks on stdout, as a whole process.
 
     read_heap.py text|collapsed DUMP IMAGE SYMCACHES
 
-These are the calls that the module heap_analyze makes. The directory SYMCACHES is empty in a cold run.
+These are the calls that the module heap_analyze makes. In a cold run the directory SYMCACHES is empty.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a look at a large process costs its host: 2,000 threads and 60,000 mappings.
+"""What sampling a large process costs its host: 2,000 threads and 60,000 mappings.
 
     triage.py [--rounds N] [--output build/bench/triage.json]
 
-The module runs as Ansible runs it, in a process of its own, whose CPU time (with its children) and peak resident set
-are measured. Ends with status 1 if a promise is not kept: 3 s of CPU, 64 MiB.
+The module runs as under Ansible, in a process of its own, whose CPU time (with its children) and peak resident set are
+measured. Exits with status 1 if a promise is not kept: 3 s of CPU, 64 MiB.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODULE = "ansible_collections.offheap.profiler.plugins.modules.native_memory_inf
 THREADS, MAPPINGS = 2000, 60000
 MOST_SECONDS, MOST_BYTES = 3.0, 64 << 20
 
-# Every other page is read-only, so that no two mappings become one.
+# Every other page is read-only, so that the kernel merges no mappings.
 CROWD = """
 #include <pthread.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
     pthread_attr_setstacksize(&small, 65536);
     for (int i = 0; i < threads; i++)
         if (pthread_create(&thread, &small, stay, NULL)) return 1;
-    /* each thread has its stack and the guard of it */
+    /* each thread has a stack and its guard page */
     for (int i = 2 * threads; i < mappings; i++) {
         char *page = mmap(NULL, 4096, i % 2 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) return 1;
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
     return 0;
 }
 """
-# Prints the module's result to a file of its own and then what it took.
+# Captures the module's output, then prints what it measured and what that took.
 RUN = """
 import io, json, resource, sys
 sys.path.insert(0, {collections!r})
@@ -86,7 +86,7 @@ class Cost(NamedTuple):
 
 
 def look(pid: int) -> Cost:
-    """One run of the module. Raises SystemExit when the process is not as crowded as it should be."""
+    """One run of the module. Raises SystemExit if the process is not as crowded as it should be."""
     code = RUN.format(collections=str(COLLECTIONS), pid=pid, module=MODULE)
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     told = json.loads(done.stdout)
@@ -107,7 +107,7 @@ def main() -> int:
         with subprocess.Popen([program, str(THREADS), str(MAPPINGS)], stdout=subprocess.PIPE) as crowd:
             try:
                 if not crowd.stdout or crowd.stdout.readline() != b"ready\n":
-                    raise SystemExit("this machine does not allow a process so many threads and mappings")
+                    raise SystemExit("this machine does not allow a process this many threads and mappings")
                 costs = [look(crowd.pid) for _round in range(arguments.rounds)]
             finally:
                 crowd.kill()

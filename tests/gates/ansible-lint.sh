@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
 set -eu
-# Only what git has or would take: a tree of its own keeps ansible-lint out of caches and its .ansible/ out of ours.
+# Only tracked and addable files: in a tree of its own ansible-lint stays out of caches and keeps its .ansible/ there.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 tree=$(tests/gates/tree.sh "$copy")

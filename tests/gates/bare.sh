@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-# bare.sh COMMAND...    run it as on a machine that never ran any of this: without our directories, in an empty home
+# bare.sh COMMAND...    run it as on a fresh machine: without our directories, in an empty home
 #
-# Our directories are absent, not empty, since a test can lean on an empty one too. A mount hides what is in a
-# directory, not the directory, so their parents are mounted anew with all else in them; read-only: no test makes one.
+# Our directories are absent, not empty: a test could depend on an empty one, too. A mount hides a directory's content,
+# not the directory itself. So their parents are mounted anew with everything else in them, read-only, so that no test
+# creates one.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -15,11 +16,11 @@ if [ "$1" != --hide ]; then
     if can_mount unshare --mount; then
         exec unshare --mount tests/gates/bare.sh --hide "$@"
     elif can_mount unshare --user --map-root-user --mount; then
-        # Who mounts is root there; who tests is the user again.
+        # Mounting needs root in there; the tests run as the user again.
         exec unshare --user --map-root-user --mount tests/gates/bare.sh --hide \
             unshare --user --map-user="$(id -u)" --map-group="$(id -g)" "$@"
     fi
-    fail "hiding what earlier runs left on this machine needs root or user namespaces, and there is neither"
+    fail "hiding what earlier runs left on this machine needs root or user namespaces, but there is neither"
 fi
 shift
 
@@ -42,12 +43,12 @@ for hidden in /var/lib/offheap /opt/offheap /run/offheap /var/cache/offheap-lab;
         fi
     done
     mount -o remount,bind,ro "$stage"
-    mount -n --move "$stage" "$parent" # -n: without root it cannot keep notes in /run
+    mount -n --move "$stage" "$parent" # -n: without root it cannot write to /run/mount
 done
 
 if [ -d "${HOME:-}" ] && [ "$HOME" != / ]; then
     home=$(realpath "$HOME")
-    # A checkout, its .venv and the Python of that may lie in the home.
+    # The checkout, its .venv and that one's Python may be in the home.
     needed=$(.venv/bin/python -c 'import os, sys; print(os.getcwd(), sys.prefix, sys.base_prefix, sep="\n")' |
         xargs -d '\n' realpath)
     mount -t tmpfs -o "mode=$(stat -c %a "$home")" tmpfs "$stage"
@@ -63,6 +64,6 @@ if [ -d "${HOME:-}" ] && [ "$HOME" != / ]; then
 fi
 rmdir "$stage"
 
-# Anew, since the old working directory is that below the mounts.
-{ cd "$PWD" && [ -x .venv/bin/python ]; } 2>/dev/null || fail "this checkout is hidden too: it must lie elsewhere"
+# Enter it again: the old working directory is the one below the mounts.
+{ cd "$PWD" && [ -x .venv/bin/python ]; } 2>/dev/null || fail "this checkout is hidden, too: move it elsewhere"
 exec "$@"

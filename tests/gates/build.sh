@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-# Build the collection's tarball from what git has or would take; print its path.
+# Build the collection's tarball from tracked and addable files; print its path.
 # build.sh [DIR]    where to put it (build).
 set -eu
 copy=$(mktemp -d)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-# Every C source compiles without a warning. So does every header by itself, with nothing included before it.
+# Every C source compiles without a warning. So does every header on its own.
 set -eu
 sources=$(git ls-files -co --exclude-standard -- '*.[ch]')
 if [ -z "$sources" ]; then
@@ -9,10 +9,10 @@ if [ -z "$sources" ]; then
     exit 77
 fi
 for source in $sources; do
-    [ -e "$source" ] || continue # deleted, and git does not know it yet
+    [ -e "$source" ] || continue # deleted, but not yet in git
     echo "$source"
     case $source in
-    *.h) unused=-Wno-unused-function ;; # for whoever includes it
+    *.h) unused=-Wno-unused-function ;; # its includers use them
     *) unused= ;;
     esac
     gcc -std=gnu11 -O2 -Wall -Wextra -Werror $unused -x c -c -o /dev/null "$source"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The files that the house rules are about: what git has or would take."""
+"""The files that the house rules cover: tracked and addable ones."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
 # Print the path of a Python that can make a virtual environment.
-# find_python.sh [X.Y ...]    the first of these versions that this machine has; exit 1 where it has none
+# find_python.sh [X.Y ...]    the first of these versions that this machine has; exit 1 if it has none
 set -eu
 
-# PATH may hold shims (pyenv) that exist and do not run, so each candidate has to show itself.
+# PATH may hold shims (pyenv) that exist but do not run, so each candidate is tried.
 works() {
     "$1" -c 'import sys, venv, ensurepip; sys.exit("%d.%d" % sys.version_info[:2] != sys.argv[1])' "$2" 2>/dev/null
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-# What Galaxy does to a collection that is uploaded, with the tarball that users get.
+# What Galaxy does to an uploaded collection, with the tarball that users get.
 set -eu
 venv=$PWD/.cache/venvs/importer
 tests/gates/venv.sh "$venv" "$(tests/gates/find_python.sh)" tests/requirements-importer.txt

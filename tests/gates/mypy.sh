@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-# Strict types, of the collection and of its tests.
+# Strict types in the collection and its tests.
 set -eu
 config=$PWD/.mypy.ini cache=$PWD/.mypy_cache
 name=ansible_collections.offheap.profiler name_as_path=ansible_collections/offheap/profiler
-.venv/bin/python -c 'import runpy; runpy.run_path("tests/conftest.py")' # makes the import path
+.venv/bin/python -c 'import runpy; runpy.run_path("tests/conftest.py")' # creates the import path
 cd .cache/collections
 
 set --

@@ -3,8 +3,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 # pip_for_ansible_test.sh PYTHON CACHE    put the pip that ansible-test bootstraps with into its CACHE
 #
-# It would fetch get-pip from a site of its own, which a closed network does not reach; a file in its cache it takes as it
-# is. Ours installs from a wheel of the very version that it wants.
+# It would fetch get-pip from a site that a closed network cannot reach, but it takes a file in its cache as it is. Ours
+# installs from a wheel of exactly the version that it wants.
 set -eu
 python=$1 cache=$2
 mkdir -p "$cache"

@@ -6,7 +6,7 @@ set -euo pipefail
 
 if [ "$1" = newest ]; then
     if ! python=$(tests/gates/find_python.sh 3.13); then
-        echo "no Python 3.13 here for the newest ansible-core"
+        echo "the newest ansible-core needs Python 3.13, which is not on this machine"
         exit 77
     fi
     venv=$PWD/.cache/venvs/newest
@@ -15,11 +15,11 @@ else
     venv=$PWD/.venv
 fi
 
-# ansible-test keeps its environments and its pip below HOME; ours are not to mix with the user's.
+# ansible-test keeps its environments and its pip below HOME; ours must not mix with the user's.
 home=$PWD/.cache/ansible-test/$1
 tests/gates/pip_for_ansible_test.sh "$venv/bin/python" "$home/.ansible/test/cache"
 
-# Modules must import on every Python that ansible-test supports: let it find those that this machine has.
+# Modules must import on every Python that ansible-test supports: let it find those on this machine.
 paths=$venv/bin
 for version in 3.8 3.9 3.10 3.11 3.12 3.13 3.14; do
     if found=$(tests/gates/find_python.sh "$version"); then
@@ -40,7 +40,7 @@ cd "$tree"
 HOME=$home PIP_CACHE_DIR=$cache PATH=$paths:$others PIP_QUIET=2 nice \
     ansible-test sanity --venv --color no 2>&1 | tee "$copy/output" || status=$?
 
-# It reports success when it found nothing to look at.
+# It reports success if it found nothing to check.
 if grep -qE 'No tests applicable|All targets skipped' "$copy/output"; then status=1; fi
 if [ "$status" -ne 0 ]; then
     printf '\n== what ansible-test found\n'

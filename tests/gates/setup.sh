@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-# Debian packages and the virtual environment .venv; does nothing where both are there.
+# Install Debian packages and the virtual environment .venv, unless both are there.
 set -eu
 cd "$(dirname "$0")/../.."
 
 say() { printf '== setup: %s\n' "$*"; }
 fail() { printf '== setup: %s\n' "$*" >&2; exit 1; }
 
-# tests/debian-packages.txt: one package a line, with the command or file that shows it is there.
+# tests/debian-packages.txt: one package per line, with the command or file that proves it is installed.
 missing=""
 while read -r package proof; do
     case $package in '' | '#'*) continue ;; esac
@@ -32,5 +32,5 @@ if [ -n "$missing" ]; then
 fi
 
 python=$(tests/gates/find_python.sh) ||
-    fail "ansible-core 2.19 needs Python 3.11, 3.12 or 3.13 with its venv module; none is here"
+    fail "ansible-core 2.19 needs Python 3.11, 3.12 or 3.13 with its venv module; this machine has none"
 tests/gates/venv.sh .venv "$python" tests/requirements.txt

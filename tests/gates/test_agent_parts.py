@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The parts of the agent in C: each includes parts on lower floors only, so their arrows make no circle."""
+"""The parts of the agent in C: each includes only parts on lower floors, so there are no circles."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_part_includes_only_what_is_below_it() -> None:
     [
         ("problem.c", "control.h"),  # up
         ("spool.h", "dump.h"),  # up, and a circle with dump.h -> spool.h
-        ("dump.c", "sampling.h"),  # to its own floor, from where a circle is one line away
-        ("json.c", "offheap.h"),  # to what is no part
+        ("dump.c", "sampling.h"),  # to its own floor, one line away from a circle
+        ("json.c", "offheap.h"),  # to a file that is not a part
     ],
 )
 def test_a_wrong_arrow_is_found(tmp_path: Path, name: str, header: str) -> None:
@@ -71,7 +71,7 @@ def test_a_wrong_arrow_is_found(tmp_path: Path, name: str, header: str) -> None:
 @pytest.mark.parametrize("source", sorted(AGENT.glob("*.c")), ids=lambda path: path.stem)
 def test_a_part_has_a_header_of_its_own(source: Path) -> None:
     if source.stem == "agent":
-        assert not source.with_suffix(".h").exists(), "nothing may know the whole agent"
+        assert not source.with_suffix(".h").exists(), "nothing may include the whole agent"
         return
-    assert includes(source)[0] == f"{source.stem}.h", "first, so that the header proves to include what it needs"
+    assert includes(source)[0] == f"{source.stem}.h", "first, to prove that the header includes what it needs"
     assert "struct agent" not in source.read_text() + source.with_suffix(".h").read_text()

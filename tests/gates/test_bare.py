@@ -23,7 +23,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("path", ["/var/lib/offheap", "/opt/offheap", "/run/offheap", "/var/cache/offheap-lab"])
 def test_a_directory_of_ours_is_not_there_and_cannot_be_made(path: str) -> None:
-    """It is put on a machine that has nothing else in that place, in a mount namespace of this test's own."""
+    """The test puts it on a machine with nothing else in that place, in a mount namespace of its own."""
     parent = Path(path).parent
     machine = f"mount -t tmpfs tmpfs {parent}; mkdir {path} {parent}/other; ln -s other {parent}/link; "
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
@@ -31,7 +31,7 @@ def test_a_directory_of_ours_is_not_there_and_cannot_be_made(path: str) -> None:
         *("unshare", *as_root, "--mount", "sh", "-ec", machine + 'exec "$@"', "sh"),
         *(BARE, "sh", "-c", f"ls -A {parent}; mkdir {path}"),
     )
-    beside = set(seen.stdout.split()) - {"mount"}  # mount's own notes, in /run/mount
+    beside = set(seen.stdout.split()) - {"mount"}  # mount's own files, in /run/mount
     assert beside == {"link", "other"}, seen.stderr
     assert seen.returncode != 0 and "Read-only file system" in seen.stderr
 
@@ -52,7 +52,7 @@ def test_the_checkout_and_its_python_are_there_when_they_lie_in_the_home(home: P
 def test_a_checkout_that_would_be_hidden_is_refused() -> None:
     seen = run(BARE, "echo", "ran", HOME=str(ROOT))
     assert (seen.returncode, seen.stdout) == (1, "")
-    assert "this checkout is hidden too" in seen.stderr
+    assert "this checkout is hidden, too" in seen.stderr
 
 
 def test_nothing_runs_where_nothing_can_be_hidden(tmp_path: Path) -> None:

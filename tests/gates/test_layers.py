@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The rooms of the house, their floors, and who may import whom: never up, never sideways, never in a circle.
 
-Imports inside functions and those for type checkers alone count as any other.
+Imports inside functions, and those only for type checkers, count like any other.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FLOORS = {
         "formats": 1,
     },
 }
-# part -> the parts that it may import, besides itself. Of module_utils, what runs on the controller gets SHARED alone.
+# part -> the parts that it may import besides itself. Of module_utils, code on the controller gets only SHARED.
 MAY_IMPORT = {
     "modules": {"module_utils"},
     "module_utils": set[str](),
@@ -63,7 +63,7 @@ MAY_IMPORT = {
 }
 ON_THE_TARGET = {"modules", "module_utils"}
 SHARED = "formats"
-# An action and the documentation of its module have one name; each end has one root of its errors.
+# An action shares its name with its module; each end has one root of its errors.
 TWINS = {"action"}
 ONE_PER_END = {"errors"}
 SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "misc"}
@@ -77,12 +77,12 @@ def part_of(path: Path) -> str:
 
 
 def room_of(path: Path) -> str:
-    """The folder below plugin_utils or module_utils; of a file that lies in none, its own name."""
+    """The folder below plugin_utils or module_utils; for a file outside any room, its own name."""
     return path.parts[2]
 
 
 def imported(path: Path, text: str) -> list[str]:
-    """Absolute names that a file imports, with `from package import name` as package.name."""
+    """Absolute names that a file imports, with ``from package import name`` as package.name."""
     package = [*COLLECTION, *path.parts[:-1]]
     found = []
     for node in ast.walk(ast.parse(text)):
@@ -96,13 +96,13 @@ def imported(path: Path, text: str) -> list[str]:
 
 
 def ours(path: Path, text: str) -> list[Path]:
-    """Files or folders of the collection that a file imports, without their ending."""
+    """Files or folders of the collection that a file imports, without their suffix."""
     names = [name.split(".") for name in imported(path, text)]
     return [Path(*name[len(COLLECTION) :]) for name in names if tuple(name[: len(COLLECTION)]) == COLLECTION]
 
 
 def arrows(tree: Mapping[Path, str]) -> dict[Path, set[Path]]:
-    """Which files of a tree (path -> text) each of them imports; a name may be a file or what is in one."""
+    """Which files of a tree (path -> text) each file imports; a name may be a file or something inside one."""
     found = {}
     for path, text in tree.items():
         targets = {one.with_suffix(".py") for name in ours(path, text) for one in (name, name.parent)}
@@ -111,12 +111,12 @@ def arrows(tree: Mapping[Path, str]) -> dict[Path, set[Path]]:
 
 
 def forbidden(path: Path, text: str) -> list[str]:
-    """What a file imports and must not, each with the reason."""
+    """What a file imports but must not, each with the reason."""
     part = part_of(path)
     if part not in MAY_IMPORT:
         return [f"plugins/{part} has no place in the house"]
     if part in FLOORS and room_of(path) not in FLOORS[part]:
-        return [f"{room_of(path)} is no room of {part}"]
+        return [f"{room_of(path)} is not a room of {part}"]
     found = []
     for target in dict.fromkeys(ours(path, text)):
         other = part_of(target) if target.parts[0] != "fabfile" else "fabfile.py"
@@ -124,9 +124,9 @@ def forbidden(path: Path, text: str) -> list[str]:
         if other != part and other not in MAY_IMPORT[part]:
             found.append(f"{target}: {part} may not import {other}")
         elif other in FLOORS and room not in FLOORS[other]:
-            found.append(f"{target}: {room or 'that'} is no room of {other}")
+            found.append(f"{target}: {room or 'that'} is not a room of {other}")
         elif other == "module_utils" and part not in ON_THE_TARGET and room != SHARED:
-            found.append(f"{target}: the controller imports {SHARED} of module_utils alone")
+            found.append(f"{target}: the controller may import only {SHARED} of module_utils")
         elif other == part and part in FLOORS and room != room_of(path):
             above, here = FLOORS[part][room], FLOORS[part][room_of(path)]
             if above >= here:
@@ -135,7 +135,7 @@ def forbidden(path: Path, text: str) -> list[str]:
 
 
 def circle(tree: Mapping[Path, str]) -> list[Path]:
-    """Files that import each other in a circle, as far as the first one goes; empty where there is none."""
+    """The first circle of files that import each other; empty if there is none."""
     try:
         TopologicalSorter(arrows(tree)).prepare()
     except CycleError as error:
@@ -144,7 +144,7 @@ def circle(tree: Mapping[Path, str]) -> list[Path]:
 
 
 def shared_names(paths: Iterable[Path]) -> dict[str, list[str]]:
-    """Names that several files have, with these files."""
+    """Names that several files share, with these files."""
     named = [path for path in paths if part_of(path) not in TWINS and path.stem != "__init__"]
     counts = Counter(path.stem for path in named)
     found: dict[str, list[str]] = {}
@@ -183,12 +183,12 @@ def test_what_runs_on_a_target_needs_the_standard_library_only(path: Path) -> No
     names = imported(path, text_of(path))
     assert [name for name in names if name.split(".")[0] not in allowed] == []
     not_sent = [name for name in names if re.match(r"ansible\.(?!module_utils\b)", name)]
-    assert not_sent == [], "only ansible.module_utils travels to a target"
+    assert not_sent == [], "only ansible.module_utils is sent to a target"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=str)
 def test_one_file_one_idea(path: Path) -> None:
-    assert SAYS_NOTHING.isdisjoint([*path.parts[:-1], path.stem]), "a name says what a thing is"
+    assert SAYS_NOTHING.isdisjoint([*path.parts[:-1], path.stem]), "a name must say what a thing is"
     assert len(text_of(path).splitlines()) <= 450, "about 400 lines a file"
 
 
@@ -205,12 +205,12 @@ SPOOL = Path("plugins/module_utils/spool/dump.py")
         (LEAKS, "def late():\n    from .. import report", "on floor 6"),
         (LEAKS, "if TYPE_CHECKING:\n    from ..driver.sources import Source", "on floor 6"),
         (Path("plugins/plugin_utils/views/table.py"), "from ..readers import heap_v2", "on floor 3"),
-        (LEAKS, "from ..attic import box", "attic is no room"),
-        (LEAKS, "from ...module_utils.spool import dump", "formats of module_utils alone"),
+        (LEAKS, "from ..attic import box", "attic is not a room"),
+        (LEAKS, "from ...module_utils.spool import dump", "only formats of module_utils"),
         (LEAKS, "from ...action import leak_report", "may not import action"),
         (LEAKS, "import ansible_collections.offheap.profiler.plugins.plugin_utils.report.page", "on floor 6"),
-        (Path("plugins/plugin_utils/attic/box.py"), "", "attic is no room of plugin_utils"),
-        (Path("plugins/plugin_utils/box.py"), "", "box.py is no room of plugin_utils"),
+        (Path("plugins/plugin_utils/attic/box.py"), "", "attic is not a room of plugin_utils"),
+        (Path("plugins/plugin_utils/box.py"), "", "box.py is not a room of plugin_utils"),
         (Path("plugins/callback/box.py"), "", "has no place"),
         (SPOOL, "from ..host import procfs", ""),
         (SPOOL, "from ..unit import service", "on floor 4, and spool is on 4"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Docstrings have one markup: names and code in double backticks. Ansible's own is for Ansible's documentation."""
+"""Docstrings have one markup: names and code in double backticks. Ansible's markup is for Ansible's documentation."""
 
 from __future__ import annotations
 

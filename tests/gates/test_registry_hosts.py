@@ -8,7 +8,7 @@ import re
 
 from ansible_collections.offheap.profiler.tests.gates.files import kept, text_of
 
-# Put together here so that this file does not name them either.
+# Joined at run time, so that this file does not name them either.
 HOSTS = [
     ("pypi", "org"),
     ("pythonhosted", "org"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A role's defaults and its argument_specs name the same variables, all of them with the role's name in front."""
+"""A role's defaults and its argument_specs name the same variables, all prefixed with the role's name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What users get: all of the collection, and nothing of its workshop."""
+"""What users get: all of the collection, and nothing from its workshop."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_everything_that_is_used_is_in_it(members: dict[str, tarfile.TarInfo]) -
 
 
 def test_every_playbook_is_there_under_a_name_with_dashes(members: dict[str, tarfile.TarInfo]) -> None:
-    """As a link: what is called by the one name is what is addressed by the other."""
+    """As a link, so that both names mean the same playbook."""
     named = [path for path in kept() if path.parts[0] == "playbooks" and "_" in path.stem]
     assert named
     for path in named:

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-# tree.sh DIR    copy what git has or would take (not what it ignores) to DIR/ansible_collections/offheap/profiler
+# tree.sh DIR    copy tracked and addable files (not ignored ones) to DIR/ansible_collections/offheap/profiler
 #
-# ansible-test wants that path, outside any git tree; in an ignored directory of ours it would skip everything and say ok.
+# ansible-test needs that path, outside any git tree; in an ignored directory of ours it skips everything and says ok.
 set -euo pipefail
 to=$1/ansible_collections/offheap/profiler
 mkdir -p "$to"

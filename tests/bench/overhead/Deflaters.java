@@ -8,8 +8,8 @@ import java.util.zip.Deflater;
 import java.util.zip.Inflater;
 
 /**
- * Deflaters SLICES ROUNDS: four threads make, use and end zlib streams; prints the seconds of each slice of work, by the
- * clock and of CPU.
+ * Deflaters SLICES ROUNDS: four threads make, use and end zlib streams; prints the wall-clock and
+ * CPU seconds of each slice of work.
  */
 public class Deflaters {
     static void work(int rounds, byte[] input) {

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: Offheap contributors
 //
 // churn SLICES ROUNDS: four threads allocate and free small and middle-sized blocks, each with a working set of its
-// own; prints the seconds of each slice of work, by the clock and of CPU.
+// own; prints the wall-clock and CPU seconds of each slice of work.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>

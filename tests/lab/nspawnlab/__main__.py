@@ -15,22 +15,22 @@ from .settings import LabError, Settings
 
 _EPILOG = (
     "Environment: OFFHEAP_LAB_DIR (images, keys, sources; default /var/cache/offheap-lab), OFFHEAP_LAB_NAME (a second"
-    " lab beside the first needs another name, default offheap), OFFHEAP_LAB_NET (first three octets of its /24)."
+    " lab needs another name; default offheap), OFFHEAP_LAB_NET (first three octets of its /24)."
 )
 
 _HOST_COMMANDS = {
-    "listing": "list a host's files with mode and checksum, without what varies",
-    "kill": "end a host at once, as a power failure would, with its disk",
-    "revive": "boot a killed host, as new",
-    "unplug": "cut a host off the network",
-    "plug": "connect it again",
+    "listing": "list a host's files with mode and checksum, except what varies",
+    "kill": "end a host at once, as in a power failure; its disk is lost",
+    "revive": "boot a killed host afresh",
+    "unplug": "disconnect a host from the network",
+    "plug": "reconnect it",
 }
 
 
 def main(argv: list[str]) -> int:
-    """Run one command; the status is 0, 1 where something failed, 2 where the machine lacks something."""
+    """Run one command. Returns 0, 1 if something failed, or 2 if the machine lacks something."""
     options = _parser().parse_args(argv)
-    os.umask(0o022)  # what is written here becomes files of the hosts
+    os.umask(0o022)  # files written here end up on the hosts
     try:
         requirements.extend_path()
         return _run(options, Settings.from_environment())
@@ -84,7 +84,7 @@ def _build(settings: Settings, suites: list[str]) -> None:
 def _host(settings: Settings, name: str) -> access.Host:
     hosts = {host.name: host for host in fleet.known(settings)}
     if name not in hosts:
-        raise LabError(f"has no host {name}: {', '.join(hosts) or 'nothing is up'}")
+        raise LabError(f"there is no host {name}: {', '.join(hosts) or 'nothing is up'}")
     return hosts[name]
 
 
@@ -101,10 +101,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="lab", description="Disposable systemd hosts with sshd on this machine.", epilog=_EPILOG
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("images", help="build the images, the workloads and fetch sources that are missing")
-    up = commands.add_parser("up", help="boot hosts; returns when all take an SSH command")
+    commands.add_parser("images", help="build missing images and workloads, fetch missing sources")
+    up = commands.add_parser("up", help="boot hosts; returns when all accept SSH commands")
     up.add_argument("--hosts", type=int, default=3, help="how many (default 3)")
-    up.add_argument("--suites", type=_suites, default=list(images.SUITES), help="in turns (default %(default)s)")
+    up.add_argument("--suites", type=_suites, default=list(images.SUITES), help="in turn (default %(default)s)")
     commands.add_parser("down", help="take everything down, also after a crash")
     commands.add_parser("ls", help="list the hosts")
     ssh = commands.add_parser("ssh", help="run a command on a host, or a shell")
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("inventory", help="print the path of the Ansible inventory")
     for name, text in _HOST_COMMANDS.items():
         commands.add_parser(name, help=text).add_argument("host")
-    commands.add_parser("leaks", help="print what of the lab is on this machine; status 1 if anything")
+    commands.add_parser("leaks", help="print what the lab has left on this machine; status 1 if anything")
     return parser
 
 

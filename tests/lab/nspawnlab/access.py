@@ -11,7 +11,7 @@ from pathlib import Path
 from .command import run
 from .settings import Settings
 
-# What the frontend does differs by host, in turns: leaks fast, leaks slowly, does not leak.
+# The frontend behaves differently by host, in turn: leaks fast, leaks slowly, does not leak.
 _FRONTEND = (
     {"frontend_rate": 180, "frontend_leak_every": 10},
     {"frontend_rate": 80, "frontend_leak_every": 10},
@@ -21,7 +21,7 @@ _FRONTEND = (
 
 @dataclass(frozen=True)
 class Host:
-    """One host of the lab; `index` counts from 1."""
+    """One host of the lab; ``index`` counts from 1."""
 
     index: int
     name: str
@@ -49,7 +49,7 @@ def write(settings: Settings, hosts: list[Host]) -> None:
 
 
 def ssh_command(settings: Settings, host: str, command: list[str]) -> list[str]:
-    """The argv that runs `command` (or a shell) on `host`. Like ssh's own, words are joined by spaces."""
+    """The argv that runs ``command`` (or a shell) on ``host``. As with ssh itself, words are joined by spaces."""
     return ["ssh", "-F", str(settings.ssh_config), host, *command]
 
 

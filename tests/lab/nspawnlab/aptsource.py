@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The machine's own Debian mirror, asked of APT: it knows every format that sources may be written in."""
+"""Finds the machine's Debian mirror by asking APT, which reads every format of sources."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .settings import LabError, Settings
 
 JEMALLOC_SHA256 = "2db82d1e7119df3e71b7640219b6dfe84789bc0537983c3b7ac4f7189aecfeaa"
 JEMALLOC_VERSION = "5.3.0"
-# Debian 12's source package has the 5.3.0 tarball of upstream's release, byte for byte; Debian 11 has 5.2.1
+# Debian 12's source package has upstream's 5.3.0 release tarball, byte for byte; Debian 11 has 5.2.1
 JEMALLOC_SUITE = "bookworm"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-# settings of the machine's APT that reaching the mirror may depend on
+# the machine's APT settings that may be needed to reach the mirror
 _TRANSPORT = ("Acquire::http::", "Acquire::https::", "Acquire::Check-", "Acquire::Retries", "Acquire::ForceIPv")
 
 
 def mirror() -> str:
-    """URI of the Debian archive that the machine is configured with.
+    """URI of the Debian archive that this machine is configured with.
 
-    Raises LabError (status 2) when no configured source is Debian's main archive.
+    Raises LabError (status 2) if no configured source is Debian's main archive.
     """
     found = _debian_mirrors()
     if not found:
@@ -39,13 +39,13 @@ def mirror() -> str:
 
 
 def transport_options() -> list[str]:
-    """The machine's APT settings for proxies and validity, as `Key "value";` lines."""
+    """The machine's APT settings for proxies and validity, as ``Key "value";`` lines."""
     lines = run(["apt-config", "dump"]).stdout.splitlines()
     return [line for line in lines if line.startswith(_TRANSPORT) and not line.endswith('"";')]
 
 
 def fetch_jemalloc(settings: Settings) -> Path:
-    """Upstream's jemalloc tarball out of Debian's source package, verified; kept in the lab's directory."""
+    """Upstream's jemalloc tarball from Debian's source package, verified and kept in the lab's directory."""
     target = settings.directory / "sources" / f"jemalloc-{JEMALLOC_VERSION}.tar.bz2"
     if target.exists() and _sha256(target) == JEMALLOC_SHA256:
         return target
@@ -65,7 +65,7 @@ def fetch_jemalloc(settings: Settings) -> Path:
 
 
 def unpack_packages(suite: str, packages: list[str], target: Path) -> Path:
-    """What is in packages of a suite, unpacked at ``target`` and not installed; done once."""
+    """Unpack packages of a suite at ``target`` without installing them; done once."""
     if target.exists():
         return target
     say(f"fetching {', '.join(packages)} of {suite} from Debian's archive")
@@ -80,7 +80,7 @@ def unpack_packages(suite: str, packages: list[str], target: Path) -> Path:
 
 
 def _download(work: Path, kind: str, suite: str, command: list[str]) -> None:
-    """Run an apt-get command in ``work``/download, with lists of ``kind`` (deb, deb-src) of one suite alone.
+    """Run an apt-get command in ``work``/download, with only the lists of ``kind`` (deb, deb-src) of one suite.
 
     The configuration is private: nothing below the machine's /etc/apt or /var/lib/apt changes.
     """
@@ -93,7 +93,7 @@ def _download(work: Path, kind: str, suite: str, command: list[str]) -> None:
         f"-oDir::Etc::SourceList={work}/sources.list",
         "-oDir::Etc::SourceParts=/dev/null",
         f"-oDir::State::Lists={work}/lists",
-        # Without it, download would take the version that is installed
+        # Otherwise download would take the installed version
         "-oDir::State::Status=/dev/null",
         f"-oDir::Cache={work}/cache",
         "-oAPT::Sandbox::User=root",

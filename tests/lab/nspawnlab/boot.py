@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The life of one host: runs in a mount namespace of its own and ends as the loop that keeps its nspawn running."""
+"""The life of one host: runs in its own mount namespace and becomes the loop that keeps its nspawn running."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .settings import Settings
 
 UPPER_SIZE = "2g"
 
-# With --keep-unit nspawn exits with 133 when the guest reboots and leaves the restart to its service manager: this.
+# With --keep-unit nspawn exits with 133 when the guest reboots, and leaves the restart to its service manager: this.
 _LOOP = 'status=133; while [ "$status" = 133 ]; do "$@"; status=$?; done; exit "$status"'
 
 
 def boot(settings: Settings, host: str, image: Path) -> None:
-    """Mount the host's file system over `image` and become its supervisor. Does not return."""
+    """Mount the host's file system over ``image`` and become its supervisor. Does not return."""
     cgroups.join(settings, host)
     _forget_other_namespaces(settings.netns(host))
     mount = settings.run / "mnt"
     run(["mount", "-t", "tmpfs", "-o", f"size={UPPER_SIZE},mode=755", settings.netns(host), mount])
     for name in ("upper", "work", "root"):
         (mount / name).mkdir()
-    # nspawn keeps locks and propagated mounts here; on a tmpfs of its own they go with the namespace
+    # nspawn keeps locks and propagated mounts here; on their own tmpfs they go with the namespace
     Path("/run/systemd/nspawn").mkdir(parents=True, exist_ok=True)
     run(["mount", "-t", "tmpfs", "tmpfs", "/run/systemd/nspawn"])
     overlay = f"lowerdir={image},upperdir={mount}/upper,workdir={mount}/work,xino=off"
     run(["mount", "-t", "overlay", "-o", overlay, "overlay", mount / "root"])
     _write_identity(settings, host, mount / "root")
-    # cgroup v2 inside, whatever this machine has
+    # cgroup v2 inside, whatever this machine uses
     os.environ["SYSTEMD_NSPAWN_UNIFIED_HIERARCHY"] = "1"
     nspawn = ["systemd-nspawn", "--quiet", f"--directory={mount}/root", "--boot", f"--machine={host}"]
     nspawn += [f"--hostname={host}", "--register=no", "--keep-unit", "--console=pipe", "--resolv-conf=off"]
@@ -44,7 +44,7 @@ def boot(settings: Settings, host: str, image: Path) -> None:
 
 
 def _forget_other_namespaces(own: str) -> None:
-    """The copies of other labs' namespaces in our mounts would keep these alive after their lab went down."""
+    """Unmount other labs' namespaces: our copies would keep them alive after their lab went down."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         point = Path(line.split(" ")[1])
         if point.parent == Path("/run/netns") and point.name != own:

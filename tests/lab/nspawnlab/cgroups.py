@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A cgroup per host. It tells whether a host lives and is the one way to end all of it."""
+"""A cgroup per host, which shows whether the host is alive and is the one way to end all of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .settings import LabError, Settings
 
 
 def _roots() -> list[Path]:
-    """Hierarchies that systemd inside a host looks at: cgroup v2 and, on older machines, name=systemd of v1."""
+    """Hierarchies that systemd on a host uses: cgroup v2 and, on older machines, name=systemd of v1."""
     roots = [path for path in (unified_root(), Path("/sys/fs/cgroup/systemd")) if path is not None]
     return [path for path in roots if (path / "cgroup.procs").exists()]
 
@@ -24,7 +24,7 @@ def _groups(settings: Settings) -> list[Path]:
 
 
 def join(settings: Settings, host: str) -> None:
-    """Put this process into the host's own cgroup: nspawn's --keep-unit would let all hosts share one."""
+    """Put this process into the host's own cgroup: with nspawn's --keep-unit all hosts would share one."""
     for group in _groups(settings):
         (group / host).mkdir(parents=True, exist_ok=True)
         (group / host / "cgroup.procs").write_text(str(os.getpid()))
@@ -57,7 +57,7 @@ def existing(settings: Settings) -> list[Path]:
 def destroy(settings: Settings) -> None:
     """End every process of the lab and remove its cgroups.
 
-    Raises LabError when something cannot be killed within ten seconds.
+    Raises LabError if something cannot be killed within ten seconds.
     """
     _end(_groups(settings))
 
@@ -68,7 +68,7 @@ def destroy_host(settings: Settings, host: str) -> None:
 
 
 def _end(groups: list[Path]) -> None:
-    """Kill by cgroup: after nspawn alone is killed the host's processes are reparented and live on."""
+    """Kill by cgroup: if only nspawn is killed, the host's processes are reparented and live on."""
     deadline = time.monotonic() + 10
     while processes := [pid for group in groups for pid in _processes(group)]:
         for pid in processes:
@@ -92,7 +92,7 @@ def _rmdir(path: Path) -> None:
     try:
         path.rmdir()
     except OSError:
-        time.sleep(0.01)  # a dead process leaves its cgroup a moment later
+        time.sleep(0.01)  # a process leaves its cgroup a moment after it dies
 
 
 def _processes(group: Path) -> list[int]:
@@ -101,5 +101,5 @@ def _processes(group: Path) -> list[int]:
         try:
             pids += [int(line) for line in path.read_text().split()]
         except OSError:
-            continue  # the cgroup went away between listing and reading
+            continue  # the cgroup vanished between listing and reading
     return [pid for pid in dict.fromkeys(pids) if pid > 0]

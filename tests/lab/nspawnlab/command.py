@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Run a program; when it fails, say which one and the end of what it said."""
+"""Runs a program; if it fails, says which one and how its output ended."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .settings import LabError
 
 
 def run(argv: Sequence[str | Path], check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `argv` with captured text output.
+    """Run ``argv`` with captured text output.
 
-    Raises LabError with the last lines of output when `check` and the program failed.
+    Raises LabError with the last lines of output if ``check`` is set and the program failed.
     """
     words = [str(word) for word in argv]
     done = subprocess.run(words, text=True, capture_output=True, input=stdin, check=False)
@@ -25,7 +25,7 @@ def run(argv: Sequence[str | Path], check: bool = True, stdin: str | None = None
 
 
 def run_logged(argv: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None) -> None:
-    """Run `argv` with all its output in the file `log`; raises LabError with the log's last lines on failure."""
+    """Run ``argv`` with all its output in the file ``log``; raises LabError with the log's last lines if it fails."""
     words = [str(word) for word in argv]
     with log.open("wb") as stream:
         done = subprocess.run(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The hosts together: boot them, say which live, take them down."""
+"""The hosts together: boots them, says which are alive, takes them down."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .console import say
 from .locks import locked
 from .settings import MAX_HOSTS, LabError, Settings
 
-_COMPLETE = "complete"  # a file that tells a lab that came up from one whose 'up' was killed
+_COMPLETE = "complete"  # a file that only a lab has whose 'up' was not killed
 
-BOOT_TIMEOUT = 90.0  # seconds; sixteen hosts on two cores take four
+BOOT_TIMEOUT = 90.0  # seconds; sixteen hosts on two cores need four
 
 
 def up(settings: Settings, count: int, suites: list[str]) -> None:
-    """Boot `count` hosts with `suites` in turns; returns when each has booted and takes an SSH command.
+    """Boot ``count`` hosts with ``suites`` in turn; returns once each has booted and accepts SSH commands.
 
-    A lab of the same hosts that is up stays as it is; remains of one that died are removed first.
-    Raises LabError when another lab of this name is up, or a host does not boot.
+    A running lab with the same hosts stays as it is; remains of a dead one are removed first. Raises LabError if
+    another lab of this name is up, or if a host does not boot.
     """
     if not 1 <= count <= MAX_HOSTS:
-        raise LabError(f"--hosts is {count}: needs 1 to {MAX_HOSTS}")
+        raise LabError(f"--hosts is {count}, but must be 1 to {MAX_HOSTS}")
     hosts = [
         Host(index, f"app{index}", suite, images.image_path(settings, suite))
         for index, suite in enumerate(islice(cycle(suites), count), 1)
@@ -42,7 +42,7 @@ def up(settings: Settings, count: int, suites: list[str]) -> None:
             say(f"already up: {', '.join(host.name for host in hosts)}")
             return
         if leaks.find(settings):
-            say("removing what a lab that died has left")
+            say("removing what a dead lab left behind")
             _remove(settings)
         try:
             _start(settings, hosts)
@@ -64,13 +64,13 @@ def down(settings: Settings) -> None:
 
 
 def kill(settings: Settings, host: Host) -> None:
-    """End one host at once, as a power failure would; its disk is gone, too."""
+    """End one host at once, as in a power failure; its disk is lost, too."""
     cgroups.destroy_host(settings, host.name)
     say(f"{host.name} is dead")
 
 
 def revive(settings: Settings, host: Host) -> None:
-    """Boot a host that was killed, as new: what was installed on it must be installed again."""
+    """Boot a killed host afresh: whatever was installed on it must be installed again."""
     if is_alive(settings, host):
         say(f"{host.name} is alive")
         return
@@ -79,7 +79,7 @@ def revive(settings: Settings, host: Host) -> None:
 
 
 def known(settings: Settings) -> list[Host]:
-    """The hosts of the last `up`, alive or not."""
+    """The hosts of the last ``up``, alive or not."""
     try:
         state = json.loads((settings.run / "lab.json").read_text())
     except FileNotFoundError:
@@ -88,19 +88,19 @@ def known(settings: Settings) -> list[Host]:
 
 
 def is_alive(settings: Settings, host: Host) -> bool:
-    """Whether the host's systemd runs and has its container manager, without which it could not reboot."""
+    """Whether the host's systemd runs and still has its container manager, without which it could not reboot."""
     return cgroups.is_supervised(settings, host.name) and cgroups.init_process(settings, host.name) is not None
 
 
 def _is_up(settings: Settings, wanted: list[Host]) -> bool:
-    """Whether exactly `wanted` is up and answers. Raises LabError when other hosts live."""
+    """Whether exactly ``wanted`` is up and answers. Raises LabError if other hosts are alive."""
     have = known(settings)
     alive = [host for host in have if is_alive(settings, host)]
     if not alive or not (settings.run / _COMPLETE).exists():
         return False
     if have != wanted:
         now = ", ".join(f"{host.name} ({host.suite})" for host in alive)
-        raise LabError(f"another lab is up, {now}, or its images are outdated: run 'lab down' first")
+        raise LabError(f"another lab is up ({now}), or its images are outdated: run 'lab down' first")
     with ThreadPoolExecutor(len(wanted)) as pool:
         return len(alive) == len(have) and all(pool.map(lambda host: _answers(settings, host, ["true"]), wanted))
 
@@ -121,7 +121,7 @@ def _start(settings: Settings, hosts: list[Host]) -> None:
 
 
 def _spawn(settings: Settings, host: Host) -> subprocess.Popen[bytes]:
-    """Start a host's supervisor in a session of its own, so that it outlives this command and its terminal."""
+    """Start a host's supervisor in its own session, so that it outlives this command and its terminal."""
     argv = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", "nspawnlab.boot"]
     with (settings.run / f"{host.name}.log").open("wb") as log:
         return subprocess.Popen(
@@ -136,7 +136,7 @@ def _spawn(settings: Settings, host: Host) -> subprocess.Popen[bytes]:
 
 
 def _await(settings: Settings, host: Host, supervisor: subprocess.Popen[bytes]) -> None:
-    """Wait until the host takes an SSH command and has finished booting; raises LabError otherwise."""
+    """Wait until the host accepts SSH commands and has finished booting; raises LabError if it does not."""
     begin = time.monotonic()
     while not _answers(settings, host, ["true"]):
         if supervisor.poll() is not None:
@@ -154,7 +154,7 @@ def _await(settings: Settings, host: Host, supervisor: subprocess.Popen[bytes]) 
         check=False,
     ).stdout
     if not answer.startswith("running"):
-        raise LabError(f"{host.name} booted, but not well: {' | '.join(answer.splitlines())}")
+        raise LabError(f"{host.name} booted, but not cleanly: {' | '.join(answer.splitlines())}")
     say(f"{host.name} ({host.suite}) is up after {time.monotonic() - begin:.1f} s")
 
 

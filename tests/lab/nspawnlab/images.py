@@ -26,8 +26,8 @@ _BASE = (
     " ca-certificates"
 ).split()
 
-# The JRE that each release's services would run on. A compiler is on the oldest only: what is built there loads on
-# the newer ones, and the others stand for production hosts, which often have none.
+# The JRE that services of each release would use. Only the oldest has a compiler: what is built there also loads on the
+# newer ones, which stand for production hosts, often without a compiler.
 _EXTRA = {
     "bullseye": "gcc make libc6-dev bzip2 openjdk-17-jdk-headless".split(),
     "bookworm": ["openjdk-17-jre-headless"],
@@ -41,7 +41,7 @@ _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an image of `suite` is made of."""
+    """What an image of ``suite`` is made of."""
 
     suite: str
     packages: tuple[str, ...]
@@ -51,7 +51,7 @@ class Recipe:
     @classmethod
     def of(cls, suite: str) -> Recipe:
         if suite not in _EXTRA:
-            raise LabError(f"knows no suite {suite!r}: choose from {', '.join(SUITES)}")
+            raise LabError(f"unknown suite {suite!r}: choose from {', '.join(SUITES)}")
         return cls(suite, (*_BASE, *_EXTRA[suite]), _LEFT_OUT, CUSTOMIZE.read_text())
 
     @property
@@ -62,12 +62,12 @@ class Recipe:
 
 
 def image_path(settings: Settings, suite: str) -> Path:
-    """Where the image of `suite` for today's recipe is, whether built or not."""
+    """The path of the image of ``suite`` for today's recipe, built or not."""
     return settings.images / f"{suite}-{Recipe.of(suite).digest}"
 
 
 def build_missing(settings: Settings, suites: list[str]) -> None:
-    """Build the images of `suites` that are missing, all at once; raises LabError if one fails."""
+    """Build the missing images of ``suites`` in parallel; raises LabError if one fails."""
     settings.images.mkdir(parents=True, exist_ok=True)
     with locked(settings.images / ".lock"):
         missing = [suite for suite in dict.fromkeys(suites) if not image_path(settings, suite).exists()]
@@ -90,7 +90,7 @@ def _build(settings: Settings, recipe: Recipe, mirror: str, transport: list[str]
     argv = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(recipe.packages)}"]
     argv += [f"--aptopt={option}" for option in ['Acquire::Languages "none";', *transport]]
     argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in recipe.left_out]
-    # update-alternatives of the JRE fails where this directory is missing
+    # the JRE's update-alternatives fails without this directory
     argv += ['--essential-hook=mkdir -p "$1/usr/share/man/man1"']
     argv += [f"--customize-hook={CUSTOMIZE}"]
     try:
@@ -103,13 +103,13 @@ def _build(settings: Settings, recipe: Recipe, mirror: str, transport: list[str]
 
 
 def _remove_unfinished(settings: Settings) -> None:
-    """What a build that was killed left behind."""
+    """Remove what a killed build left behind."""
     for path in settings.images.glob(".unfinished-*"):
         _remove_tree(path)
 
 
 def _prune(settings: Settings) -> None:
-    """Images of former recipes go, unless a running lab of any name boots from them."""
+    """Remove images of former recipes, unless a running lab of any name uses them."""
     used = " ".join(state.read_text() for state in settings.directory.glob("run*/lab.json"))
     current = {image_path(settings, suite).name for suite in SUITES}
     for path in settings.images.glob("*-*"):
@@ -119,7 +119,7 @@ def _prune(settings: Settings) -> None:
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a tree that a killed mmdebstrap may have left mounts in."""
+    """Remove a tree in which a killed mmdebstrap may have left mounts."""
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         if line.split(" ")[1].startswith(f"{path}/"):
             run(["umount", "-l", line.split(" ")[1]], check=False)

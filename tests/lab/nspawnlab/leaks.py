@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What of a lab is left on this machine: mounts, network namespaces, links, cgroups, processes."""
+"""What a lab has left on this machine: mounts, network namespaces, links, cgroups, processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .settings import Settings
 
 
 def find(settings: Settings) -> list[str]:
-    """One line per thing that exists; empty when no lab of this name is up and none has left anything."""
+    """One line per leftover; empty if no lab of this name is up and none left anything behind."""
     found = [f"mount {point}" for point in _mounts(settings)]
     found += [f"network namespace {name}" for name in network.namespaces(settings)]
     found += [f"network link {name}" for name in network.links(settings)]
@@ -25,7 +25,7 @@ def find(settings: Settings) -> list[str]:
 
 
 def stray_processes(settings: Settings) -> list[int]:
-    """Processes of the lab by what they were started with, in whatever cgroup they are."""
+    """Processes of the lab, recognized by their command line, in whatever cgroup they are."""
     mount = f"--directory={settings.run}/mnt/root"
     pids: list[int] = []
     for path in Path("/proc").glob("[0-9]*"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The one limit of the machine that many hosts run into: all of them watch files as root."""
+"""The one limit of the machine that many hosts exceed: all of them watch files as root."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RAISED = 1024
 
 
 def make_room(count: int) -> None:
-    """See that `count` more hosts can watch files; where not, raise the limit until the machine's next boot.
+    """Make sure that ``count`` more hosts can watch files; if not, raise the limit until the machine's next boot.
 
-    Beyond it hosts boot with failed .path units. Raises LabError where the limit cannot be raised.
+    Beyond the limit, hosts boot with failed .path units. Raises LabError if it cannot be raised.
     """
     limit = int(INSTANCES.read_text())
     if _in_use() + (count + 1) * PER_HOST <= limit or limit >= RAISED:
@@ -31,7 +31,7 @@ def make_room(count: int) -> None:
 
 
 def _in_use() -> int:
-    """Inotify instances of all processes; ones that end meanwhile do not count."""
+    """Inotify instances of all processes; those that end meanwhile do not count."""
     used = 0
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:

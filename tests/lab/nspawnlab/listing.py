@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A host's files with mode, owner and checksum, sorted by path: two listings are equal when nothing was changed."""
+"""A host's files with mode, owner and checksum, sorted by path: equal listings mean that nothing changed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .settings import LabError, Settings
 
 ROOTS = ("/etc", "/opt", "/usr", "/var/lib", "/run/systemd")
 
-# Left out: shell patterns over whole paths ("*" also crosses slashes), each with its reason. A pattern that fits a
-# directory takes what is below it, too.
+# Left out: shell patterns for whole paths ("*" also matches slashes), each with its reason. A pattern that matches a
+# directory also excludes what is below it.
 LEFT_OUT = {
     "/run/systemd/units/invocation:*": "names the current start of a unit: every restart changes it",
     "/run/systemd/units/log-*": "journald's copy of a unit's log settings, made with each start",
     "/run/systemd/journal/*": "journald's sockets and one stream per started process",
-    "/run/systemd/sessions": "one file per login: the SSH connection that makes this listing is one",
+    "/run/systemd/sessions": "one file per login, including the SSH login that makes this listing",
     "/run/systemd/users": "logged-in users, with session numbers and times",
     "/run/systemd/seats": "active sessions of a seat",
     "/run/systemd/transient/session-*": "the scope of a login session",
-    "/run/systemd/ask-password-block": "marks of running systemctl processes that could ask for a password",
-    "/run/systemd/inhibit": "locks that logind gives out while it works",
+    "/run/systemd/ask-password-block": "markers of running systemctl processes that might ask for a password",
+    "/run/systemd/inhibit": "locks that logind grants while it works",
     "/run/systemd/dynamic-uid": "the user ids that running DynamicUser services hold",
     "/run/systemd/propagate": "mount propagation of sandboxed services: made with the service's start",
     "/run/systemd/incoming": "mount propagation of sandboxed services: made with the service's start",
@@ -39,9 +39,9 @@ _SCRIPT = Path(__file__).with_name("listing_on_host.py")
 
 
 def show(settings: Settings, host: str) -> int:
-    """Print the listing of `host`, one line per path.
+    """Print the listing of ``host``, one line per path.
 
-    Raises LabError when the host cannot be read to the end.
+    Raises LabError if the host cannot be read completely.
     """
     program = _SCRIPT.read_text() + f"\nmain({json.dumps(ROOTS)}, {json.dumps(list(LEFT_OUT))})\n"
     argv = access.ssh_command(settings, host, ["sudo", "/usr/bin/python3", "-I", "-"])

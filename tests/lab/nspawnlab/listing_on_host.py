@@ -3,7 +3,7 @@
 """Runs on a host, which may have Python 3.8: prints one line per path.
 
 A line has type, mode, uid, gid, size, sha256 (or a link's target, or "-") and path, without times. Control characters
-and spaces in names are written as escapes, so that a line is a record whatever a file is called.
+and spaces in names are escaped, so that each line is one record, whatever the file's name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TYPES = {
 
 
 def main(roots: list[str], left_out: list[str]) -> None:
-    """Print the listing of `roots`."""
+    """Print the listing of ``roots``."""
     skip = re.compile("|".join(fnmatch.translate(pattern) for pattern in left_out))
     for root in sorted(roots):
         for path in walk(root, skip):
@@ -36,7 +36,7 @@ def main(roots: list[str], left_out: list[str]) -> None:
 
 
 def walk(path: str, skip: re.Pattern[str]) -> Iterator[str]:
-    """Yield `path` and all below it in order, without following links or leaving out more than `skip` says."""
+    """Yield ``path`` and everything below it in order, except what ``skip`` matches; links are not followed."""
     if skip.match(path):
         return
     yield path
@@ -46,7 +46,7 @@ def walk(path: str, skip: re.Pattern[str]) -> Iterator[str]:
 
 
 def line(path: str) -> bytes:
-    """The record of one path; a path that vanished meanwhile says so."""
+    """The record of one path, or a placeholder if it vanished meanwhile."""
     try:
         status = os.lstat(path)
         kind = TYPES[stat.S_IFMT(status.st_mode)]
@@ -73,7 +73,7 @@ def checksum(path: str) -> str:
 
 
 def escape(text: str) -> str:
-    """`text` without white space and control characters."""
+    """``text`` with white space and control characters escaped."""
     return "".join(c if c > " " and c != "\\" and c.isprintable() else ascii_escape(c) for c in text)
 
 

@@ -14,7 +14,7 @@ from .console import say
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path`; the kernel drops it when the process ends, however it ends."""
+    """Hold an exclusive lock on the file ``path``; the kernel releases it however the process ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
         try:

@@ -12,7 +12,7 @@ from .settings import LabError, Settings
 
 
 def create(settings: Settings, hosts: list[str]) -> None:
-    """Make the bridge and one namespace per host; hosts reach each other and this machine, nothing else."""
+    """Create the bridge and one namespace per host; hosts reach only each other and this machine."""
     taken = json.loads(run(["ip", "-j", "-4", "addr", "show"]).stdout)
     for link in taken:
         for address in link.get("addr_info", []):
@@ -39,7 +39,7 @@ def create(settings: Settings, hosts: list[str]) -> None:
 
 
 def plug(settings: Settings, index: int, connected: bool) -> None:
-    """Connect host number `index` to the bridge, or cut it off: packets then vanish, as in a broken network."""
+    """Connect host number ``index`` to the bridge, or disconnect it: packets then vanish, as in a broken network."""
     run(["ip", "link", "set", settings.link(index), "up" if connected else "down"])
 
 
@@ -55,7 +55,7 @@ def links(settings: Settings) -> list[str]:
 
 
 def destroy(settings: Settings) -> None:
-    """Remove what create() made. Links first: a namespace lives on while any mount namespace still holds it."""
+    """Remove what create() made. Links go first: a namespace lives on while any mount namespace holds it."""
     for name in links(settings):
         run(["ip", "link", "del", name], check=False)
     for name in namespaces(settings):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What the machine must have: root, Debian's APT, and a few packages that are installed when missing."""
+"""What the machine must have: root, Debian's APT, and a few packages, which are installed if missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .command import run
 from .console import say
 from .settings import LabError
 
-# program (or file) -> the Debian package that brings it
+# program (or file) -> its Debian package
 PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "systemd-nspawn": "systemd-container",
@@ -25,18 +25,18 @@ PACKAGES = {
 
 
 def extend_path() -> None:
-    """Add the sbin directories, which the PATH of a plain shell lacks on Debian."""
+    """Add the sbin directories, which are not in a plain shell's PATH on Debian."""
     have = os.environ.get("PATH", "").split(":")
     missing = [d for d in ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin") if d not in have]
     os.environ["PATH"] = ":".join([d for d in have if d] + missing)
 
 
 def require_machine() -> None:
-    """Raise LabError with status 2 and one clear line where a lab cannot run."""
+    """Raise LabError with status 2 and one clear line if a lab cannot run here."""
     if os.geteuid() != 0:
-        raise LabError("needs root: it mounts, makes network namespaces and boots containers (try sudo)", 2)
+        raise LabError("needs root to mount, make network namespaces and boot containers (try sudo)", 2)
     if not Path("/etc/debian_version").exists() or not shutil.which("apt-get"):
-        raise LabError("needs a Debian machine (12 or later): apt-get was not found or this is another system", 2)
+        raise LabError("needs a Debian machine (12 or later): apt-get is missing, or this is another system", 2)
     if unified_root() is None:
         raise LabError("needs cgroup v2 mounted at /sys/fs/cgroup or /sys/fs/cgroup/unified", 2)
 
@@ -50,7 +50,7 @@ def unified_root() -> Path | None:
 
 
 def install_packages() -> None:
-    """Install what is missing of PACKAGES through the machine's own APT."""
+    """Install missing PACKAGES with the machine's own APT."""
     missing = sorted({package for need, package in PACKAGES.items() if not _have(need)})
     if not missing:
         return

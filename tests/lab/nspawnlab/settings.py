@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What names a lab: everything that two labs on one machine must not share is derived from here."""
+"""What identifies a lab: everything that two labs on one machine must not share is derived from this."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_HOSTS = 16
 
 
 class LabError(Exception):
-    """Something the lab cannot do; the message is one line that says what is needed."""
+    """Something that the lab cannot do; the message is one line that says what it needs."""
 
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class LabError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """One lab. `directory` holds what outlives it (images, keys, sources), `run` what does not."""
+    """One lab. ``directory`` holds what outlives it (images, keys, sources), ``run`` what does not."""
 
     name: str
     directory: Path
@@ -39,13 +39,13 @@ class Settings:
         default = "10.77.0" if name == "offheap" else f"10.{78 + digest[0] % 100}.{digest[1]}"
         subnet = os.environ.get("OFFHEAP_LAB_NET", default)
         if not re.fullmatch(r"\d{1,3}\.\d{1,3}\.\d{1,3}", subnet):
-            raise LabError(f"OFFHEAP_LAB_NET is {subnet!r}: needs the first three octets of a free /24, as 10.77.0")
+            raise LabError(f"OFFHEAP_LAB_NET is {subnet!r}: needs the first three octets of a free /24, like 10.77.0")
         directory = Path(os.environ.get("OFFHEAP_LAB_DIR", "/var/cache/offheap-lab"))
         return cls(name, directory.absolute(), subnet)
 
     @property
     def run(self) -> Path:
-        """State of the running lab; gone after `lab down`."""
+        """State of the running lab; gone after ``lab down``."""
         return self.directory / ("run" if self.name == "offheap" else f"run-{self.name}")
 
     @property
@@ -82,7 +82,7 @@ class Settings:
         return f"{self.subnet}.1"
 
     def address(self, index: int) -> str:
-        """IPv4 address of host number `index`, counted from 1."""
+        """IPv4 address of host number ``index``, counted from 1."""
         return f"{self.subnet}.{10 + index}"
 
     def link(self, index: int) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The workloads, compiled in the oldest image, so that they run on every host and no other host needs a compiler."""
+"""The workloads, compiled in the oldest image: they run on every host, and no other host needs a compiler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .settings import Settings
 
 SOURCES = Path(__file__).resolve().parent.parent / "workloads"
 
-# In a mount namespace of its own: the image is only a lower layer and stays as it is.
+# In its own mount namespace, with the image as a lower layer, so that it does not change.
 _COMPILE = """
 set -eu
 mount -t tmpfs -o mode=755 tmpfs "$SCRATCH"
@@ -35,7 +35,7 @@ exec chroot "$SCRATCH/root" make --no-print-directory -C /src BUILD=/out/build D
 
 
 def build_missing(settings: Settings) -> Path:
-    """Build the workloads unless their sources and image are as they were; returns the tree to install."""
+    """Build the workloads unless their sources and image are unchanged; returns the tree to install."""
     image = images.image_path(settings, images.BUILDER)
     files = sorted(path for path in SOURCES.rglob("*") if path.is_file() and path.suffix not in (".yml", ".j2"))
     digest = hashlib.sha256(image.name.encode())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What clients of the lab are given."""
+"""The files that clients of the lab get."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The mirror is Debian's archive among the configured sources, whatever else these have."""
+"""The mirror is Debian's archive among the configured sources, whatever else they contain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Debian|Debian|contrib|http://mirror.example.org/debian/
 
 
 def _apt(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
-    """Let APT list `answers` in turns; returns the calls."""
+    """Make APT list ``answers`` in turn; returns the calls."""
     calls: list[str] = []
     rest = list(answers)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""An image is built again exactly when its recipe changes."""
+"""An image is rebuilt exactly when its recipe changes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Two labs share nothing, and names that the kernel would not take are refused."""
+"""Two labs share nothing, and names that the kernel would reject are refused."""
 
 from __future__ import annotations
 

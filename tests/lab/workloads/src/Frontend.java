@@ -22,18 +22,18 @@ import java.util.zip.GZIPOutputStream;
 import java.util.zip.Inflater;
 
 /**
- * A web frontend that serves compressed assets, as far as its memory is concerned: requests come from its own clock,
- * each unpacks an asset with zlib, and where told so one in every few keeps its Inflater for ever. That is native
- * memory (7 KiB of state and a 32 KiB window each); the Java heap stays flat.
+ * Uses memory like a web frontend that serves compressed assets: requests come from its own clock, each unpacks an
+ * asset with zlib, and if configured so, one in every few keeps its Inflater forever. That is native memory (7 KiB of
+ * state and a 32 KiB window each); the Java heap stays flat.
  */
 public final class Frontend {
     private static final int WORKERS = 4;
     private static final int INFLATER_BYTES = 40 * 1024;
 
     private final int requestsPerSecond = setting("FRONTEND_RATE", 120);
-    /** One request in so many leaks; 0 means none does. */
+    /** One request in this many leaks; 0: none. */
     private final int leakEvery = setting("FRONTEND_LEAK_EVERY", 0);
-    /** Stops leaking (and only that) at about so much. */
+    /** Stops leaking, but not serving, at about this size. */
     private final int leakLimitMib = setting("FRONTEND_LEAK_LIMIT_MIB", 600);
     private final int port = setting("FRONTEND_PORT", 8080);
 
@@ -100,7 +100,7 @@ public final class Frontend {
         Asset asset = new Asset(new ByteArrayInputStream(assets[index]));
         int size = unpack(asset);
         if (forget) {
-            // the bug: neither close() nor end(), and still reachable, so that no cleaner helps
+            // the bug: neither close() nor end(), and still reachable, so no cleaner frees it
             keep(asset.inflater());
         } else {
             asset.close();

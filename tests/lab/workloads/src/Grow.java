@@ -18,8 +18,8 @@ import java.util.zip.Deflater;
 import java.util.zip.Inflater;
 
 /**
- * A service whose memory grows in one way, which is its argument: some MiB a second, up to a limit. What it holds it
- * holds for ever.
+ * A service whose memory grows in the way that its argument names: some MiB a second, up to a limit. It never frees
+ * what it holds.
  */
 public final class Grow {
     private static final int STEPS_PER_SECOND = 10;
@@ -69,7 +69,7 @@ public final class Grow {
         }
     }
 
-    /** Run that in a thread that stays. */
+    /** Run the work in a thread that never ends. */
     private static void stay(Runnable work) {
         Thread thread = new Thread(() -> {
             work.run();
@@ -106,7 +106,7 @@ public final class Grow {
         return made;
     }
 
-    /** A thread that used much native memory and has given most of it back stays, with its arena. */
+    /** A thread that used much native memory and freed most of it stays, with its arena. */
     private void fillAnArena() {
         stay(() -> {
             List<Inflater> made = inflaters(INFLATERS_PER_ARENA);

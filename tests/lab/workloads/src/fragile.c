@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// A daemon that does not bear another allocator: it runs for a second and aborts if a jemalloc is mapped into it.
+// A daemon that tolerates no other allocator: it runs for a second and aborts if a jemalloc is mapped into it.
 
 #include <stdio.h>
 #include <stdlib.h>

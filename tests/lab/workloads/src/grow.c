@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// A service without a JVM whose memory behaves in one way, which is its argument.
+// A service without a JVM whose memory behaves in the way that its argument names.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static void *filled(size_t size)
     return memset(block, 1, size);
 }
 
-// Of 60 MiB in small blocks one in ten stays, spread over all of it.
+// Keeps one in ten of the small blocks in 60 MiB, spread evenly.
 static void fragment(void)
 {
     enum { COUNT = 60 * MIB / BLOCK };
@@ -32,7 +32,7 @@ static void fragment(void)
         pause();
 }
 
-// Some MiB a second, up to 400 MiB. The addresses are forgotten.
+// Leaks some MiB a second, up to 400 MiB.
 static void leak(void)
 {
     for (int i = 0; i < 400 * MIB / (100 * BLOCK); i++) {
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
         fragment();
     if (argc == 2 && strcmp(argv[1], "native-leak") == 0)
         leak();
-    // Dies and comes back, so that nobody ever sees it twice.
+    // Dies and restarts, so that no process is ever seen twice.
     if (argc == 2 && strcmp(argv[1], "cannot-tell") == 0) {
         filled(MIB);
         sleep(2);

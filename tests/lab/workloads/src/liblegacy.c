@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// A library that somebody preloads into their service for reasons of their own. Whoever comes later must leave it
-// there; that its constructor ran is seen from outside as the mapping /memfd:legacy-marker.
+// A library that somebody preloads into their service for their own reasons. Profiling must not remove it. The mapping
+// /memfd:legacy-marker shows from outside that its constructor ran.
 
 #define _GNU_SOURCE
 #include <sys/mman.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// A daemon that allocates and frees about 3 MiB a second and leaks nothing. Tells its service manager when it is ready
-// and, where asked, that it lives (sd_notify's protocol, without libsystemd). With a state directory it counts there.
+// A daemon that allocates and frees about 3 MiB a second and leaks nothing. It tells its service manager that it is
+// ready and alive (sd_notify's protocol, without libsystemd). If it has a state directory, it keeps its count there.
 
 #include <errno.h>
 #include <signal.h>
