@@ -86,7 +86,7 @@ def test_an_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("variables", "limit", "message"),
     [
         ({}, "nosuch", "matches 'nosuch'"),
-        ({"ansible_become_method": "su"}, "", "app1: .*by sudo only"),
+        ({"ansible_become_method": "su"}, "", "app1: .*only by sudo"),
         ({"ansible_host": "{{ nosuch }}"}, "", "cannot read the inventory: .*nosuch"),
     ],
 )

@@ -35,5 +35,5 @@ def test_image_path_names_suite_and_recipe() -> None:
 
 
 def test_unknown_suite() -> None:
-    with pytest.raises(LabError, match="knows no suite 'buster'"):
+    with pytest.raises(LabError, match="unknown suite 'buster'"):
         Recipe.of("buster")

@@ -86,7 +86,7 @@ def test_what_is_no_baseline(here: Path, text: str) -> None:
 @pytest.mark.usefixtures("here")
 def test_nothing_judged_is_no_success() -> None:
     result = _run(min_span=100000)
-    assert result["failed"] and "cannot be told: the dumps of process" in result["msg"]
+    assert result["failed"] and "cannot tell whether anything leaks: the dumps of process" in result["msg"]
     assert "no captures" in _run(units=["other"])["msg"]
     assert not _run(units=["other"], require_verdict=False).get("failed")
 

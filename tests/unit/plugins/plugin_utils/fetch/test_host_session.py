@@ -56,7 +56,7 @@ def shell(text: str) -> tuple[str, str, str]:
 
 def test_no_python() -> None:
     line, ready, prompt = host_session.command("/nowhere/python3", False, "root")
-    with pytest.raises(SessionError, match=r"Python was not started.*not found"):
+    with pytest.raises(SessionError, match=r"Python did not start.*not found"):
         begun(line, ready, prompt)
 
 

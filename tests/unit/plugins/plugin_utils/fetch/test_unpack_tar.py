@@ -176,7 +176,7 @@ def test_verify(tmp_path: Path) -> None:
     path = tmp_path / "packed"
     path.write_bytes(b"content")
     unpack_tar.verify(path, 7, hashlib.sha256(b"content").hexdigest())
-    with pytest.raises(unpack_tar.TransferError, match="7 of 9 bytes have arrived"):
+    with pytest.raises(unpack_tar.TransferError, match="7 of 9 bytes arrived"):
         unpack_tar.verify(path, 9, hashlib.sha256(b"content").hexdigest())
     with pytest.raises(unpack_tar.TransferError, match="checksum"):
         unpack_tar.verify(path, 7, "0" * 64)

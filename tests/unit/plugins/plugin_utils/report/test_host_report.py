@@ -57,7 +57,7 @@ def test_the_table_says_where_the_resident_memory_is(archive: Archive, tmp_path:
     archive.add_capture(replace(facts, agent={"memory": memory}), tmp_path / "dump")
     text = _reports(archive)[0][0].files["txt"]
     assert "Resident         RSS                 300.0 MiB 100.0%\n" in text
-    assert re.search(r"\n {17}Fragmentation +10.0 MiB   3.3%  pages in use with room left in them\n", text)
+    assert re.search(r"\n {17}Fragmentation +10.0 MiB   3.3%  unused room in pages in use\n", text)
     assert re.search(r"\n {17}Unexplained +220.0 MiB  73.3%", text)
 
 
