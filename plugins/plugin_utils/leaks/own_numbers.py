@@ -61,9 +61,9 @@ def beyond_the_stacks(captures: Sequence[Capture], series: Series) -> OwnGrowth 
         known = []
         for time, live, capture in zip(series.times, sampled, captures, strict=True):
             memory = capture.facts.memory
-            value = _size(memory.get(whole))
+            value = told_size(memory.get(whole))
             if value is not None:
-                known.append((time, value - math.fsum(_size(memory.get(part)) or 0.0 for part in parts), live))
+                known.append((time, value - math.fsum(told_size(memory.get(part)) or 0.0 for part in parts), live))
         times, numbers, lives = ([row[column] for row in known] for column in range(3))
         found = growth_beyond(times, numbers, lives, series.sampling)
         if found is not None:
@@ -101,7 +101,7 @@ def _scatter(times: Sequence[float], values: Sequence[float], slope: float) -> f
     return math.fsum((later - earlier) ** 2 for earlier, later in pairwise(middles))
 
 
-def _size(value: object) -> float | None:
+def told_size(value: object) -> float | None:
     """A size in bytes that some host has told, unless it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
         return None

@@ -24,7 +24,7 @@ from ..model.samples import Samples
 from ..model.sampling import CONFIDENCE, Sampling
 from ..model.series import evenly_spread
 from ..model.stack_summary import render as short_path
-from .rss_breakdown import reconcile
+from .rss_breakdown import Unsampled, first_unsampled, reconcile
 from .stack_tree import Frames, Held, StackTree, differences
 from .threads import by_name
 
@@ -89,6 +89,7 @@ class Fleet:
             self._watched.setdefault(unit, []).append(process.watched)
             series = process.series
             shown = set(evenly_spread(series.times, _MOST_DUMPS))
+            first = first_unsampled(process)
             paths = tree.paths(stack.frames for stack in series.stacks)
             for position, (capture, time) in enumerate(zip(process.captures, series.times, strict=True)):
                 live = float(series.bytes[:, position].sum())
@@ -100,7 +101,7 @@ class Fleet:
                 if decides:
                     judged.append((time, held))
                 if position in shown:
-                    memory = _memory(capture, live, series.sampling)
+                    memory = _memory(capture, live, series.sampling, first)
                     kept.dumps.append(({"time": time, "process": number, "memory": memory}, held))
             interval = max(self._interval.get(unit, 0), series.sampling.interval)
             self._interval[unit] = interval
@@ -207,8 +208,8 @@ def _add_point(
         points[name].append(value)
 
 
-def _memory(capture: Capture, live: float, sampling: Sampling) -> dict[str, Any] | None:
-    found = reconcile(capture.facts, live, sampling)
+def _memory(capture: Capture, live: float, sampling: Sampling, first: Unsampled | None) -> dict[str, Any] | None:
+    found = reconcile(capture.facts, live, sampling, first)
     if found is None:
         return None
     return {

@@ -21,10 +21,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ..base.byte_size import as_text
+from ..leaks.own_numbers import told_size
+from ..leaks.survey import Process
 from ..model.sampling import Sampling
 
 # Categories of native memory tracking that are shown separately; the others are added up.
@@ -77,25 +79,43 @@ class Reconciliation:
         return {part.name: part.bytes / self.rss for part in self.parts} if self.rss else {}
 
 
-def reconcile(facts: CaptureFacts, live: float, sampling: Sampling) -> Reconciliation | None:
+class Unsampled(NamedTuple):
+    """What of the allocated bytes the samples did not stand for, and the ``live`` ones that they stood for."""
+
+    bytes: float
+    live: float
+
+
+def first_unsampled(process: Process) -> Unsampled | None:
+    """That of the first capture of a process that has jemalloc's statistics."""
+    for capture, live in zip(process.captures, process.series.bytes.sum(axis=0).tolist(), strict=True):
+        allocated = told_size(capture.facts.memory.get("allocated"))
+        if allocated is not None:
+            return Unsampled(allocated - live, live)
+    return None
+
+
+def reconcile(
+    facts: CaptureFacts, live: float, sampling: Sampling, first: Unsampled | None = None
+) -> Reconciliation | None:
     """The parts of a capture's resident memory; None if its dump came without memory statistics.
 
-    ``live`` is the profile's total.
+    ``live`` is the profile's total, ``first`` what the first capture of the process did not sample.
     """
     memory = facts.memory
-    rss = _number(memory.get("rss"))
+    rss = told_size(memory.get("rss"))
     if rss is None:
         return None
     notes: list[str] = []
     jvm = facts.jvm or {}
     parts = [
-        *_malloc(memory, live, sampling, notes),
+        *_malloc(memory, live, sampling, first, notes),
         *_runtime(jvm, notes),
         *_files(memory, notes),
     ]
     rest = rss - math.fsum(part.bytes for part in parts)
     parts.append(Part("Unexplained", rest, Origin.UNEXPLAINED, _rest_meaning(rest, jvm), sampling.error(live)))
-    swap = _number(memory.get("swap"))
+    swap = told_size(memory.get("swap"))
     if swap:
         notes.append(f"{as_text(swap)} of the process are swapped out; no part accounts for that")
     return Reconciliation(rss, parts, notes)
@@ -111,18 +131,21 @@ def text_rows(found: Reconciliation) -> list[tuple[str, str]]:
     return [("RSS", f"{as_text(found.rss):>{width}} 100.0%"), *rows]
 
 
-def _malloc(memory: Mapping[str, Any], live: float, sampling: Sampling, notes: list[str]) -> list[Part]:
+def _malloc(
+    memory: Mapping[str, Any], live: float, sampling: Sampling, first: Unsampled | None, notes: list[str]
+) -> list[Part]:
     error = sampling.error(live)
     sampled = Part("Live, sampled", live, Origin.PROGRAM, "what this report's stacks hold", error)
     allocated, active, metadata, resident = (
-        _number(memory.get(name)) for name in ("allocated", "active", "metadata", "resident")
+        told_size(memory.get(name)) for name in ("allocated", "active", "metadata", "resident")
     )
     if allocated is None or active is None:
         notes.append("jemalloc's own statistics did not come with the dump, so its overhead is part of unexplained")
         return [sampled]
+    meaning = _unsampled_meaning(Unsampled(allocated - live, live), first, sampling)
     parts = [
         sampled,
-        Part("Not sampled", allocated - live, Origin.PROGRAM, _unsampled_meaning(allocated - live, error), error),
+        Part("Not sampled", allocated - live, Origin.PROGRAM, meaning, error),
         Part("Fragmentation", active - allocated, Origin.ALLOCATOR, "unused room in pages in use"),
     ]
     if metadata is not None:
@@ -133,10 +156,14 @@ def _malloc(memory: Mapping[str, Any], live: float, sampling: Sampling, notes: l
     return parts
 
 
-def _unsampled_meaning(size: float, error: float) -> str:
-    if abs(size) <= error:
+def _unsampled_meaning(now: Unsampled, first: Unsampled | None, sampling: Sampling) -> str:
+    error = sampling.error(now.live)
+    if abs(now.bytes) <= error:
         return "nothing beyond the sampling error"
-    return "allocated before sampling began" if size > 0 else "the samples stand for more than is allocated"
+    grown = now.bytes - first.bytes if first is not None else 0.0
+    if first is not None and grown > math.hypot(error, sampling.error(first.live)):
+        return f"not explained by the samples: {as_text(grown)} more than in the first dump"
+    return "allocated before sampling began" if now.bytes > 0 else "the samples stand for more than is allocated"
 
 
 def _runtime(jvm: Mapping[str, Any], notes: list[str]) -> list[Part]:
@@ -144,9 +171,9 @@ def _runtime(jvm: Mapping[str, Any], notes: list[str]) -> list[Part]:
         return []
     tracked: dict[str, int] | None = jvm.get("nmt")
     parts: list[Part] = []
-    heap = _number(jvm.get("heap_resident"))
+    heap = told_size(jvm.get("heap_resident"))
     if heap is not None:
-        used = _number(jvm.get("heap_used"))
+        used = told_size(jvm.get("heap_used"))
         meaning = "objects of the program" if used is None else f"{as_text(used)} of it in use"
         parts.append(Part("Java heap", heap, Origin.RUNTIME, meaning))
     else:
@@ -156,7 +183,7 @@ def _runtime(jvm: Mapping[str, Any], notes: list[str]) -> list[Part]:
             "native memory tracking is off, so thread stacks, compiled code and the garbage collector's tables are part"
             " of unexplained (turn it on with -XX:NativeMemoryTracking=summary)"
         )
-        metaspace = _number(jvm.get("metaspace"))
+        metaspace = told_size(jvm.get("metaspace"))
         if metaspace is not None:
             parts.append(Part("Metaspace", metaspace, Origin.RUNTIME, "classes, as committed"))
         return parts
@@ -176,7 +203,7 @@ def _runtime(jvm: Mapping[str, Any], notes: list[str]) -> list[Part]:
 
 
 def _files(memory: Mapping[str, Any], notes: list[str]) -> list[Part]:
-    files, shared = _number(memory.get("rss_file")), _number(memory.get("rss_shmem"))
+    files, shared = told_size(memory.get("rss_file")), told_size(memory.get("rss_shmem"))
     if files is None:
         notes.append("the kernel did not say how much of RSS is mapped files")
         return []
@@ -192,8 +219,4 @@ def _rest_meaning(rest: float, jvm: Mapping[str, Any]) -> str:
     return "mapped by the program itself" if jvm else "mapped by the program or its runtime, outside malloc"
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-__all__ = ["Origin", "Part", "Reconciliation", "reconcile", "text_rows"]
+__all__ = ["Origin", "Part", "Reconciliation", "Unsampled", "first_unsampled", "reconcile", "text_rows"]

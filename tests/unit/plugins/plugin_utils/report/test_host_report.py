@@ -61,6 +61,22 @@ def test_the_table_says_where_the_resident_memory_is(archive: Archive, tmp_path:
     assert re.search(r"\n {17}Unexplained +220.0 MiB  73.3%", text)
 
 
+def test_growth_that_the_samples_missed_is_told_from_the_first_dump_on(tmp_path: Path) -> None:
+    archive, content = Archive.create(tmp_path / "archive"), leaky_archives.dump_text(20, 30)
+    (tmp_path / "dump").write_bytes(content)
+    for number in range(12):
+        time = leaky_archives.START + 300 * number
+        memory = {"rss": 900 * MIB, "allocated": (30 + 10 * number) * MIB, "active": 200 * MIB}
+        facts = replace(
+            leaky_archives.facts(content, host="app1", sequence=number, time=time), agent={"memory": memory}
+        )
+        archive.add_capture(facts, tmp_path / "dump")
+    (report,), _warnings = _reports(archive)
+    assert report.verdict.answer is Answer.CANNOT_TELL
+    assert report.verdict.reason.startswith("what malloc has given out grows by 2.8 GiB/day")
+    assert "not explained by the samples: 110.0 MiB more than in the first dump" in report.files["txt"]
+
+
 def test_a_healthy_process_that_maps_most_of_its_memory_is_told_so(archive: Archive, tmp_path: Path) -> None:
     content = leaky_archives.dump_text(20, 30)
     facts = leaky_archives.facts(content, host="app2", sequence=50, time=leaky_archives.START + 3700)

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Sampling, Scheme
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report.rss_breakdown import Origin, reconcile, text_rows
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.rss_breakdown import (
+    Origin,
+    Unsampled,
+    reconcile,
+    text_rows,
+)
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 
 MIB = 1 << 20
@@ -96,6 +101,18 @@ def test_the_difference_to_the_allocators_count_is_named_by_its_size() -> None:
     assert meaning(310 * MIB) == "nothing beyond the sampling error"
     assert meaning(100 * MIB) == "allocated before sampling began"
     assert "more than is allocated" in meaning(400 * MIB)
+
+
+def test_growth_is_never_from_before_sampling_began() -> None:
+    def meaning(first: Unsampled, live: float = 100 * MIB) -> str:
+        found = reconcile(_facts(), live, SAMPLING, first)
+        assert found is not None
+        return found.parts[1].meaning
+
+    grown = "not explained by the samples: 150.0 MiB more than in the first dump"
+    assert meaning(Unsampled(60 * MIB, 100 * MIB)) == grown
+    assert meaning(Unsampled(209 * MIB, 100 * MIB)) == "allocated before sampling began"
+    assert meaning(Unsampled(-30 * MIB, 100 * MIB), 310 * MIB) == "nothing beyond the sampling error"
 
 
 def test_swap_and_what_was_never_touched() -> None:
