@@ -20,10 +20,11 @@ from __future__ import annotations
 import functools
 import re
 import reprlib
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name, values
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 FORMAT = 2
@@ -215,6 +216,11 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
+def _is_time(value: object) -> bool:
+    """What a float can hold; whether a clock can show it is asked where captures arrive and where they are judged."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 def _matches(pattern: re.Pattern[str]) -> _Check:
     return lambda value: isinstance(value, str) and bool(pattern.match(value))
 
@@ -233,13 +239,13 @@ _DUMP: dict[str, _Check] = {
     "name": lambda value: isinstance(value, str) and dump_name.parse(value) is not None,
     "size": _is_count,
     "sha256": _matches(_SHA256),
-    "time": values.is_time,
+    "time": _is_time,
 }
 _PROCESS: dict[str, _Check] = {
     "pid": _is_count,
     "key": _matches(_KEY),
     "boot_id": _optional(_matches(_BOOT_ID)),
-    "start_time": _optional(values.is_time),
+    "start_time": _optional(_is_time),
     "exe": _optional(_is_text),
     "cmdline": _optional(_is_texts),
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils.formats import jvm_memory, limits, sidecar
+from ...module_utils.formats import jvm_memory, limits, sidecar, values
 from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
 from ..archive.archive import Archive
 from .unpack_tar import TransferError
@@ -204,6 +204,8 @@ def _found(
     if len(identity) != 3 or identity[1] > min(max_dump, limits.LARGEST_DUMP):
         raise ValueError("a dump's size is out of range")
     process = processes[_count(entry["process"])]
+    if not values.is_time(entry["time"]) or not values.is_time(process["start_time"] or 0):
+        raise ValueError("a time is out of range")
     facts = {
         "format": 1,
         "host": host,
