@@ -39,12 +39,12 @@ from ansible_collections.offheap.profiler.console import inventory
 if {"-i", "--inventory"} & set(sys.argv) and not {"-H", "--hosts"} & set(sys.argv):
     inventory.begin()
 
-from ansible_collections.offheap.profiler.console import screen, target
+from ansible_collections.offheap.profiler.console import answers, screen, target
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.byte_size import as_text
-from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable, printable_lines
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import Collected, Wanted
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import collect as collect_from
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import Session
@@ -74,7 +74,7 @@ def status(hosts: Hosts) -> int:
 
 
 def _units(hosts: Hosts, wanted: Callable[[dict[str, Any]], bool]) -> int:
-    outcomes, failed = hosts.ask("looking", lambda _host, session, _steps: session.ask("units")["units"])
+    outcomes, failed = hosts.ask("looking", lambda _host, session, _steps: answers.units(session.ask("units")))
     found = [(outcome.target.name, unit) for outcome in outcomes for unit in outcome.result or [] if wanted(unit)]
     if hosts.show.as_json:
         hosts.show.json([{"host": host, **unit} for host, unit in found])
@@ -272,7 +272,10 @@ def off(hosts: Hosts, unit: str = "") -> int:
 
 def _switch(hosts: Hosts, unit: str, command: str) -> int:
     outcomes, failed = hosts.ask(
-        "switching", lambda _host, session, _steps: session.ask("control", unit=unit, parameters={"command": command})
+        "switching",
+        lambda _host, session, _steps: answers.switched(
+            session.ask("control", unit=unit, parameters={"command": command})
+        ),
     )
     done = [(outcome.target.name, outcome.result) for outcome in outcomes if outcome.result is not None]
     if hosts.show.as_json:
@@ -324,7 +327,7 @@ def _top(path: Path, rows: int, cumulative: bool, binary_path: str, show: screen
 
     look = Look(cumulative, max(rows, 0), False)
     kind = "json" if show.as_json else "text"
-    return _analyzed(path, binary_path, show, kind=kind, look=look).decode("utf-8", "replace")
+    return printable_lines(_analyzed(path, binary_path, show, kind=kind, look=look).decode("utf-8", "replace"))
 
 
 @task(help={**_FILE_HELP, **_JSON_HELP, "rows": "functions to show (20)", "cum": "sort by what callees hold, too"})
@@ -368,7 +371,7 @@ def diff(
         text = offline.compared(
             Path(before), Path(after), focus, rows, json, _paths(binary_path), lambda text: show.say(text, "yellow")
         )
-    sys.stdout.write(text)
+    sys.stdout.write(printable_lines(text))
 
 
 @task(help={**_FILE_HELP, "dest": "where to write it (x.html for x.heap)", "force": "replace an existing file"})
@@ -396,7 +399,7 @@ def peek(_context: Context, dump: str, focus: str, binary_path: str = "") -> Non
         fab peek x.heap --focus inflate
     """
     content = _analyzed(Path(dump), binary_path, screen.Screen(), kind="peek", function=focus)
-    sys.stdout.write(content.decode("utf-8", "replace"))
+    sys.stdout.write(printable_lines(content.decode("utf-8", "replace")))
 
 
 @task(

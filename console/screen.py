@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..plugins.plugin_utils.base.byte_size import as_text
+from ..plugins.plugin_utils.base.printable import printable, printable_lines
 from .each_host import Outcome
 from .target import Target
 
@@ -51,7 +52,7 @@ class Screen:
         for number, column in enumerate(columns):
             table.add_column(column, justify="right" if number in right else "left", no_wrap=number != len(columns) - 1)
         for row in rows:
-            table.add_row(*[cell if isinstance(cell, Text) else Text(cell) for cell in row])
+            table.add_row(*[cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row])
         if sys.stdout.isatty():
             self.out.print(table)
         else:
@@ -62,11 +63,11 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """A line for people."""
-        self.err.print(Text(text, style))
+        self.err.print(Text(printable_lines(text), style))
 
     def verdict(self, answer: Answer | None, line: str) -> None:
         """A line of a report."""
-        self.out.print(Text(line, _COLOURS[answer.name] if answer else ""))
+        self.out.print(Text(printable_lines(line), _COLOURS[answer.name] if answer else ""))
 
     def password(self, target: Target) -> str | None:
         """The host's own sudo password, else one that is asked for, hidden, once for all hosts."""

@@ -16,7 +16,9 @@ from rich.console import ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from ..plugins.module_utils.formats import values
 from ..plugins.plugin_utils.base.byte_size import as_text
+from ..plugins.plugin_utils.base.printable import printable
 from ..plugins.plugin_utils.fetch.host_session import Session
 from ..plugins.plugin_utils.leaks.trend import theil_sen
 
@@ -39,12 +41,16 @@ class Series:
 
     def add(self, sample: dict[str, Any]) -> None:
         """Add a sample, as a host sends it. A restart clears the series. Raises ValueError, KeyError, TypeError."""
+        if not values.is_time(sample["time"]) or not all(map(values.is_size, (sample["rss"], sample["restarts"]))):
+            raise ValueError("a number is out of range")
+        if not values.is_size(sample.get("allocated", 0)):
+            raise ValueError("a number is out of range")
         restarts = int(sample["restarts"])
         if self.restarts is not None and restarts != self.restarts:
             for column in (self.times, self.rss, self.live):
                 column.clear()
         self.restarts = restarts
-        self.state = str(sample["active"])[:20]
+        self.state = printable(str(sample["active"])[:20])
         self.times.append(float(sample["time"]))
         self.rss.append(float(sample["rss"]))
         if "allocated" in sample:
@@ -52,10 +58,10 @@ class Series:
 
     def growth(self) -> float | None:
         """Bytes per hour of the allocator's live bytes, or of RSS if those are unknown; None with too few samples."""
-        values = self.live if len(self.live) == len(self.times) else self.rss
-        if len(values) < 3:
+        known = self.live if len(self.live) == len(self.times) else self.rss
+        if len(known) < 3:
             return None
-        return theil_sen(list(self.times), list(values)) * _HOUR
+        return theil_sen(list(self.times), list(known)) * _HOUR
 
     def document(self) -> dict[str, Any]:
         """The newest numbers, for scripts."""

@@ -13,6 +13,7 @@ from ansible.utils.display import Display
 from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.base.options import from_here, from_here_if_any
 from ..plugin_utils.base.output_file import write
+from ..plugin_utils.base.printable import printable_lines
 from ..plugin_utils.driver.analyze import analyze_dump
 from ..plugin_utils.driver.formats import FORMATS, Request
 from ..plugin_utils.driver.sources import Places
@@ -85,7 +86,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(error)) from None
         show = arguments["show"] if arguments["show"] is not None else dest is None
         if show and FORMATS[kind].is_text:
-            display.display(analysis.content.decode("utf-8", "replace").rstrip("\n"))
+            display.display(printable_lines(analysis.content.decode("utf-8", "replace").rstrip("\n")))
         result.update(changed=changed, format=kind, **analysis.data(request.look))
         if dest is not None:
             result["dest"] = str(dest)

@@ -13,6 +13,7 @@ from ansible.utils.display import Display
 from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.base.options import from_here, from_here_if_any
 from ..plugin_utils.base.output_file import write
+from ..plugin_utils.base.printable import printable_lines
 from ..plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
 from ..plugin_utils.driver.sources import Places
 from ..plugin_utils.views.compare import By
@@ -72,7 +73,7 @@ class ActionModule(ActionBase):
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
         if arguments["show"] if arguments["show"] is not None else dest is None:
-            display.display(compared.content.rstrip("\n"))
+            display.display(printable_lines(compared.content.rstrip("\n")))
         result.update(changed=changed, **compared.data(limit))
         if dest is not None:
             result["dest"] = str(dest)

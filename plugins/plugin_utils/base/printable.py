@@ -10,3 +10,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join([character if character.isprintable() else "\ufffd" for character in text])
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines, which stay lines; tabs become spaces."""
+    return "\n".join([printable(line.expandtabs()) for line in text.split("\n")])

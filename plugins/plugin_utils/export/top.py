@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..base.printable import printable
 from ..views.table import Row, Table
 
 
@@ -34,7 +35,7 @@ def head(facts: list[tuple[str, str]]) -> Iterator[str]:
     """The facts, with further lines of a value below its first, then an empty line."""
     width = max((len(name) for name, _value in facts), default=0)
     for name, value in facts:
-        first, *more = value.splitlines() or [""]
+        first, *more = map(printable, value.splitlines() or [""])
         yield f"{name:<{width}}  {first}".rstrip()
         yield from (f"{'':<{width}}  {line}".rstrip() for line in more)
     if facts:

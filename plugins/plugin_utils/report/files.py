@@ -82,5 +82,5 @@ def _of_fleet(data: dict[str, Any]) -> dict[str, str]:
     return {
         "page": page.render(data),
         "json": json.dumps(without_stacks(data), separators=(",", ":")) + "\n",
-        "text": ticket.render(data),
+        "text": ticket.fenced(ticket.render(data)),
     }

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from ..base.byte_size import as_text
+from ..base.printable import printable_lines
 from ..triage.rules import Diagnosis
 
 _WIDTH = 100
@@ -20,7 +22,13 @@ _MOST_FRAMES = 24
 
 def render(data: Mapping[str, Any]) -> str:
     """The text for a Fleet's data."""
-    return "\n".join(_lines(data)).rstrip() + "\n"
+    return printable_lines("\n".join(_lines(data)).rstrip()) + "\n"
+
+
+def fenced(text: str) -> str:
+    """The text as a block of code in Markdown: names from hosts can be links or images, and <int> would be a tag."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}\n{text}{fence}\n"
 
 
 def sentence(unit: Mapping[str, Any]) -> str:

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What hosts answer, checked, so that one that makes no sense is an error of that host and of no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..plugins.module_utils.formats import values
+from ..plugins.plugin_utils.fetch.host_session import SessionError
+
+_LONGEST = 4096
+
+
+def units(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The units that run on a host, as running_units.look has them. Raises SessionError."""
+    found = _mappings(answer, "units")
+    for unit in found:
+        sizes = all(values.is_size(unit.get(key)) for key in ("pid", "processes", "rss"))
+        texts = all(values.is_text(unit.get(key), _LONGEST) for key in ("unit", "runtime", "allocator"))
+        if not sizes or not texts or not isinstance(unit.get("profiled"), bool):
+            raise _nonsense()
+        if not isinstance(unit.get("sampling"), (bool, type(None))):
+            raise _nonsense()
+    return found
+
+
+def switched(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a command for agents, as commands.control has it. Raises SessionError."""
+    for process in _mappings(answer, "processes"):
+        if not values.is_size(process.get("pid")) or not isinstance(process.get("answer"), dict):
+            raise _nonsense()
+    if not isinstance(answer.get("changed"), bool):
+        raise _nonsense()
+    return answer
+
+
+def _mappings(answer: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    found = answer.get(key)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise _nonsense()
+    return found
+
+
+def _nonsense() -> SessionError:
+    return SessionError("the host's answer makes no sense")
