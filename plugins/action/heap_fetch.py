@@ -145,7 +145,7 @@ class ModuleTransport:
         packed = ingest.read_packed(self._step("pack", **batch.request()), batch)
         unpack_tar.check_room(archive.root, 2 * sum(packed.members.values()))
         with archive.incoming() as aside:
-            file = aside / "transfer.tar.gz"
+            file = aside / "transfer.tar"
             self._get(packed, file)
             return packed, ingest.ingest(archive, batch, packed, file, aside)
 

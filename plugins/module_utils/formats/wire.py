@@ -15,8 +15,8 @@ from typing import Any, Callable, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
-#: the tar file of captures, if it passes through a directory instead of a stream
-PACKED = "offheap-captures.tar.gz"
+#: the tar file of captures, where it goes through a directory instead of a stream
+PACKED = "offheap-captures.tar"
 _HEAD = struct.Struct(">cI")
 _JSON, _DATA = b"J", b"D"
 #: the largest block of data, in bytes

@@ -21,8 +21,9 @@ from typing import IO, Any, Callable, NamedTuple, cast
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import zstd
 
-#: this already shrinks heap dumps to an eighth; the next levels cost the service CPU for a few per cent more
+#: of gzip: heap dumps shrink to an eighth already, and the next levels cost the service CPU for a few per cent more
 _LEVEL = 1
 _RESERVE = 1 << 20
 #: bytes at a time; tarfile's default of ten thousand would take ten times as many messages to stream
@@ -169,9 +170,9 @@ def _open_directory(directory: str) -> int:
 def _write(output: _Output, items: list[Item]) -> tuple[dict[str, int], dict[str, str]]:
     members: dict[str, int] = {}
     skipped: dict[str, str] = {}
-    compressed = gzip.GzipFile(fileobj=cast(IO[bytes], output), mode="wb", compresslevel=_LEVEL, mtime=0)
+    blocks: dict[str, Any] = {"bufsize": _BLOCK, "copybufsize": _BLOCK}
     form = tarfile.GNU_FORMAT
-    with compressed, tarfile.open(fileobj=compressed, mode="w|", format=form, bufsize=_BLOCK) as archive:
+    with _compressed(output) as packer, tarfile.open(fileobj=packer, mode="w|", format=form, **blocks) as archive:
         for item in items:
             try:
                 fd = item.open()
@@ -190,6 +191,14 @@ def _write(output: _Output, items: list[Item]) -> tuple[dict[str, int], dict[str
             if source.short:
                 skipped[item.member] = "it became shorter while it was packed"
     return members, skipped
+
+
+def _compressed(output: _Output) -> Any:
+    """What packs all that is written to it: with zstd, or with gzip where the host has no libzstd."""
+    found = zstd.library()
+    if found is not None:
+        return zstd.Writer(found, output.write)
+    return gzip.GzipFile(fileobj=cast(IO[bytes], output), mode="wb", compresslevel=_LEVEL, mtime=0)
 
 
 def clear_stale(directory: str) -> None:

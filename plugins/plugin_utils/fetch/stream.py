@@ -48,7 +48,7 @@ class SessionTransport:
         limit = ingest.most_packed({**dict.fromkeys(batch.made(), limits.LARGEST_PERF_MAP), **batch.sizes()})
         taken = 0
         with archive.incoming() as aside:
-            file = aside / "transfer.tar.gz"
+            file = aside / "transfer.tar"
             with file.open("xb") as output:
 
                 def take(block: bytes) -> None:

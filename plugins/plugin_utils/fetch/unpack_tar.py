@@ -19,11 +19,17 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..base import libraries
 from ..base.errors import ControllerError
 
+zstandard = libraries.optional("zstandard")
+
 _RECORD = 512
-_BLOCK = 1 << 20
-#: tar files end with two empty records, padded to a multiple of 10240 bytes
+_BLOCK = 1 << 17
+_ZSTD = b"\x28\xb5\x2f\xfd"
+#: what our own packing needs at most, and every decoder has to take (RFC 8878, 3.1.1.1.2)
+_MAX_WINDOW = 8 << 20
+#: tar files are filled up to a multiple of this, behind two empty records
 _MAX_PADDING = 10240 + 2 * _RECORD
 
 
@@ -49,18 +55,25 @@ class Output(Protocol):
         """Take all of the block."""
 
 
+class _Input(Protocol):
+    """Gives what the file unpacks to."""
+
+    def read(self, length: int, /) -> bytes:
+        """So many bytes, fewer only at the end."""
+
+
 #: opens what takes a member's content, by the member's name
 Opened = Callable[[str], AbstractContextManager[Output]]
 
 
 def unpack(source: Path, announced: Mapping[str, int], opened: Opened) -> None:
-    """Unpack a tar.gz file, each member into what ``opened`` gives for it.
+    """Unpack a tar file, packed with zstd or gzip, each member into what ``opened`` gives for it.
 
     ``announced`` has the size in bytes of each member by name; exactly these must be present, once each. Raises
     TransferError.
     """
     found: set[str] = set()
-    with _damaged(), gzip.open(source, "rb") as stream:
+    with _damaged(), _opened(source) as stream:
         while True:
             member = _next_member(stream, announced, found)
             if member is None:
@@ -75,15 +88,28 @@ def unpack(source: Path, announced: Mapping[str, int], opened: Opened) -> None:
 
 
 @contextmanager
+def _opened(source: Path) -> Iterator[_Input]:
+    with source.open("rb") as file:
+        magic = file.read(len(_ZSTD))
+        file.seek(0)
+        if magic != _ZSTD:
+            with gzip.open(file) as stream:
+                yield stream
+            return
+        unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+        yield unpacker.stream_reader(file, _BLOCK, read_across_frames=True, closefd=False)
+
+
+@contextmanager
 def _damaged() -> Iterator[None]:
     try:
         yield
-    except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError) as exc:
+    except (gzip.BadGzipFile, EOFError, zlib.error, zstandard.ZstdError, tarfile.TarError) as exc:
         raise TransferError(f"the packed file is damaged: {exc}") from exc
 
 
-def _next_member(stream: gzip.GzipFile, announced: Mapping[str, int], found: Container[str]) -> str | None:
-    """The name of the next member, None at the end. tarfile only sees this one header, so it follows nothing."""
+def _next_member(stream: _Input, announced: Mapping[str, int], found: Container[str]) -> str | None:
+    """The name of the next member, None at the end. tarfile is only given the one header, so it follows nothing."""
     header = _exactly(stream, _RECORD)
     if not any(header):
         return None
@@ -100,7 +126,7 @@ def _next_member(stream: gzip.GzipFile, announced: Mapping[str, int], found: Con
     return info.name
 
 
-def _copy(stream: gzip.GzipFile, output: Output, size: int) -> None:
+def _copy(stream: _Input, output: Output, size: int) -> None:
     left = size
     while left:
         block = _exactly(stream, min(left, _BLOCK))
@@ -109,13 +135,13 @@ def _copy(stream: gzip.GzipFile, output: Output, size: int) -> None:
     _exactly(stream, -size % _RECORD)
 
 
-def _check_end(stream: gzip.GzipFile) -> None:
+def _check_end(stream: _Input) -> None:
     rest = stream.read(_MAX_PADDING + 1)
     if len(rest) > _MAX_PADDING or any(rest):
         raise TransferError("the packed file continues after its end")
 
 
-def _exactly(stream: gzip.GzipFile, length: int) -> bytes:
+def _exactly(stream: _Input, length: int) -> bytes:
     block = stream.read(length)
     if len(block) != length:
         raise EOFError("it ends too early")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import resource
 import subprocess
@@ -14,9 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack, zstd
 
 MIB = 1 << 20
 
@@ -32,6 +34,21 @@ def item(path: Path, member: str) -> pack.Item:
     return pack.Item(member, lambda: os.open(path, os.O_RDONLY))
 
 
+def opened(path: Path) -> tarfile.TarFile:
+    """The packed file, whichever way it was packed."""
+    content = path.read_bytes()
+    if content[:2] != b"\x1f\x8b":
+        content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
+    return tarfile.open(fileobj=io.BytesIO(content))
+
+
+@pytest.fixture(params=[True, False], ids=["zstd", "gzip"])
+def has_libzstd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if not request.param:
+        monkeypatch.setattr(zstd, "library", lambda: None)
+    return bool(request.param)
+
+
 def refusing(reason: str) -> Callable[[], int]:
     def refuse() -> int:
         raise pack.Skip(reason)
@@ -39,7 +56,7 @@ def refusing(reason: str) -> Callable[[], int]:
     return refuse
 
 
-def test_packing(directory: Path, tmp_path: Path) -> None:
+def test_packing(directory: Path, tmp_path: Path, has_libzstd: bool) -> None:
     (tmp_path / "a").write_bytes(b"A" * 100000)
     (tmp_path / "b").write_bytes(os.urandom(3 * MIB))
     (tmp_path / "empty").write_bytes(b"")
@@ -52,7 +69,8 @@ def test_packing(directory: Path, tmp_path: Path) -> None:
     assert packed["members"] == {"dumps/a": 100000, "dumps/b": 3 * MIB, "dumps/empty": 0}
     assert set(packed["skipped"]) == {"dumps/c", "dumps/d"}
     assert packed["skipped"]["dumps/c"] == "not today"
-    with tarfile.open(path) as archive:
+    assert (path.read_bytes()[:4] == b"\x28\xb5\x2f\xfd") is has_libzstd
+    with opened(path) as archive:
         assert archive.getnames() == ["dumps/a", "dumps/b", "dumps/empty"]
         content = archive.extractfile("dumps/b")
         assert content is not None and content.read() == (tmp_path / "b").read_bytes()
@@ -80,7 +98,7 @@ def test_a_dump_that_shrinks_while_it_is_packed(directory: Path, tmp_path: Path)
         patch.setattr(os, "pread", lambda fd, length, offset: b"" if offset > MIB else real(fd, length, offset))
         packed = pack.pack(str(directory), [item(tmp_path / "a", "a"), item(tmp_path / "b", "b")], 6 * MIB)
     assert "shorter" in packed["skipped"]["a"]
-    with tarfile.open(directory / PACKED) as archive:
+    with opened(directory / PACKED) as archive:
         content = archive.extractfile("b")
         assert content is not None and content.read() == b"B", "what follows it is unharmed"
 

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import (
@@ -46,8 +47,8 @@ def packed(request: PackRequest) -> tuple[dict[str, bytes], dict[str, str]]:
     """Contents by member, and what was skipped and why."""
     written = io.BytesIO()
     answer = steps.stream_captures(request, written.write)
-    written.seek(0)
-    with tarfile.open(fileobj=written, mode="r:gz") as archive:
+    unpacked = io.BytesIO(zstandard.ZstdDecompressor().decompressobj().decompress(written.getvalue()))
+    with tarfile.open(fileobj=unpacked) as archive:
         found = {member.name: archive.extractfile(member) for member in archive}
         return {name: stream.read() for name, stream in found.items() if stream}, answer["skipped"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,12 +43,16 @@ def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.T
     return info, content
 
 
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
 GOOD = (member("dumps/0", b"first"), member("dumps/1", b"two"))
 
 
 def unpack(directory: Path, content: bytes, compressed: bool = True) -> dict[str, Path]:
     source = directory / "packed"
-    source.write_bytes(gzip.compress(content, mtime=0) if compressed else content)
+    source.write_bytes(zstandard.compress(content) if compressed else content)
     return unpacked(source, directory / "target", ANNOUNCED)
 
 
@@ -83,8 +88,9 @@ def test_what_our_own_packing_makes(tmp_path: Path) -> None:
     assert {name: path.read_bytes() for name, path in files.items()} == content
 
 
-def test_good(tmp_path: Path) -> None:
-    files = unpack(tmp_path, tar(*GOOD))
+@pytest.mark.parametrize("pack", PACKERS)
+def test_good(tmp_path: Path, pack: str) -> None:
+    files = unpack(tmp_path, PACKERS[pack](tar(*GOOD)), compressed=False)
     assert {name: path.read_bytes() for name, path in files.items()} == {"dumps/0": b"first", "dumps/1": b"two"}
 
 
@@ -126,9 +132,10 @@ def test_size_in_an_extended_header(tmp_path: Path) -> None:
         unpack(tmp_path, pax.tobuf(tarfile.USTAR_FORMAT) + bytes(10240))
 
 
-def test_a_bomb_behind_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pack", PACKERS)
+def test_a_bomb_behind_the_end(tmp_path: Path, pack: str) -> None:
     bomb = tmp_path / "packed"
-    with gzip.open(bomb, "wb", compresslevel=1) as stream:
+    with gzip.open(bomb, "wb", compresslevel=1) if pack == "gzip" else zstandard.open(bomb, "wb") as stream:
         stream.write(tar(*GOOD))
         for _block in range(200):
             stream.write(bytes(MIB))
@@ -151,9 +158,18 @@ def test_a_bomb_behind_the_end(tmp_path: Path) -> None:
     ],
     ids=["half", "without its checksum", "nothing", "other text", "bytes overwritten", "bytes added"],
 )
-def test_damage(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize("pack", PACKERS)
+def test_damage(tmp_path: Path, damage: Callable[[bytes], bytes], pack: str) -> None:
     with pytest.raises(unpack_tar.TransferError):
-        unpack(tmp_path, damage(gzip.compress(tar(*GOOD), mtime=0)), compressed=False)
+        unpack(tmp_path, damage(PACKERS[pack](tar(*GOOD))), compressed=False)
+
+
+def test_a_window_larger_than_our_own_packing_needs(tmp_path: Path) -> None:
+    """What unpacks it would take as much memory as the window has."""
+    wide = zstandard.ZstdCompressionParameters(window_log=27, write_content_size=False)
+    packer = zstandard.ZstdCompressor(compression_params=wide).compressobj()
+    with pytest.raises(unpack_tar.TransferError, match="damaged"):
+        unpack(tmp_path, packer.compress(tar(*GOOD)) + packer.flush(), compressed=False)
 
 
 @settings(max_examples=300)
