@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import secrets
 import stat
 from functools import partial
 
@@ -78,9 +78,43 @@ def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
     changes.note(spool, "directory\n", "")
     if real != spool:
         changes.do(lambda: os.unlink(spool))
-    changes.do(lambda: shutil.rmtree(real))
+    changes.do(lambda: _remove(real))
     for parent in (os.path.dirname(real), os.path.dirname(spool)):
         _remove_empty(changes, parent)
+
+
+def _remove(path: str) -> None:
+    """Remove a directory with all in it, however deep: folders are moved up, and links are not followed."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    token, number = secrets.token_hex(8), 0
+    top = os.open(path, flags)
+    try:
+        folders = _without_files(top)
+        while folders:
+            folder = folders.pop()
+            inner = os.open(folder, flags, dir_fd=top)
+            try:
+                for name in _without_files(inner):
+                    number += 1
+                    folders.append(f"{token}-{number}")
+                    os.rename(name, folders[-1], src_dir_fd=inner, dst_dir_fd=top)
+            finally:
+                os.close(inner)
+            os.rmdir(folder, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(path)
+
+
+def _without_files(directory: int) -> list[str]:
+    """Remove all but folders from an open directory. Returns the names of those."""
+    folders = []
+    for name in os.listdir(directory):
+        if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            folders.append(name)
+        else:
+            os.unlink(name, dir_fd=directory)
+    return folders
 
 
 def _uncollected(directory: str) -> list[str]:
