@@ -13,7 +13,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.archive.archive import Archive, Capture
+from ..plugin_utils.archive.archive import Archive
+from ..plugin_utils.archive.capture import Capture
 from ..plugin_utils.archive.remote import Remote
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here

@@ -13,7 +13,8 @@ from ansible.utils.display import Display
 
 from ..module_utils.formats import unit_name
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.archive.archive import Archive, Capture
+from ..plugin_utils.archive.archive import Archive
+from ..plugin_utils.archive.capture import Capture
 from ..plugin_utils.base import libraries, output_file
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.columns import sample_cache

@@ -38,7 +38,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Arrived
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope

@@ -17,7 +17,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_f
     DumpFacts,
     ProcessFacts,
 )
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import (
     Host,

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located, named
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2

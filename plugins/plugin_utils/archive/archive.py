@@ -18,93 +18,34 @@ outside are percent-encoded. docs/archive_format.md has the full description.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from ...module_utils.formats import dump_name
 from ...module_utils.formats.capture_facts import (
-    HEAD,
     CaptureFacts,
     CaptureFactsError,
-    KnownImage,
-    SamplingFacts,
     is_build_id,
-    sampling_of,
 )
-from ..base import libraries
 from ..base.directory_name import directory_name
 from ..base.durable import compress, lock, make_directory, rename_directory, sync, write
 from ..base.errors import ControllerError
-
-zstandard = libraries.optional("zstandard")
+from .capture import DUMP, PERF_MAP, Arrived, Capture, DumpWriter, capture_of
 
 FORMAT = 3
 #: formats that this version reads and writes; the first new capture upgrades the archive to FORMAT
 READABLE = (2, FORMAT)
 INDEX = "archive.json"
-DUMP = "dump.heap.zst"
 #: marks a removed capture, so that it is not collected again
 REMOVED = "removed"
-#: a perf map in a capture's directory, compressed with gzip
-PERF_MAP = "perf.map.gz"
-# Level 3 takes half as long again and packs real dumps no better.
-_LEVEL = 2
 
 
 class ArchiveError(ControllerError):
     """The archive, or data meant for it, cannot be used. The message says what and where."""
-
-
-@dataclass(frozen=True)
-class Capture:
-    """A dump with its facts. ``time`` is when the dump was written, in seconds since the epoch."""
-
-    path: Path
-    host: str
-    unit: str
-    process: str
-    sequence: int
-    time: float
-    facts: CaptureFacts
-
-    @property
-    def dump(self) -> Path:
-        """The dump as jemalloc wrote it, compressed with zstd."""
-        return self.path / DUMP
-
-    def derived(self, name: str) -> Path:
-        """The path, existing or not, of a file that can be rebuilt from this capture alone."""
-        return self.path / name
-
-    @property
-    def perf_map(self) -> Path | None:
-        """The perf map of the process's compiled code (perf_map.py), if one came with this dump."""
-        path = self.path / PERF_MAP
-        return path if path.is_file() else None
-
-    @property
-    def images(self) -> list[KnownImage]:
-        """The images whose build-id is known; ``facts.images`` also has the others, with the reason."""
-        return [image for image in self.facts.images if isinstance(image, KnownImage)]
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """A dump to add, with its facts and perf map. The caller has checked that the dump matches the facts.
-
-    ``dump`` is the plain file or, if its name ends in ``.zst``, compressed as the archive keeps it.
-    """
-
-    facts: CaptureFacts
-    dump: Path
-    perf_map: Path | None = None
 
 
 def format_of(found: object, place: str) -> int:
@@ -260,11 +201,11 @@ class Archive:
             facts = CaptureFacts.from_json(json.loads((path / "capture.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, CaptureFactsError) as exc:
             raise ArchiveError(f"{path} is damaged: {exc}; remove it, the other captures do not need it") from exc
-        return _capture(path, facts)
+        return capture_of(path, facts)
 
     def place(self, facts: CaptureFacts) -> Path:
         """The path, existing or not, of a capture with these facts. Raises ControllerError for an unusable name."""
-        capture = _capture(Path(), facts)
+        capture = capture_of(Path(), facts)
         return self.root.joinpath(
             "captures",
             directory_name(capture.unit),
@@ -324,7 +265,7 @@ class Archive:
             if _is_removed(place):
                 os.rename(place, capture.with_suffix(f".{REMOVED}"))
             if rename_directory(capture, place):
-                return _capture(place, arrived.facts), True
+                return capture_of(place, arrived.facts), True
         return self._read_capture(place), False
 
     def remove_capture(self, capture: Capture) -> None:
@@ -374,42 +315,6 @@ class Archive:
         sync(target)
 
 
-class DumpWriter:
-    """Writes a dump of ``size`` bytes to a new file, as the archive keeps it. Use it as a context manager."""
-
-    def __init__(self, path: Path, size: int) -> None:
-        self._file = path.open("xb")
-        compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
-        self._stream = compressor.stream_writer(self._file, size=size)
-        self._digest = hashlib.sha256()
-        self._head = b""
-
-    def write(self, block: bytes) -> None:
-        self._digest.update(block)
-        if len(self._head) < HEAD:
-            self._head += block[: HEAD - len(self._head)]
-        self._stream.write(block)
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of what was written, in hex."""
-        return self._digest.hexdigest()
-
-    @property
-    def sampling(self) -> SamplingFacts:
-        """What the dump's first line says about sampling."""
-        return sampling_of(self._head)
-
-    def __enter__(self) -> DumpWriter:
-        return self
-
-    def __exit__(self, error: object, *_exc: object) -> None:
-        with self._file:
-            if error is None:  # else the content is incomplete, and zstd refuses to end it
-                self._stream.close()
-        del self._stream  # frees megabytes: the writer may be kept for its checksum
-
-
 def _pack(source: Path, target: Path) -> None:
     with source.open("rb") as stream, DumpWriter(target, source.stat().st_size) as output:
         shutil.copyfileobj(stream, output, 1 << 20)
@@ -417,19 +322,6 @@ def _pack(source: Path, target: Path) -> None:
 
 def _is_removed(path: Path) -> bool:
     return (path / REMOVED).is_file() and not (path / "capture.json").is_file()
-
-
-def _capture(path: Path, facts: CaptureFacts) -> Capture:
-    name = dump_name.parse(facts.dump.name)
-    return Capture(
-        path=path,
-        host=facts.host,
-        unit=facts.unit,
-        process=facts.process.key,
-        sequence=0 if name is None else name.sequence,
-        time=float(facts.dump.time),
-        facts=facts,
-    )
 
 
 def _sync_all(directories: Iterable[Path]) -> None:

@@ -24,7 +24,8 @@ from ...module_utils.formats import elf, limits
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ...module_utils.formats.errors import OffheapError
 from ..base import libraries, unpack
-from .archive import DUMP, FORMAT, INDEX, PERF_MAP, Archive, ArchiveError, Capture, format_of, index
+from .archive import FORMAT, INDEX, Archive, ArchiveError, format_of, index
+from .capture import DUMP, PERF_MAP, Capture
 
 fsspec = libraries.optional("fsspec")
 

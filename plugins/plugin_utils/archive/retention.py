@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .archive import Archive, Capture
+from .archive import Archive
+from .capture import Capture
 
 #: what every thinned series keeps: its first and its newest
 _LEAST = 2

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...module_utils.formats import limits
-from ..archive.archive import Archive, ArchiveError, Capture
+from ..archive.archive import Archive, ArchiveError
+from ..archive.capture import Capture
 from ..base import unpack
 from ..base.byte_size import as_text
 from ..base.durable import sync

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..archive.archive import Archive, Capture
+from ..archive.archive import Archive
+from ..archive.capture import Capture
 from ..base import libraries
 from ..model.frame import Frame, is_allocator_function, is_allocator_module
 from ..model.location import Location

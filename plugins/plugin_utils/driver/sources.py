@@ -125,7 +125,7 @@ class DumpReader:
         """The dump at ``path``, a file or a capture's directory. Raises ControllerError."""
         facts: dict[str, Any] = {}
         if path.is_dir():
-            from ..archive.archive import DUMP
+            from ..archive.capture import DUMP
 
             path = path / DUMP
         known = None
@@ -223,7 +223,7 @@ def _parse(path: Path) -> Records:
 def _is_of_a_capture(path: Path) -> bool:
     if not (path.parent / "capture.json").is_file():
         return False
-    from ..archive.archive import DUMP
+    from ..archive.capture import DUMP
 
     return path.name == DUMP
 
@@ -240,7 +240,7 @@ def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> JitNames
     times = {beside: time} if beside.is_file() else {}
     if _is_of_a_capture(path):
         from ...module_utils.formats.capture_facts import CaptureFactsError
-        from ..archive.archive import PERF_MAP
+        from ..archive.capture import PERF_MAP
 
         for found in path.parent.parent.glob(f"*/{PERF_MAP}"):
             with contextlib.suppress(OSError, ValueError, CaptureFactsError):  # that capture is damaged

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.formats import elf, limits, perf_map_line, wire
-from ..archive.archive import Archive, Arrived, Capture, DumpWriter
+from ..archive.archive import Archive
+from ..archive.capture import Arrived, Capture, DumpWriter
 from ..base.printable import printable
 from . import unpack_tar
 from .plan import Batch, Found

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from ..archive.archive import Capture
+from ..archive.capture import Capture
 from ..base.byte_size import as_text
 from ..base.durations import per_day
 from ..model.sampling import CONFIDENCE, Sampling

@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..archive.archive import Archive, ArchiveError, Capture
+from ..archive.archive import Archive, ArchiveError
+from ..archive.capture import Capture
 from ..columns.series_reader import Reader
 from ..model.series import Series, evenly_spread
 from ..symbols.jit_symbols import JitMaps

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...module_utils.formats.errors import OffheapError
-from ..archive.archive import Archive, Capture
+from ..archive.archive import Archive
+from ..archive.capture import Capture
 from ..leaks import survey
 from ..leaks.survey import Scope
 from . import pyroscope

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from ..archive.archive import Capture
+from ..archive.capture import Capture
 from ..base import libraries
 from ..base.errors import ControllerError
 

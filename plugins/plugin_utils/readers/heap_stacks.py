@@ -13,6 +13,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from ..base.errors import ControllerError
+
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
@@ -38,7 +40,7 @@ _LINE_FEED, _AT, _X, _COLON, _BRACKET, _STAR, _CLOSING = b"\n@x:[*]"
 _ZERO_AFTER_SPACE, _TWO_SPACES = (int.from_bytes(text, "little") for text in (b" 0", b"  "))
 
 
-class Irregular(Exception):
+class Irregular(ControllerError):
     """A block is not what jemalloc writes; ``start`` and ``end`` are its bounds in the dump."""
 
     def __init__(self, start: int, end: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..archive.archive import Capture
+from ..archive.capture import Capture
 from ..base.printable import printable
 from ..leaks.hints import Hint
 from ..leaks.ranking import Leak, together

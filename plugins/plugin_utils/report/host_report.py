@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..archive.archive import Archive, ArchiveError, Capture
+from ..archive.archive import Archive, ArchiveError
+from ..archive.capture import Capture
 from ..base.byte_size import as_text
 from ..base.durations import duration, per_day
 from ..base.printable import printable

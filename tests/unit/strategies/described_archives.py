@@ -16,7 +16,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Arrived, Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Arrived, Capture
 from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
     DescribedDump,
     DescribedMapping,

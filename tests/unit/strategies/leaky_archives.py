@@ -12,7 +12,8 @@ from typing import Any
 import zstandard
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 from ansible_collections.offheap.profiler.tests.unit.strategies.heap_dumps import (
     DescribedDump,

@@ -21,7 +21,8 @@ import pytest
 import zstandard
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import archive as archive_module
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError, Arrived
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import durable
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import retention
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.retention import Keep, too_much
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 

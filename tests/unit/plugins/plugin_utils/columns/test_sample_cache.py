@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError, Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import NAME, SamplesError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, Arrived
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import CollectError, Wanted, collect
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import HostError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.ingest import Ingested, Packed

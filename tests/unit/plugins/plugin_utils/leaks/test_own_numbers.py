@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import KnownImage
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import (
     beyond_the_stacks,
     growth_beyond,

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""One capture of an archive: a dump with its facts, and its files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...module_utils.formats import dump_name
+from ...module_utils.formats.capture_facts import HEAD, CaptureFacts, KnownImage, SamplingFacts, sampling_of
+from ..base import libraries
+
+zstandard = libraries.optional("zstandard")
+
+DUMP = "dump.heap.zst"
+#: a perf map in a capture's directory, compressed with gzip
+PERF_MAP = "perf.map.gz"
+# Level 3 takes half as long again and packs real dumps no better.
+_LEVEL = 2
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A dump with its facts. ``time`` is when the dump was written, in seconds since the epoch."""
+
+    path: Path
+    host: str
+    unit: str
+    process: str
+    sequence: int
+    time: float
+    facts: CaptureFacts
+
+    @property
+    def dump(self) -> Path:
+        """The dump as jemalloc wrote it, compressed with zstd."""
+        return self.path / DUMP
+
+    def derived(self, name: str) -> Path:
+        """The path, existing or not, of a file that can be rebuilt from this capture alone."""
+        return self.path / name
+
+    @property
+    def perf_map(self) -> Path | None:
+        """The perf map of the process's compiled code (perf_map.py), if one came with this dump."""
+        path = self.path / PERF_MAP
+        return path if path.is_file() else None
+
+    @property
+    def images(self) -> list[KnownImage]:
+        """The images whose build-id is known; ``facts.images`` also has the others, with the reason."""
+        return [image for image in self.facts.images if isinstance(image, KnownImage)]
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A dump to add, with its facts and perf map. The caller has checked that the dump matches the facts.
+
+    ``dump`` is the plain file or, if its name ends in ``.zst``, compressed as the archive keeps it.
+    """
+
+    facts: CaptureFacts
+    dump: Path
+    perf_map: Path | None = None
+
+
+def capture_of(path: Path, facts: CaptureFacts) -> Capture:
+    """The capture with these facts at a path."""
+    name = dump_name.parse(facts.dump.name)
+    return Capture(
+        path=path,
+        host=facts.host,
+        unit=facts.unit,
+        process=facts.process.key,
+        sequence=0 if name is None else name.sequence,
+        time=float(facts.dump.time),
+        facts=facts,
+    )
+
+
+class DumpWriter:
+    """Writes a dump of ``size`` bytes to a new file, as the archive keeps it. Use it as a context manager."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._file = path.open("xb")
+        compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+        self._stream = compressor.stream_writer(self._file, size=size)
+        self._digest = hashlib.sha256()
+        self._head = b""
+
+    def write(self, block: bytes) -> None:
+        self._digest.update(block)
+        if len(self._head) < HEAD:
+            self._head += block[: HEAD - len(self._head)]
+        self._stream.write(block)
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of what was written, in hex."""
+        return self._digest.hexdigest()
+
+    @property
+    def sampling(self) -> SamplingFacts:
+        """What the dump's first line says about sampling."""
+        return sampling_of(self._head)
+
+    def __enter__(self) -> DumpWriter:
+        return self
+
+    def __exit__(self, error: object, *_exc: object) -> None:
+        with self._file:
+            if error is None:  # else the content is incomplete, and zstd refuses to end it
+                self._stream.close()
+        del self._stream  # frees megabytes: the writer may be kept for its checksum
