@@ -13,7 +13,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ if {"-i", "--inventory"} & set(sys.argv) and not {"-H", "--hosts"} & set(sys.arg
 
 from ansible_collections.offheap.profiler.console import answers, screen, target
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
+from ansible_collections.offheap.profiler.console.serve import ReportHandler
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.byte_size import as_text
@@ -439,7 +440,7 @@ def serve(_context: Context, directory: str = "offheap/report", port: int = 8800
     """
     if not Path(directory).is_dir():
         raise Exit(f"there is no directory {directory}: report-leaks.yml and fab report create it", 2)
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=directory)
+    handler = functools.partial(ReportHandler, directory=directory)
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
