@@ -13,20 +13,18 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from ..base import libraries
 from ..base.errors import ControllerError
 
 if TYPE_CHECKING:
-    import numpy
+    import numpy as np
     from numpy.typing import NDArray
 
-    Bytes = NDArray[numpy.uint8]
-    Positions = NDArray[numpy.int64]
-    Words = NDArray[numpy.uint64]
-
-try:
-    import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
+    Bytes = NDArray[np.uint8]
+    Positions = NDArray[np.int64]
+    Words = NDArray[np.uint64]
+else:
+    np = libraries.optional("numpy")
 
 _BLOCK = 1 << 18
 _LARGEST = (1 << 64) - 1
@@ -138,7 +136,7 @@ class _Reader:
 
     def _read_counts(
         self, separators: tuple[Positions, Positions], lines: Positions, line_ends: Positions,
-        is_total: NDArray[numpy.bool_], stack: Positions,
+        is_total: NDArray[np.bool_], stack: Positions,
     ) -> bool:  # fmt: skip
         """Read the lines "  t<n>: <n>: <n> [<n>: <n>]", where the first n is a star in totals.
 
@@ -229,5 +227,5 @@ def _parsed(words: Words, kept: Words, base: int) -> Words | None:
     return (digits * (base**4 << 32 | 1) >> 32).astype(np.uint64, copy=False)
 
 
-def _extend(column: array[int], values: NDArray[numpy.generic]) -> None:
+def _extend(column: array[int], values: NDArray[np.generic]) -> None:
     column.frombytes(values.astype(f"u{column.itemsize}", copy=False).tobytes())
