@@ -7,8 +7,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.demangle import readable
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import SymbolTable
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.mangled_size import most_unfolded
-from ansible_collections.offheap.profiler.tests.hostile.bounds import in_child
+from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most, in_child
 
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PACK = f"J{'i' * 300}E"
@@ -60,3 +62,18 @@ def test_what_a_name_can_unfold_to_is_told_from_its_text(levels: int) -> None:
 )
 def test_names_that_compilers_write_are_demangled(name: bytes) -> None:
     assert most_unfolded(name) < 1 << 16
+
+
+def test_names_without_an_end() -> None:
+    strings = b"x" * (64 << 20) + b"\0next\0"
+    rows = [(16 * number, 16, number, 1) for number in range(1000)] + [(16000, 16, len(strings) - 5, 1)]
+    with costs_at_most(2, 8):
+        table = SymbolTable.from_entries(np.array(rows, dtype=np.uint64), strings)
+        assert not any(table.lookup(16 * number) for number in range(1000))
+    assert table.lookup(16000) == b"next"
+
+
+def test_of_long_names_little_is_kept() -> None:
+    with costs_at_most(4, 16):
+        shown = {readable(b"%d" % number + b"x" * 1_000_000) for number in range(200)}
+    assert len(shown) == 200 and max(map(len, shown)) <= 1000

