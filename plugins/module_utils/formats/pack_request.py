@@ -147,5 +147,10 @@ def _text(data: Any, name: str) -> str:
 
 def _identity(data: Any) -> Identity:
     value = _field(data, "identity")
-    _must("identity", isinstance(value, (list, tuple)) and len(value) == 3 and all(type(part) is int for part in value))
+    _must(
+        "identity",
+        isinstance(value, (list, tuple))
+        and len(value) == 3
+        and all(isinstance(part, int) and not isinstance(part, bool) for part in value),
+    )
     return Identity(*value)

@@ -55,7 +55,7 @@ def make(
     nothing is written, and ``changed`` lists what would be. Raises ArchiveError, OutputError.
     """
     seen = Fleet()
-    found = list(host_report.reports(archive, scope, limits, warn, check_mode, seen))
+    found = host_report.reports(archive, scope, limits, warn, check_mode, seen)
     files = Files()
 
     def bring(path: Path, text: str) -> str:

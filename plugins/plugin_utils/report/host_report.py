@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,15 +70,14 @@ def reports(
     warn: Callable[[str], None],
     check_mode: bool,
     fleet: Fleet | None = None,
-) -> Iterator[Report]:
+) -> list[Report]:
     """The reports, by unit and host. Data that cannot be read is reported to ``warn`` and left out.
 
     ``fleet`` gets each host for the report on all of them. In check mode nothing is written to the archive. Raises
     ArchiveError.
     """
     with reading(archive, warn, check_mode) as reader:
-        for host in survey(archive, reader, scope, warn):
-            yield _report(host, limits, reader, warn, fleet)
+        return [_report(host, limits, reader, warn, fleet) for host in survey(archive, reader, scope, warn)]
 
 
 def _report(host: Host, limits: Limits, reader: Reader, warn: Callable[[str], None], fleet: Fleet | None) -> Report:

@@ -117,13 +117,10 @@ def read(path: Path) -> PerfMap:
             packed = stream.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if packed else path.open("rb") as stream:
             text = stream.read(limits.LARGEST_PERF_MAP + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise PerfMapError(f"{path}: {error}") from error
-    if len(text) > limits.LARGEST_PERF_MAP:
-        raise PerfMapError(f"{path}: is larger than {limits.LARGEST_PERF_MAP} bytes")
-    try:
+        if len(text) > limits.LARGEST_PERF_MAP:
+            raise PerfMapError(f"is larger than {limits.LARGEST_PERF_MAP} bytes")
         return parse(text)
-    except PerfMapError as error:
+    except (OSError, EOFError, zlib.error, PerfMapError) as error:
         raise PerfMapError(f"{path}: {error}") from error
 
 

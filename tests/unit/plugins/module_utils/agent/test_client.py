@@ -86,10 +86,8 @@ def test_a_dump(serve: Serve) -> None:
     ["/etc/shadow", "/spool/../etc/jeprof.1.2.m3.heap", "/spool/x", "jeprof.1.2.m3.heap", None, 5, "/spool/a\nb"],
 )
 def test_a_dump_that_lies_elsewhere(serve: Serve, path: object) -> None:
-    with (
-        client.Connection(serve(line(path=path))) as connection,
-        pytest.raises(client.AgentError, match="not in /spool"),
-    ):
+    answer = line(path=path)
+    with client.Connection(serve(answer)) as connection, pytest.raises(client.AgentError, match="not in /spool"):
         connection.dump("/spool")
 
 

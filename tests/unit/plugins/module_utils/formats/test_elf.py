@@ -226,6 +226,8 @@ def test_names_of_sections_and_an_image_inside_of_a_file(tmp_path: Path) -> None
     names = [headers.section_name(section) for section in headers.sections]
     assert {b".text", b".symtab", b".dynsym", b".note.gnu.build-id"} <= set(names)
     packed = elf_headers.read("somewhere", path.read_bytes())
-    assert packed == headers and packed.build_id() == headers.build_id() is not None
+    assert packed == headers
+    assert packed.build_id() == headers.build_id()
+    assert headers.build_id() is not None
     with pytest.raises(elf_headers.ElfError, match="somewhere: "):
         elf_headers.read("somewhere", path.read_bytes()[:-100])

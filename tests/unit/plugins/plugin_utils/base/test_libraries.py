@@ -59,7 +59,9 @@ def test_a_missing_library_is_told_when_it_is_used(monkeypatch: pytest.MonkeyPat
 def test_every_module_is_importable_without_any_of_them() -> None:
     absent = [name for name in libraries.PACKAGES if name not in ("jinja2", "yaml")]  # ansible-core itself needs them
     program = _IMPORT_ALL.format(libraries=absent, modules=_modules())
-    done = subprocess.run([sys.executable, "-c", program], cwd=_ROOT.parents[2], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=_ROOT.parents[2], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

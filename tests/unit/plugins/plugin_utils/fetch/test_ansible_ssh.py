@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,10 +52,11 @@ class Connection(Options):
         return ["sh", "-c", self.script, "sh", command]
 
 
-def begun(connection: Any) -> Session:
-    found = ansible_ssh.session(connection, sys.executable)
-    assert found is not None
-    return found
+@contextmanager
+def begun(connection: Any) -> Iterator[Session]:
+    with ansible_ssh.session(connection, sys.executable) or nullcontext() as session:
+        assert session is not None
+        yield session
 
 
 def absent(connection: Any, python: str = sys.executable) -> bool:

@@ -20,7 +20,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.ingest impo
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.plan import Batch, Found
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 
-CONTENTS = [b"one", b"second", b"third"]
+CONTENTS = (b"one", b"second", b"third")
 
 
 class Gone(Exception):

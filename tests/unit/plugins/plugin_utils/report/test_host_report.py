@@ -29,7 +29,7 @@ def _reports(
     archive: Archive, limits: Limits | None = None, scope: Scope | None = None
 ) -> tuple[list[Report], list[str]]:
     warnings: list[str] = []
-    found = list(host_report.reports(archive, scope or Scope(), limits or Limits(), warnings.append, check_mode=False))
+    found = host_report.reports(archive, scope or Scope(), limits or Limits(), warnings.append, check_mode=False)
     return found, warnings
 
 
