@@ -65,5 +65,5 @@ fi
 rmdir "$stage"
 
 # Enter it again: the old working directory is the one below the mounts.
-{ cd "$PWD" && [ -x .venv/bin/python ]; } 2>/dev/null || fail "this checkout is hidden, too: move it elsewhere"
+{ cd "$PWD" && [ -x tests/gates/bare.sh ]; } 2>/dev/null || fail "this checkout is hidden, too: move it elsewhere"
 exec "$@"
