@@ -62,7 +62,7 @@ def test_the_file_is_fetched_from_where_we_wanted_it(tmp_path: Path) -> None:
     connection = Connection()
     with pytest.raises(TransferError, match="did not arrive"):
         transport(connection)._get(PACKED, tmp_path / "file")
-    assert connection.fetched == ["/home/deploy/.ansible/tmp/ansible-tmp-1/offheap-captures.tar.gz"]
+    assert connection.fetched == ["/home/deploy/.ansible/tmp/ansible-tmp-1/offheap-captures.tar"]
 
 
 def test_a_failed_fetch(tmp_path: Path) -> None:
