@@ -98,7 +98,7 @@ static bool write_sidecar(const struct dumps *dumps, const char *reason, const s
 bool dump_take(struct dumps *dumps, const char *reason) {
     struct dump dump = {.size = 0};
     char name[NAME_MAX + 1];
-    int64_t began = clock_monotonic(), not_before = clock_now() - 20;   // files get their times from a coarser clock
+    int64_t began = clock_monotonic(), not_before = clock_of_files();
     dumps->failed++;   // until it succeeds
     if (!*dumps->spool->directory) {
         problem_note(dumps->problem, "prof_prefix in MALLOC_CONF is not an absolute path");
