@@ -181,7 +181,9 @@ drop_in:
   returned: success
   sample: /etc/systemd/system/frontend.service.d/90-offheap.conf
 environment:
-  description: The variables that the unit is started with.
+  description:
+    - The variables that the unit is started with.
+    - Values in C(90-offheap.env), which contain those of an C(EnvironmentFile) of the unit, are not shown.
   type: dict
   returned: with O(state=present)
   sample:
@@ -320,7 +322,7 @@ def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
         "changed": changes.any,
         "diff": changes.diff(),
         "drop_in": f"{wanted.directory}/{drop_in.NAME}",
-        "environment": wanted.injection.environment,
+        "environment": wanted.injection.shown(),
         "active": unit.is_running,
         "restart_needed": unit.is_running and not _carries_everything(unit, wanted),
         "spool": wanted.spool,

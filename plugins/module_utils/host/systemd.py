@@ -196,7 +196,7 @@ def expand(value: str, unit: str) -> str:
 
     def resolve(match: re.Match[str]) -> str:
         if match.group(1) not in known:
-            raise SystemdError(f"only systemd can resolve {match.group(0)} in {value!r}; write it out instead")
+            raise SystemdError(f"only systemd can resolve {match.group(0)} in a setting; write it out instead")
         return known[match.group(1)]
 
     return re.sub("%([A-Za-z%])", resolve, value)
@@ -233,7 +233,8 @@ def parse_environment_file(text: str) -> dict[str, str]:
         value, position = _file_value(text, position)
         word = entry.group(1).rstrip(_BLANKS) + "=" + value
         if re.search("[\ud800-\udfff]", word):
-            raise SystemdError(f"the entry {word.encode('utf-8', 'surrogateescape')!r} is not UTF-8")
+            # Its value may be a secret.
+            raise SystemdError(f"the entry {word.partition('=')[0]!a} is not UTF-8")
         accepted = variable(word)
         if accepted:
             variables[accepted[0]] = accepted[1]

@@ -27,7 +27,7 @@ _RECORD = "# offheap: "
 _HEAD = (
     "# Written by offheap.profiler: preloads a profiling jemalloc into this unit, or changes its malloc.",
     "# To undo by hand: remove this file (and 90-offheap.env beside it, if any), run",
-    "# 'systemctl daemon-reload' and restart the unit. What was in force before:",
+    "# 'systemctl daemon-reload' and restart the unit. What a rollback needs to know:",
 )
 
 
@@ -53,19 +53,27 @@ class Injection(NamedTuple):
     """What goes in front of the unit's own settings.
 
     ``settings`` are lines of the ``[Service]`` section, ``environment_file`` the text of a file beside the drop-in
-    or None, ``environment`` the variables that processes of the unit will have, ``previous`` those they had before.
+    or None, ``environment`` the variables that processes of the unit will have. ``private`` are those of the file, whose
+    values may hold secrets from files that only root may read.
     """
 
     library: str
     settings: list[str]
     environment_file: str | None
     environment: dict[str, str]
-    previous: dict[str, str]
+    private: frozenset[str]
 
     def text(self, record: Mapping[str, Any]) -> str:
         """The drop-in's text, whose comments hold what a later rollback needs to know."""
-        whole = {**record, "library": self.library, "previous": self.previous}
+        whole = {**record, "library": self.library}
         return "\n".join([*_HEAD, _RECORD + json.dumps(whole, sort_keys=True), "[Service]", *self.settings]) + "\n"
+
+    def shown(self) -> dict[str, str]:
+        """The variables for a result. Those in the file have its name in place of their values."""
+        return {
+            name: f"(not shown, in {ENVIRONMENT_NAME})" if name in self.private else value
+            for name, value in self.environment.items()
+        }
 
 
 class AgentSettings(NamedTuple):
@@ -175,7 +183,6 @@ def compose(
         if name in effective.variables
         and (effective.variables[name].setting == "EnvironmentFile" or effective.variables[name].path in late)
     }
-    previous = {name: effective.variables[name].value for name in ours if name in effective.variables}
     lines = [
         "Environment=" + systemd.quote(f"{name}={value}").replace("%", "%%")
         for name, value in ours.items()
@@ -190,7 +197,7 @@ def compose(
     lines += sandbox
     _check_later_drop_ins(own, unit, ours, {line.partition("=")[0] for line in lines})
     environment_file = "".join(f'{name}="{_escape_for_file(value)}"\n' for name, value in in_file.items())
-    return Injection(library, lines, environment_file or None, ours, previous)
+    return Injection(library, lines, environment_file or None, ours, frozenset(in_file))
 
 
 def _injected_variables(
@@ -222,6 +229,12 @@ def _injected_variables(
         ours = {"LD_PRELOAD": ":".join(preload), "MALLOC_CONF": malloc_conf.render(merged)}
         return {**ours, **(agent.variables if agent else {})}
     except malloc_conf.MallocConfError as error:
+        if "MALLOC_CONF" in effective.variables and effective.variables["MALLOC_CONF"].setting == "EnvironmentFile":
+            # A quote that is not closed makes the rest of that file part of the value.
+            raise UnitError(
+                f"the MALLOC_CONF in an EnvironmentFile of {unit} is not of the form name:value,name:value. Correct it"
+                " there"
+            ) from None
         raise UnitError(str(error)) from error
 
 
@@ -245,8 +258,8 @@ def _check_later_drop_ins(
             named = list(_read_environment_files(assignment.value, unit))
         if set(named) & set(ours) or (assignment.key in settings and not assignment.value):
             raise UnitError(
-                f"{assignment.path} is read after {NAME} and its {assignment.key}={assignment.value} would undo the"
-                " preload. Rename it so that it sorts before 90-, or move the setting to another file"
+                f"{assignment.path} is read after {NAME} and its {assignment.key}= would undo the preload. Rename it so"
+                " that it sorts before 90-, or move the setting to another file"
             )
 
 

@@ -8,7 +8,7 @@ import os
 import tempfile
 from typing import NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, preflight
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 
@@ -73,13 +73,36 @@ def _remove_pair(changes: Changes, where: str) -> None:
 
 
 def _set(changes: Changes, path: str, text: str | None) -> None:
-    """Make a file hold ``text``, or remove it if that is None."""
+    """Make a file hold ``text``, or remove it if that is None. Only root may read any but the drop-in itself."""
+    private = os.path.basename(path) != drop_in.NAME
     before = _read(path)
-    if before == text and (text is not None or not os.path.islink(path)):
+    exposed = private and before is not None and bool(os.lstat(path).st_mode & 0o077)
+    if before == text and not exposed and (text is not None or not os.path.islink(path)):
         return
     changes.units = True
-    changes.note(path, before or "", text or "")
-    changes.do(lambda: os.unlink(path) if text is None else _replace(path, text))
+    if private:
+        changes.note(path, *_without_values(before, text, exposed))
+    else:
+        changes.note(path, before or "", text or "")
+    changes.do(lambda: os.unlink(path) if text is None else _replace(path, text, 0o600 if private else 0o644))
+
+
+def _without_values(before: str | None, after: str | None, exposed: bool) -> tuple[str, str]:
+    """What a diff may show of a change to a file with secrets."""
+    first, second = _names_in(before), _names_in(after)
+    if exposed:
+        first += "other users may read it\n"
+    return first, second + "with other values\n" if first == second else second
+
+
+def _names_in(text: str | None) -> str:
+    if text is None:
+        return ""
+    try:
+        names = ", ".join(systemd.parse_environment_file(text))
+    except systemd.SystemdError:
+        names = "what systemd cannot read"
+    return f"sets {names or 'nothing'} (values are not shown)\n"
 
 
 def _read(path: str) -> str | None:
@@ -90,14 +113,14 @@ def _read(path: str) -> str | None:
         return None
 
 
-def _replace(path: str, text: str) -> None:
+def _replace(path: str, text: str, mode: int) -> None:
     where = os.path.dirname(path)
     os.makedirs(where, mode=0o755, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=where)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.rename(temporary, path)
     except BaseException:

@@ -91,7 +91,7 @@ def check_wrappers(service: Service, library: str, environment: drop_in.Environm
     """A start script that sets LD_PRELOAD or MALLOC_CONF itself silently discards ours."""
     words = [word for arguments in service.arguments for word in arguments.split() if word.startswith("/")]
     texts = {path: _script_text(path) for path in [*service.commands, *words]}
-    texts.update({f"ExecStart={arguments}": arguments for arguments in service.arguments})
+    texts.update({f"line {number} of its ExecStart=": line for number, line in enumerate(service.arguments, 1)})
     for origin, text in texts.items():
         for match in _PRELOAD_ASSIGNMENT.finditer(_COMMENT.sub("", text or "")):
             name = match.group("name")

@@ -167,6 +167,26 @@ def test_what_the_unit_has_stays(host: Path, systemctl: Systemctl, run: Run, pro
     assert f"ReadWritePaths=-{host}/lib/offheap/web.service" in lines
 
 
+def test_what_an_environment_file_sets_stays_in_a_file_of_root(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str
+) -> None:
+    secret = host / "secret.env"
+    secret.write_text("LD_PRELOAD=/geheim.so\nMALLOC_CONF=narenas:1\nPASSWORD=geheim\n")
+    secret.chmod(0o600)
+    (host / "web.service").write_text(f"[Service]\nEnvironmentFile={secret}\n")
+    systemctl.states(stopped(program, FragmentPath=str(host / "web.service")))
+    ours = host / "etc/web.service.d"
+    checked = run(check=True, library=jemalloc)
+    told = [checked, run(library=jemalloc), run(library=jemalloc)]
+    assert (ours / "90-offheap.env").stat().st_mode & 0o777 == 0o600
+    assert f'LD_PRELOAD="{jemalloc}:/geheim.so"' in (ours / "90-offheap.env").read_text()
+    assert told[0] == told[1] and not told[2]["changed"]
+    secret.write_text("LD_PRELOAD=/geheimer.so\nMALLOC_CONF=narenas:1\n")
+    told += [run(check=True, library=jemalloc), run(library=jemalloc), run(state="absent")]
+    assert all(result["changed"] and str(ours / "90-offheap.env") in str(result["diff"]) for result in told[3:])
+    assert "geheim" not in str(told) and not ours.exists()
+
+
 def test_a_transient_user_s_spool_is_left_to_systemd(
     host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str
 ) -> None:

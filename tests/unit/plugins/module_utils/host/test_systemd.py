@@ -198,8 +198,9 @@ def test_any_environment_file_can_be_read(text: str) -> None:
 
 def test_an_entry_that_is_not_utf8() -> None:
     assert systemd.parse_environment_file("# \udcff\nA=1") == {"A": "1"}
-    with pytest.raises(systemd.SystemdError, match=r"b'B=\\xff' is not UTF-8"):
-        systemd.parse_environment_file("A=1\nB=\udcff\n")
+    with pytest.raises(systemd.SystemdError, match="'B' is not UTF-8") as refused:
+        systemd.parse_environment_file("A=1\nB=geheim\udcff\n")
+    assert "geheim" not in str(refused.value), "it may be a secret"
 
 
 def test_expand() -> None:
@@ -211,7 +212,7 @@ def test_expand() -> None:
     assert systemd.expand("%H%t", "x.service") == os.uname().nodename + "/run"
     assert systemd.expand("%S %C %L %E %T %V", unit) == "/var/lib /var/cache /var/log /etc /tmp /var/tmp"
     assert systemd.expand("%h %u %U %v", unit) == f"/root root 0 {os.uname().release}"
-    with pytest.raises(systemd.SystemdError, match=r"%m in '/x/%m'; write it out"):
+    with pytest.raises(systemd.SystemdError, match=r"%m in a setting; write it out"):
         systemd.expand("/x/%m", unit)
 
 

@@ -132,7 +132,7 @@ def test_a_unit_without_either_variable() -> None:
     assert injection.settings == [f'Environment="LD_PRELOAD={LIBRARY}"', f'Environment="MALLOC_CONF={BARE}"']
     assert injection.environment == {"LD_PRELOAD": LIBRARY, "MALLOC_CONF": BARE}
     assert injection.environment_file is None
-    assert injection.previous == {}
+    assert injection.shown() == injection.environment
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,6 @@ def test_preloaded_libraries_stay_behind_ours(theirs: str, kept: str) -> None:
     injection = compose(setting("Environment", f"LD_PRELOAD={theirs}"))
     assert injection.environment["LD_PRELOAD"] == LIBRARY + kept
     assert injection.settings[0] == f'Environment="LD_PRELOAD={LIBRARY}{kept}"'
-    assert injection.previous == {"LD_PRELOAD": theirs.strip("'")}
 
 
 def test_options_are_merged() -> None:
@@ -165,7 +164,6 @@ def test_options_are_merged() -> None:
         "bin_shards": "1-160:16|129-512:4",
         "prof_final": "false",
     }
-    assert injection.previous == {"MALLOC_CONF": before}
 
 
 def test_options_that_jemalloc_could_not_read() -> None:
@@ -200,6 +198,24 @@ def test_a_variable_of_a_file_goes_into_a_file(tmp_path: Path) -> None:
     assert injection.environment == {**in_file, "MALLOC_CONF": conf}
 
 
+def test_what_a_file_sets_is_in_no_other_text(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("JAVA_TOOL_OPTIONS=-Dkey=geheim\nLD_PRELOAD=/geheim.so\nMALLOC_CONF=narenas:1\n")
+    injection = compose(setting("EnvironmentFile", str(file)), aids={"JAVA_TOOL_OPTIONS": ["-XX:+A"]})
+    assert "-Dkey=geheim -XX:+A" in (injection.environment_file or "")
+    assert "geheim" not in injection.text({}) + str(injection.shown())
+    assert injection.shown().keys() == injection.environment.keys()
+
+
+@pytest.mark.parametrize("text", ["MALLOC_CONF=geheim\n", 'MALLOC_CONF="narenas:1\nPASSWORD=geheim\n', "geheim=\xfc\n"])
+def test_an_error_does_not_say_what_is_in_a_file(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(text.replace("geheim=", "A=geheim").encode("latin-1"))
+    with pytest.raises(UnitError, match="EnvironmentFile") as refused:
+        compose(setting("EnvironmentFile", str(file)))
+    assert "geheim" not in str(refused.value)
+
+
 def test_a_variable_of_a_later_drop_in_goes_into_a_file_literally() -> None:
     injection = compose(late("Environment", "LD_PRELOAD=/%i/%%.so"))
     assert injection.environment_file == f'LD_PRELOAD="{LIBRARY}:/north/%.so"\n'
@@ -212,7 +228,6 @@ def test_a_variable_that_is_unset_is_set_by_us() -> None:
         setting("UnsetEnvironment", "OTHER LD_PRELOAD 'X=a b' MALLOC_CONF=y"),
     )
     assert injection.environment["LD_PRELOAD"] == LIBRARY, "theirs was not in force"
-    assert injection.previous == {}
     assert injection.settings[2:] == ["UnsetEnvironment=", 'UnsetEnvironment="OTHER"', 'UnsetEnvironment="X=a b"']
 
 
@@ -248,7 +263,6 @@ def test_options_of_a_runtime_are_added_to_its_own(tmp_path: Path) -> None:
     kept = "-Dx=%n -XX:-PreserveFramePointer -XX:NativeMemoryTracking=summary"
     assert injection.environment["JAVA_TOOL_OPTIONS"] == kept
     assert injection.environment_file == f'JAVA_TOOL_OPTIONS="{kept}"\n'
-    assert injection.previous == {"JAVA_TOOL_OPTIONS": "-Dx=%n -XX:-PreserveFramePointer"}
     with pytest.raises(UnitError, match="would undo"):
         compose(late("UnsetEnvironment", "JAVA_TOOL_OPTIONS"), aids=aids)
     compose(late("UnsetEnvironment", "JAVA_TOOL_OPTIONS"))
@@ -358,11 +372,7 @@ def test_composing_again_gives_the_same(tmp_path: Path) -> None:
 def test_the_record_comes_back(tmp_path: Path) -> None:
     injection = compose(setting("Environment", r'"LD_PRELOAD=/ü\n\\ \".so"'))
     path = lie(tmp_path, injection, {"made_directory": True})
-    assert drop_in.read_record(str(path)) == {
-        "made_directory": True,
-        "library": LIBRARY,
-        "previous": {"LD_PRELOAD": '/ü\n\\ ".so'},
-    }
+    assert drop_in.read_record(str(path)) == {"made_directory": True, "library": LIBRARY}
     lines = path.read_text().splitlines()
     assert all(line.startswith("#") for line in lines[: lines.index("[Service]")])
     assert not any(line.endswith("\\") for line in lines), "no comment goes on in the next line"
@@ -385,10 +395,5 @@ def test_a_record_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_record_is_json_on_one_line() -> None:
-    lines = [
-        line
-        for line in compose(manager={"LD_PRELOAD": "/a\n.so"}).text({}).splitlines()
-        if line.startswith("# offheap: ")
-    ]
-    assert len(lines) == 1
-    assert json.loads(lines[0][len("# offheap: ") :])["previous"] == {"LD_PRELOAD": "/a\n.so"}
+    lines = [line for line in compose().text({}).splitlines() if line.startswith("# offheap: ")]
+    assert [json.loads(line[len("# offheap: ") :]) for line in lines] == [{"library": LIBRARY}]

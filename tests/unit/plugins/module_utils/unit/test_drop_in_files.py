@@ -29,7 +29,7 @@ def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 
 def wanted(file: str | None = None, until_reboot: bool = False, options: str = "prof:true") -> WantedFiles:
-    injection = drop_in.Injection("/l.so", [f'Environment="MALLOC_CONF={options}"'], file, {}, {})
+    injection = drop_in.Injection("/l.so", [f'Environment="MALLOC_CONF={options}"'], file, {}, frozenset())
     return WantedFiles(places.drop_ins_of(UNIT, until_reboot), injection, "/spool", None)
 
 
@@ -68,15 +68,17 @@ def test_write_and_remove(roots: tuple[Path, Path], tmp_path: Path) -> None:
     done = write(tmp_path, wanted(file="A=1\n"))
     place = roots[0] / "web.service.d"
     assert sorted(path.name for path in place.iterdir()) == ["90-offheap.conf", "90-offheap.env"]
-    assert all(path.stat().st_mode & 0o777 == 0o644 for path in place.iterdir())
+    modes = {path.name: path.stat().st_mode & 0o777 for path in place.iterdir()}
+    assert modes == {"90-offheap.conf": 0o644, "90-offheap.env": 0o600}
     assert place.stat().st_mode & 0o777 == 0o755
     shown = {part["after_header"]: part for part in done.diff()}
+    texts = {str(place / "90-offheap.conf"): (place / "90-offheap.conf").read_text()}
+    texts[str(place / "90-offheap.env")] = "sets A (values are not shown)\n"
     for path in place.iterdir():
-        assert (shown[str(path)]["before"], shown[str(path)]["after"]) == ("", path.read_text())
+        assert (shown[str(path)]["before"], shown[str(path)]["after"]) == ("", texts[str(path)])
     assert drop_in_files.installed(UNIT) == [str(place / "90-offheap.conf")]
     assert not write(tmp_path, wanted(file="A=1\n")).any, "a second run changes nothing"
 
-    texts = {str(path): path.read_text() for path in place.iterdir()}
     done = remove(tmp_path)
     assert {part["before_header"]: part["before"] for part in done.diff()} == texts
     assert tree(tmp_path) == before
@@ -92,6 +94,22 @@ def test_new_settings(roots: tuple[Path, Path], tmp_path: Path) -> None:
     assert "narenas:1" in (roots[0] / "web.service.d/90-offheap.conf").read_text()
     remove(tmp_path)
     assert tree(roots[0]) == {}, "it is still known that the directory is ours"
+
+
+def test_a_change_of_a_value_is_told_without_it(roots: tuple[Path, Path], tmp_path: Path) -> None:
+    write(tmp_path, wanted(file='A="geheim"\n'))
+    (part,) = write(tmp_path, wanted(file='A="sehr geheim"\n')).diff()
+    assert "geheim" not in str(part) and part["before"] != part["after"]
+    assert (roots[0] / "web.service.d/90-offheap.env").read_text() == 'A="sehr geheim"\n'
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o644])
+def test_a_file_that_others_may_read_is_closed(roots: tuple[Path, Path], tmp_path: Path, mode: int) -> None:
+    write(tmp_path, wanted(file="A=1\n"))
+    file = roots[0] / "web.service.d/90-offheap.env"
+    file.chmod(mode)
+    (part,) = write(tmp_path, wanted(file="A=1\n")).diff()
+    assert "other users may read it" in part["before"] and file.stat().st_mode & 0o777 == 0o600
 
 
 def test_files_of_others_stay(roots: tuple[Path, Path], tmp_path: Path) -> None:
@@ -144,6 +162,7 @@ def test_what_a_killed_run_left_is_completed(roots: tuple[Path, Path], tmp_path:
     place = roots[0] / "web.service.d"
     place.mkdir()
     (place / "90-offheap.env").write_text("A=1\n")
+    (place / "90-offheap.env").chmod(0o600)
     done = write(tmp_path, wanted(file="A=1\n"))
     assert [part["after_header"] for part in done.diff()] == [str(place / "90-offheap.conf")]
 

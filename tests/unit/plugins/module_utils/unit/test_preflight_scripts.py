@@ -94,7 +94,7 @@ def test_a_shell_command_in_the_unit_itself() -> None:
     refusal(
         lambda: preflight.check_wrappers(overwriting, LIBRARY, PLAIN),
         "wrapper-overwrites-preload",
-        "ExecStart=/bin/sh -c",
+        "line 1 of its ExecStart= contains 'LD_PRELOAD=/a.so'",
         "CASSANDRA",
     )
     preflight.check_wrappers(unit("/bin/sh", arguments=["/bin/sh -c exec java"]), LIBRARY, PLAIN)
