@@ -27,3 +27,9 @@ def public_directory() -> Iterator[Path]:
     directory.chmod(0o755)
     yield directory
     shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a module's tests build their programs."""
+    return tmp_path_factory.mktemp("programs")

@@ -17,11 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
-from ansible.playbook.play_context import PlayContext
-from ansible.playbook.task import Task
 from hypothesis import HealthCheck, given, settings
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -33,6 +30,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import rank
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report
+from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 from ansible_collections.offheap.profiler.tests.unit.strategies.described_archives import (
     SMALL_LIMITS,
     DescribedArchive,
@@ -72,20 +70,8 @@ def _heard() -> Iterator[Told]:
 
 def _act(plugin: Any, check: bool = False, **arguments: Any) -> Told:
     """Run an action on the archive here."""
-    task = Task()
-    task.action = f"offheap.profiler.{plugin.__name__.rpartition('.')[2]}"
-    task.args = {"archive": "archive", **arguments}
-    task.check_mode, task.diff = check, False
-    action = plugin.ActionModule(
-        task=task,
-        connection=MagicMock(),
-        play_context=PlayContext(),
-        loader=MagicMock(),
-        templar=MagicMock(),
-        shared_loader_obj=MagicMock(),
-    )
     with _heard() as told:
-        told.result = action.run(task_vars={})
+        told.result = run_action(plugin, check, archive="archive", **arguments)
     warnings = told.result.pop("warnings", [])
     told.warnings = {text for text in warnings if "has no captures of the units" not in text}
     return told

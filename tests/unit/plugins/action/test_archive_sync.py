@@ -7,19 +7,17 @@ import os
 import uuid
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import duckdb
 import fsspec
 import pytest
 import zstandard
 from ansible.errors import AnsibleActionFail
-from ansible.playbook.play_context import PlayContext
-from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import archive_sync
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import NAME
+from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
@@ -39,20 +37,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def _run(root: Path, url: str, direction: str, check: bool = False) -> dict[str, Any]:
-    task = Task()
-    task.action = "offheap.profiler.archive_sync"
-    task.args = {"archive": str(root), "url": url, "direction": direction}
-    task.check_mode, task.diff = check, False
-    action = archive_sync.ActionModule(
-        task=task,
-        connection=MagicMock(),
-        play_context=PlayContext(),
-        loader=MagicMock(),
-        templar=MagicMock(),
-        shared_loader_obj=MagicMock(),
-    )
-    result: dict[str, Any] = action.run(task_vars={})
-    return result
+    return run_action(archive_sync, check, archive=str(root), url=url, direction=direction)
 
 
 def _content(root: Path) -> dict[str, bytes]:

@@ -8,16 +8,14 @@ import resource
 import subprocess
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible.playbook.play_context import PlayContext
-from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import heap_fetch as action
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ansible_ssh, ingest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.unpack_tar import TransferError
+from ansible_collections.offheap.profiler.tests.unit.fakes import actions
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 
 
@@ -79,17 +77,7 @@ def test_a_step_that_fails_on_the_host() -> None:
 
 def run(archive: Path, listing: dict[str, Any], check: bool = False) -> dict[str, Any]:
     """The task's result if the host sends this listing through the module and fails at everything else."""
-    task = Task()
-    task.action, task.args = "offheap.profiler.heap_fetch", {"archive": str(archive)}
-    task.check_mode, task.diff = check, False
-    plugin: Any = action.ActionModule(
-        task=task,
-        connection=MagicMock(transport="local"),
-        play_context=PlayContext(),
-        loader=MagicMock(),
-        templar=MagicMock(),
-        shared_loader_obj=MagicMock(),
-    )
+    plugin = actions.action(action, check, archive=str(archive))
     failed = {"failed": True, "msg": "the disk is full"}
     plugin._execute_module = lambda module_args, **_rest: listing if module_args["step"] == "list" else failed
     result: dict[str, Any] = plugin.run(task_vars={"inventory_hostname": "app1"})

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from ansible.playbook.play_context import PlayContext
-from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import archive_prune, leak_assert
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 MIB_A_DAY = 720  # what app1 leaks
@@ -27,22 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _run(plugin: Any = leak_assert, check: bool = False, **arguments: Any) -> dict[str, Any]:
-    task = Task()
-    task.action, task.args = (
-        f"offheap.profiler.{plugin.__name__.rpartition('.')[2]}",
-        {"archive": "archive", **arguments},
-    )
-    task.check_mode, task.diff = check, False
-    action = plugin.ActionModule(
-        task=task,
-        connection=MagicMock(),
-        play_context=PlayContext(),
-        loader=MagicMock(),
-        templar=MagicMock(),
-        shared_loader_obj=MagicMock(),
-    )
-    result: dict[str, Any] = action.run(task_vars={})
-    return result
+    return run_action(plugin, check, archive="archive", **arguments)
 
 
 @pytest.mark.usefixtures("here")

@@ -14,19 +14,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import urllib3
-from ansible.playbook.play_context import PlayContext
-from ansible.playbook.task import Task
 from prometheus_client.parser import text_string_to_metric_families
 
 from ansible_collections.offheap.profiler.plugins.action import leak_push
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import profile_proto
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope
+from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 
@@ -94,20 +92,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def _run(check: bool = False, **arguments: Any) -> dict[str, Any]:
-    task = Task()
-    task.action = "offheap.profiler.leak_push"
-    task.args = {"archive": "archive", **arguments}
-    task.check_mode, task.diff = check, False
-    action = leak_push.ActionModule(
-        task=task,
-        connection=MagicMock(),
-        play_context=PlayContext(),
-        loader=MagicMock(),
-        templar=MagicMock(),
-        shared_loader_obj=MagicMock(),
-    )
-    result: dict[str, Any] = action.run(task_vars={})
-    return result
+    return run_action(leak_push, check, archive="archive", **arguments)
 
 
 def test_every_profile_arrives_once(archive: Archive, server: Pyroscope) -> None:

@@ -7,15 +7,13 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from ansible.playbook.play_context import PlayContext
-from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import leak_report
 from ansible_collections.offheap.profiler.plugins.modules import leak_report as documentation
+from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 yaml = pytest.importorskip("yaml")
@@ -30,18 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _run(check: bool = False, diff: bool = False, **arguments: Any) -> dict[str, Any]:
-    task = Task()
-    task.action, task.args = "offheap.profiler.leak_report", {"show": False, **arguments}
-    task.check_mode, task.diff = check, diff
-    action = leak_report.ActionModule(
-        task=task,
-        connection=MagicMock(),
-        play_context=PlayContext(),
-        loader=MagicMock(),
-        templar=MagicMock(),
-        shared_loader_obj=MagicMock(),
-    )
-    return action.run(task_vars={})
+    return run_action(leak_report, check, diff, **{"show": False, **arguments})
 
 
 def _files(directory: Path) -> dict[str, int]:

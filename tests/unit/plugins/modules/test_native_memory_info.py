@@ -9,17 +9,14 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
-from ansible.playbook.play_context import PlayContext
-from ansible.playbook.task import Task
 
 from ansible_collections.offheap.profiler.plugins.action import native_memory_info as action
 from ansible_collections.offheap.profiler.plugins.action import triage_report
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import process as process_memory
 from ansible_collections.offheap.profiler.plugins.modules import native_memory_info
-from ansible_collections.offheap.profiler.tests.unit.fakes import programs
+from ansible_collections.offheap.profiler.tests.unit.fakes import actions, programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 
@@ -89,17 +86,7 @@ def test_without_the_right_to_look(pid: int) -> None:
 
 
 def _run(module: Any, check: bool = False, **arguments: Any) -> dict[str, Any]:
-    task = Task()
-    task.action, task.args = "offheap.profiler.x", arguments
-    task.check_mode, task.delegate_to = check, None
-    plugin = module.ActionModule(
-        task=task,
-        connection=MagicMock(),
-        play_context=PlayContext(),
-        loader=MagicMock(),
-        templar=MagicMock(),
-        shared_loader_obj=MagicMock(),
-    )
+    plugin = actions.action(module, check, **arguments)
     if module is action:
         samples = [native_memory_info.of_pid(pid, 1) for pid in arguments["pids"]]
         plugin._execute_module = lambda **_more: {"changed": False, "samples": samples}

@@ -24,11 +24,6 @@ OURS = "web.service.d/90-offheap.conf"
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
-
-
-@pytest.fixture(scope="module")
 def program(directory: Path) -> Path:
     return programs.compiled(directory, "web")
 

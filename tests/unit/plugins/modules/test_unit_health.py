@@ -22,11 +22,6 @@ CONF = "prof:true,prof_prefix:/var/lib/offheap/web.service/jeprof"
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
-
-
-@pytest.fixture(scope="module")
 def library(directory: Path) -> str:
     return str(programs.library(directory, "libours.so"))
 

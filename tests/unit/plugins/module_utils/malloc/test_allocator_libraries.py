@@ -19,11 +19,6 @@ from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("allocators")
-
-
-@pytest.fixture(scope="module")
 def sleeper(directory: Path) -> Path:
     return programs.compiled(directory, "sleeper")
 

@@ -23,21 +23,6 @@ NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
-
-
-@pytest.fixture(scope="module")
-def dynamic(directory: Path) -> Path:
-    return programs.compiled(directory, "dynamic")
-
-
-@pytest.fixture(scope="module")
-def library(directory: Path) -> Path:
-    return programs.library(directory, "libours.so")
-
-
 # The unit's state
 
 

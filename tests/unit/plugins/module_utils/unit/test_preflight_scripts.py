@@ -18,21 +18,6 @@ LIBRARY = "/opt/offheap/jemalloc/none/lib/libjemalloc.so.2"
 PLAIN = drop_in.Environment({}, [])
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
-
-
-@pytest.fixture(scope="module")
-def dynamic(directory: Path) -> Path:
-    return programs.compiled(directory, "dynamic")
-
-
-@pytest.fixture(scope="module")
-def library(directory: Path) -> Path:
-    return programs.library(directory, "libours.so")
-
-
 @pytest.mark.parametrize(
     "line",
     [
