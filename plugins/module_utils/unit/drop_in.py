@@ -53,8 +53,8 @@ class Injection(NamedTuple):
     """What goes in front of the unit's own settings.
 
     ``settings`` are lines of the ``[Service]`` section, ``environment_file`` the text of a file beside the drop-in
-    or None, ``environment`` the variables that processes of the unit will have. ``private`` are those of the file, whose
-    values may hold secrets from files that only root may read.
+    or None, ``environment`` the variables that processes of the unit will have. ``private`` are those of the file;
+    their values may hold secrets from files that only root may read.
     """
 
     library: str
