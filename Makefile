@@ -65,6 +65,11 @@ bench-archive: setup
 bench-triage: setup
 	.venv/bin/python tests/bench/triage.py
 
+#: make bench-truth      verdicts on thousands of simulated processes, in build/bench/truth.json (ten minutes)
+.PHONY: bench-truth
+bench-truth: setup
+	.venv/bin/python tests/bench/truth.py
+
 #: make fuzz         a minute of coverage-guided fuzzing of the dump reader
 #: make soak         a million fuzzing inputs, the truth suite TRUTH_RUNS times (40), the agent under load for
 #:                   SOAK_SECONDS (600)

@@ -103,7 +103,8 @@ class Verdict:
     """What is known about a unit on a host. Rates are bytes per day; ``reason`` is one sentence without a full stop.
 
     ``unexplained`` is how fast one of the process's own numbers grows beyond the stacks, if that keeps the answer open.
-    ``changes`` are the largest changes of paths that are no suspects.
+    ``limit`` is the rate of the slowest leak that would show, where the answer is NO_LEAK. ``changes`` are the largest
+    changes of paths that are no suspects.
     """
 
     answer: Answer
@@ -116,6 +117,7 @@ class Verdict:
     span: float = 0.0
     changes: list[Movement] = field(default_factory=list)
     unexplained: float = 0.0
+    limit: float = 0.0
 
     @property
     def counts(self) -> bool:
@@ -170,8 +172,9 @@ def _weigh(watched: Paths, total: Trend, suspects: list[Suspect], table: _Table)
         Shape.SETTLES: "live memory grew and then stopped",
         Shape.BREATHES: "live memory rises and falls back",
     }[total.shape]
-    limit = f"a leak of less than {per_day(table.smallest_visible(total) * DAY)} would not show yet"
-    return Verdict(Answer.NO_LEAK, f"{why} {over} ({limit})", growth, error)
+    limit = table.smallest_visible(total) * DAY
+    hidden = f"a leak of less than {per_day(limit)} would not show yet"
+    return Verdict(Answer.NO_LEAK, f"{why} {over} ({hidden})", growth, error, limit=limit)
 
 
 class _Table:
