@@ -13,7 +13,8 @@ version_added: 0.1.0
 description:
   - Finds jemalloc libraries in the usual places and says for each whether it can write heap profiles here.
     This is proven, not read off a version. A throw-away process runs under the library, samples, and dumps.
-  - A release that is known to crash services is never said to be able to (RV(unsound)).
+  - A release that is known to crash services is never said to be able to (RV(unsound)). Nor is a library that others
+    than root could replace. Root must own every part of its path, and nobody else may write there.
   - Says which allocator each process of a unit uses.
 author:
   - Offheap contributors (@offheap)
@@ -123,7 +124,7 @@ libraries:
     failure:
       description:
         - Why it cannot. One of V(does-not-load), V(page-size), V(no-prof), V(invalid-conf), V(crashed), V(timeout),
-          V(no-dump), V(broken-unwinder), V(not-readable), V(unsound).
+          V(no-dump), V(broken-unwinder), V(not-readable), V(unsound), V(untrusted-path).
       type: str
     message:
       description: The same in words.

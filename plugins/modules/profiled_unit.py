@@ -241,6 +241,7 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     library = parameters["library"]
     own = systemd.read_assignments(unit.own_files)
     manager = systemd.manager_environment()
+    preflight.check_path(library)
     preflight.check_container(unit)
     preflight.check_wrappers(unit, library, drop_in.read_environment(own, manager, unit.name))
     preflight.check_programs(unit, library)
@@ -264,6 +265,8 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
     arena_max = parameters["arena_max"]
     library = "" if arena_max else parameters["library"]
     options = {} if arena_max else parameters["malloc_conf"]
+    if library:
+        preflight.check_path(library)
     preflight.check_container(unit)
     preflight.check_programs(unit, library)
     if library:

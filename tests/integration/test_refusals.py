@@ -183,6 +183,27 @@ def test_a_library_that_is_there_is_reused_and_left_as_it_is(
     app2.run("rm /usr/local/lib/libjemalloc.so.2")
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_library_that_a_user_could_replace_is_not_reused(
+    playbook: RunPlaybook, host: HostOf, variables: dict[str, Any], named: bool
+) -> None:
+    """Found or named: it would become code of the service, and of root."""
+    app2 = host("app2")
+    app2.run("mkdir -p /opt/app/lib && cp /opt/offheap/jemalloc/*/lib/libjemalloc.so.2 /opt/app/lib/libjemalloc.so.2")
+    app2.run("chown nobody /opt/app")
+    reuse = {**variables, "offheap_units": ["ticker"], "jemalloc_method": "reuse"}
+    if named:
+        reuse["jemalloc_reuse_library"] = "/opt/app/lib/libjemalloc.so.2"
+    result = playbook("enable-profiling.yml", limit="app2", extra_vars=reuse)
+    try:
+        if named:
+            assert "could replace it: /opt/app belongs to the user nobody" in result.failures("app2")
+        assert "/opt/app/lib/libjemalloc.so.2" not in app2.mapped("ticker")
+    finally:
+        app2.run("rm -r /opt/app")
+        playbook("rollback.yml", limit="app2").check()
+
+
 def test_a_build_of_another_day_is_installed_from_its_tarball(
     playbook: RunPlaybook, host: HostOf, variables: dict[str, Any], controller: Controller
 ) -> None:

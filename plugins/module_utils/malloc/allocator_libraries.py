@@ -65,7 +65,10 @@ def installed(extra: Iterable[str] = ()) -> list[str]:
 
 
 def describe(path: str, prove: bool) -> dict[str, Any]:
-    """Facts about one library; ``prove`` runs it in a throw-away process."""
+    """Facts about one library; ``prove`` runs it in a throw-away process.
+
+    One that others than root may replace is not even opened: it could be a pipe.
+    """
     facts: dict[str, Any] = {
         "path": path,
         "build_id": None,
@@ -74,6 +77,10 @@ def describe(path: str, prove: bool) -> dict[str, Any]:
         "prof": None,
         "failure": None,
     }
+    distrusted = proof.distrust(path)
+    if distrusted:
+        facts.update(prof=False, failure=distrusted.failure, message=distrusted.message)
+        return facts
     try:
         facts["build_id"] = elf.read(path).build_id
         facts["sha256"] = _sha256(path)

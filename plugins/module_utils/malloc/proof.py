@@ -5,7 +5,9 @@
 File names prove nothing: a Python process starts under the library, reports
 its version, samples, and dumps. It runs as nobody, not as root: a user who can
 write a library into some product's directory must not become root because we
-find it, and a library that only root can read is of no use to a service.
+find it, and a library that only root can read is of no use to a service. For
+the same reason no library is run whose path others than root may change, and
+what the process leaves behind is read with limits.
 
 A release that is known to crash services is refused even if it profiles,
 because the throw-away process does not do what these services do.
@@ -16,15 +18,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
-from typing import Mapping, NamedTuple
+from typing import IO, Any, Mapping, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf, maps
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import trusted_path
 
 TIMEOUT_SECONDS = 30
+# Of each file that the process writes: its dump, and what it says. A dump takes a few hundred KiB.
+_MOST_BYTES = 16 << 20
 # Ansible's own interpreter comes first, but it may be where only root can run it.
 _INTERPRETERS = (sys.executable, "/usr/bin/python3", "/usr/libexec/platform-python")
 # By tradition this user owns nothing; it is the kernel's overflow uid.
@@ -72,6 +80,9 @@ print(json.dumps(answer))
 
 # The message of a failed proof, by the reason's name.
 _REASONS = {
+    "untrusted-path": "the library is not tried, because others than root could replace it: {detail}. Let root own"
+    " every part of its path and nobody else write there (chown, chmod), or use another library"
+    " (jemalloc_method=build)",
     "unsound": "{detail}",
     "does-not-load": "the library does not load on this host: {detail}. If it was built for another or a newer C"
     " library, or another architecture, build it on the oldest host of the platform (jemalloc_build_host). If only root"
@@ -110,6 +121,18 @@ def unsound(version: str) -> str | None:
     return UNSOUND.get(version.split("-", 1)[0])
 
 
+def distrust(library: str) -> Proof | None:
+    """The failed proof of a library that others than root may replace; ``None`` when only root can.
+
+    Also ``None`` when it is not there, which the proof itself tells.
+    """
+    try:
+        fault = trusted_path.fault(library)
+    except OSError:
+        return None
+    return _failed("untrusted-path", fault) if fault else None
+
+
 def prove(library: str, options: Mapping[str, malloc_conf.Value] | None = None) -> Proof:
     """Start a process under ``library`` with ``options`` on top of dense sampling, and examine its dump.
 
@@ -119,16 +142,23 @@ def prove(library: str, options: Mapping[str, malloc_conf.Value] | None = None) 
 
     Raises MallocConfError when the options cannot be written as MALLOC_CONF.
     """
+    distrusted = distrust(library)
+    if distrusted:
+        return distrusted
     directory = tempfile.mkdtemp(prefix="offheap-proof-")
     try:
         if not os.geteuid():
             os.chown(directory, NOBODY, NOBODY)
-        return _prove_in(directory, library, dict(options or {}))
+        # Files, not pipes: their size has a limit, and a process that is left over cannot keep us waiting.
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            return _prove_in(directory, library, dict(options or {}), output, errors)
     finally:
         shutil.rmtree(directory)
 
 
-def _prove_in(directory: str, library: str, options: dict[str, malloc_conf.Value]) -> Proof:
+def _prove_in(
+    directory: str, library: str, options: dict[str, malloc_conf.Value], output: IO[bytes], errors: IO[bytes]
+) -> Proof:
     forced = {name: value for name, value in _OVERRULED.items() if name in options}
     forced.update(prof=True, prof_active=True, lg_prof_sample=10, prof_prefix=directory + "/proof")
     dump = directory + "/dump"
@@ -144,25 +174,32 @@ def _prove_in(directory: str, library: str, options: dict[str, malloc_conf.Value
                 env=environment,
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
+                stdout=output,
+                stderr=errors,
                 timeout=TIMEOUT_SECONDS,
                 check=False,
-                preexec_fn=None if os.geteuid() else _become_nobody,
+                preexec_fn=_give_up,
             )
         except subprocess.TimeoutExpired:
             return _failed("timeout", str(TIMEOUT_SECONDS))
         except (FileNotFoundError, PermissionError):
             continue
-        return _judge(child.returncode, child.stdout, child.stderr, dump, library)
+        return _judge(child.returncode, _text(output), _text(errors), dump, library)
     return _failed("crashed", f"the user nobody cannot run any of {', '.join(_INTERPRETERS)}")
 
 
-def _become_nobody() -> None:
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+def _give_up() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_BYTES, _MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not os.geteuid():
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(_MOST_BYTES).decode("utf-8", "replace")
 
 
 def _judge(status: int, output: str, errors: str, dump: str, library: str) -> Proof:
@@ -181,21 +218,23 @@ def _judge(status: int, output: str, errors: str, dump: str, library: str) -> Pr
         return _failed(
             "crashed", f"signal {-status}" if status < 0 else f"exit status {status}: {errors.strip()[-300:]}"
         )
-    try:
-        answer = json.loads(output)
-    except ValueError:
+    answer = _answer(output)
+    if answer is None:
         return _failed("crashed", f"it did not answer, and said: {(output + errors).strip()[-300:]!r}")
     version = answer.get("version")
-    if not answer["loaded"]:
+    if not answer.get("loaded"):
         return _failed("does-not-load", "it was not mapped, or defines no mallctl")
     danger = unsound(version or "")
     if danger:
         return _failed("unsound", danger, version)
-    if not answer["prof"]:
+    if not answer.get("prof"):
         return _failed("no-prof", "", version)
-    if not answer["dumped"] or not os.path.exists(dump):
+    if not answer.get("dumped") or not os.path.lexists(dump):
         return _failed("no-dump", errors.strip()[-300:] or "mallctl prof.dump failed", version)
-    stacks, outside = _count_stacks(dump, os.path.realpath(library))
+    try:
+        stacks, outside = _count_stacks(_read_dump(dump), os.path.realpath(library))
+    except (OSError, ValueError, OffheapError) as error:
+        return _failed("no-dump", f"what it wrote cannot be read: {error}", version)
     if not stacks:
         return _failed("no-dump", "the dump holds no sample", version)
     if outside * 2 < stacks:
@@ -211,10 +250,30 @@ def _line_with(text: str, errors: str) -> str:
     return next((line.strip() for line in errors.splitlines() if text in line), "")
 
 
-def _count_stacks(dump: str, library: str) -> tuple[int, int]:
-    """How many stacks a dump holds, and how many of them have a frame outside the library."""
-    with open(dump, "rb") as file:
-        samples, _marker, listing = file.read().partition(b"\nMAPPED_LIBRARIES:\n")
+def _answer(output: str) -> dict[str, Any] | None:
+    """What the process said about the library; ``None`` when it said something else."""
+    try:
+        answer = json.loads(output)
+    except (ValueError, RecursionError):
+        return None
+    sound = isinstance(answer, dict) and isinstance(answer.get("version", ""), str)
+    return answer if sound else None
+
+
+def _read_dump(path: str) -> bytes:
+    """Raises OSError when it is no regular file: the process could put anything in its place, such as a pipe."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no regular file")
+        return file.read(_MOST_BYTES)
+
+
+def _count_stacks(dump: bytes, library: str) -> tuple[int, int]:
+    """How many stacks a dump holds, and how many of them have a frame outside the library.
+
+    Raises ValueError or OffheapError when it is no dump.
+    """
+    samples, _marker, listing = dump.partition(b"\nMAPPED_LIBRARIES:\n")
     ranges = [(mapping.start, mapping.end) for mapping in maps.parse(listing) if mapping.path == library]
     stacks = outside = 0
     for line in samples.splitlines():

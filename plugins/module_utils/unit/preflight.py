@@ -300,13 +300,19 @@ def owner(service: Service) -> Owner:
 
 
 def check_path(library: str) -> None:
-    """The loader must be able to read the path in LD_PRELOAD."""
+    """The loader must be able to read the path in LD_PRELOAD, and only root may decide what lies there.
+
+    To be called before anything opens the library: in its place there could be a pipe, which never ends.
+    """
     if not re.fullmatch(r"/[^\s:%]+", library):
         raise Refusal(
             "bad-library-path",
             f"'{library}' cannot be used in LD_PRELOAD: the path must be absolute, without blanks, colons or percent"
             " signs (ld.so(8)). Install the library in another directory",
         )
+    distrusted = proof.distrust(library)
+    if distrusted:
+        raise Refusal("library-" + str(distrusted.failure), f"{library}: {distrusted.message}")
 
 
 def check_library(
@@ -317,7 +323,6 @@ def check_library(
     ``may_be_missing`` is for check mode, where the library may not be installed yet: then only ``version`` and the
     names of the options can be checked.
     """
-    check_path(library)
     try:
         malloc_conf.render(options)
     except malloc_conf.MallocConfError as error:

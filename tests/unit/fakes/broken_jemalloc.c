@@ -9,9 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { NONE, CRASHES, HANGS, SILENT, PAGES, NO_PROF, NO_DUMP, LIES_ABOUT_DUMP, EMPTY_DUMP, ONLY_ITSELF, MOSTLY_ITSELF };
+enum {
+    NONE, CRASHES, HANGS, SILENT, PAGES, NO_PROF, NO_DUMP, LIES_ABOUT_DUMP, EMPTY_DUMP, ONLY_ITSELF, MOSTLY_ITSELF,
+    DUMPS_A_PIPE, DUMPS_ZEROS, DUMPS_NONSENSE, SAYS_NONSENSE, TALKS_FOR_EVER
+};
 #ifndef FAULT
 #define FAULT NONE
 #endif
@@ -43,6 +47,13 @@ int mallctl(const char *name, void *old, size_t *old_size, void *new, size_t new
     else if (!strcmp(name, "arenas.page")) *(size_t *)old = 4096;
     else if (strcmp(name, "prof.dump")) return 2;
     else if (FAULT == NO_DUMP) return 14;
+    else if (FAULT == DUMPS_A_PIPE) return mkfifo(*(const char **)new, 0666);
+    else if (FAULT == DUMPS_ZEROS) return symlink("/dev/zero", *(const char **)new);
+    else if (FAULT == DUMPS_NONSENSE) {
+        FILE *out = fopen(*(const char **)new, "w");
+        fputs("@ 0x1 none\n", out);
+        fclose(out);
+    }
     else if (FAULT != LIES_ABOUT_DUMP) dump(*(const char **)new);
     return 0;
 }
@@ -52,6 +63,8 @@ __attribute__((constructor)) static void start(void) {
     if (FAULT == CRASHES) raise(SIGSEGV);
     if (FAULT == HANGS) for (;;) pause();
     if (FAULT == SILENT) _exit(0);
+    if (FAULT == SAYS_NONSENSE) _exit(write(1, "[1]", 3) != 3);
+    if (FAULT == TALKS_FOR_EVER) for (;;) fputs("and so on ", stdout);
     if (FAULT == NO_PROF && conf && strstr(conf, "prof:true"))
         fputs("<jemalloc>: Invalid conf pair: prof:true\n<jemalloc>: Invalid conf pair: prof_active:true\n", stderr);
     if (FAULT == PAGES) {

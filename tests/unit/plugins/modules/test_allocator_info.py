@@ -16,6 +16,8 @@ from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 
+pytestmark = pytest.mark.usefixtures("trusting")
+
 Run = Callable[..., dict[str, Any]]
 
 

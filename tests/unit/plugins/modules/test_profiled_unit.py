@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 from ansible_collections.offheap.profiler.plugins.modules import profiled_unit
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
@@ -19,7 +19,10 @@ from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 
 Run = Callable[..., dict[str, Any]]
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="gives directories to users, which only root can")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="gives directories to users, which only root can"),
+    pytest.mark.usefixtures("trusting"),
+]
 OURS = "web.service.d/90-offheap.conf"
 
 
@@ -331,6 +334,33 @@ def test_a_release_that_crashes_services(
         refused = run(mode=mode, **arguments)
         assert refused.get("refusal") == "library-unsound", refused
         assert "5.3.1 can crash a service" in refused["msg"] and "use 5.3.0" in refused["msg"]
+    assert listing(host) == before and systemctl.calls == []
+
+
+@pytest.mark.parametrize("mode", ["profile", "swap"])
+def test_what_others_than_root_could_replace(
+    host: Path,
+    systemctl: Systemctl,
+    run: Run,
+    program: Path,
+    jemalloc: str,
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A library, or an agent; a pipe in its place keeps nobody waiting."""
+    fault = "/opt/app belongs to the user app"
+    monkeypatch.setattr(trusted_path, "fault", lambda path: fault if path.startswith(str(host)) else None)
+    pipe = host / "libjemalloc.so.2"
+    os.mkfifo(pipe)
+    systemctl.states(stopped(program))
+    before = listing(host)
+    given: list[dict[str, Any]] = [{"library": str(pipe)}, {"library": str(pipe), "check": True}]
+    if mode == "profile":
+        given.append({"library": jemalloc, "agent": str(pipe)})
+    for arguments in given:
+        refused = run(mode=mode, **arguments)
+        assert refused.get("refusal") == "library-untrusted-path", refused
+        assert f"others than root could replace it: {fault}" in refused["msg"]
     assert listing(host) == before and systemctl.calls == []
 
 

@@ -17,6 +17,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import procf
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 
+pytestmark = pytest.mark.usefixtures("trusting")
+
 
 @pytest.fixture(scope="module")
 def sleeper(directory: Path) -> Path:
@@ -89,6 +91,16 @@ def test_describe_what_is_no_library(tmp_path: Path, content: bytes | None) -> N
     facts = allocator_libraries.describe(str(path), prove=True)
     assert (facts["prof"], facts["failure"]) == (False, "not-readable")
     assert str(path) in facts["message"]
+
+
+def test_one_that_others_may_replace_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would never end."""
+    monkeypatch.undo()
+    os.mkfifo(tmp_path / "libjemalloc.so")
+    for prove in (True, False):
+        facts = allocator_libraries.describe(str(tmp_path / "libjemalloc.so"), prove)
+        assert (facts["prof"], facts["failure"], facts["sha256"]) == (False, "untrusted-path", None)
+        assert "others than root could replace it: " in facts["message"]
 
 
 def test_the_c_library_s_own(sleeper: Path) -> None:

@@ -20,6 +20,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.malloc import pro
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.views import profiled_programs
 
+pytestmark = pytest.mark.usefixtures("trusting")
+
 ROOT = Path(__file__).resolve().parents[5]
 FAKE = Path(programs.__file__).with_name("broken_jemalloc.c").read_text()
 
@@ -142,6 +144,11 @@ def test_the_fake_without_a_fault_profiles(public_directory: Path) -> None:
         ("EMPTY_DUMP", "no-dump", ["holds no sample"]),
         ("ONLY_ITSELF", "broken-unwinder", ["only 0 of 100 stacks", "another unwinder"]),
         ("MOSTLY_ITSELF", "broken-unwinder", ["only 10 of 100 stacks"]),
+        ("DUMPS_A_PIPE", "no-dump", ["is no regular file"]),
+        ("DUMPS_ZEROS", "no-dump", ["symbolic links"]),
+        ("DUMPS_NONSENSE", "no-dump", ["cannot be read", "'none'"]),
+        ("SAYS_NONSENSE", "crashed", ["did not answer, and said: '[1]'"]),
+        ("TALKS_FOR_EVER", "crashed", ["signal 25"]),
     ],
 )
 def test_a_fault(public_directory: Path, temporary: Path, fault: str, failure: str, words: list[str]) -> None:
@@ -214,6 +221,29 @@ def test_a_library_without_mallctl(public_directory: Path) -> None:
         "does-not-load",
         "defines no mallctl",
     )
+
+
+# Libraries that others than root may replace
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_library_that_another_user_could_replace_is_not_run(
+    public_directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even as nobody."""
+    told = temporary / "told"
+    library = programs.library(public_directory, "libtheirs.so", SPIES, f'-DSPOOL="{told}"')
+    os.chown(library, 65534, 0)
+    monkeypatch.undo()
+    expect(jemalloc_proof.prove(str(library)), "untrusted-path", "chown, chmod")
+    assert not told.exists()
+
+
+def test_a_library_that_is_a_pipe_is_not_opened(public_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    path = public_directory / "libpipe.so"
+    os.mkfifo(path)
+    expect(jemalloc_proof.prove(str(path)), "untrusted-path")
 
 
 # Releases that crash services

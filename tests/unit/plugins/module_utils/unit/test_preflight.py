@@ -18,6 +18,8 @@ from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, unit
 
+pytestmark = pytest.mark.usefixtures("trusting")
+
 LIBRARY = "/opt/offheap/jemalloc/none/lib/libjemalloc.so.2"
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -315,9 +317,7 @@ def test_a_library_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("path", ["lib/libjemalloc.so.2", "/opt/my lib/x.so", "/opt/a:b/x.so", "/opt/%n.so", "", "/"])
 def test_a_path_that_ld_preload_cannot_hold(path: str) -> None:
-    refusal(
-        lambda: preflight.check_library(path, {}, None, may_be_missing=True), "bad-library-path", "another directory"
-    )
+    refusal(lambda: preflight.check_path(path), "bad-library-path", "another directory")
 
 
 @pytest.mark.parametrize(
