@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 
 UNIT = "tried.service"
 
@@ -113,16 +114,20 @@ class Service:
             time.sleep(0.02)
 
     def dumps(self) -> list[Path]:
-        """The dumps of the spool, by number."""
-        return sorted(
-            self.spool.glob("jeprof.[0-9]*.heap"), key=lambda path: [int(p) for p in path.name.split(".")[1:3]]
-        )
+        """The dumps of the spool, by start, pid and number."""
+        return sorted((path for path in self.spool.iterdir() if parsed(path)[1]), key=parsed)
 
     def tasks(self, pid: int | None = None) -> list[str]:
         names = []
         for task in Path(f"/proc/{pid or self.pid}/task").iterdir():
             names.append((task / "comm").read_text().strip())
         return names
+
+
+def parsed(path: Path) -> tuple[str, int, int]:
+    """Start, pid and number in a dump's name; zeros for another file."""
+    name = dump_name.parse(path.name)
+    return (name.start or "", name.pid, name.sequence) if name else ("", 0, 0)
 
 
 def wait_for(what: str, question: Any, timeout: float = 15.0) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+from ansible_collections.offheap.profiler.tests.agent.service import Service, parsed, wait_for
 
 Start = Callable[..., Service]
 
@@ -77,7 +77,7 @@ def test_children_do_nothing(start: Start, workload: Path) -> None:
     assert [agent.pid for agent in service.agents()] == [service.pid]
     assert [len(service.tasks(child)) for child in children] == [1, 1, 1, 1]
     service.ask("dump")
-    assert {path.name.split(".")[1] for path in service.dumps()} == {str(service.pid)}
+    assert {parsed(path)[1] for path in service.dumps()} == {service.pid}
 
 
 def test_children_too_when_asked_for(start: Start, workload: Path) -> None:

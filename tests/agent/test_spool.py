@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.tests.agent.service import Service, parsed, wait_for
 
 Start = Callable[..., Service]
 
@@ -23,10 +26,8 @@ def test_schedule_and_statistics(start: Start, workload: Path) -> None:
     sidecar = json.loads((service.dumps()[0].with_name(service.dumps()[0].name + ".json")).read_text())
     assert sidecar["reason"] == "schedule"
     count = len(service.dumps())
-    lines = wait_for(
-        "statistics", lambda: (service.spool / f"jeprof.{service.pid}.stats.jsonl").read_text().splitlines()
-    )
-    rows = [json.loads(line) for line in lines]
+    files = wait_for("statistics", lambda: list(service.spool.glob(f"jeprof.*.{service.pid}.stats.jsonl")))
+    rows = [json.loads(line) for line in files[0].read_text().splitlines()]
     assert all(row["memory"]["rss"] > 0 for row in rows)
     time.sleep(1.2)
     assert len(service.dumps()) == count
@@ -41,7 +42,7 @@ def test_first_newest_and_spaced_between(start: Start, workload: Path) -> None:
             path = connection.request("dump")["path"]
             os.utime(path, (began + minute * 60,) * 2)
     kept = [(path.stat().st_mtime - began) / 60 for path in service.dumps()]
-    numbers = [int(path.name.split(".")[2]) for path in service.dumps()]
+    numbers = [parsed(path)[2] for path in service.dumps()]
     assert len(kept) == 12
     assert numbers[0] == 0 and numbers[-1] == 299
     ages = [299 - number for number in numbers[1:-1]]
@@ -82,8 +83,7 @@ def test_dumps_of_earlier_processes_count_but_go_first(start: Start, workload: P
     for _number in range(3):
         service.ask("dump")
     per_process = {
-        pid: [path for path in service.dumps() if path.name.split(".")[1] == str(pid)]
-        for pid in (70000001, 70000002, service.pid)
+        pid: [path for path in service.dumps() if parsed(path)[1] == pid] for pid in (70000001, 70000002, service.pid)
     }
     assert [len(paths) for paths in per_process.values()] == [2, 2, 2]
     assert per_process[70000001][0].name == "jeprof.70000001.0.m0.heap"
@@ -92,6 +92,41 @@ def test_dumps_of_earlier_processes_count_but_go_first(start: Start, workload: P
         service.ask("dump")
     assert len(service.dumps()) <= 6
     assert all((spool / name).exists() for name in (*strangers, "collected"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a namespace of pids")
+def test_a_pid_that_comes_again_replaces_no_dump(start: Start, workload: Path) -> None:
+    """As after a reboot, or in a second container: both processes believe that their pid is 1."""
+
+    def dumps_after_another_start(wanted: int) -> dict[str, bytes]:
+        service = start("unshare", "--pid", "--fork", str(workload), "leak", "60", executable=workload, dump_seconds=1)
+        wait_for("more dumps", lambda: len(list(service.spool.glob("*.heap.json"))) >= wanted)
+        service.kill()
+        assert {parsed(path)[1] for path in service.dumps()} == {1}
+        return {path.name: path.read_bytes() for path in service.dumps()}
+
+    first = dumps_after_another_start(2)
+    both = dumps_after_another_start(len(first) + 2)
+    assert first.items() <= both.items()
+    assert len({(dump_name.parse(name) or pytest.fail(name)).start for name in both}) == 2
+
+
+def test_what_jemalloc_names_itself_tells_starts_apart_too(start: Start, workload: Path) -> None:
+    service = start(workload, "leak", "2", conf="lg_prof_sample:12,prof_final:true")
+    ours = parsed(Path(service.ask("dump")["path"]))
+    assert service.result()[0] == 0
+    finals = [path for path in service.dumps() if ".f.heap" in path.name]
+    assert [parsed(path)[:2] for path in finals] == [ours[:2]]
+
+
+def test_what_has_a_dump_s_name_already_stays(start: Start, workload: Path, tmp_path: Path) -> None:
+    service = start(workload, "leak", "60", start="dormant")
+    first = service.ask("dump")["path"]
+    other = tmp_path / "other"
+    other.write_text("precious")
+    Path(first.replace(".0.m0.", ".1.m1.")).symlink_to(other)
+    assert service.ask("dump")["path"] == first.replace(".0.m0.", ".2.m2.")
+    assert other.read_text() == "precious"
 
 
 def test_a_flood_from_before(start: Start, workload: Path, tmp_path: Path) -> None:

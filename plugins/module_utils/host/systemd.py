@@ -13,6 +13,7 @@ import subprocess
 from typing import Iterable, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
 _CGROUP_ROOTS = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 # What systemd treats as blank; Python's own definition is wider.
@@ -193,6 +194,7 @@ def expand(value: str, unit: str) -> str:
     known.update(P=_unescape_name(prefix), I=_unescape_name(instance), J=_unescape_name(last))
     known.update(t="/run", S="/var/lib", C="/var/cache", L="/var/log", E="/etc", T="/tmp", V="/var/tmp")
     known.update(h="/root", u="root", U="0", H=os.uname().nodename, v=os.uname().release)
+    known.update(b=procfs.boot_id().replace("-", ""))
 
     def resolve(match: re.Match[str]) -> str:
         if match.group(1) not in known:

@@ -114,7 +114,7 @@ class Finder:
 
     def search(self, spooled: directory.Spool) -> None:
         """Search one spool, the dumps of each process in the order in which it wrote them."""
-        for name in sorted(spooled.names(), key=lambda name: (dump_name.parse(name) or (), name)):
+        for name in sorted(spooled.names(), key=_order):
             if len(self._captures) >= self._limit:
                 self._left += 1
                 continue
@@ -191,6 +191,11 @@ class Finder:
         return Listing(
             self._captures, self._process_facts, images, self._left, self._others, self._counts, absent, problems
         )
+
+
+def _order(name: str) -> tuple[str, int, int, str]:
+    parts = dump_name.parse(name)
+    return (parts.start or "", parts.pid, parts.sequence, name) if parts else ("", 0, 0, name)
 
 
 def _agent(spooled: directory.Spool, name: str, size: int) -> tuple[sidecar.AgentFacts | None, str | None]:

@@ -149,7 +149,7 @@ def _addresses(root: directory.Root, dumps: Iterable[SpooledDump], wanted: MapMe
     own = dump_name.parse(wanted.name)
     for other in dumps:
         name = dump_name.parse(other.name)
-        if own is None or name is None or (other.unit, name.pid) != (wanted.unit, own.pid):
+        if own is None or name is None or (other.unit, name.pid, name.start) != (wanted.unit, own.pid, own.start):
             continue
         try:
             fd = _open_dump(root, other)

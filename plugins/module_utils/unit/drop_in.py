@@ -172,19 +172,21 @@ def compose(
     Raises UnitError when a setting that systemd reads after ours would undo it.
     """
     effective = read_environment(own, manager, unit)
-    ours = _injected_variables(library, options, effective, unit, agent, swap)
+    late = {assignment.path for assignment in own if _is_read_after_ours(assignment.path)}
+    overridden = {
+        name
+        for name, variable in effective.variables.items()
+        if variable.setting == "EnvironmentFile" or variable.path in late
+    }
+    # The agent tells starts apart by itself. systemd can at least tell boots apart, but not in a file.
+    boot = "" if agent or "MALLOC_CONF" in overridden else systemd.expand("%b", unit)
+    ours = _injected_variables(library, options, effective, unit, agent, swap, boot)
     for name, added in (words or {}).items():
         theirs = effective.variables[name].value if name in effective.variables else ""
         ours[name] = aids.merge(theirs, added)
-    late = {assignment.path for assignment in own if _is_read_after_ours(assignment.path)}
-    in_file = {
-        name: value
-        for name, value in ours.items()
-        if name in effective.variables
-        and (effective.variables[name].setting == "EnvironmentFile" or effective.variables[name].path in late)
-    }
+    in_file = {name: value for name, value in ours.items() if name in overridden}
     lines = [
-        "Environment=" + systemd.quote(f"{name}={value}").replace("%", "%%")
+        "Environment=" + _with_specifier(systemd.quote(f"{name}={value}").replace("%", "%%"), boot)
         for name, value in ours.items()
         if name not in in_file
     ]
@@ -200,6 +202,11 @@ def compose(
     return Injection(library, lines, environment_file or None, ours, frozenset(in_file))
 
 
+def _with_specifier(line: str, boot: str) -> str:
+    """The line with systemd's ``%b`` instead of the id of this boot."""
+    return line.replace(boot, "%b") if boot else line
+
+
 def _injected_variables(
     library: str,
     options: Mapping[str, malloc_conf.Value],
@@ -207,6 +214,7 @@ def _injected_variables(
     unit: str,
     agent: AgentSettings | None,
     swap: Swap | None,
+    boot: str,
 ) -> dict[str, str]:
     if swap and swap.arena_max:
         return {"MALLOC_ARENA_MAX": str(swap.arena_max), "OFFHEAP_UNIT": unit}
@@ -223,7 +231,8 @@ def _injected_variables(
             conf = malloc_conf.render({**before, **options})
             return {"LD_PRELOAD": ":".join(preload), **({"MALLOC_CONF": conf} if conf else {}), "OFFHEAP_UNIT": unit}
         merged: dict[str, malloc_conf.Value] = {"prof": True, **before, **options}
-        merged.update(prof=True, prof_prefix=f"{places.spool_of(unit)}/{dump_name.PREFIX}")
+        start = f".{boot}" if boot else ""
+        merged.update(prof=True, prof_prefix=f"{places.spool_of(unit)}/{dump_name.PREFIX}{start}")
         if agent:
             merged["prof_active"] = False  # the agent switches sampling on after static initialisation
         ours = {"LD_PRELOAD": ":".join(preload), "MALLOC_CONF": malloc_conf.render(merged)}

@@ -28,12 +28,9 @@ __attribute__((noinline)) void fake_sample(void **frames, unsigned *length, unsi
         installed(frames, length, limit);
 }
 
-static int dump(void) {
-    static atomic_int sequence;
-    char path[4096], line[200];
-    int number = atomic_fetch_add(&sequence, 1);
-    snprintf(path, sizeof path, "%s.%d.%d.m%d.heap", getenv("FAKE_PREFIX"), (int)getpid(), number, number);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+static int dump(const char *name) {
+    char line[200];
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0644);
     if (fd < 0)
         return EFAULT;
     int length = snprintf(line, sizeof line, "heap_v2/524288\n  t*: 3: 4096 [0: 0]\n\nMAPPED_LIBRARIES:\n");
@@ -76,6 +73,6 @@ __attribute__((visibility("default"))) int mallctl(const char *name, void *old, 
     if (!strcmp(name, "prof.lg_sample") || !strncmp(name, "stats.", 6))
         return answer(old, old_size, &number, sizeof number);
     if (!strcmp(name, "prof.dump"))
-        return dump();
+        return new ? dump(*(const char **)new) : EINVAL;
     return !strcmp(name, "epoch") || !strcmp(name, "prof.reset") ? 0 : ENOENT;
 }

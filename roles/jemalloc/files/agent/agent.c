@@ -81,7 +81,9 @@ static void *run(void *argument) {
     descriptors_isolate();
     je_set_bool("thread.prof.active", false);
     control_open(&self->control);
-    if (!spool_find(&self->spool, self->pid))
+    char start[32];
+    facts_start(start, sizeof start);
+    if (!spool_find(&self->spool, start, self->pid))
         problem_note(&self->problem, "prof_prefix in MALLOC_CONF is not an absolute path: there will be no dumps");
     else if (access(self->spool.directory, W_OK | X_OK) < 0)
         problem_note(&self->problem, "spool %s: %s", self->spool.directory, strerror(errno));

@@ -18,10 +18,6 @@ int64_t clock_now(void) {
     return read_clock(CLOCK_REALTIME);
 }
 
-int64_t clock_of_files(void) {
-    return read_clock(CLOCK_REALTIME_COARSE);
-}
-
 int64_t clock_monotonic(void) {
     return read_clock(CLOCK_MONOTONIC);
 }

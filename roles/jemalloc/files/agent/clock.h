@@ -10,7 +10,6 @@
 
 int64_t clock_milliseconds(struct timespec time);
 int64_t clock_now(void);         // since the epoch
-int64_t clock_of_files(void);    // what the kernel stamps files with, up to a tick behind clock_now()
 int64_t clock_monotonic(void);   // never set back, so what periods and deadlines are measured by
 int64_t clock_since_boot(void);
 

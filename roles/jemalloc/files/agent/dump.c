@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// A dump and its sidecar. jemalloc names the dump and writes it in place; <dump>.json appears by rename when the
-// dump is whole, so a dump with a sidecar of the same size is a finished one.
+// A dump and its sidecar. We make the file, which must be new: neither a dump of an earlier start nor what a link means
+// can be overwritten. jemalloc then writes into it; <dump>.json appears by rename when the dump is whole, so a dump with
+// a sidecar of the same size is a finished one.
 #include "dump.h"
 
 #include "clock.h"
@@ -20,6 +21,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#define TRIES 1000   // names that may be taken; none is, unless a clock was set back or somebody else writes here
+
 static char buffer[4096];
 
 static bool has_room(const struct dumps *dumps) {
@@ -36,17 +39,37 @@ static bool has_room(const struct dumps *dumps) {
     return false;
 }
 
+// Makes the file of the next dump and names it in `dump`.
+static bool create(struct dumps *dumps, struct dump *dump, struct owned *file) {
+    int fd = -1;
+    errno = EEXIST;
+    for (int tried = 0; fd < 0 && errno == EEXIST && tried < TRIES; tried++) {
+        int64_t number = dumps->next++;
+        snprintf(dump->path, sizeof dump->path, "%s/%s.%" PRId64 ".m%" PRId64 ".heap", dumps->spool->directory,
+                 dumps->spool->process, number, number);
+        fd = open(dump->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    }
+    return owned_take(file, fd);
+}
+
+// jemalloc opens a path. This one means the file that we have open, whatever has its name by now.
+static bool fill(const struct owned *file, const char *name) {
+    char path[64];
+    struct stat status;
+    snprintf(path, sizeof path, "/proc/thread-self/fd/%d", file->fd);
+    bool seen = stat(path, &status) == 0 && status.st_ino == file->inode && status.st_dev == file->device;
+    return je_dump(seen ? path : name);   // without /proc only the name is left
+}
+
 // False if the dump is not whole. Else reads its header, "heap_v2/<interval>", "  t*: <objects>: <bytes> [".
-static bool inspect(struct dump *dump) {
-    struct owned file;
+static bool inspect(const struct owned *file, struct dump *dump) {
     struct stat status;
     char head[256], last = 0;
-    if (!owned_take(&file, open(dump->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)))
+    if (!owned_still(file) || fstat(file->fd, &status) < 0 || status.st_size == 0 ||
+        pread(file->fd, &last, 1, status.st_size - 1) != 1)
         return false;
-    bool fine = fstat(file.fd, &status) == 0 && status.st_size > 0 && pread(file.fd, &last, 1, status.st_size - 1) == 1;
-    ssize_t length = fine ? pread(file.fd, head, sizeof head - 1, 0) : -1;
-    owned_close(&file);
-    if (!fine || length <= 0)
+    ssize_t length = pread(file->fd, head, sizeof head - 1, 0);
+    if (length <= 0)
         return false;
     head[length] = '\0';
     dump->size = status.st_size;
@@ -97,8 +120,8 @@ static bool write_sidecar(const struct dumps *dumps, const char *reason, const s
 
 bool dump_take(struct dumps *dumps, const char *reason) {
     struct dump dump = {.size = 0};
-    char name[NAME_MAX + 1];
-    int64_t began = clock_monotonic(), not_before = clock_of_files();
+    struct owned file;
+    int64_t began = clock_monotonic();
     dumps->failed++;   // until it succeeds
     if (!*dumps->spool->directory) {
         problem_note(dumps->problem, "prof_prefix in MALLOC_CONF is not an absolute path");
@@ -106,16 +129,15 @@ bool dump_take(struct dumps *dumps, const char *reason) {
     }
     if (!has_room(dumps))
         return false;
-    bool written = je_dump();
-    bool found = spool_newest(dumps->spool, not_before, name, sizeof name);
-    if (found) {
-        snprintf(dump.path, sizeof dump.path, "%s/%s", dumps->spool->directory, name);
-        found = strcmp(dump.path, dumps->last.path) != 0;
+    if (!create(dumps, &dump, &file)) {
+        problem_note(dumps->problem, "cannot make %s: %s", dump.path, strerror(errno));
+        return false;
     }
+    bool whole = fill(&file, dump.path) && inspect(&file, &dump);
     dump.milliseconds = clock_monotonic() - began;
-    if (!written || !found || !inspect(&dump)) {
-        if (found)
-            unlink(dump.path);   // the part that was written
+    owned_close(&file);
+    if (!whole) {
+        unlink(dump.path);   // the part that was written
         problem_note(dumps->problem, "jemalloc could not write a dump into %s", dumps->spool->directory);
         spool_thin(dumps->spool, dumps->config->keep_files, dumps->config->keep_bytes);
         return false;

@@ -29,6 +29,7 @@ struct dumps {
     struct problem *problem;
     struct dump last;
     int64_t written, failed;
+    int64_t next;   // number of the next dump
 };
 
 bool dump_take(struct dumps *dumps, const char *reason);   // into dumps->last; false: dumps->problem says why

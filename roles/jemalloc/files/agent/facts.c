@@ -10,6 +10,7 @@
 #include "mallctl.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +51,12 @@ static void start_time(struct json *json) {
     int64_t age = clock_since_boot() - ticks * 1000 / sysconf(_SC_CLK_TCK);
     json_signed(json, "start_ticks", ticks);
     json_seconds(json, "start_time", clock_now() - age);
+}
+
+// Not the process's start time, which an exec does not change.
+void facts_start(char *text, size_t size) {
+    bool known = slurp("/proc/sys/kernel/random/boot_id") >= 8 && strspn(scratch, "0123456789abcdef") == 8;
+    snprintf(text, size, "%.8s-%" PRId64, known ? scratch : "00000000", clock_since_boot());
 }
 
 void facts_process(struct json *json, bool arguments) {

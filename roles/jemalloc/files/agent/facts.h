@@ -9,6 +9,7 @@
 #include "unwind.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define AGENT_VERSION "1.0.0"
@@ -19,6 +20,7 @@ struct facts {
     enum unwinder unwinder;   // the one in use, once sampling has begun
 };
 
+void facts_start(char *text, size_t size);   // what tells this start from any other of this pid: <boot>-<milliseconds>
 void facts_process(struct json *json, bool arguments);
 void facts_jemalloc(struct json *json, const char *malloc_conf);
 void facts_memory(struct json *json);

@@ -38,8 +38,12 @@ const char *je_get_string(const char *name) {
     return get(name, &value, sizeof value) ? value : NULL;
 }
 
-bool je_dump(void) {
-    return set("prof.dump", NULL, 0);   // no name: jemalloc numbers its dumps itself
+bool je_dump(const char *path) {
+    return set("prof.dump", &path, sizeof path);
+}
+
+bool je_set_prefix(const char *prefix) {
+    return set("prof.prefix", &prefix, sizeof prefix);
 }
 
 bool je_reset(const size_t *lg_sample) {

@@ -13,7 +13,8 @@ bool je_get_bool(const char *name, bool *value);
 bool je_set_bool(const char *name, bool value);
 bool je_get_size(const char *name, size_t *value);
 const char *je_get_string(const char *name);
-bool je_dump(void);
+bool je_dump(const char *path);
+bool je_set_prefix(const char *prefix);   // of the dumps that jemalloc takes and names itself
 bool je_reset(const size_t *lg_sample);   // NULL: the sample interval stays
 bool je_install_hook(void (*hook)(void **, unsigned *, unsigned));
 void je_refresh_statistics(void);

@@ -29,7 +29,7 @@
 struct entry {
     int64_t time, size;   // milliseconds; bytes
     uint64_t sequence;
-    pid_t pid;
+    size_t process;       // so much of the name says which process wrote it
     char name[128];
 };
 
@@ -40,39 +40,57 @@ static int statistics;    // files
 static char oldest_statistics[128];
 static time_t oldest_time;
 
-bool spool_find(struct spool *spool, pid_t pid) {
+bool spool_find(struct spool *spool, const char *start, pid_t pid) {
     const char *prefix = je_get_string("opt.prof_prefix"), *slash = prefix ? strrchr(prefix, '/') : NULL;
-    *spool = (struct spool){.pid = pid};
+    char own[sizeof spool->directory + sizeof spool->base + 32];
+    *spool = (struct spool){.files = 0};
     if (!slash || *prefix != '/' || (size_t)(slash - prefix) >= sizeof spool->directory ||
-        strlen(slash + 1) > sizeof spool->base - 1)
+        strlen(slash + 1) > sizeof spool->base - 1 ||
+        snprintf(spool->process, sizeof spool->process, "%s.%s.%d", slash + 1, start, (int)pid) >=
+            (int)sizeof spool->process)
         return false;
     memcpy(spool->directory, prefix, (size_t)(slash - prefix));
     if (slash == prefix)
         *spool->directory = '/';
     strcpy(spool->base, slash + 1);
+    snprintf(own, sizeof own, "%s.%s", prefix, start);
+    je_set_prefix(own);   // else, before jemalloc 5.3.0, its own dumps can replace those of an earlier start
     return true;
 }
 
-// <base>.<pid>.<seq>.{i|m|u}<n>.heap or <base>.<pid>.<seq>.f.heap; with prof_pid_namespace one more number in front.
-static bool parse(const char *base, const char *name, struct entry *entry, char *kind) {
+// <base>[.<start>].<pid>.<seq>.{i|m|u}<n>.heap or <base>[.<start>].<pid>.<seq>.f.heap; with prof_pid_namespace one more
+// number in front of the pid. The start is what facts_start says, or 32 digits of a boot.
+static bool parse(const char *base, const char *name, struct entry *entry) {
     size_t length = strlen(base);
-    uint64_t numbers[3];
     int found = 0;
     if (strncmp(name, base, length) || name[length] != '.')
         return false;
     char *at = (char *)name + length + 1;
+    size_t start = strspn(at, "0123456789abcdef-");
+    if (at[start] == '.' && (start == 32 || memchr(at, '-', start)))
+        at += start + 1;
     while (*at >= '0' && *at <= '9' && found < 3) {
-        numbers[found++] = strtoull(at, &at, 10);
+        entry->process = (size_t)(at - name) - 1;
+        entry->sequence = strtoull(at, &at, 10);
+        found++;
         if (*at++ != '.')
             return false;
     }
     if (found < 2 || !strchr("imuf", *at) || !*at)
         return false;
-    *kind = *at++;
+    at++;
     at += strspn(at, "0123456789");
-    entry->pid = (pid_t)numbers[found - 2];
-    entry->sequence = numbers[found - 1];
     return !strcmp(at, ".heap");
+}
+
+static int by_process(const struct entry *a, const struct entry *b) {
+    size_t shorter = a->process < b->process ? a->process : b->process;
+    int order = memcmp(a->name, b->name, shorter);
+    return order ? order : a->process < b->process ? -1 : a->process > b->process;
+}
+
+static bool is_own(const struct spool *spool, const struct entry *entry) {
+    return strlen(spool->process) == entry->process && !memcmp(spool->process, entry->name, entry->process);
 }
 
 // What getdents64(2) writes.
@@ -86,7 +104,6 @@ struct file {
 static void add(struct spool *spool, const struct owned *directory, const char *name) {
     struct entry *entry = &entries[count];
     struct stat status;
-    char kind;
     if (!strncmp(name, spool->base, strlen(spool->base)) && strstr(name, ".stats.jsonl")) {
         if (strlen(name) < sizeof oldest_statistics &&
             fstatat(directory->fd, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -96,7 +113,7 @@ static void add(struct spool *spool, const struct owned *directory, const char *
         }
         return;
     }
-    if (strlen(name) >= sizeof entry->name || !parse(spool->base, name, entry, &kind) ||
+    if (strlen(name) >= sizeof entry->name || !parse(spool->base, name, entry) ||
         fstatat(directory->fd, name, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(status.st_mode))
         return;
     if (count == ENTRIES - 1) {
@@ -133,26 +150,11 @@ static bool look(struct spool *spool) {
     return length == 0;
 }
 
-bool spool_newest(struct spool *spool, int64_t not_before, char *name, size_t size) {
-    const struct entry *newest = NULL;
-    char kind;
-    struct entry parsed;
-    look(spool);
-    for (int i = 0; i < count; i++) {
-        const struct entry *entry = &entries[i];
-        if (entry->pid == spool->pid && entry->time >= not_before && parse(spool->base, entry->name, &parsed, &kind) &&
-            kind == 'm' && (!newest || entry->sequence > newest->sequence))
-            newest = entry;
-    }
-    if (newest)
-        snprintf(name, size, "%s", newest->name);
-    return newest != NULL;
-}
-
 static int by_process_and_time(const void *left, const void *right) {
     const struct entry *a = left, *b = right;
-    if (a->pid != b->pid)
-        return a->pid < b->pid ? -1 : 1;
+    int order = by_process(a, b);
+    if (order)
+        return order;
     if (a->time != b->time)
         return a->time < b->time ? -1 : 1;
     return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
@@ -177,12 +179,12 @@ static double loss(int last, int index) {
 }
 
 // The index of the dump to remove next, -1 if all must stay.
-static int victim(pid_t own, int64_t now) {
+static int victim(const struct spool *spool, int64_t now) {
     int best = -1, best_size = 2, oldest = -1, first = -1;
     for (int from = 0, to; from < count; from = to) {
-        for (to = from + 1; to < count && entries[to].pid == entries[from].pid; to++)
+        for (to = from + 1; to < count && !by_process(&entries[to], &entries[from]); to++)
             ;
-        bool young = entries[to - 1].pid != own && now - entries[to - 1].time < YOUNG;
+        bool own = is_own(spool, &entries[from]), young = !own && now - entries[to - 1].time < YOUNG;
         if (to - from > best_size) {
             int chosen = from + 1;
             for (int i = from + 2; i < to - 1; i++)
@@ -191,9 +193,9 @@ static int victim(pid_t own, int64_t now) {
             best = chosen;
             best_size = to - from;
         }
-        if (entries[from].pid == own && to - from == 2)
+        if (own && to - from == 2)
             first = from;
-        if (entries[from].pid != own && !(young && to - from == 1) &&
+        if (!own && !(young && to - from == 1) &&
             (oldest < 0 || entries[from].time < entries[oldest].time))
             oldest = from;
     }
@@ -205,7 +207,7 @@ void spool_thin(struct spool *spool, int64_t keep_files, int64_t keep_bytes) {
         bool flood = more;
         qsort(entries, (size_t)count, sizeof *entries, by_process_and_time);
         while (spool->files > (flood ? ENTRIES / 2 : keep_files) || (!flood && spool->bytes > keep_bytes)) {
-            int index = victim(spool->pid, clock_now());
+            int index = victim(spool, clock_now());
             if (index < 0)
                 return;
             discard(spool, index);

@@ -13,13 +13,12 @@
 
 struct spool {
     char directory[PATH_MAX];   // "": prof_prefix is not an absolute path
-    char base[NAME_MAX + 1];    // dumps are <base>.<pid>.<seq>.<kind>.heap
-    pid_t pid;                  // our own; other processes have dumps in it too
+    char base[NAME_MAX + 1];    // of all dumps in it, also those of other processes
+    char process[64];           // our own are <process>.<seq>.<kind>.heap
     int64_t files, bytes;       // at the last look
 };
 
-bool spool_find(struct spool *spool, pid_t pid);
-bool spool_newest(struct spool *spool, int64_t not_before, char *name, size_t size);
+bool spool_find(struct spool *spool, const char *start, pid_t pid);
 void spool_thin(struct spool *spool, int64_t keep_files, int64_t keep_bytes);
 
 #endif

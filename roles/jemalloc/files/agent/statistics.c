@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// <prefix>.<pid>.stats.jsonl gets a line at a time. A line costs far less than a dump, so it can be had more often, and
+// <prefix>.<start>.<pid>.stats.jsonl gets a line at a time. A line costs far less than a dump, so it can be had more often, and
 // it shows growth that no dump explains.
 #include "statistics.h"
 
@@ -21,13 +21,13 @@
 
 void statistics_append(const struct spool *spool, struct problem *problem) {
     static char buffer[4096];
-    char path[sizeof spool->directory + sizeof spool->base + 32], aside[sizeof path + 8];
+    char path[sizeof spool->directory + sizeof spool->process + 32], aside[sizeof path + 8];
     struct owned file;
     struct stat status;
     struct json json;
     if (!*spool->directory)
         return;
-    snprintf(path, sizeof path, "%s/%s.%d.stats.jsonl", spool->directory, spool->base, (int)spool->pid);
+    snprintf(path, sizeof path, "%s/%s.stats.jsonl", spool->directory, spool->process);
     snprintf(aside, sizeof aside, "%s.1", path);
     if (stat(path, &status) == 0 && status.st_size > SIZE)
         rename(path, aside);

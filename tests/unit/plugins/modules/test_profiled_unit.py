@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 from ansible_collections.offheap.profiler.plugins.modules import profiled_unit
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
@@ -97,14 +97,14 @@ def test_enabling_a_stopped_unit(host: Path, systemctl: Systemctl, run: Run, pro
 
     done = run(**wanted)
     assert checked == done
-    spool = host / "lib/offheap/web.service"
+    spool, boot = host / "lib/offheap/web.service", procfs.boot_id().replace("-", "")
     assert done["changed"] and not done["failed"]
     assert (done["unit"], done["active"], done["restart_needed"]) == ("web.service", False, False)
     assert done["drop_in"] == str(host / "etc" / OURS)
     assert done["spool"] == str(spool)
     assert done["environment"] == {
         "LD_PRELOAD": jemalloc,
-        "MALLOC_CONF": f"prof:true,lg_prof_sample:19,prof_prefix:{spool}/jeprof",
+        "MALLOC_CONF": f"prof:true,lg_prof_sample:19,prof_prefix:{spool}/jeprof.{boot}",
     }
     assert f'Environment="LD_PRELOAD={jemalloc}"' in (host / "etc" / OURS).read_text()
     assert (spool.stat().st_mode & 0o777, spool.stat().st_uid) == (0o700, 65534)
@@ -160,7 +160,7 @@ def test_what_the_unit_has_stays(host: Path, systemctl: Systemctl, run: Run, pro
     )
     environment = run(library=jemalloc)["environment"]
     assert environment["LD_PRELOAD"] == f"{jemalloc}:/a.so"
-    assert environment["MALLOC_CONF"] == f"prof:true,prof_prefix:{host}/lib/offheap/web.service/jeprof"
+    assert environment["MALLOC_CONF"].startswith(f"prof:true,prof_prefix:{host}/lib/offheap/web.service/jeprof.")
     lines = (host / "etc" / OURS).read_text().splitlines()
     assert f"ReadWritePaths=-{host}/lib/offheap/web.service" in lines
 

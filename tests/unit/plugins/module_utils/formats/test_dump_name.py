@@ -13,8 +13,10 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import du
 
 @given(st.integers(0, 1 << 32), st.integers(0, 10**9 - 1), st.sampled_from(["i0", "i7", "m3", "u12", "f", "f3"]))
 @pytest.mark.parametrize("namespace", ["", "4026531836."])
-def test_parts(namespace: str, pid: int, sequence: int, cause: str) -> None:
-    assert dump_name.parse(f"jeprof.{namespace}{pid}.{sequence}.{cause}.heap") == (pid, sequence)
+@pytest.mark.parametrize("start", [None, "1f3a9c20-48213507", "00000000-0", "1f3a9c20" * 4])
+def test_parts(start: str | None, namespace: str, pid: int, sequence: int, cause: str) -> None:
+    name = f"jeprof.{start + '.' if start else ''}{namespace}{pid}.{sequence}.{cause}.heap"
+    assert dump_name.parse(name) == (pid, sequence, start)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,9 @@ def test_parts(namespace: str, pid: int, sequence: int, cause: str) -> None:
         "jeprof.12345678901.0.i0.heap",
         "a/jeprof.12.0.i0.heap",
         "other.12.0.i0.heap",
+        "jeprof.1f3a9c20-.12.0.i0.heap",
+        "jeprof.1F3A9C20-1.12.0.i0.heap",
+        "jeprof.1f3a9c20.12.0.i0.heap",
         "jeprof.١٢.0.i0.heap",
     ],
 )

@@ -13,15 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
-from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.host.systemd import Assignment
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 UNIT = "web@north.service"
 LIBRARY = "/opt/offheap/jemalloc/5.3.0-x/lib/libjemalloc.so.2"
-PREFIX = "prof_prefix:/var/lib/offheap/web@north.service/jeprof"
+PLAIN = "prof_prefix:/var/lib/offheap/web@north.service/jeprof"
+BOOT = procfs.boot_id().replace("-", "")
+PREFIX = f"{PLAIN}.{BOOT}"
 BARE = f"prof:true,{PREFIX}"
+WRITTEN = f'Environment="MALLOC_CONF=prof:true,{PLAIN}.%b"'
 WHERE = "/etc/systemd/system/web@north.service.d"
 FRAGMENT = "/usr/lib/systemd/system/web@.service"
 
@@ -129,7 +132,7 @@ def test_specifiers_are_resolved_where_it_matters() -> None:
 
 def test_a_unit_without_either_variable() -> None:
     injection = compose(setting("Environment", "A=1"))
-    assert injection.settings == [f'Environment="LD_PRELOAD={LIBRARY}"', f'Environment="MALLOC_CONF={BARE}"']
+    assert injection.settings == [f'Environment="LD_PRELOAD={LIBRARY}"', WRITTEN]
     assert injection.environment == {"LD_PRELOAD": LIBRARY, "MALLOC_CONF": BARE}
     assert injection.environment_file is None
     assert injection.shown() == injection.environment
@@ -160,7 +163,7 @@ def test_options_are_merged() -> None:
         "narenas": "2",
         "lg_prof_sample": "19",
         "prof": "true",
-        "prof_prefix": "/var/lib/offheap/web@north.service/jeprof",
+        "prof_prefix": PREFIX.partition(":")[2],
         "bin_shards": "1-160:16|129-512:4",
         "prof_final": "false",
     }
@@ -171,6 +174,16 @@ def test_options_that_jemalloc_could_not_read() -> None:
         compose(setting("Environment", "MALLOC_CONF=nonsense"))
     with pytest.raises(UnitError, match="value of narenas"):
         compose(options={"narenas": "1,2"})
+
+
+def test_dumps_of_another_boot_have_other_names(tmp_path: Path) -> None:
+    """Without the agent. In a file systemd expands nothing, so there the names are jemalloc's own."""
+    injection = compose()
+    assert injection.environment["MALLOC_CONF"] == BARE
+    assert injection.settings[-1] == WRITTEN
+    (tmp_path / "file").write_text("MALLOC_CONF=narenas:1\n")
+    injection = compose(setting("EnvironmentFile", str(tmp_path / "file")))
+    assert injection.environment["MALLOC_CONF"] == f"prof:true,narenas:1,{PLAIN}"
 
 
 def test_what_the_manager_sets_stays_too() -> None:
@@ -191,7 +204,8 @@ def test_a_variable_of_a_file_goes_into_a_file(tmp_path: Path) -> None:
     file.write_text("LD_PRELOAD='/a.so /odd$`\"\\.so'\nOTHER=1\n")
     injection = compose(setting("EnvironmentFile", str(file)), setting("Environment", "MALLOC_CONF=narenas:1"))
     conf = f"prof:true,narenas:1,{PREFIX}"
-    assert injection.settings == [f'Environment="MALLOC_CONF={conf}"', f"EnvironmentFile={WHERE}/90-offheap.env"]
+    written = conf.replace(BOOT, "%b")
+    assert injection.settings == [f'Environment="MALLOC_CONF={written}"', f"EnvironmentFile={WHERE}/90-offheap.env"]
     assert injection.environment_file is not None
     in_file = systemd.parse_environment_file(injection.environment_file)
     assert in_file == {"LD_PRELOAD": LIBRARY + ':/a.so:/odd$`"\\.so'}
@@ -246,7 +260,7 @@ def test_the_agent_stands_behind_jemalloc_and_before_all_others() -> None:
     )
     assert injection.environment == {
         "LD_PRELOAD": f"{LIBRARY}:{agent.library}:/a.so",
-        "MALLOC_CONF": f"prof:true,prof_active:false,{PREFIX}",
+        "MALLOC_CONF": f"prof:true,prof_active:false,{PLAIN}",
         "OFFHEAP_UNIT": UNIT,
         "OFFHEAP_START": "sampling",
     }
