@@ -81,12 +81,13 @@ watched:
   returned: success
 """
 
+import re
 import time
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
@@ -158,7 +159,8 @@ def journal(module: AnsibleModule, name: str) -> list[str]:
     """The unit's last lines in the journal; empty if there is no journal to read."""
     command = ["journalctl", "--no-pager", "--output=short-iso", "--lines", _JOURNAL_LINES, "--unit", name]
     _status, output, _errors = module.run_command(command, handle_exceptions=True)
-    return str(output).splitlines()
+    # A JVM says what its variables set, which may be secret.
+    return re.sub(r"(Picked up \w+: ).*", rf"\1{command_line.HIDDEN}", str(output)).splitlines()
 
 
 def main() -> NoReturn:

@@ -12,6 +12,7 @@ import re
 import subprocess
 from typing import Iterable, NamedTuple, Sequence
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
@@ -198,7 +199,8 @@ def expand(value: str, unit: str) -> str:
 
     def resolve(match: re.Match[str]) -> str:
         if match.group(1) not in known:
-            raise SystemdError(f"only systemd can resolve {match.group(0)} in a setting; write it out instead")
+            shown = command_line.without_secret(value)
+            raise SystemdError(f"only systemd can resolve {match.group(0)} in {shown!r}; write it out instead")
         return known[match.group(1)]
 
     return re.sub("%([A-Za-z%])", resolve, value)

@@ -15,7 +15,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, maps, values
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line, elf, maps, values
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 
 #: how much of a command line is kept, in bytes of UTF-8
@@ -114,7 +114,7 @@ class Examiner:
                 exe = procfs.exe(pid, self._proc)
                 start_time = procfs.start_time(pid, self._proc)
                 exe = None if exe is None else values.clean(exe, _MAX_PATH)
-                cmdline = _short(procfs.cmdline(pid, self._proc))
+                cmdline = _short(command_line.without_secrets(procfs.cmdline(pid, self._proc)))
             except procfs.ProcfsError:
                 pass  # it has just ended: what was read so far is right
         return FoundProcess(pid, key, boot_id, start_time, exe, cmdline)

@@ -14,7 +14,7 @@ import json
 import os
 from typing import Any, Mapping, NamedTuple, Sequence
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line, dump_name, malloc_conf
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
@@ -53,7 +53,7 @@ class Injection(NamedTuple):
     """What goes in front of the unit's own settings.
 
     ``settings`` are lines of the ``[Service]`` section, ``environment_file`` the text of a file beside the drop-in
-    or None, ``environment`` the variables that processes of the unit will have. ``private`` are those of the file;
+    or None, ``environment`` the variables that processes of the unit will have. Those in the file are ``private``:
     their values may hold secrets from files that only root may read.
     """
 
@@ -69,9 +69,9 @@ class Injection(NamedTuple):
         return "\n".join([*_HEAD, _RECORD + json.dumps(whole, sort_keys=True), "[Service]", *self.settings]) + "\n"
 
     def shown(self) -> dict[str, str]:
-        """The variables for a result. Those in the file have its name in place of their values."""
+        """The variables for a result: without secrets, and those in the file with its name in place of their values."""
         return {
-            name: f"(not shown, in {ENVIRONMENT_NAME})" if name in self.private else value
+            name: f"(not shown, in {ENVIRONMENT_NAME})" if name in self.private else command_line.without_secret(value)
             for name, value in self.environment.items()
         }
 

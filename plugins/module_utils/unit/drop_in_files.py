@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, preflight
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
@@ -80,24 +81,23 @@ def _set(changes: Changes, path: str, text: str | None) -> None:
     if before == text and not exposed and (text is not None or not os.path.islink(path)):
         return
     changes.units = True
-    if private:
-        changes.note(path, *_without_values(before, text, exposed))
-    else:
-        changes.note(path, before or "", text or "")
+    changes.note(path, *_to_show(_names_in if private else _without_secrets, before, text, exposed))
     changes.do(lambda: os.unlink(path) if text is None else _replace(path, text, 0o600 if private else 0o644))
 
 
-def _without_values(before: str | None, after: str | None, exposed: bool) -> tuple[str, str]:
-    """What a diff may show of a change to a file with secrets."""
-    first, second = _names_in(before), _names_in(after)
+def _to_show(shown: Callable[[str], str], before: str | None, after: str | None, exposed: bool) -> tuple[str, str]:
+    """What a diff may show of a change. It shows that there is one, also where it is in a secret."""
+    first, second = ("" if text is None else shown(text) for text in (before, after))
     if exposed:
         first += "other users may read it\n"
     return first, second + "with other values\n" if first == second else second
 
 
-def _names_in(text: str | None) -> str:
-    if text is None:
-        return ""
+def _without_secrets(text: str) -> str:
+    return "\n".join(map(command_line.without_secret, text.split("\n")))
+
+
+def _names_in(text: str) -> str:
     try:
         names = ", ".join(systemd.parse_environment_file(text))
     except systemd.SystemdError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils.formats import jvm_memory, limits, sidecar, values
+from ...module_utils.formats import command_line, jvm_memory, limits, sidecar, values
 from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
 from ..archive.archive import Archive
 from .unpack_tar import TransferError
@@ -133,7 +133,7 @@ def read_listing(
         if len(captures) > max_captures:
             raise ValueError(f"{len(captures)} captures, and {max_captures} were asked for")
         images = [_image(image) for image in _a_list(data, "images")]
-        processes = _a_list(data, "processes")
+        processes = [_process(process) for process in _a_list(data, "processes")]
         listing = Listing(
             captures=[_found(entry, host, label, processes, images, max_dump) for entry in captures],
             others={kind: [_other(entry) for entry in _a_list(data["others"], kind)] for kind in _KINDS},
@@ -226,6 +226,14 @@ def _found(
     if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= limits.LARGEST_PERF_MAP):
         raise ValueError("a perf map's size is out of range")
     return Found(CaptureFacts.from_json(facts), identity, entry.get("jit") is True, beside)
+
+
+def _process(found: dict[str, Any]) -> dict[str, Any]:
+    """As it was sent, but without secrets: the host may not have taken them out. What is no command line is refused."""
+    words = found["cmdline"]
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return found
+    return {**found, "cmdline": command_line.without_secrets(words)}
 
 
 def _sort_images(listing: Listing, images: list[tuple[dict[str, Any], dict[str, Any]]], max_image: int) -> None:

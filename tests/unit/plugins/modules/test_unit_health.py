@@ -97,6 +97,14 @@ def test_a_unit_that_never_comes_up(systemctl: Systemctl, run: Run) -> None:
     assert journal == ["journal: --no-pager --output=short-iso --lines 15 --unit web.service", "boom"]
 
 
+def test_what_a_jvm_says_of_its_variables_is_not_shown(systemctl: Systemctl, run: Run, tmp_path: Path) -> None:
+    line = "app java[12]: NOTE: Picked up JDK_JAVA_OPTIONS: -Da=geheim"
+    programs.script(tmp_path / "bin", "journalctl", f"#!/bin/sh\necho '{line}'\necho next\n")
+    systemctl.states(state("failed"))
+    *_first, shown_line, following = run()["msg"].splitlines()
+    assert (shown_line, following) == ("app java[12]: NOTE: Picked up JDK_JAVA_OPTIONS: ***", "next")
+
+
 @pytest.mark.parametrize("end", ["failed", "inactive"])
 def test_a_unit_that_has_ended_is_not_waited_for(systemctl: Systemctl, run: Run, end: str) -> None:
     systemctl.states(state("activating"), state(end, sub="dead"))

@@ -212,7 +212,7 @@ def test_expand() -> None:
     assert systemd.expand("%H%t", "x.service") == os.uname().nodename + "/run"
     assert systemd.expand("%S %C %L %E %T %V", unit) == "/var/lib /var/cache /var/log /etc /tmp /var/tmp"
     assert systemd.expand("%h %u %U %v", unit) == f"/root root 0 {os.uname().release}"
-    with pytest.raises(systemd.SystemdError, match=r"%m in a setting; write it out"):
+    with pytest.raises(systemd.SystemdError, match=r"%m in '/x/%m'; write it out"):
         systemd.expand("/x/%m", unit)
 
 
