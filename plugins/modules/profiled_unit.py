@@ -221,6 +221,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     drop_in,
     drop_in_files,
     preflight,
+    rollback,
     sandbox,
     service,
     spool_directory,
@@ -320,7 +321,7 @@ def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
     if wanted.owner:
         spool_directory.make(changes, wanted.spool, wanted.owner)
     drop_in_files.write(changes, unit.name, wanted)
-    _reload(changes, unit)
+    drop_in_files.reload(changes, unit)
     return {
         "changed": changes.any,
         "diff": changes.diff(),
@@ -330,13 +331,6 @@ def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
         "restart_needed": unit.is_running and not _carries_everything(unit, wanted),
         "spool": wanted.spool,
     }
-
-
-def _reload(changes: Changes, unit: service.Service) -> None:
-    """Let systemd read what this run changed, or an earlier one that did not get this far."""
-    missed = unit.text["NeedDaemonReload"] == "yes" and any(map(drop_in.is_ours, unit.drop_ins))
-    if changes.units or missed:
-        changes.do(lambda: systemd.systemctl("daemon-reload"))
 
 
 def _carries_everything(unit: service.Service, wanted: drop_in_files.WantedFiles) -> bool:
@@ -352,10 +346,7 @@ def absent(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
     """Remove our files only, and say whether processes of the unit still run under them."""
     changes = Changes(module.check_mode)
     found = drop_in_files.installed(unit.name)
-    library = next((str(drop_in.read_record(path).get("library", "")) for path in found), None)
-    drop_in_files.remove(changes, unit.name)
-    _reload(changes, unit)
-    carrying = service.pids_under_us(unit.pids(), unit.name, library)
+    carrying = rollback.take_out(changes, unit)
     spool = places.spool_of(unit.name)
     if module.params["purge_spool"]:
         # In check mode, the restart that a playbook makes before this has not happened.

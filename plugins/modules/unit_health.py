@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Watch a unit for a while: does it stay up, and does it run with, or without, a library?"""
+"""Watch a unit for a while, after a restart if asked: does it stay up, and does it run with, or without, a library?"""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: unit_health
-short_description: Check that a systemd unit stays up, and what its processes have mapped
+short_description: Check that a systemd unit stays up, after a restart if asked, and what its processes have mapped
 version_added: 0.1.0
 description:
   - Waits until the unit is active and its processes have O(mapped) in their memory, or nothing of ours (O(clean)),
@@ -24,11 +24,12 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: Changes nothing in any mode.
+    details: Changes nothing but what O(restart) asks for; in check mode the unit is neither restarted nor watched then.
   diff_mode:
     support: none
   idempotent:
-    support: full
+    support: partial
+    details: With O(restart=true), each run restarts the unit.
   platform:
     support: full
     platforms: linux
@@ -52,14 +53,21 @@ options:
     description: Require that no process of the unit runs under our preload or has a file below C(/opt/offheap) mapped.
     type: bool
     default: false
+  restart:
+    description:
+      - Restart the unit first. The restart takes part of O(timeout), so that a unit that never reports to be ready
+        fails here instead of blocking the play.
+    type: bool
+    default: false
 seealso:
   - module: offheap.profiler.profiled_unit
 """
 
 EXAMPLES = r"""
-- name: Wait until the service runs under jemalloc and stays up
+- name: Restart the service, wait until it runs under jemalloc, and see that it stays up
   offheap.profiler.unit_health:
     unit: frontend
+    restart: true
     mapped: /opt/offheap/jemalloc/5.3.0-4f2c8a1e/lib/libjemalloc.so.2
     seconds: 30
 """
@@ -82,77 +90,15 @@ watched:
 """
 
 import re
-import time
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import health
 
-_POLL_SECONDS = 0.25
 _JOURNAL_LINES = "15"
-
-
-class Unhealthy(OffheapError):
-    """The unit does not run as it should."""
-
-
-def obstacle(unit: service.Service, mapped: str | None, clean: bool) -> str | None:
-    """Why the unit is not, or not yet, as requested; None if it is."""
-    state = unit.text["ActiveState"]
-    if state != "active":
-        return f"it is {state} ({unit.text['SubState']}, result {unit.text['Result']})"
-    pids = unit.pids()
-    if mapped:
-        leaders = [unit.main_pid] if unit.main_pid else pids
-        without = [pid for pid in leaders if not _maps(pid, mapped)]
-        if without or not leaders:
-            return f"{mapped} is not mapped in its process {', '.join(map(str, without)) or '(there is none)'}"
-    if clean:
-        ours = service.pids_under_us(pids, unit.name)
-        if ours:
-            return f"its process {ours[0]} still runs under the profiler"
-    return None
-
-
-def _maps(pid: int, path: str) -> bool:
-    try:
-        return service.maps_file(pid, path)
-    except procfs.ProcessGone:
-        return False
-
-
-def watch(name: str, mapped: str | None, clean: bool, seconds: int, timeout: int) -> service.Service:
-    """Wait for the requested state, then check that it lasts.
-
-    Raises Unhealthy with what happened.
-    """
-    unit = service.load(name)
-    restarts = unit.restarts
-    deadline = time.monotonic() + timeout
-    problem = obstacle(unit, mapped, clean)
-    while problem:
-        if unit.text["ActiveState"] in ("failed", "inactive") or unit.restarts > restarts:
-            raise Unhealthy(f"{unit.name} did not come up: {problem}")
-        if time.monotonic() > deadline:
-            raise Unhealthy(f"{unit.name} is not as required after {timeout} s: {problem}")
-        time.sleep(_POLL_SECONDS)
-        unit = service.load(name)
-        problem = obstacle(unit, mapped, clean)
-    started = unit.text["InvocationID"]
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-        unit = service.load(name)
-        if unit.text["InvocationID"] != started or unit.restarts > restarts:
-            raise Unhealthy(f"{unit.name} was restarted while it was watched (result {unit.text['Result']})")
-        problem = obstacle(unit, mapped, clean)
-        if problem:
-            raise Unhealthy(f"{unit.name} did not stay up for {seconds} s: {problem}")
-    return unit
 
 
 def journal(module: AnsibleModule, name: str) -> list[str]:
@@ -172,6 +118,7 @@ def main() -> NoReturn:
             "timeout": {"type": "int", "default": 60},
             "mapped": {"type": "path"},
             "clean": {"type": "bool", "default": False},
+            "restart": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -179,12 +126,16 @@ def main() -> NoReturn:
     name = wanted["unit"]
     try:
         name = unit_name.service(name)
-        unit = watch(name, wanted["mapped"], wanted["clean"], wanted["seconds"], wanted["timeout"])
-    except Unhealthy as error:
+        if wanted["restart"] and module.check_mode:
+            module.exit_json(changed=True, unit=name, pids=[], watched=0)
+        unit = health.watch(
+            name, wanted["mapped"], wanted["clean"], wanted["seconds"], wanted["timeout"], wanted["restart"]
+        )
+    except health.Unhealthy as error:
         module.fail_json(msg="\n".join([f"{error}. Its journal ends with:", *journal(module, name)]), unit=name)
     except (OffheapError, OSError) as error:
         module.fail_json(msg=str(error), unit=name)
-    module.exit_json(changed=False, unit=unit.name, pids=unit.pids(), watched=wanted["seconds"])
+    module.exit_json(changed=wanted["restart"], unit=unit.name, pids=unit.pids(), watched=wanted["seconds"])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ SPOOLS = "/var/lib/offheap"
 PRIVATE_SPOOLS = "/var/lib/private/offheap"
 #: control sockets of agents, one directory per unit
 SOCKETS = "/run/offheap"
+#: where systemd keeps those of units with DynamicUser=yes and RuntimeDirectoryPreserve=; SOCKETS then has a link
+PRIVATE_SOCKETS = "/run/private/offheap"
 #: where drop-ins go: for good, and until the next reboot
 PERSISTENT = "/etc/systemd/system"
 UNTIL_REBOOT = "/run/systemd/system"

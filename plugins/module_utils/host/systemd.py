@@ -32,6 +32,10 @@ class SystemdError(OffheapError):
     """systemd refused, is missing, or a unit file cannot be read."""
 
 
+class SystemdTimeout(SystemdError):
+    """systemctl was not done in time. What it asked for goes on."""
+
+
 class Assignment(NamedTuple):
     """One ``key=value`` line of a unit file, its continuation lines joined."""
 
@@ -40,10 +44,10 @@ class Assignment(NamedTuple):
     path: str
 
 
-def systemctl(*arguments: str) -> str:
+def systemctl(*arguments: str, timeout: float | None = None) -> str:
     """Run systemctl and give its output.
 
-    Raises SystemdError with systemctl's own words when it fails.
+    Raises SystemdError with systemctl's own words when it fails, SystemdTimeout after ``timeout`` seconds.
     """
     command = ["systemctl", "--no-pager", *arguments]
     try:
@@ -55,8 +59,11 @@ def systemctl(*arguments: str) -> str:
             capture_output=True,
             text=True,
             errors="surrogateescape",
+            timeout=timeout,
             check=False,
         )
+    except subprocess.TimeoutExpired as error:
+        raise SystemdTimeout(f"{' '.join(command)} was not done after {error.timeout:g} s") from error
     except OSError as error:
         raise SystemdError(f"systemctl cannot be run: {error.strerror}. Is this a systemd host?") from error
     if done.returncode:

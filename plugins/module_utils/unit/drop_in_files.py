@@ -12,6 +12,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import co
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, preflight
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 _TEMPORARY = ".90-offheap-"
 
@@ -27,18 +29,22 @@ class WantedFiles(NamedTuple):
 
 def installed(unit: str) -> list[str]:
     """Our drop-ins of a unit, in both places; also one of which a broken run left only other files."""
-    where = [places.drop_ins_of(unit, until_reboot) for until_reboot in (False, True)]
-    return [f"{place}/{drop_in.NAME}" for place in where if any(map(_is_ours, _names(place)))]
+    return [f"{place}/{drop_in.NAME}" for place in _places(unit) if any(map(_is_ours, names(place)))]
+
+
+def _places(unit: str) -> list[str]:
+    return [places.drop_ins_of(unit, until_reboot) for until_reboot in (False, True)]
 
 
 def _is_ours(name: str) -> bool:
     return name in (drop_in.NAME, drop_in.ENVIRONMENT_NAME) or name.startswith(_TEMPORARY)
 
 
-def _names(place: str) -> list[str]:
+def names(place: str) -> list[str]:
+    """What is in a directory; nothing if there is none."""
     try:
         return os.listdir(place)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
@@ -49,28 +55,45 @@ def write(changes: Changes, unit: str, wanted: WantedFiles) -> None:
     """
     made_here = not os.path.isdir(wanted.directory)
     record_path = f"{wanted.directory}/{drop_in.NAME}"
-    record = {"made_directory": made_here or drop_in.read_record(record_path).get("made_directory", False)}
+    record = {"made_directory": made_here or _is_our_directory(wanted.directory, places.sockets_of(unit))}
     _set(changes, f"{wanted.directory}/{drop_in.ENVIRONMENT_NAME}", wanted.injection.environment_file)
     _set(changes, record_path, wanted.injection.text(record))
     for path in installed(unit):
         if path != record_path:
-            _remove_pair(changes, os.path.dirname(path))
+            _remove_all(changes, os.path.dirname(path))
 
 
 def remove(changes: Changes, unit: str) -> None:
     """Remove our files of a unit, and the directory if we made it and nothing else is in it."""
-    for path in installed(unit):
-        _remove_pair(changes, os.path.dirname(path))
+    for where in _places(unit):
+        _remove_all(changes, where, places.spool_of(unit), places.sockets_of(unit))
 
 
-def _remove_pair(changes: Changes, where: str) -> None:
-    record = drop_in.read_record(f"{where}/{drop_in.NAME}")
-    names = _names(where)
+def _remove_all(changes: Changes, where: str, *traces: str) -> None:
+    found = names(where)
+    empty_then = os.path.isdir(where) and all(map(_is_ours, found)) and _is_our_directory(where, *traces)
     # The drop-in first: it names the environment file, without which the unit would not start.
-    for name in sorted(filter(_is_ours, names), key=lambda name: name != drop_in.NAME):
+    for name in sorted(filter(_is_ours, found), key=lambda name: name != drop_in.NAME):
         _set(changes, f"{where}/{name}", None)
-    if record.get("made_directory", False) and all(map(_is_ours, names)):
+    if empty_then:
         changes.do(lambda: os.rmdir(where))
+
+
+def _is_our_directory(where: str, *traces: str) -> bool:
+    """Whether we made the directory of a drop-in.
+
+    The drop-in says so itself. If somebody has edited or deleted it, other files of ours there, or the ``traces`` of
+    the unit's profiling elsewhere, say so instead.
+    """
+    found = any(map(_is_ours, names(where))) or any(map(os.path.lexists, traces))
+    return bool(drop_in.read_record(f"{where}/{drop_in.NAME}").get("made_directory", found))
+
+
+def reload(changes: Changes, unit: Service) -> None:
+    """Let systemd read what this run changed, or an earlier one that did not get this far."""
+    missed = unit.text["NeedDaemonReload"] == "yes" and any(map(drop_in.is_ours, unit.drop_ins))
+    if changes.units or missed:
+        changes.do(lambda: systemd.systemctl("daemon-reload"))
 
 
 def _set(changes: Changes, path: str, text: str | None) -> None:
@@ -115,8 +138,18 @@ def _read(path: str) -> str | None:
 
 def _replace(path: str, text: str, mode: int) -> None:
     where = os.path.dirname(path)
-    os.makedirs(where, mode=0o755, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=where)
+    made_here = not os.path.isdir(where)
+    try:
+        os.makedirs(where, mode=0o755, exist_ok=True)
+        _write(path, text, mode)
+    except OSError as error:
+        if made_here and os.path.isdir(where):
+            os.rmdir(where)
+        raise UnitError(f"{path} cannot be written: {error.strerror}. Correct that and run this again") from error
+
+
+def _write(path: str, text: str, mode: int) -> None:
+    descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=os.path.dirname(path))
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)

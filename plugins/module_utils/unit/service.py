@@ -16,8 +16,9 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_
 
 # Properties with one value, and those that systemd prints as a list of words.
 _SINGLE = """
-    ActiveState ControlGroup DynamicUser FragmentPath Group Id InvocationID LoadState MainPID NRestarts NeedDaemonReload
-    NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState SystemCallErrorNumber Type User
+    ActiveState ControlGroup DynamicUser FragmentPath Group Id InvocationID KillMode LoadState MainPID NRestarts
+    NeedDaemonReload NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState SystemCallErrorNumber Type
+    User
 """
 _LISTS = """
     DropInPaths InaccessiblePaths NoExecPaths ReadOnlyPaths RuntimeDirectory StateDirectory SystemCallFilter

@@ -78,12 +78,12 @@ def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
     changes.note(spool, "directory\n", "")
     if real != spool:
         changes.do(lambda: os.unlink(spool))
-    changes.do(lambda: _remove(real))
+    changes.do(lambda: remove(real))
     for parent in (os.path.dirname(real), os.path.dirname(spool)):
         _remove_empty(changes, parent)
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
     """Remove a directory with all in it, however deep: folders are moved up, and links are not followed."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     token, number = secrets.token_hex(8), 0

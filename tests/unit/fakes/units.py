@@ -23,6 +23,7 @@ _SINGLE = {
     "Group": "",
     "Id": "probe.service",
     "InvocationID": "",
+    "KillMode": "control-group",
     "LoadState": "loaded",
     "MainPID": "0",
     "NRestarts": "0",
@@ -45,6 +46,8 @@ echo "$*" >> $here/calls
 case "$*" in
     *" show-environment") cat $here/environment;;
     *" daemon-reload") exit "$(cat $here/reload-status)";;
+    *" reset-failed "*) ;;
+    *" restart "*) . $here/restart;;
     *" show "*|*"show --property"*)
         set -- $here/states/*
         cat "$1"
@@ -101,6 +104,7 @@ class Systemctl:
         self.cgroups = directory / "cgroups"
         monkeypatch.setattr(systemd, "_CGROUP_ROOTS", (str(self.cgroups),))
         self.manager("")
+        self.restart(":")
         self.reload_fails(False)
 
     def states(self, *texts: str) -> None:
@@ -116,6 +120,10 @@ class Systemctl:
 
     def reload_fails(self, fails: bool) -> None:
         (self._here / "reload-status").write_text(str(int(fails)))
+
+    def restart(self, script: str) -> None:
+        """What a restart does, as a line of shell."""
+        (self._here / "restart").write_text(f"{script}\n")
 
     def processes(self, group: str, *pids: int) -> None:
         """Put processes into a control group."""

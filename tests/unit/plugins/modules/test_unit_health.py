@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import health
 from ansible_collections.offheap.profiler.plugins.modules import unit_health
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
@@ -49,7 +50,7 @@ def run(
 ) -> Run:
     """Runs the module with a journal of two lines, polling as fast as it can."""
     programs.script(tmp_path / "bin", "journalctl", '#!/bin/sh\necho "journal: $*"\necho boom\n')
-    monkeypatch.setattr(unit_health, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(health, "_POLL_SECONDS", 0.01)
 
     def run(**arguments: Any) -> dict[str, Any]:
         given = {"seconds": 0, "timeout": 0, "unit": "web", **arguments}
@@ -170,7 +171,26 @@ def test_a_unit_that_is_to_be_clean(
 def test_it_changes_nothing_in_check_mode_either(systemctl: Systemctl, run: Run, plain: int) -> None:
     systemctl.states(state("active", plain))
     assert not run(check=True)["changed"]
+    assert run(check=True, restart=True)["changed"]
     assert systemctl.calls == []
+
+
+def test_a_restart_first(systemctl: Systemctl, run: Run, plain: int) -> None:
+    systemctl.states(state("active", plain))
+    assert run(restart=True, timeout=30)["changed"]
+    assert systemctl.calls == ["--no-pager restart -- web.service"]
+    systemctl.restart("echo it has no ExecStart >&2; exit 1")
+    failed = run(restart=True, timeout=30)["msg"]
+    assert "web.service did not start: " in failed and "it has no ExecStart" in failed and failed.endswith("boom")
+
+
+def test_a_restart_that_never_ends(systemctl: Systemctl, run: Run) -> None:
+    systemctl.states(state("activating", sub="start"))
+    systemctl.restart("exec sleep 600")
+    started = time.monotonic()
+    failed = run(restart=True, timeout=1)
+    assert "has not come up 1 s after its restart: it is activating (start)" in failed["msg"]
+    assert time.monotonic() - started < 60
 
 
 def test_bad_arguments(run: Run) -> None:

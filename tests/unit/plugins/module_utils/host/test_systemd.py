@@ -54,8 +54,14 @@ def test_manager_environment(systemctl: Systemctl) -> None:
 
 
 def test_systemctl_that_fails_is_quoted(systemctl: Systemctl) -> None:
-    with pytest.raises(systemd.SystemdError, match="fake systemctl: --no-pager restart x"):
-        systemd.systemctl("restart", "x")
+    with pytest.raises(systemd.SystemdError, match="fake systemctl: --no-pager kill x"):
+        systemd.systemctl("kill", "x")
+
+
+def test_systemctl_that_takes_too_long(systemctl: Systemctl) -> None:
+    systemctl.restart("exec sleep 600")
+    with pytest.raises(systemd.SystemdTimeout, match=r"restart x was not done after 0\.2 s"):
+        systemd.systemctl("restart", "x", timeout=0.2)
 
 
 def test_no_systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

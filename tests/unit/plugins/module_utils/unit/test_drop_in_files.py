@@ -14,6 +14,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import place
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, drop_in_files
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.drop_in_files import WantedFiles
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 UNIT = "web.service"
 Act = Callable[[Changes], None]
@@ -172,7 +173,7 @@ def test_a_drop_in_edited_by_hand_is_removed(roots: tuple[Path, Path], tmp_path:
     write(tmp_path, wanted())
     (place / "90-offheap.conf").write_text("# offheap: {oops\n[Service]\n")
     remove(tmp_path)
-    assert list(place.iterdir()) == []
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("target", ["/dev/null", "nowhere", "../victim"])
@@ -202,9 +203,14 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UnitError, match=r"90-offheap\.conf cannot be written: No space left"):
         drop_in_files.write(Changes(False), UNIT, wanted(options="prof:true,narenas:1"))
     assert tree(tmp_path) == before
+    remove(tmp_path)
+    empty = tree(tmp_path)
+    with pytest.raises(UnitError):
+        drop_in_files.write(Changes(False), UNIT, wanted())
+    assert tree(tmp_path) == empty, "nor a directory that was made for it"
 
 
 def test_the_file_that_the_drop_in_names_is_there_first_and_goes_last(

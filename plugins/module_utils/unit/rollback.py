@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Take the profiler out of a unit, whatever has become of the unit since it was enabled.
+
+Each unit is rolled back on its own: what stops at one must not keep another under the profiler.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
+    drop_in,
+    drop_in_files,
+    health,
+    service,
+    spool_directory,
+)
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
+
+_POLL_SECONDS = 0.25
+#: with these, processes of the unit outlive its restart (systemd.kill(5))
+_SPARING = ("process", "none")
+#: lies in the directory of a unit's sockets while we restart the unit: if it is still there, the unit did not come up
+_RESTARTING = "restarting"
+
+
+class RolledBack(NamedTuple):
+    """What was done for one unit. ``problem`` says what is not done, why, and what to do; empty if all is done."""
+
+    unit: str
+    changes: Changes
+    restarted: bool
+    problem: str
+
+    def sentence(self) -> str:
+        """The outcome in words."""
+        if self.problem:
+            return f"{self.unit} is not rolled back: {self.problem}"
+        if self.restarted:
+            return f"{self.unit} is rolled back, and was restarted without the profiler"
+        return f"{self.unit} is rolled back, and needed no restart"
+
+
+def units() -> list[str]:
+    """The units of which something of ours lies on this host: a drop-in or what is left of one, a spool, a socket."""
+    traces = [name for place in (places.SPOOLS, places.SOCKETS) for name in drop_in_files.names(place)]
+    found = set(filter(unit_name.is_service, traces))
+    for place in (places.PERSISTENT, places.UNTIL_REBOOT):
+        for name in drop_in_files.names(place):
+            if name.endswith(".d") and drop_in_files.installed(name[:-2]):
+                found.add(name[:-2])
+    return sorted(found)
+
+
+def take_out(changes: Changes, unit: service.Service) -> list[int]:
+    """Remove our files, and return the processes that still run under them."""
+    found = drop_in_files.installed(unit.name)
+    library = next((str(drop_in.read_record(path).get("library", "")) for path in found), None)
+    drop_in_files.remove(changes, unit.name)
+    drop_in_files.reload(changes, unit)
+    return service.pids_under_us(unit.pids(), unit.name, library)
+
+
+def roll_back(name: str, check_mode: bool, always_restart: bool, seconds: int, timeout: int) -> RolledBack:
+    """Remove what is ours of one unit, and restart it if it runs under that, or did until our own restart failed.
+
+    ``always_restart`` restarts it in any case, ``timeout`` limits the restart, and ``seconds`` is how long the unit
+    must then stay up. Never raises for the state of a unit: that is the ``problem`` of the result.
+    """
+    changes = Changes(check_mode)
+    restarted = False
+    try:
+        unit = service.load(name)
+        carrying = take_out(changes, unit)
+        if always_restart or carrying or (not unit.is_running and _was_taken_down(unit)):
+            restarted = True
+            changes.do(lambda: _restart(unit.name, carrying, seconds, timeout))
+        _remove_sockets(changes, unit.name)
+    except (OffheapError, OSError) as error:
+        return RolledBack(name, changes, restarted, str(error))
+    return RolledBack(unit.name, changes, restarted, "")
+
+
+def _restart(name: str, carrying: list[int], seconds: int, timeout: int) -> None:
+    """Replace the processes that run under the profiler. Raises UnitError or SystemdError if that cannot be."""
+    unit = service.load(name)  # as systemd has it now, without our drop-in
+    if carrying and unit.text["Type"] == "oneshot":
+        _wait_for_the_end(unit, timeout)
+        return
+    spared = [pid for pid in carrying if unit.text["KillMode"] in _SPARING and pid != unit.main_pid]
+    if not carrying or spared != carrying:
+        _check_start(unit, carrying)
+        _remember_restart(name)
+        if unit.text["ActiveState"] != "inactive":
+            # After too many crashes systemd starts it again only once they are forgotten (StartLimitBurst=).
+            systemd.systemctl("reset-failed", "--", name)
+        health.watch(name, None, unit.text["KillMode"] not in _SPARING, seconds, timeout, restart=True)
+    left = service.pids_under_us(service.load(name).pids(), name)
+    if left:
+        raise UnitError(
+            f"its processes {_listed(left)} outlive every restart (KillMode={unit.text['KillMode']}) and go on under"
+            " the profiler. End them when it suits, then run this again"
+        )
+
+
+def _check_start(unit: service.Service, carrying: list[int]) -> None:
+    """Refuse the restart of a unit that would not come up again: better under the profiler than down."""
+    state = unit.text["LoadState"]
+    goes_on = f"Its processes {_listed(carrying)} go on under the profiler" if carrying else "It stays down"
+    if state != "loaded":
+        raise UnitError(
+            f"systemd could not start it again (its unit file is {state}). {goes_on}. Bring its unit file back and run"
+            f" this again, or stop it with 'systemctl stop {unit.name}'"
+        )
+    missing = [path for path in unit.commands if not os.access(path, os.X_OK)]
+    if missing:
+        raise UnitError(
+            f"systemd could not start it again: {missing[0]}, its ExecStart=, is missing or not executable. {goes_on}."
+            " Correct the unit and run this again"
+        )
+
+
+def _wait_for_the_end(unit: service.Service, timeout: int) -> None:
+    """Let a job end by itself: a restart would break it off, and do its work twice."""
+    deadline = time.monotonic() + timeout
+    while True:
+        left = service.pids_under_us(service.load(unit.name).pids(), unit.name)
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            raise UnitError(
+                f"its job (Type=oneshot) goes on under the profiler in the processes {_listed(left)}, and a restart"
+                " would break it off. Run this again when it has ended"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _was_taken_down(unit: service.Service) -> bool:
+    """Whether a restart of ours stopped the unit and could not start it. Only root's word counts for that."""
+    where = places.sockets_of(unit.name)
+    return (
+        unit.text["LoadState"] == "loaded"
+        and os.path.isfile(os.path.join(where, _RESTARTING))
+        and os.lstat(where).st_uid == 0
+    )
+
+
+def _remember_restart(name: str) -> None:
+    _remove_sockets(Changes(check_mode=False), name)
+    os.makedirs(places.SOCKETS, mode=0o755, exist_ok=True)
+    os.mkdir(places.sockets_of(name), mode=0o755)
+    with open(os.path.join(places.sockets_of(name), _RESTARTING), "xb"):
+        pass
+
+
+def _listed(pids: list[int]) -> str:
+    return ", ".join(map(str, pids))
+
+
+def _remove_sockets(changes: Changes, name: str) -> None:
+    """systemd removes them only with a unit that has our drop-in, and this one no longer does."""
+    path = places.sockets_of(name)
+    if os.path.islink(path):
+        changes.do(lambda: os.unlink(path))
+        path = os.path.join(places.PRIVATE_SOCKETS, os.path.basename(path))
+    if os.path.isdir(path):
+        changes.do(lambda: spool_directory.remove(path))
