@@ -16,11 +16,11 @@ from pathlib import Path
 from ...module_utils.formats import limits
 from ..archive.archive import Archive, ArchiveError
 from ..archive.capture import Capture
-from ..base import unpack
+from ..base import child, unpack
 from ..base.byte_size import as_text
 from ..base.durable import sync
 from ..base.errors import ControllerError
-from ..model.raw import Records
+from ..model import located_bytes
 from ..model.samples import located
 from ..readers import heap_v2
 from . import parquet
@@ -75,21 +75,25 @@ def _directory(capture: Capture) -> Iterator[int]:
 
 
 def _make(capture: Capture, path: Path) -> None:
+    dump = capture.facts.dump
     try:
-        records = _read(capture)
-    except (OSError, ControllerError) as error:
+        if dump.size > limits.LARGEST_DUMP:
+            raise ArchiveError(f"{capture.dump} is larger than {as_text(limits.LARGEST_DUMP)}")
+        answer = child.call(
+            _parsed, capture.dump, dump.name, dump.sha256, dict(capture.facts.build_ids), size=dump.size
+        )
+        profile, _about = located_bytes.unpacked(answer)
+    except ControllerError as error:
         raise SamplesError(f"{capture.path} has no samples: {error}") from error
     try:
-        parquet.write(path, located(records, capture.facts.build_ids), capture.facts, capture.sequence)
+        parquet.write(path, profile, capture.facts, capture.sequence)
     except OSError as error:
         raise ArchiveError(f"cannot write {path}: {error}") from error
 
 
-def _read(capture: Capture) -> Records:
-    """The dump, checked again: a disk may have damaged it since. Raises OSError or ControllerError."""
-    if capture.facts.dump.size > limits.LARGEST_DUMP:
-        raise ArchiveError(f"{capture.dump} is larger than {as_text(limits.LARGEST_DUMP)}")
-    data = unpack.read(capture.dump, limits.LARGEST_DUMP)
-    if hashlib.sha256(data).hexdigest() != capture.facts.dump.sha256:
-        raise ArchiveError(f"{capture.dump} is damaged: its checksum has changed since it was collected")
-    return heap_v2.parse(data, f"{capture.dump} ({capture.facts.dump.name})")
+def _parsed(path: Path, name: str, sha256: str, build_ids: dict[str, str]) -> bytes:
+    """In the child: the dump, checked again, since a disk may have damaged it."""
+    data = unpack.read(path, limits.LARGEST_DUMP)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ArchiveError(f"{path} is damaged: its checksum has changed since it was collected")
+    return located_bytes.packed(located(heap_v2.parse(data, f"{path} ({name})"), build_ids), {})

@@ -14,14 +14,18 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.formats import limits
-from ..base import unpack
+from ..base import child, unpack
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
+from ..model import located_bytes
 from ..model.raw import Records
 from ..model.samples import Samples, located, named
 from ..readers import heap_v2
 from ..symbols.elf_image import ElfImage, SymbolError
 from ..symbols.symbolizer import JitNames, Symbolizer
+
+# How many times smaller a packed dump is, at most, unless it is a strange one.
+_USUAL_RATIO = 20
 
 # Archives and perf maps are imported on demand: that takes longer than reading a small dump.
 if TYPE_CHECKING:
@@ -86,6 +90,18 @@ class Images:
                     break
         return found
 
+    def found(self) -> dict[str, Any]:
+        """What ``build_ids`` has found, for ``learn``."""
+        places = {build_id: os.fspath(path) for build_id, path in self._found.items()}
+        return {"images": places, "warnings": self.warnings}
+
+    def learn(self, told: Mapping[str, Any]) -> dict[str, str]:
+        """Take over the build-ids, which are returned, and the files that another process has found."""
+        for build_id, path in dict(told["images"]).items():
+            self._found.setdefault(str(build_id), Path(str(path)))
+        self.warnings[:] = dict.fromkeys([*self.warnings, *map(str, told["warnings"])])
+        return {str(path): str(build_id) for path, build_id in dict(told["build_ids"]).items()}
+
     def _by_name(self, mapped: str) -> Iterator[Path]:
         name = PurePosixPath(mapped).name
         for directory in self._directories:
@@ -123,7 +139,6 @@ class DumpReader:
 
     def read(self, path: Path) -> Source:
         """The dump at ``path``, a file or a capture's directory. Raises ControllerError."""
-        facts: dict[str, Any] = {}
         if path.is_dir():
             from ..archive.capture import DUMP
 
@@ -137,29 +152,46 @@ class DumpReader:
             except (CaptureFactsError, ValueError) as error:
                 self.images.warnings.append(f"{path.parent / 'capture.json'}: {error}; it is ignored")
         try:
-            if path.stat().st_size > limits.LARGEST_DUMP:
-                raise AnalysisError(f"{path}: is larger than {as_text(limits.LARGEST_DUMP)}")
-            dump = _parse(path)
+            size = path.stat().st_size
         except OSError as error:
             raise AnalysisError(f"{path}: {error.strerror or error}") from error
-        if known is not None:
-            build_ids = known.build_ids
-            facts = {
-                "host": known.host,
-                "unit": known.unit,
-                "process": known.process.key,
-                "exe": known.process.exe,
-                "time": known.dump.time,
-            }
-        else:
-            build_ids = self.images.build_ids(dump)
+        if size > limits.LARGEST_DUMP:
+            raise AnalysisError(f"{path}: is larger than {as_text(limits.LARGEST_DUMP)}")
+        size = min(_USUAL_RATIO * size if known is None else known.dump.size, limits.LARGEST_DUMP)
+        answer = child.call(_parsed, path, None if known is None else dict(known.build_ids), self.images, size=size)
+        profile, told = located_bytes.unpacked(answer)
+        build_ids = self.images.learn(told) if known is None else known.build_ids
+        facts: dict[str, Any] = {} if known is None else _facts_of(known)
         jit = _jit_names(path, float(facts.get("time") or 0.0), self.images.warnings.append)
-        samples = named(located(dump, build_ids), lambda locations: self.symbolizer.frames(locations, jit))
-        facts.update(sample_interval=dump.sampling.interval, threads=len(dump.threads))
-        executable = _executable(dump)
+        samples = named(profile, lambda locations: self.symbolizer.frames(locations, jit))
+        executable = str(told.get("executable", ""))
+        facts.update(sample_interval=profile.sampling.interval, threads=told.get("threads"))
         facts.setdefault("exe", executable or None)
         facts["build_id"] = build_ids.get(executable) or None
         return Source(path, samples, build_ids, (executable, build_ids.get(executable, "")), facts)
+
+
+def _parsed(path: Path, build_ids: Mapping[str, str] | None, images: Images) -> bytes:
+    """In the child: the dump, and what ``images`` knows of its files where nobody has noted their build-ids."""
+    try:
+        dump = heap_v2.parse(unpack.read(path, limits.LARGEST_DUMP), str(path))
+    except OSError as error:
+        raise AnalysisError(f"{path}: {error.strerror or error}") from error
+    told: dict[str, Any] = {"executable": _executable(dump), "threads": len(dump.threads)}
+    if build_ids is None:
+        told["build_ids"] = build_ids = images.build_ids(dump)
+        told.update(images.found())
+    return located_bytes.packed(located(dump, build_ids), told)
+
+
+def _facts_of(capture: CaptureFacts) -> dict[str, Any]:
+    return {
+        "host": capture.host,
+        "unit": capture.unit,
+        "process": capture.process.key,
+        "exe": capture.process.exe,
+        "time": capture.dump.time,
+    }
 
 
 @dataclass(frozen=True)
@@ -214,10 +246,6 @@ def _is_writable(directory: Path) -> bool:
         directory.mkdir(parents=True, exist_ok=True)
         return os.access(directory, os.W_OK)
     return False
-
-
-def _parse(path: Path) -> Records:
-    return heap_v2.parse(unpack.read(path, limits.LARGEST_DUMP), str(path))
 
 
 def _is_of_a_capture(path: Path) -> bool:

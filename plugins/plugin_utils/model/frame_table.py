@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The frames of many places as JSON, each frame once, on their way out of the child process that has named them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..base.errors import ControllerError
+from .frame import Frame, Kind
+
+#: the types of a frame's parts in JSON, where a kind is its text
+_PARTS = (str, str, str, int, str, int, str)
+
+
+class FrameTableError(ControllerError):
+    """JSON that is not a table of frames. The message says why."""
+
+
+def packed(places: Iterable[tuple[Frame, ...]]) -> dict[str, Any]:
+    """The frames of each place, for ``unpacked``: {"frames": a list for each part, "at": the frames' numbers}."""
+    number: dict[Frame, int] = {}
+    at = [[number.setdefault(frame, len(number)) for frame in frames] for frames in places]
+    parts = list(zip(*((*frame[:2], frame.kind.value, *frame[3:]) for frame in number), strict=True))
+    return {"frames": parts, "at": at}
+
+
+def unpacked(found: Any) -> list[tuple[Frame, ...]]:
+    """The frames of each place. Raises FrameTableError."""
+    try:
+        parts = found["frames"] or [[] for _part in _PARTS]
+        for part, kind in zip(parts, _PARTS, strict=True):
+            if set(map(type, part)) - {kind}:
+                raise ValueError("a frame is not made of what frames are made of")
+        parts[2] = [Kind(kind) for kind in parts[2]]
+        frames = list(map(Frame._make, zip(*parts, strict=True)))
+        if any(min(numbers, default=0) < 0 for numbers in found["at"]):
+            raise ValueError("a frame has no number")
+        return [tuple([frames[number] for number in numbers]) for numbers in found["at"]]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise FrameTableError(f"what was named is not a table of frames: {type(error).__name__}: {error}") from error
