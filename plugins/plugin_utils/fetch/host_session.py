@@ -108,9 +108,9 @@ class ProcessStream:
 
 
 def command(python: str, become: bool, become_user: str) -> tuple[str, str, str]:
-    """(the shell's command line, the word that shows that our code runs, sudo's password prompt)"""
+    """(the shell's command line, the word that shows that our code runs, sudo's password prompt or "" without sudo)"""
     token = secrets.token_hex(8)
-    ready, prompt = f"offheap-ready-{token}", f"offheap-password-{token}:"
+    ready, prompt = f"offheap-ready-{token}", f"offheap-password-{token}:" if become else ""
     # Isolated: the host's environment and site-packages do not belong in a process of root.
     line = [python, "-IS", "-c", _BOOTSTRAP.format(ready=ready, package=PACKAGE)]
     if become:
@@ -140,7 +140,10 @@ def _code() -> bytes:
 
 
 class Session:
-    """A running session. Use it as a context manager; the ``timeout`` of a request is in seconds of silence."""
+    """A running session. Use it as a context manager; the ``timeout`` of a request is in seconds of silence.
+
+    ``password`` is asked for, and sent, only where the host says ``prompt``; never if that is empty.
+    """
 
     def __init__(self, stream: Stream, ready: str, prompt: str, password: Callable[[], str | None]) -> None:
         self._stream = stream
@@ -168,7 +171,7 @@ class Session:
         """Wait until our code runs, give sudo its password if it asks, and send the rest of the code."""
         asked = 0
         while ready + b"\n" not in self._buffer:
-            if self._buffer.count(prompt) > asked:
+            if prompt and self._buffer.count(prompt) > asked:
                 asked += 1
                 if asked > 1:
                     raise PasswordRefused("sudo rejected the password")

@@ -67,7 +67,8 @@ def test_what_a_login_shell_prints_is_skipped() -> None:
 
 
 def test_sudo_is_given_the_password_when_it_asks() -> None:
-    line, ready, prompt = host_session.command(sys.executable, False, "root")
+    line, ready, _prompt = host_session.command(sys.executable, False, "root")
+    prompt = "PASSWORD:"
     asking = f'printf %s {prompt} >&2; read -r word; test "$word" = geheim && exec {line}; echo wrong'
     with begun(asking, ready, prompt, lambda: "geheim") as host, pytest.raises(HostError):
         host.ask("sample", unit="/")
