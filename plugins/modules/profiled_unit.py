@@ -222,6 +222,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     drop_in_files,
     preflight,
     rollback,
+    root_commands,
     sandbox,
     service,
     spool_directory,
@@ -256,6 +257,7 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     injection = drop_in.compose(
         unit.name, library, parameters["malloc_conf"], own, manager, opened, directory, agent, aids_of(parameters, unit)
     )
+    root_commands.check(unit, own, injection.environment)
     return drop_in_files.WantedFiles(directory, injection, spool, owner)
 
 
