@@ -18,6 +18,7 @@ outside are percent-encoded. docs/archive_format.md has the full description.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -26,11 +27,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+from ...module_utils.formats import limits
 from ...module_utils.formats.capture_facts import (
     CaptureFacts,
     CaptureFactsError,
     is_build_id,
 )
+from ..base import unpack
 from ..base.directory_name import directory_name
 from ..base.durable import compress, lock, make_directory, rename_directory, sync, write
 from ..base.errors import ControllerError
@@ -215,8 +218,22 @@ class Archive:
         )
 
     def has(self, facts: CaptureFacts) -> bool:
-        """Whether the archive has, or had, this dump."""
-        return self.place(facts).is_dir()
+        """Whether the archive has this dump whole, or had it until somebody removed it: hosts may delete theirs."""
+        return self.place(facts).is_dir() and self.damage(facts) is None
+
+    def damage(self, facts: CaptureFacts) -> str | None:
+        """What is wrong with what lies at this dump's place; None if it is whole, was removed, or nothing is there."""
+        place = self.place(facts)
+        if not place.is_dir() or _is_removed(place):
+            return None
+        try:
+            there = self._read_capture(place)
+            if there.facts.dump.sha256 != facts.dump.sha256:
+                raise ArchiveError("its facts are of another dump")
+            read_dump(there.dump, facts.dump.sha256)
+        except (OSError, ControllerError) as exc:
+            return f"{place} in the archive is not whole: {exc}"
+        return None
 
     def confirm(self, known: Iterable[CaptureFacts]) -> None:
         """Sync captures that are already here: whoever added them may have been killed before doing so.
@@ -235,8 +252,8 @@ class Archive:
         """Add dumps. Returns the captures, each with False if it was already there.
 
         A capture appears only once it is complete; when this returns, all of them survive a power failure. Captures
-        that were removed from the archive come back. ``aside`` is a directory from ``incoming``, passed to no other
-        call of this method.
+        that were removed from the archive, or are damaged there, come back. ``aside`` is a directory from
+        ``incoming``, passed to no other call of this method.
         """
         if self._format < FORMAT:  # so that an older reader refuses it instead of misreading it
             with _failing(f"cannot write {self.root / INDEX}"):
@@ -248,8 +265,9 @@ class Archive:
         return found
 
     def _add(self, arrived: Arrived, place: Path, capture: Path) -> tuple[Capture, bool]:
-        if place.is_dir() and not _is_removed(place):
+        if self.has(arrived.facts) and not _is_removed(place):
             return self._read_capture(place), False
+        stale = place.is_dir()
         with _failing(f"cannot write the capture {place}"):
             capture.mkdir()
             if arrived.dump.suffix == ".zst":
@@ -262,8 +280,9 @@ class Archive:
             write(capture / "capture.json", json.dumps(arrived.facts.to_json(), sort_keys=True).encode() + b"\n")
             sync(capture)
             make_directory(place.parent)
-            if _is_removed(place):
-                os.rename(place, capture.with_suffix(f".{REMOVED}"))
+            if stale:
+                with contextlib.suppress(FileNotFoundError):  # another writer was first
+                    os.rename(place, capture.with_suffix(f".{REMOVED}"))
             if rename_directory(capture, place):
                 return capture_of(place, arrived.facts), True
         return self._read_capture(place), False
@@ -313,6 +332,14 @@ class Archive:
         else:
             shutil.copyfile(source, target)
         sync(target)
+
+
+def read_dump(path: Path, sha256: str) -> bytes:
+    """A capture's dump, checked again: a disk may have damaged it since. Raises OSError or ControllerError."""
+    data = unpack.read(path, limits.LARGEST_DUMP)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ArchiveError(f"{path} is damaged: its checksum has changed since it was collected")
+    return data
 
 
 def _pack(source: Path, target: Path) -> None:

@@ -7,16 +7,15 @@ It says nothing that the dump does not, so it may be deleted at any time, and se
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ...module_utils.formats import limits
-from ..archive.archive import Archive, ArchiveError
+from ..archive.archive import Archive, ArchiveError, read_dump
 from ..archive.capture import Capture
-from ..base import child, unpack
+from ..base import child
 from ..base.byte_size import as_text
 from ..base.durable import sync
 from ..base.errors import ControllerError
@@ -92,8 +91,5 @@ def _make(capture: Capture, path: Path) -> None:
 
 
 def _parsed(path: Path, name: str, sha256: str, build_ids: dict[str, str]) -> bytes:
-    """In the child: the dump, checked again, since a disk may have damaged it."""
-    data = unpack.read(path, limits.LARGEST_DUMP)
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise ArchiveError(f"{path} is damaged: its checksum has changed since it was collected")
-    return located_bytes.packed(located(heap_v2.parse(data, f"{path} ({name})"), build_ids), {})
+    """In the child."""
+    return located_bytes.packed(located(heap_v2.parse(read_dump(path, sha256), f"{path} ({name})"), build_ids), {})

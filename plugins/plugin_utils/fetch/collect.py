@@ -99,6 +99,9 @@ def collect(
         done.listing = listing
         done.warnings += _warnings(listing)
         new, known, images = plan.without_known(listing, archive)
+        if archive is not None:
+            damaged = filter(None, [archive.damage(found.facts) for found in new])
+            done.warnings += [f"{damage}; the host still has this dump, which takes its place" for damage in damaged]
         if archive is None or check_mode:
             return _foretell(done, new, known, images)
         batches = list(plan.batches(new, images, max(1, min(wanted.max_batch, listing.free - _RESERVE))))

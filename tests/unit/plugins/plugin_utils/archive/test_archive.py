@@ -135,6 +135,28 @@ def test_adding_many(archive: Archive, tmp_path: Path) -> None:
     assert [capture for capture, _added in found[:3]] == archive.captures(), "what was removed has come back"
 
 
+@pytest.mark.parametrize("harm", ["cut off", "other bytes", "no dump", "no facts", "facts cut off", "others' facts"])
+def test_what_is_damaged_is_no_safe_copy_and_comes_back(archive: Archive, tmp_path: Path, harm: str) -> None:
+    facts = capture_samples.facts(b"dump" * 100)
+    capture, _added = archive.add_capture(facts, dump_file(tmp_path, b"dump" * 100))
+    assert archive.has(facts) and archive.damage(facts) is None
+    written = capture.path / "capture.json"
+    ways: dict[str, Callable[[], object]] = {
+        "cut off": lambda: os.truncate(capture.dump, 10),
+        "other bytes": lambda: capture.dump.write_bytes(zstandard.compress(b"mud" * 100)),
+        "no dump": capture.dump.unlink,
+        "no facts": written.unlink,
+        "facts cut off": lambda: os.truncate(written, 100),
+        "others' facts": lambda: written.write_text(json.dumps(capture_samples.written(b"other"))),
+    }
+    ways[harm]()
+    assert not archive.has(facts)
+    assert str(capture.path) in str(archive.damage(facts))
+    assert archive.add_capture(facts, dump_file(tmp_path, b"dump" * 100)) == (capture, True)
+    assert archive.has(facts)
+    assert archive_module.read_dump(capture.dump, facts.dump.sha256) == b"dump" * 100
+
+
 def test_what_is_confirmed_has_reached_the_disk(
     archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

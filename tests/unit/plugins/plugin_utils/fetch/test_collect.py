@@ -101,6 +101,17 @@ def test_what_is_there_already_is_only_marked(archive: Archive, monkeypatch: pyt
     assert not collect(Host([]), archive, Wanted("app1")).changed
 
 
+def test_a_host_keeps_its_dump_until_the_archive_s_is_whole(archive: Archive) -> None:
+    collect(Host(), archive, Wanted("app1"))
+    damaged = archive.captures()[1]
+    damaged.dump.write_bytes(b"")
+    host = Host()
+    done = collect(host, archive, Wanted("app1"))
+    assert host.calls == ["find", f"bring {damaged.facts.dump.name}", "mark 1", "mark 2"]
+    assert [warning for warning in done.warnings if str(damaged.path) in warning and "takes its place" in warning]
+    assert all(archive.has(capture.facts) for capture in archive.captures())
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_check_mode_foretells_and_touches_nothing(archive: Archive, there: bool) -> None:
     host = Host()
