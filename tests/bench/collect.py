@@ -172,10 +172,11 @@ class Bench:
     def reset(self) -> None:
         """Restore the state before a collection, here and on the hosts."""
         self.everywhere(f"cd {SPOOL}; [ ! -d collected ] || {{ mv collected/* .; rmdir collected; }}")
-        for name in ("fetched", "archive", "cp"):
+        for connection in (self.directory / "cp").glob("*"):
+            subprocess.run(["ssh", "-S", connection, "-O", "exit", "any"], check=False, capture_output=True)
+        for name in ("fetched", "archive"):
             shutil.rmtree(self.directory / name, ignore_errors=True)
         (self.directory / "fetched").mkdir()
-        subprocess.run(["pkill", "-f", f"{self.directory}/cp"], check=False)
         os.sync()
 
     def run(self, way: str, count: int) -> tuple[float, float]:
