@@ -63,7 +63,7 @@ def read(fd: int, size: int) -> Content:
             held += len(block)
         else:
             window += block
-            place = window.find(_MARKER)
+            place = window.rfind(_MARKER)  # it is near the end, so this reads less
             found = place >= 0
             if found:
                 listing.append(window[place + len(_MARKER) :])

@@ -15,7 +15,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line, elf, maps, values
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line, elf_headers, maps, values
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 
 #: how much of a command line is kept, in bytes of UTF-8
@@ -174,10 +174,10 @@ def _examine(fd: int) -> _File:
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     build_id = size = reason = None
     try:
-        build_id = elf.read(fd).build_id
+        build_id = elf_headers.read(fd).build_id()
         size = status.st_size if build_id else None
         reason = None if build_id else "no build-id"
-    except elf.ElfError:
+    except elf_headers.ElfError:
         reason = "not an ELF file"
     return _File(build_id, size, status.st_ctime_ns, device, status.st_ino, reason)
 

@@ -15,7 +15,7 @@ import os
 import tempfile
 from typing import IO, Any, Callable, Iterable
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, perf_map_line
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf_headers, perf_map_line
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemoryError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import (
     Identity,
@@ -118,8 +118,8 @@ def _open_image(wanted: ImageMember) -> int:
             reason = str(exc)
             continue
         try:
-            right = elf.read(fd).build_id == wanted.build_id and os.fstat(fd).st_size == wanted.size
-        except elf.ElfError as exc:
+            right = elf_headers.read(fd).build_id() == wanted.build_id and os.fstat(fd).st_size == wanted.size
+        except elf_headers.ElfError as exc:
             right = False
             reason = str(exc)
         if right:

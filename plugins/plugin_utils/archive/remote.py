@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.formats import elf, limits
+from ...module_utils.formats import elf_headers, limits
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ...module_utils.formats.errors import OffheapError
 from ..base import libraries, unpack
@@ -158,7 +158,7 @@ class Remote:
                 continue
             try:
                 file = self._get(names[build_id], aside / "image", limits.LARGEST_IMAGE)
-                if elf.read(file).build_id != build_id:
+                if elf_headers.read(file).build_id() != build_id:
                     raise ArchiveError("it is a different build")
                 archive.add_image(build_id, posixpath.basename(names[build_id]), file)
             except OffheapError as error:

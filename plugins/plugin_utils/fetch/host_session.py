@@ -4,20 +4,20 @@
 
 The console has one with each host; heap_fetch has one if Ansible's connection is OpenSSH.
 
-The code is what the modules run (module_utils), sent as a zip archive. The host's Python imports it from an anonymous
-file (memfd_create(2)): nothing is written to the host's disk, and everything ends with the stream.
+The code is what the modules run (module_utils), sent as text by module name. The host's Python imports it from memory:
+nothing is written to the host's disk, and everything ends with the stream.
 """
 
 from __future__ import annotations
 
 import functools
-import io
+import json
 import secrets
 import shlex
 import socket
 import subprocess
 import threading
-import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -31,15 +31,19 @@ _MODULE_UTILS = Path(__file__).resolve().parents[2] / "module_utils"
 _MAX_GREETING = 64 << 10
 _PACKING = threading.Lock()
 _BOOTSTRAP = """
-import os, sys
+import json, os, sys, zlib
+from importlib.machinery import ModuleSpec
 source, target = sys.stdin.buffer, sys.stdout.buffer
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 target.write(b"{ready}\\n"); target.flush()
-size = int(source.readline())
-code = os.memfd_create("offheap")
-with open(code, "wb", closefd=False) as stream: stream.write(source.read(size))
+code = json.loads(zlib.decompress(source.read(int(source.readline()))))
+class Sent:
+    def find_spec(name, path, target=None):
+        if name in code: return ModuleSpec(name, Sent, is_package=code[name] is None)
+    def create_module(spec): return None
+    def exec_module(module): exec(compile(code[module.__name__] or "", module.__name__, "exec"), vars(module))
 sys.dont_write_bytecode = True
-sys.path.insert(0, "/proc/self/fd/%d" % code)
+sys.meta_path.insert(0, Sent)
 from {package}.session import server
 server.serve(source, target)
 """
@@ -126,17 +130,13 @@ def code() -> bytes:
 
 @functools.cache
 def _code() -> bytes:
-    """The zip archive of module_utils and its rooms, with empty packages above them."""
-    packed = io.BytesIO()
-    root = Path(*PACKAGE.split("."))
-    files = {root / path.relative_to(_MODULE_UTILS): path for path in sorted(_MODULE_UTILS.rglob("*.py"))}
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        # Python 3.8 finds a package in a zip archive only by its __init__.py.
-        for package in sorted({parent for name in files for parent in name.parents if parent.name}):
-            archive.writestr(str(package / "__init__.py"), "")
-        for name, path in files.items():
-            archive.write(path, str(name))
-    return packed.getvalue()
+    """The modules of module_utils by name, and the packages above them as None: JSON, compressed for the way only."""
+    code: dict[str, str | None] = {}
+    for path in _MODULE_UTILS.rglob("*.py"):
+        name = [*PACKAGE.split("."), *path.relative_to(_MODULE_UTILS).with_suffix("").parts]
+        code.update((".".join(name[:length]), None) for length in range(1, len(name)))
+        code[".".join(name)] = path.read_text(encoding="utf-8")
+    return zlib.compress(json.dumps(code).encode("ascii"), 1)
 
 
 class Session:

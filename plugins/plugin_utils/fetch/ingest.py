@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.formats import elf, limits, perf_map_line, wire
+from ...module_utils.formats import elf_headers, limits, perf_map_line, wire
 from ..archive.archive import Archive
 from ..archive.capture import Arrived, Capture, DumpWriter
 from ..base.printable import printable
@@ -153,8 +153,8 @@ def _arrived(batch: Batch, packed: Packed, found: Found, alone: Arrived, files: 
 
 def _build_id(file: Path) -> str | None:
     try:
-        return elf.read(file).build_id
-    except elf.ElfError:
+        return elf_headers.read(file).build_id()
+    except elf_headers.ElfError:
         return None
 
 
