@@ -25,7 +25,7 @@ from ..model.location import Location
 from ..model.samples import Samples, named, without_allocator
 from ..model.series import Moment, Series, Stack, gather, stack_of
 from ..symbols.jit_symbols import JitMaps
-from ..symbols.symbolizer import JitNames, Symbolizer
+from ..symbols.symbolizer import Symbolizer
 from . import parquet, sample_cache
 from .parquet import SamplesError
 
@@ -67,7 +67,6 @@ class Reader:
         self._archive = archive
         self._warn = warn
         self._aside = aside
-        self._frames: dict[Location, tuple[Frame, ...]] = {}
         self._stacks: dict[int, Stack] = {}
 
     def maps(self, captures: Sequence[Capture]) -> JitMaps:
@@ -121,7 +120,7 @@ class Reader:
         in_file = np.array([location.in_file for location in locations], dtype=bool)
         stack_of_place = np.repeat(np.arange(len(found.numbers)), np.diff(found.bounds))
         outside = np.bincount(stack_of_place[~in_file[found.places]], minlength=len(found.numbers)) > 0
-        frames = self.frames_of(locations, None)
+        frames = self.symbolizer.frames(locations)
         whole = _own_frames(found.places, found.bounds, frames)
         for row, number in enumerate(found.numbers.tolist()):
             if number not in new:
@@ -131,15 +130,6 @@ class Reader:
                 bare[number] = tuple([locations[place] for place in places.tolist()])
             else:
                 self._stacks[number] = stack_of(whole(row))
-
-    def frames_of(self, locations: Sequence[Location], jit: JitNames | None) -> list[tuple[Frame, ...]]:
-        """The frames of each location: looked up once if it is in a file, else what ``jit`` knows."""
-        new = [location for location in locations if location.in_file and location not in self._frames]
-        self._frames.update(zip(new, self.symbolizer.frames(new), strict=True))
-        return [
-            self._frames[location] if location.in_file else self.symbolizer.frames([location], jit)[0]
-            for location in locations
-        ]
 
 
 class _Bare:
@@ -179,7 +169,7 @@ class _Bare:
             }
             places = np.array([place_of[location] for call in calls for location in call], dtype=np.int64)
             bounds = np.cumsum([0, *map(len, calls)])
-            frames = self._reader.frames_of(list(place_of), self._maps.names(nearest))
+            frames = self._reader.symbolizer.frames(list(place_of), self._maps.names(nearest))
             whole = _own_frames(places, bounds, frames)
             found.update((own, stack_of(whole(row))) for row, own in enumerate(members))
         return [found[own] if own in found else self._reader.known(own) for own in numbers]

@@ -16,8 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from ..base.errors import ControllerError
 from ..base.output_file import replacing
-from .elf_image import ElfImage, SymbolError
+from . import image_names
+from .elf_image import SymbolError
 
 _DIRECTORIES = (Path("/usr/lib/debug"),)
 _BUILD_ID = re.compile(r"[0-9a-f]{2,128}")
@@ -95,8 +97,8 @@ class DebugFiles:
 
 def _is_of(build_id: str, path: Path) -> bool:
     if path.is_file():
-        with contextlib.suppress(SymbolError):
-            return ElfImage(path).build_id == build_id
+        with contextlib.suppress(ControllerError):
+            return image_names.described(path)[0] == build_id
     return False
 
 

@@ -9,12 +9,13 @@ memory of the old code is reused. So the map nearest in time to a dump is asked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ..base.errors import ControllerError
 from ..model.frame import Frame
 from ..model.series import evenly_spread
-from .perf_map import PerfMap, PerfMapError, read
+from . import perf_map
 from .symbolizer import JitNames
 
 #: how many maps of one process are read; they say almost the same
@@ -28,7 +29,7 @@ class JitMaps:
         """``maps`` has the time of each (seconds since the epoch)."""
         by_time = sorted((time, path) for path, time in maps.items())
         self._maps = [by_time[position] for position in evenly_spread([time for time, _path in by_time], _MOST)]
-        self._read: dict[Path, PerfMap | None] = {}
+        self._unreadable: set[Path] = set()
         self._warn = warn
 
     def nearest(self, time: float) -> int:
@@ -41,13 +42,13 @@ class JitMaps:
         moment = self._maps[number][0] if self._maps else 0.0
         order = [path for _distance, path in sorted((abs(when - moment), path) for when, path in self._maps)]
 
-        def name(address: int, executable: bool = True) -> tuple[Frame, ...]:
+        def name(places: Sequence[tuple[int, bool]]) -> list[tuple[Frame, ...]]:
+            found: dict[tuple[int, bool], tuple[Frame, ...]] = {}
             for path in order:
-                known = self._map(path)
-                frames = known.frames(address, executable) if known is not None else ()
-                if frames:
-                    return frames
-            return ()
+                left = [place for place in places if not found.get(place)]
+                if left:
+                    found.update(zip(left, self._named(path, left), strict=True))
+            return [found.get(place, ()) for place in places]
 
         return name
 
@@ -55,11 +56,11 @@ class JitMaps:
         """A function that names code by address, for a dump written at this time."""
         return self.names(self.nearest(time))
 
-    def _map(self, path: Path) -> PerfMap | None:
-        if path not in self._read:
-            self._read[path] = None
+    def _named(self, path: Path, places: Sequence[tuple[int, bool]]) -> list[tuple[Frame, ...]]:
+        if path not in self._unreadable:
             try:
-                self._read[path] = read(path)
-            except PerfMapError as error:
+                return perf_map.named(path, places)
+            except (ControllerError, OSError) as error:
+                self._unreadable.add(path)
                 self._warn(f"some compiled code has no names: {error}")
-        return self._read[path]
+        return [()] * len(places)

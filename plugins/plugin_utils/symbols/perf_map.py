@@ -14,15 +14,19 @@ from __future__ import annotations
 
 import gzip
 import heapq
+import json
 import re
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from ...module_utils.formats import limits
 from ...module_utils.formats.perf_map_line import INLINED, MOST_CALLS
+from ..base import child
 from ..base.errors import ControllerError
+from ..model import frame_table
 from ..model.frame import Frame
 from .runtime_frames import frame_of
 
@@ -30,6 +34,10 @@ from .runtime_frames import frame_of
 _MOST_ENTRIES = 2_000_000
 _LINE = re.compile(rb"(?:0[xX])?([0-9A-Fa-f]{1,16}) (?:0[xX])?([0-9A-Fa-f]{1,16}) ([^\n]{1,65536})\n")
 _HIGHEST = 1 << 64
+# As many maps as of one process are asked.
+_KEPT = 12
+# How many times smaller a packed map is, at most, unless it is a strange one.
+_USUAL_RATIO = 20
 #: characters of a method's name that are looked at
 _LONGEST_NAME = 4096
 
@@ -122,6 +130,28 @@ def read(path: Path) -> PerfMap:
         return parse(text)
     except (OSError, EOFError, zlib.error, PerfMapError) as error:
         raise PerfMapError(f"{path}: {error}") from error
+
+
+def named(path: Path, places: Sequence[tuple[int, bool]]) -> list[tuple[Frame, ...]]:
+    """What the map says of each place: (address, whether its memory is executable). Raises ControllerError, OSError.
+
+    It is read in the child process (base/child.py).
+    """
+    size = min(_USUAL_RATIO * path.stat().st_size, limits.LARGEST_PERF_MAP)
+    found = frame_table.unpacked(json.loads(child.call(_named, path, list(places), size=size)))
+    if len(found) != len(places):
+        raise PerfMapError(f"{path}: got {len(found)} names for {len(places)} places")
+    return found
+
+
+def _named(path: Path, places: Sequence[tuple[int, bool]]) -> bytes:
+    known = _read_once(path)
+    return json.dumps(frame_table.packed(known.frames(*place) for place in places)).encode()
+
+
+@lru_cache(maxsize=_KEPT)
+def _read_once(path: Path) -> PerfMap:
+    return read(path)
 
 
 def _without_overlaps(entries: list[tuple[int, int, bytes]]) -> Iterator[tuple[int, int, bytes]]:

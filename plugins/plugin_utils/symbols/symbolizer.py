@@ -2,35 +2,32 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """From places in images to frames, by build-id. Places that no symbol covers are named by module and offset.
 
-Functions with debug information (source lines, inlined calls) are looked up in a symcache, the file format of the
-library ``symbolic``, made once per image; others are looked up in the image's own symbol tables.
+The files of an image are found here, where there is a network and a disk to write to, and read in the child process
+(image_names.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from ..base import libraries
+from ..base.errors import ControllerError
 from ..base.printable import printable
 from ..model.frame import Frame, Kind
 from ..model.location import JIT, Location
-from . import symcache
+from . import image_names, symcache
 from .debuginfo import DebugFiles
-from .demangle import readable
-from .elf_image import ElfImage, SymbolError, SymbolTable
-
-symbolic = libraries.optional("symbolic")
+from .elf_image import SymbolError
+from .image_names import ImageFiles
 
 __all__ = ["SymbolError", "Symbolizer"]
 
-# (address, whether its memory is executable) -> the frames there, the innermost first; empty if unknown.
-JitNames = Callable[[int, bool], tuple[Frame, ...]]
+# (address, whether its memory is executable) of each place -> the frames there, the innermost first; empty if unknown.
+JitNames = Callable[[Sequence[tuple[int, bool]]], list[tuple[Frame, ...]]]
 
 
 class Symbolizer:
-    """Names places. Keeps what it has read, so one object should serve all dumps of a report.
+    """Names places. Keeps what it has found, so one object should serve all dumps of a report.
 
     ``find_image`` gives the path of the image with a build-id, or None; ``symcaches`` is the directory for symcaches.
     ``debug_files`` finds the debug information of stripped images, by default on this machine and with debuginfod.
@@ -42,7 +39,8 @@ class Symbolizer:
     ) -> None:
         self._find_image = find_image
         self._symcaches = symcaches
-        self._modules: dict[tuple[str, str], _Module] = {}
+        self._files: dict[tuple[str, str], ImageFiles | None] = {}
+        self._known: dict[tuple[str, str], dict[int, tuple[Frame, ...]]] = {}
         self.warnings: list[str] = []
         self._debug_files = debug_files or DebugFiles(symcaches / "debug", self.warnings.append)
 
@@ -52,98 +50,71 @@ class Symbolizer:
         ``jit`` names memory outside any file by its address in the process: compiled code, and the methods of
         interpreted frames, whose addresses are data.
         """
-        return [self._frames(location, jit) for location in locations]
+        locations = list(locations)
+        outside = list({(place.offset, place.path == JIT): None for place in locations if not place.in_file})
+        found = jit(outside) if jit is not None and outside else [()] * len(outside)
+        named = {place: frames or _UNNAMED[place[1]] for place, frames in zip(outside, found, strict=True)}
+        self._learn(locations)
+        return [
+            self._known[place.path, place.build_id][place.offset]
+            if place.in_file
+            else named[place.offset, place.path == JIT]
+            for place in locations
+        ]
 
-    def _frames(self, location: Location, jit: JitNames | None) -> tuple[Frame, ...]:
-        if not location.in_file:
-            is_code = location.path == JIT
-            found = jit(location.offset, is_code) if jit is not None else ()
-            return found or (_JIT if is_code else _UNMAPPED)
-        build = (location.path, location.build_id)
-        module = self._modules.get(build)
-        if module is None:
-            module = self._modules[build] = self._open(*build)
-        return module.frames(location.offset)
+    def _learn(self, locations: Sequence[Location]) -> None:
+        """Look up those in files that are new, image by image."""
+        new: dict[tuple[str, str], dict[int, None]] = {}
+        for place in locations:
+            build = (place.path, place.build_id)
+            if place.in_file and place.offset not in self._known.setdefault(build, {}):
+                new.setdefault(build, {})[place.offset] = None
+        for build, offsets in new.items():
+            self._known[build].update(zip(offsets, self._named(build, list(offsets)), strict=True))
 
-    def _open(self, path: str, build_id: str) -> _Module:
-        name = printable(path)
-        name = name if name.startswith("[") else PurePosixPath(name).name
+    def _named(self, build: tuple[str, str], offsets: list[int]) -> list[tuple[Frame, ...]]:
+        name = _shown(build[0])
+        if build not in self._files:
+            self._files[build] = self._find(name, build[1])
+        while (files := self._files[build]) is not None:
+            try:
+                return image_names.named(files, offsets)
+            except (ControllerError, OSError) as error:
+                self.warnings.append(f"{name}: {error}")
+                # What else there is may be what cannot be read.
+                alone = ImageFiles(name, files.image)
+                self._files[build] = None if files == alone else alone
+        return [(Frame("", name, Kind.NATIVE, offset),) for offset in offsets]
+
+    def _find(self, name: str, build_id: str) -> ImageFiles | None:
+        """The files of a build, None if there are none that can be read."""
         if not build_id:
-            return _Module(name)
+            return None
         image = self._find_image(build_id)
         if image is None:
             self.warnings.append(
                 f"{name}: no image with build-id {build_id} in the archive, so its frames have no names"
             )
-            return _Module(name)
-        module = _Module(name)
+            return None
+        files = None
         try:
-            elf = ElfImage(image)
-            if elf.build_id != build_id:
-                raise SymbolError(f"{image}: has build-id {elf.build_id}, expected {build_id}")
-            module = _Module(name, elf, elf.symbols())
-            beside = None if elf.has_debug_info else self._debug_files.find(build_id)
-            if beside is not None:
-                image, full = beside, ElfImage(beside)
-                module = _Module(name, elf, full.symbols() or elf.symbols())
-            if beside is not None or elf.has_debug_info:
-                module.symcache = self._symcache(build_id, image)
-        except SymbolError as error:
+            found, has_debug_info = image_names.described(image)
+            if found != build_id:
+                raise SymbolError(f"{image}: has build-id {found}, expected {build_id}")
+            files = ImageFiles(name, image)
+            debug = None if has_debug_info else self._debug_files.find(build_id)
+            files = files._replace(debug=debug)
+            if debug is not None or has_debug_info:
+                files = files._replace(symcache=symcache.found_or_made(build_id, debug or image, self._symcaches))
+        except ControllerError as error:
             self.warnings.append(f"{name}: {error}")
-        return module
-
-    def _symcache(self, build_id: str, image: Path) -> Any:
-        return symcache.open_or_make(build_id, image, self._symcaches)
+        return files
 
 
-class _Module:
-    """One image, or just its name if it is missing, with the frames found in it so far."""
-
-    def __init__(self, name: str, elf: ElfImage | None = None, symbols: SymbolTable | None = None) -> None:
-        self.name = name
-        self.symcache: Any = None
-        self._elf = elf
-        self._symbols = symbols
-        self._known: dict[int, tuple[Frame, ...]] = {}
-
-    def frames(self, file_offset: int) -> tuple[Frame, ...]:
-        """Frames at an offset in the file."""
-        frames = self._known.get(file_offset)
-        if frames is None:
-            frames = self._known[file_offset] = self._look_up(file_offset)
-        return frames
-
-    def _look_up(self, file_offset: int) -> tuple[Frame, ...]:
-        address = self._elf.virtual_address(file_offset) if self._elf is not None else None
-        if self._elf is None or address is None:
-            return (Frame("", self.name, Kind.NATIVE, file_offset),)
-        frames: list[Frame] = []
-        if self.symcache is not None and address >= self._elf.load_address:
-            try:
-                locations = self.symcache.lookup(address - self._elf.load_address)
-            except symbolic.SymbolicError:
-                locations = []
-            for location in locations:
-                # A location without a line comes from a symbol table, where symbolic lets functions without a size
-                # claim everything up to the next one.
-                if location.line and location.symbol:
-                    frames.append(self._frame(location, Kind.INLINED))
-        symbol = self._symbols.lookup(address) if self._symbols is not None else None
-        if frames:
-            # symbolic names a function by the symbol at its lowest address. If the function is split (hot and cold),
-            # that may be another function's symbol: the one that covers this address is right.
-            frames[-1] = _as_native(frames[-1], readable(symbol) if symbol else frames[-1].function)
-            return tuple(frames)
-        return (Frame(readable(symbol) if symbol else "", self.name, Kind.NATIVE, 0 if symbol else address),)
-
-    def _frame(self, location: Any, kind: Kind) -> Frame:
-        name = readable(location.symbol.encode("utf-8", "replace"))
-        return Frame(name, self.name, kind, 0, printable(location.full_path or ""), location.line)
+def _shown(path: str) -> str:
+    name = printable(path)
+    return name if name.startswith("[") else PurePosixPath(name).name
 
 
-def _as_native(frame: Frame, function: str) -> Frame:
-    return Frame(function, frame.module, Kind.NATIVE, frame.offset, frame.file, frame.line)
-
-
-_UNMAPPED = (Frame("", "", Kind.UNKNOWN),)
-_JIT = (Frame("", "", Kind.JIT),)
+# Places outside any file, by whether they are code.
+_UNNAMED = {False: (Frame("", "", Kind.UNKNOWN),), True: (Frame("", "", Kind.JIT),)}

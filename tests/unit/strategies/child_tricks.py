@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sa
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import located_bytes
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import located
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import image_names
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.image_names import ImageFiles
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 
@@ -93,7 +96,7 @@ def connect(port: str) -> bytes:
 def overwhelmed_by_app1(path: Path, name: str, sha256: str, build_ids: dict[str, str]) -> bytes:
     """The parser of dumps, which those of the host app1 overwhelm in the way that the environment names."""
     if "/app1/" in str(path):
-        return {"spin": spin, "hoard": hoard, "flood": flood, "crash": crash, "lie": lie}[os.environ["TRICK"]]()
+        return _TRICKS[os.environ["TRICK"]]()
     return sample_cache._parsed(path, name, sha256, build_ids)
 
 
@@ -102,3 +105,13 @@ def lie() -> bytes:
     dump = heap_v2.parse(leaky_archives.dump_text(1, 1), "x")
     profile = located(dump, {})
     return located_bytes.packed(replace(profile, stacks=profile.stacks + 1000), {})
+
+
+def overwhelmed_by_liar(files: ImageFiles, offsets: Sequence[int]) -> bytes:
+    """The reader of images, which the one called liar.so overwhelms in the way that the environment names."""
+    if files.name == "liar.so":
+        return _TRICKS[os.environ["TRICK"]]()
+    return image_names._named(files, offsets)
+
+
+_TRICKS = {"spin": spin, "hoard": hoard, "flood": flood, "crash": crash, "lie": lie}

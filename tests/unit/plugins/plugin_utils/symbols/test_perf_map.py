@@ -130,13 +130,13 @@ def test_the_nearest_map_is_asked_first(tmp_path: Path) -> None:
     maps = jit_symbols.JitMaps({early: 100.0, broken: 150.0, late: 200.0}, warnings.append)
 
     def names(time: float) -> list[str | None]:
-        found = [maps.at(time)(address, True) for address in (0x1005, 0x2005, 0x3005)]
+        found = maps.at(time)([(address, True) for address in (0x1005, 0x2005, 0x3005)])
         return [frames[0].label if frames else None for frames in found]
 
     assert names(110.0) == ["first", "gone", None]
     assert names(190.0) == ["second", "gone", None]
     assert len(warnings) == 1 and "broken" in warnings[0]
-    assert jit_symbols.JitMaps({}, warnings.append).at(1.0)(0x1005, True) == ()
+    assert jit_symbols.JitMaps({}, warnings.append).at(1.0)([(0x1005, True)]) == [()]
 
 
 def test_one_call_that_stands_for_several_methods() -> None:

@@ -12,9 +12,9 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Locations, locate
-from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import symbolizer as symbols
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps
 
 PROGRAM = """\
 #include <cstdlib>
@@ -238,6 +238,12 @@ def test_a_stripped_libz_is_named_where_it_is_truly_covered(tmp_path: Path) -> N
     assert [group[0].label for group in frames] == ["inflate", f"{library.name}+{hole:#x}"]
 
 
+def _map(directory: Path, text: bytes) -> symbols.JitNames:
+    path = directory / f"{len(text)}.map"
+    path.write_bytes(text)
+    return JitMaps({path: 0.0}, print).at(0.0)
+
+
 def test_compiled_code_is_named_by_the_map_and_nothing_else_is(tmp_path: Path) -> None:
     mappings = [
         _mapping(0x1000, 0x1000, "r-xp", 0, ""),
@@ -248,7 +254,7 @@ def test_compiled_code_is_named_by_the_map_and_nothing_else_is(tmp_path: Path) -
     text = b"0x0 0x10000 int j.Inflater.inflate(byte[])\n0x1800 0x100 void Shop.serve(int)\n0x1900 0x800 Interpreter\n"
     addresses = [0x1801, 0x1800, 0x1900, 0x1901, 0x2200, 0x3100, 0x4100, 0x20000]
     places = locate(addresses, mappings, {})
-    frames = [group[0] for group in _symbolizer(tmp_path).frames(places, perf_map.parse(text).frames)]
+    frames = [group[0] for group in _symbolizer(tmp_path).frames(places, _map(tmp_path, text))]
     assert [frame.label for frame in frames] == [
         "Shop.serve",
         "j.Inflater.inflate",
@@ -261,7 +267,7 @@ def test_compiled_code_is_named_by_the_map_and_nothing_else_is(tmp_path: Path) -
     ], "return addresses belong to the call before"
     assert frames[0].signature == "void Shop.serve(int)"
     assert [frame.kind for frame in frames[:4]] == [Kind.JAVA, Kind.JAVA, Kind.JAVA, Kind.JIT]
-    nothing = _symbolizer(tmp_path).frames(locate([0x1100], mappings, {}), perf_map.parse(b"").frames)
+    nothing = _symbolizer(tmp_path).frames(locate([0x1100], mappings, {}), _map(tmp_path, b""))
     assert nothing[0][0].label == "[jit]"
 
 
@@ -272,5 +278,5 @@ def test_what_an_interpreter_runs_is_named_where_the_map_has_just_that_address(t
     ]
     text = b"3000 100 void Code.cannotBeHere()\n3100 1 void Thread.run()\n4100 1 void Main.main()\n"
     places = locate([0x3011, 0x3101, 0x4101, 0x4111], mappings, {})
-    frames = [group[0].label for group in _symbolizer(tmp_path).frames(places, perf_map.parse(text).frames)]
+    frames = [group[0].label for group in _symbolizer(tmp_path).frames(places, _map(tmp_path, text))]
     assert frames == ["[unmapped]", "Thread.run", "Main.main", "[unmapped]"]

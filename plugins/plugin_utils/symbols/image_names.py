@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What the files of one image say of places in it, asked for in the child process (base/child.py).
+
+Functions with debug information (source lines, inlined calls) are looked up in a symcache, the file format of the
+library ``symbolic``, made once per image; others are looked up in the image's own symbol tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..base import child, libraries
+from ..base.printable import printable
+from ..model import frame_table
+from ..model.frame import Frame, Kind
+from . import symcache
+from .demangle import readable
+from .elf_image import ElfImage
+
+symbolic = libraries.optional("symbolic")
+
+# Real processes have a few hundred images, a few of them large.
+_KEPT_OPEN = 256
+
+
+class ImageFiles(NamedTuple):
+    """The files of one build, and the ``name`` that frames show: the image, a separate file with its ``debug``
+    information, and a ``symcache``."""
+
+    name: str
+    image: Path
+    debug: Path | None = None
+    symcache: Path | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes. Raises OSError."""
+        return sum(path.stat().st_size for path in self[1:] if isinstance(path, Path))
+
+
+def described(path: Path) -> tuple[str | None, bool]:
+    """(build-id, whether there is debug information) of an image. Raises ChildError."""
+    build_id, has_debug_info = json.loads(child.call(_described, path, size=0))
+    return (None if build_id is None else str(build_id)), bool(has_debug_info)
+
+
+def named(files: ImageFiles, offsets: Sequence[int]) -> list[tuple[Frame, ...]]:
+    """The frames at each offset in the image, the innermost (inlined) first. Raises ControllerError, OSError."""
+    found = frame_table.unpacked(json.loads(child.call(_named, files, list(offsets), size=files.size)))
+    if len(found) != len(offsets):
+        raise child.ChildError(f"{files.image}: got {len(found)} names for {len(offsets)} places")
+    return found
+
+
+def _described(path: Path) -> bytes:
+    image = ElfImage(path)
+    return json.dumps([image.build_id, image.has_debug_info]).encode()
+
+
+def _named(files: ImageFiles, offsets: Sequence[int]) -> bytes:
+    module = _opened(files)
+    return json.dumps(frame_table.packed(map(module.frames, offsets))).encode()
+
+
+@lru_cache(maxsize=_KEPT_OPEN)
+def _opened(files: ImageFiles) -> _Module:
+    return _Module(files)
+
+
+class _Module:
+    """One image, open."""
+
+    def __init__(self, files: ImageFiles) -> None:
+        self._name = files.name
+        self._elf = ElfImage(files.image)
+        self._symbols = ElfImage(files.debug).symbols() if files.debug is not None else self._elf.symbols()
+        if files.debug is not None and not len(self._symbols):
+            self._symbols = self._elf.symbols()
+        self._symcache = None if files.symcache is None else symcache.opened(files.symcache)
+
+    def frames(self, file_offset: int) -> tuple[Frame, ...]:
+        """Frames at an offset in the file."""
+        address = self._elf.virtual_address(file_offset)
+        if address is None:
+            return (Frame("", self._name, Kind.NATIVE, file_offset),)
+        frames: list[Frame] = []
+        if self._symcache is not None and address >= self._elf.load_address:
+            try:
+                locations = self._symcache.lookup(address - self._elf.load_address)
+            except symbolic.SymbolicError:
+                locations = []
+            for location in locations:
+                # A location without a line comes from a symbol table, where symbolic lets functions without a size
+                # claim everything up to the next one.
+                if location.line and location.symbol:
+                    frames.append(self._frame(location, Kind.INLINED))
+        symbol = self._symbols.lookup(address)
+        if frames:
+            # symbolic names a function by the symbol at its lowest address. If the function is split (hot and cold),
+            # that may be another function's symbol: the one that covers this address is right.
+            frames[-1] = _as_native(frames[-1], readable(symbol) if symbol else frames[-1].function)
+            return tuple(frames)
+        return (Frame(readable(symbol) if symbol else "", self._name, Kind.NATIVE, 0 if symbol else address),)
+
+    def _frame(self, location: Any, kind: Kind) -> Frame:
+        name = readable(location.symbol.encode("utf-8", "replace"))
+        return Frame(name, self._name, kind, 0, printable(location.full_path or ""), location.line)
+
+
+def _as_native(frame: Frame, function: str) -> Frame:
+    return Frame(function, frame.module, Kind.NATIVE, frame.offset, frame.file, frame.line)
