@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import random
-import re
 import socket
 import threading
 import time
@@ -20,9 +19,9 @@ import paramiko
 from fabric import Config, Connection
 from paramiko.ssh_exception import NoValidConnectionsError
 
-from ..plugins.plugin_utils.base.errors import ControllerError
 from ..plugins.plugin_utils.fetch.host_session import ProcessStream, Session, Stream, command
 from .channel import ChannelStream
+from .known_hosts import ConnectError, KnownHosts
 from .target import Settings, Target, TargetError, settings
 
 #: hosts at once behind one gateway, whose sshd starts to refuse above ten unauthenticated connections (MaxStartups)
@@ -32,63 +31,6 @@ _ATTEMPTS = 5
 _PHASE = 30.0
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
-
-
-class ConnectError(ControllerError):
-    """A host cannot be reached, has a changed key, or refuses the login. The message says which and what to do."""
-
-
-class KnownHosts(paramiko.MissingHostKeyPolicy):
-    """Judges host keys: a known one passes, a changed one never, a new one only with ``accept_new``."""
-
-    _writing = threading.Lock()
-
-    def __init__(self, found: Settings, accept_new: bool) -> None:
-        self.files = [Path(name).expanduser() for name in found.words("userknownhostsfile")]
-        self.system = [Path(name) for name in found.words("globalknownhostsfile")]
-        self._keys = paramiko.HostKeys()
-        self._alias = found.one("hostkeyalias")
-        self._accept_new = accept_new or found.one("stricthostkeychecking") in ("accept-new", "no", "off", "false")
-
-    def install(self, client: paramiko.SSHClient) -> None:
-        for path in (*self.files, *self.system):
-            with contextlib.suppress(OSError):
-                client.load_system_host_keys(str(path))
-                self._keys.load(str(path))
-        client.set_missing_host_key_policy(self)
-
-    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        known = [self._keys.lookup(name) for name in self._names(hostname)]
-        if any(found is not None and found.get(key.get_name()) == key for found in known):
-            return
-        other = next((found[kind] for found in known if found for kind in found if kind == key.get_name()), None)
-        if other is not None:
-            raise paramiko.BadHostKeyException(hostname, key, other)
-        if not self._accept_new:
-            raise ConnectError(
-                f"its host key is unknown ({key.get_name()} {key.fingerprint}). Compare it with the host's own, then"
-                " connect once with ssh, or add --accept-new"
-            )
-        if self.files:
-            with self._writing:
-                self.files[0].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with self.files[0].open("a", encoding="ascii") as stream:
-                    stream.write(f"{self._alias or hostname} {key.get_name()} {key.get_base64()}\n")
-
-    def _names(self, hostname: str) -> list[str]:
-        """Other names in known_hosts that fit: its alias, or patterns (sshd(8)), which paramiko does not know.
-
-        If a negated pattern matches, none fits.
-        """
-        if self._alias:
-            return [self._alias]
-        found = [name for name in self._keys if _matches(name.lstrip("!"), hostname)]
-        return [] if any(name.startswith("!") for name in found) else found
-
-
-def _matches(pattern: str, name: str) -> bool:
-    """OpenSSH's patterns know only * and ? (ssh_config(5), "PATTERNS")."""
-    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), name) is not None
 
 
 @dataclass
@@ -190,6 +132,7 @@ class Connector:
 
     def _made(self, found: Settings, password: str | None, gateway: Connection | str | None) -> Connection:
         keys = [Path(name).expanduser() for name in found.words("identityfile")]
+        known = KnownHosts(found, self._accept_new)
         arguments = {
             "allow_agent": found.one("identitiesonly") != "yes",
             "look_for_keys": False,
@@ -198,6 +141,7 @@ class Connector:
             "banner_timeout": _PHASE,
             "auth_timeout": _PHASE,
             "compress": found.one("compression") == "yes",
+            "transport_factory": known.transport(found.hostname, found.port),
         }
         connection = Connection(
             found.hostname,
@@ -208,7 +152,7 @@ class Connector:
             connect_timeout=int(found.one("connecttimeout") or self._timeout),
             connect_kwargs=arguments,
         )
-        KnownHosts(found, self._accept_new).install(connection.client)
+        connection.client.set_missing_host_key_policy(known)
         return connection
 
     def _open(self, name: str, found: Settings, password: str | None, gateway: Connection | None) -> Connection:
@@ -245,7 +189,7 @@ def _handshake(connection: Connection, name: str) -> None:
 
 
 def _is_shed(error: Exception) -> bool:
-    return not isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException)) and (
+    return not isinstance(error, paramiko.AuthenticationException) and (
         isinstance(error, (EOFError, ConnectionResetError))
         or "banner" in str(error)
         or "Connection reset" in str(error)
@@ -254,12 +198,6 @@ def _is_shed(error: Exception) -> bool:
 
 def _explained(error: Exception, name: str) -> str:
     match error:
-        case paramiko.BadHostKeyException():
-            return (
-                f"the host key of {name} has CHANGED (it shows {error.key.fingerprint}, known is"
-                f" {error.expected_key.fingerprint}). Either the host was reinstalled or somebody intercepts the"
-                " connection; nothing was sent. If it was reinstalled, remove the old key with ssh-keygen -R"
-            )
         case paramiko.PasswordRequiredException():
             return f"the key for {name} has a passphrase: load it into ssh-agent"
         case paramiko.AuthenticationException():
@@ -273,4 +211,4 @@ def _explained(error: Exception, name: str) -> str:
     return f"no connection to {name}: {error or type(error).__name__}"
 
 
-__all__ = ["ConnectError", "Connector", "KnownHosts", "TargetError"]
+__all__ = ["ConnectError", "Connector", "TargetError"]
