@@ -26,6 +26,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey impo
     verdict_on_host,
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, OBJECTS, Samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import of_samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, Observed
@@ -131,9 +132,15 @@ def facts(live: float, other: float, version: str, java: bool = True, pid: int =
     )
 
 
-def process(unit: str, host: str, key: str, dumps: Dumps) -> Process:
-    """A process from its dumps, judged: time, stacks, facts."""
-    series = of_samples([(time, profile(stacks)) for time, stacks, _facts in dumps])
+def process(unit: str, host: str, key: str, dumps: Dumps, library: str = "app") -> Process:
+    """A process from its dumps, judged: time, stacks, facts. ``library`` is where its native functions lie."""
+
+    def samples(stacks: Stacks) -> Samples:
+        found = profile(stacks)
+        moved = [frame._replace(module=library) if frame.kind is Kind.NATIVE else frame for frame in found.frames]
+        return replace(found, frames=moved)
+
+    series = of_samples([(time, samples(stacks)) for time, stacks, _facts in dumps])
     captures = [
         Capture(Path(), host, unit, key, number, time, known) for number, (time, _stacks, known) in enumerate(dumps)
     ]
@@ -237,6 +244,36 @@ def fleet(hosts: int = 40, leaking: int = 14, dumps: int = 36) -> dict[str, Any]
         (START + 3e5 + number, {("load", "main"): 3.0 * MIB}, facts(3 * MIB, 0, "1", False)) for number in (0, 1)
     ]
     observe(found, "mailer.service", "mail1", [process("mailer.service", "mail1", "9-00000001", series)])
+    return found.data()
+
+
+def two_distributions() -> dict[str, Any]:
+    """Two hosts with the same leak and threads whose libraries are of different builds, as on two distributions."""
+    found = Fleet()
+    for host, library in (("app1", "libpthread-2.31.so"), ("app2", "libc.so.6")):
+        rng = random.Random(3)
+        series: Dumps = []
+        for number in range(24):
+            sizes = {"inflateInit2_": 5.0 + 9 * number, "cache_store": 60 * rng.uniform(0.99, 1.01), "SSL_new": 30.0}
+            stacks: Stacks = {(name, "serve", "start_thread"): size * MIB for name, size in sizes.items()}
+            series.append((START + number * STEP, stacks, facts(sum(stacks.values()), 0, "2", False, pid=61)))
+        observe(found, "web.service", host, [process("web.service", host, "61-0000beef", series, library)])
+    return found.data()
+
+
+def small_leak() -> dict[str, Any]:
+    """48 MiB a day in a heap of 11 GiB."""
+    rng = random.Random(11)
+    found = Fleet()
+    series: Dumps = []
+    for number in range(36):
+        day = number * STEP / 86400
+        stacks: Stacks = {
+            ("table_grow", "load_index", "main"): 11 * 1024.0 * MIB,
+            ("sessions_new", "accept", "main"): (2 + 48 * day) * MIB * rng.uniform(0.97, 1.03),
+        }
+        series.append((START + number * STEP, stacks, facts(sum(stacks.values()), 0, "3.1", java=False, pid=44)))
+    observe(found, "index.service", "db1", [process("index.service", "db1", "44-0000abcd", series)])
     return found.data()
 
 

@@ -40,9 +40,11 @@ def test_the_summary_says_what_leaks_where_since_when(opened: Open) -> None:
     first = page.locator(".card").first
     expect(first).to_contain_text(
         re.compile(
-            r"frontend\.service leaks \d+\.\d MiB a day ± \d+\.\d MiB each on 3 of 9 hosts, since about \w{3} 2026"
+            r"frontend\.service leaks (\d+\.\d MiB ± \d+\.\d MiB) to (?!\1)\d+\.\d MiB ± \d+\.\d MiB a day"
+            r" on 3 of 9 hosts, since about \w{3} 2026"
         )
     )
+    expect(first).to_contain_text(re.compile(r"\+\d+\.\d MiB to \+\d+\.\d MiB in the \d+ hours watched"))
     expect(first).to_contain_text("inflate ← java.util.zip.Inflater.inflateBytesBytes ← ")
     expect(page.locator(".card.no-leak")).to_contain_text("edge-proxy.service does not leak (3 hosts)")
     expect(page.locator("#suspects li").first).to_contain_text("% of the growth")
@@ -79,6 +81,7 @@ def test_comparing_with_a_time_a_host_and_a_version(opened: Open) -> None:
     page = opened()
     expect(page.locator("#legend")).to_contain_text("grown")
     expect(page.locator("#detail")).to_contain_text(re.compile(r"\+\d+\.\d MiB since"))
+    expect(page.locator("#legend")).to_contain_text(re.compile(r"from .* \(older\) to .* \(newer\)"))
     groups = page.locator("#base optgroup").evaluate_all("all => all.map(one => one.label)")
     assert groups == ["Another time", "Another host, newest dump", "Another version"]
     seen = {_picture(page)}
@@ -92,13 +95,96 @@ def test_comparing_with_a_time_a_host_and_a_version(opened: Open) -> None:
     expect(page.locator("input[value=grown]")).to_be_disabled()
 
 
+def _share(page: Page, *kinds: str) -> float:
+    """The share of the graph that has the colours of these words of the legend, by pixels."""
+    return float(
+        page.evaluate(
+            """kinds => {
+                const graph = document.querySelector("#graph");
+                const probe = document.createElement("canvas");
+                [probe.width, probe.height] = [graph.width, graph.height];
+                const context = probe.getContext("2d", {willReadFrequently: true});
+                context.drawImage(graph, 0, 0);
+                const pixels = context.getImageData(0, 0, graph.width, graph.height).data;
+                const colour = kind => {
+                    const style = getComputedStyle(document.querySelector(`#legend .${kind}`));
+                    context.fillStyle = style.backgroundColor;
+                    context.fillRect(0, 0, 1, 1);
+                    return context.getImageData(0, 0, 1, 1).data.join();
+                };
+                const wanted = kinds.map(colour);
+                let [hits, all] = [0, 0];
+                for (let at = 0; at < pixels.length; at += 4) {
+                    if (pixels[at + 3] < 255) continue;
+                    all++;
+                    if (wanted.includes(pixels.slice(at, at + 4).join())) hits++;
+                }
+                return hits / all;
+            }""",
+            list(kinds),
+        )
+    )
+
+
+def test_hosts_with_the_same_leak_differ_by_nothing_new(opened: Open, pages: Pages) -> None:
+    """Functions are matched by name: the same code in another build of a library is not new."""
+    page = opened(pages("two-distributions", fleets.two_distributions))
+    options = page.locator("#base optgroup[label='Another host, newest dump'] option")
+    page.locator("#base").select_option(options.first.get_attribute("value"))
+    page.locator("label", has_text="Live").click()
+    expect(page.locator("#detail")).to_contain_text(re.compile("against .*, the (older|newer) of the two"))
+    assert _share(page, "fresh") == 0
+    assert _share(page, "same") > 0.6
+
+
+def test_a_host_without_a_leak_has_the_colour_of_no_change(opened: Open) -> None:
+    page = opened()
+    page.locator("#hosts button", has_text="No leak").first.click()
+    assert _share(page, "same") > 0.6
+    expect(page.locator("#detail")).to_contain_text("no more than sampling explains")
+
+
+def test_nothing_is_compared_with_a_later_dump_unless_asked(opened: Open) -> None:
+    page = opened()
+    page.locator("#slider").fill("0")
+    assert page.locator("#base").input_value() == "none"
+    page.locator("#base optgroup[label='Another time'] option").last.evaluate("one => (one.selected = true)")
+    page.locator("#base").dispatch_event("change")
+    expect(page.locator("#detail")).to_contain_text("which is later")
+    expect(page.locator("#detail")).to_contain_text(re.compile(r"\+\d+\.\d MiB until"))
+
+
+def test_the_graph_survives_a_double_click_on_everything(opened: Open) -> None:
+    page = opened()
+    page.locator("#graph").dblclick(position={"x": 12, "y": ROW / 2})
+    expect(page.locator("#empty")).to_be_hidden()
+    assert "around" not in page.url
+
+
+def test_a_small_leak_in_a_large_heap_is_seen_at_once(opened: Open, pages: Pages) -> None:
+    page = opened(pages("small-leak", fleets.small_leak))
+    curve = page.locator("#suspects .sparkline").first
+    expect(curve).to_have_text(re.compile(r"^2\.0 MiB → 1\d\d\.\d MiB$"))
+    heights = curve.locator("polyline").evaluate(
+        "line => line.getAttribute('points').split(' ').map(point => Number(point.split(',')[1]))"
+    )
+    assert heights[0] - heights[-1] > 0.6 * 34
+    expect(page.locator("input[value=grown]")).to_be_checked()
+    page.locator("#graph").hover(position={"x": 12, "y": ROW * 3.5})
+    expect(page.locator("#tip")).to_contain_text("sessions_new")
+
+
 def test_what_has_grown_alone(opened: Open) -> None:
     page = opened()
-    page.locator("label", has_text="Grown").click()
+    expect(page.locator("input[value=grown]")).to_be_checked()
     grown = page.inner_text("#detail")
+    assert re.search(r"\d+\.\d MiB grown", grown)
     _frame(page, 3)
-    expect(page).to_have_url(re.compile("what=grown.*zoom=|zoom=.*what=grown"))
+    expect(page).to_have_url(re.compile("zoom="))
     assert page.inner_text("#detail") != grown
+    page.locator("label", has_text="Shrunk").click()
+    expect(page).to_have_url(re.compile("what=shrunk"))
+    expect(page.locator("#detail")).to_contain_text(re.compile(r"\d+\.\d [MK]iB shrunk"))
 
 
 def test_search_finds_and_counts_nested_frames_once(opened: Open) -> None:
@@ -180,9 +266,11 @@ def test_the_keyboard_is_enough(opened: Open) -> None:
 
 def test_a_suspect_leads_to_its_stacks(opened: Open) -> None:
     page = opened()
-    page.locator("#suspects button").first.click()
-    expect(page).to_have_url(re.compile("zoom="))
-    expect(page.locator("#detail")).to_contain_text("on a suspected path")
+    for suspect, leaf in ((0, "inflate · "), (1, "inflateInit2_ · ")):
+        page.locator("#suspects button").nth(suspect).click()
+        expect(page).to_have_url(re.compile("zoom="))
+        expect(page.locator("#detail")).to_contain_text(re.compile(f"^{leaf}"))
+        expect(page.locator("#detail")).to_contain_text("100.0 % of it on a suspected path")
 
 
 def test_a_thread_alone(opened: Open) -> None:

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The stacks of many profiles of a unit, each path stored once: a dump then holds only a number for each path.
 
-Functions are matched by name. So dumps of one process, of its next start and of other hosts share this tree, and any
-two of them can be compared.
+Functions are matched by name, wherever they lie. So dumps of one process, of its next start and of other hosts share
+this tree, and any two of them can be compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 from ..model.frame import Frame, Kind
 
-Shown = tuple[str, str, str]
 Path = tuple[int, ...]
 ALL = Frame("all", "")
 REST = Frame("[smaller stacks]", "", Kind.UNKNOWN)
@@ -24,17 +23,25 @@ _NO_STACK = Frame("[no stack]", "", Kind.UNKNOWN)
 
 
 class Frames:
-    """Frames by what is shown of them: name, module, kind."""
+    """Frames by name, as comparisons match them: a function is the same in every build of its library."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Shown, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._first: list[Frame] = []
 
     def number(self, frame: Frame) -> int:
-        return self._numbers.setdefault((frame.label, frame.module, frame.kind.value), len(self._numbers))
+        number = self._numbers.setdefault(frame.label, len(self._numbers))
+        if number == len(self._first):
+            self._first.append(frame)
+        return number
 
     def columns(self) -> dict[str, list[str]]:
-        names = ("name", "module", "kind")
-        return {name: [shown[index] for shown in self._numbers] for index, name in enumerate(names)}
+        """What is shown of each: its name, and the module and kind that it had where it was first seen."""
+        return {
+            "name": [frame.label for frame in self._first],
+            "module": [frame.module for frame in self._first],
+            "kind": [frame.kind.value for frame in self._first],
+        }
 
 
 @dataclass

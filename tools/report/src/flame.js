@@ -35,7 +35,7 @@ export class Flame {
         });
         canvas.addEventListener("dblclick", (event) => {
             const node = this.at(event);
-            if (node !== null) events.open(node);
+            if (node) events.open(node);
         });
         canvas.addEventListener("keydown", (event) => this.key(event));
         canvas.addEventListener("focus", () => this.draw());
@@ -142,18 +142,24 @@ export class Flame {
     colour(node, theme) {
         const { values, tree } = this;
         const now = values.now[node];
-        if (values.before) {
-            const before = values.before[node];
-            const change = now - before;
-            if (before === 0) return theme.fresh;
-            const share = Math.min(Math.abs(change) / Math.max(now, before, 1), 1);
-            const strength = share < 0.01 ? 0 : Math.sqrt(share);
-            return change >= 0 ? theme.grown(strength) : theme.shrunk(strength);
+        if (values.older) {
+            const change = values.newer[node] - values.older[node];
+            if (!this.significant(node)) return theme.same;
+            if (values.older[node] === 0) return theme.fresh;
+            const strength = Math.sqrt(Math.min(Math.abs(change) / Math.max(values.older[node], values.newer[node]), 1));
+            return change > 0 ? theme.grown(strength) : theme.shrunk(strength);
         }
         const share = now > 0 ? Math.min(values.suspect[node] / now, 1) : 0;
         if (share > 0.005) return theme.suspect(Math.sqrt(share));
         const frame = tree.frame[node];
         return theme.calm(MANAGED.includes(this.frames.kind[frame]) ? 150 : hue(this.frames.module[frame]));
+    }
+
+    // As heap_compare judges: beyond the 95 % interval, and beyond what one sampled allocation stands for.
+    significant(node) {
+        const { older, newer, interval, confidence } = this.values;
+        const change = Math.abs(newer[node] - older[node]);
+        return change >= 1 && change > confidence * Math.sqrt(interval * (older[node] + newer[node])) + interval;
     }
 
     matches(node) {
@@ -211,7 +217,7 @@ export class Flame {
             event.preventDefault();
             this.events.select(this.cursor);
         } else if (event.key === "s") {
-            this.events.open(this.cursor);
+            if (this.cursor) this.events.open(this.cursor);
         }
     }
 }
@@ -230,20 +236,21 @@ function colours() {
         return {
             text: "#f0f1f2", found: "#f5d547", focus: "#ffffff", fresh: "hsl(213 62% 45%)",
             grown: mix(6, [6, 28], [58, 42]), shrunk: mix(140, [6, 28], [45, 32]), suspect: mix(14, [40, 33], [62, 43]),
-            calm: (tint) => `hsl(${tint} 20% 32%)`,
+            calm: (tint) => `hsl(${tint} 20% 32%)`, same: "hsl(220 5% 30%)",
         };
     }
     return {
         text: "#16181b", found: "#ffe14d", focus: "#111111", fresh: "hsl(213 90% 79%)",
         grown: mix(8, [10, 91], [88, 70]), shrunk: mix(140, [10, 91], [46, 66]), suspect: mix(20, [75, 84], [90, 68]),
-        calm: (tint) => `hsl(${tint} 40% 87%)`,
+        calm: (tint) => `hsl(${tint} 40% 87%)`, same: "hsl(220 8% 89%)",
     };
 }
 
-export function legend(comparing) {
+// `pair` names the two dumps that are compared, or is null.
+export function legend(pair) {
     const entry = (kind, text) => h("span", {}, h("i", { class: `swatch ${kind}` }), text);
-    return comparing
-        ? [entry("grown", "grown"), entry("shrunk", "shrunk"), entry("fresh", "new")]
+    return pair
+        ? [h("span", {}, pair), entry("grown", "grown"), entry("shrunk", "shrunk"), entry("fresh", "new"), entry("same", "no more than sampling explains")]
         : [entry("suspect", "on a suspected path"), entry("calm", "other code, by library")];
 }
 

@@ -19,6 +19,13 @@ export const signed = (value) => (value > 0 ? "+" : "") + bytes(value);
 export const percent = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "–");
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 
+// A time span, to the unit that matters: "40 minutes", "3.5 hours", "12 days".
+export function duration(seconds) {
+    const [noun, size] = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]].find(([, each]) => seconds >= 2 * each) || ["second", 1];
+    const value = seconds / size;
+    return count(Number(value.toFixed(value < 10 ? 1 : 0)), noun);
+}
+
 const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
 
 let seconds = false;

@@ -4,6 +4,7 @@
 // What can be chosen from: hosts with their rates, suspects with what is known of them, threads.
 
 import { bytes, h, moment, percent } from "./format.js";
+import { sparkline } from "./sparkline.js";
 
 export const ANSWERS = { leak: "Leak", "no-leak": "No leak", "cannot-tell": "Cannot tell" };
 
@@ -22,7 +23,7 @@ export function hostButtons(hosts, chosen, choose) {
 }
 
 // What to check is said once, however many suspects it fits.
-export function suspectItems(suspects, find) {
+export function suspectItems(suspects, curveOf, find) {
     const most = widest(suspects);
     const told = new Set();
     const hint = (known) => {
@@ -41,6 +42,7 @@ export function suspectItems(suspects, find) {
                 { type: "button", title: "Show in the graph", onclick: () => find(suspect) },
                 h("span", { class: "rate" }, `${bytes(suspect.growth)}/day`, h("span", { class: "error" }, ` ± ${bytes(suspect.error)}`)),
                 whisker(suspect, most),
+                sparkline(curveOf(suspect)),
                 h("span", { class: "path" }, suspect.short),
                 h("span", { class: "more" }, about),
                 ...suspect.hints.map(hint),

@@ -18,14 +18,12 @@ import { triage } from "./triage.js";
 const data = JSON.parse(document.getElementById("data").textContent);
 // Of a process's time, so much at its start is not compared with: trend.py does the same.
 const SETTLED = 0.2;
-// Frames of a suspect that are shown above the one that allocates.
-const MOST_ABOVE = 12;
 const report = document.getElementById("report");
 const frames = data.frames;
 const stacksOf = new Map();
 
 let state = address.read();
-let unit, host, dump, base, thread, stacks, tree, values;
+let unit, host, dump, base, pair, what, thread, stacks, tree, values;
 
 // ---- the parts of the page that stay
 
@@ -137,9 +135,13 @@ function choose() {
     dump = host.dumps[Number(state.dump) - 1] || host.dumps[host.dumps.length - 1];
     thread = dump === host.dumps[host.dumps.length - 1] ? host.threads[Number(state.thread) - 1] : undefined;
     base = thread ? null : baseline();
+    pair = base && compared();
+    const wanted = state.what || (host.answer === "leak" && host.dumps.includes(base) ? "grown" : "live");
+    what = pair ? wanted : "live";
 }
 
-// "HOST.DUMP" by number, "none", or by default the first dump of the same process after its start has settled.
+// "HOST.DUMP" by number, "none", or by default the first dump of the same process after its start has settled, if the
+// chosen one is newer.
 function baseline() {
     if (state.base === "none") return null;
     const [hostNumber, dumpNumber] = state.base.split(".").map(Number);
@@ -148,7 +150,25 @@ function baseline() {
     const own = host.dumps.filter((one) => one.process === dump.process);
     const settled = own[0].time + SETTLED * (own[own.length - 1].time - own[0].time);
     const first = own.find((one) => one.time >= settled);
-    return first === dump ? null : first;
+    return first.time < dump.time ? first : null;
+}
+
+// Of one host, from the older dump to the newer; of two, from the other host to the one that is shown.
+function compared() {
+    const turned = host.dumps.includes(base) && base.time > dump.time;
+    return turned ? { older: dump, newer: base } : { older: base, newer: dump };
+}
+
+// In words, how the shown dump stands to the one that it is compared with, and which of them is older.
+function against() {
+    if (host.dumps.includes(base)) return base.time < dump.time ? `since ${nameOf(base)}` : `until ${nameOf(base)}, which is later`;
+    return `against ${nameOf(base)}, the ${base.time < dump.time ? "older" : "newer"} of the two`;
+}
+
+function direction() {
+    const age = (one, other) => (one.time < other.time ? "older" : "newer");
+    const { older, newer } = pair;
+    return `from ${nameOf(older)} (${age(older, newer)}) to ${nameOf(newer)} (${age(newer, older)}):`;
 }
 
 const nameOf = (one) => {
@@ -192,7 +212,7 @@ function showHost() {
     const known = host.dumps.filter((one) => one.memory && one.process === dump.process).sort((a, b) => distance(a) - distance(b))[0];
     el.memory.querySelector("h2").replaceChildren("Where the resident memory is", h("span", { class: "about" }, known ? moment(known.time) : ""));
     el.reconciled.replaceChildren(...waterfall(known && known.memory));
-    const items = suspectItems(host.suspects, find);
+    const items = suspectItems(host.suspects, curveOf, find);
     const nothing = h("li", { class: "note" }, `${host.headline}: ${host.reason}.`);
     replace(el.suspects, ...(items.length ? items : [nothing]));
 }
@@ -228,7 +248,6 @@ function showControls() {
     );
     el.base.value = base ? value(base) : "none";
     el.base.disabled = Boolean(thread);
-    const what = base && ["grown", "shrunk"].includes(state.what) ? state.what : "live";
     for (const input of document.querySelectorAll("input[name=what]")) {
         input.checked = input.value === what;
         input.disabled = !base && input.value !== "live";
@@ -239,11 +258,10 @@ function showControls() {
     }
     if (document.activeElement !== el.search) el.search.value = state.find;
     el.reset.disabled = !(state.zoom || state.around || thread);
-    return what;
 }
 
 function showStacks() {
-    const what = showControls();
+    showControls();
     const around = Number(state.around) - 1;
     const sandwich = around >= 0 && around < frames.name.length;
     tree = stacks.tree(sandwich ? "callees" : state.from === "leaf" ? "up" : "down", sandwich ? around : -1);
@@ -251,7 +269,7 @@ function showStacks() {
     const suspects = new Set(host.suspects.flatMap((suspect) => suspect.nodes));
     const prepare = (which) => {
         which.arrange(stacks.dumps);
-        return measure(which, shown, base, what, suspects);
+        return { ...measure(which, shown, pair, what, suspects), interval: unit.interval, confidence: data.confidence };
     };
     values = prepare(tree);
     const needle = state.find.toLowerCase();
@@ -271,7 +289,7 @@ function showStacks() {
     el.empty.hidden = values.width[0] > 0;
     const { found } = el.main;
     el.found.textContent = !needle ? "" : found.frames ? `${count(found.frames, "frame")}, ${bytes(found.bytes)}, ${percent(found.bytes, values.width[0])}` : "nothing found";
-    el.legend.replaceChildren(...legend(Boolean(base)));
+    el.legend.replaceChildren(...legend(pair && direction()));
     const title = [`Stacks on ${host.host}`];
     if (thread) title.push(`, thread ${thread.name}`);
     el.stacks.querySelector("h2").replaceChildren(...title);
@@ -290,19 +308,23 @@ function showThreads() {
 
 const KINDS = { jit: "code made at run time", inlined: "inlined", unknown: "in no mapping" };
 
+const errorOf = (live) => (unit.interval > 1 ? data.confidence * Math.sqrt(unit.interval * live) : 0);
+
 function lines(flame, node) {
     const { tree: of, values: at } = flame;
     const frame = of.frame[node];
     const now = at.now[node];
-    const error = data.confidence * Math.sqrt(Math.max(unit.interval > 1 ? unit.interval : 0, 0) * now);
     const where = [frames.module[frame], KINDS[frames.kind[frame]]].filter(Boolean).join(" · ");
     const found = [["name", frames.name[frame]]];
     if (where) found.push(["where", where]);
-    found.push(["", `${bytes(now)} ± ${bytes(error)} live, ${percent(now, at.now[0])}`]);
-    if (at.before) {
-        const before = at.before[node];
-        const words = before === 0 ? "new" : now === 0 ? "gone" : `${signed(now - before)}`;
-        found.push([now > before ? "grown" : "", `${words} since ${nameOf(base)} (${bytes(before)} then)`]);
+    found.push(["", `${bytes(now)} ± ${bytes(errorOf(now))} live, ${percent(now, at.now[0])}`]);
+    if (pair) {
+        const [older, newer] = [at.older[node], at.newer[node]];
+        const words = older === 0 ? "new" : newer === 0 ? "gone" : signed(newer - older);
+        const doubt = flame.significant(node) ? "" : ", no more than sampling explains";
+        const then = `(${bytes(pair.older === base ? older : newer)} ${host.dumps.includes(base) ? "then" : "there"})`;
+        found.push([newer > older ? "grown" : "", `${words} ${against()} ${then}${doubt}`]);
+        if (at.what !== "live") found.push(["", `${bytes(at.width[node])} ${at.what}`]);
     }
     if (at.suspect[node] > 0) found.push(["hot", `${percent(at.suspect[node], now)} of it on a suspected path`]);
     return found;
@@ -341,15 +363,24 @@ function select(which, node) {
     go({ zoom: node ? String(node) : "" }, true);
 }
 
-// Zoom to where the suspect's path begins, in the largest of its stacks.
+// Zoom to the frame that allocates, in the largest of the suspect's stacks.
 function find(suspect) {
     const newest = host.dumps[host.dumps.length - 1];
     const held = new Map(newest.nodes.map((node, index) => [node, newest.bytes[index]]));
     const leaf = suspect.nodes.reduce((best, node) => ((held.get(node) || 0) > (held.get(best) || 0) ? node : best), suspect.nodes[0]);
     const path = stacks.pathOf(leaf);
-    const top = path[Math.min(path.length, Math.max(suspect.path.length, 1), MOST_ABOVE) - 1] || 0;
-    go({ zoom: String(top), around: "", from: "root", thread: "", dump: "" }, true);
+    go({ zoom: String(path[0] || 0), around: "", from: "root", thread: "", dump: "" }, true);
     el.stacks.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+}
+
+// What a suspect's stacks held, dump by dump, in the process that was judged.
+function curveOf(suspect) {
+    const nodes = new Set(suspect.nodes);
+    const judged = host.dumps.filter((one) => host.processes[one.process].key === host.process);
+    return judged.map((one) => {
+        const live = one.nodes.reduce((sum, node, index) => sum + (nodes.has(node) ? one.bytes[index] : 0), 0);
+        return { time: one.time, live, error: errorOf(live) };
+    });
 }
 
 async function copy() {
@@ -380,7 +411,7 @@ document.addEventListener("keydown", (event) => {
         ",": () => step(-1),
         ".": () => step(1),
         i: () => go({ from: state.from === "leaf" ? "" : "leaf", zoom: "" }),
-        g: () => base && go({ what: state.what === "grown" ? "" : "grown", zoom: "" }),
+        g: () => pair && go({ what: what === "grown" ? "live" : "grown", zoom: "" }),
     };
     if (event.key in actions) {
         event.preventDefault();

@@ -135,18 +135,18 @@ export class Tree {
     }
 }
 
-// What the graph shows: widths by node, now and before for the numbers and colours.
-export function measure(tree, now, before, what, suspects) {
-    const nowLeaves = tree.atLeaves(now);
-    const beforeLeaves = tree.atLeaves(before);
-    const grown = nowLeaves.map((size, i) => Math.max(size - beforeLeaves[i], 0));
-    const shrunk = nowLeaves.map((size, i) => Math.max(beforeLeaves[i] - size, 0));
-    const suspected = nowLeaves.map((size, i) => (suspects.has(tree.leaves[i]) ? size : 0));
-    const nowSums = tree.sum(nowLeaves);
-    return {
-        now: nowSums,
-        before: before ? tree.sum(beforeLeaves) : null,
-        width: what === "grown" && before ? tree.sum(grown) : what === "shrunk" && before ? tree.sum(shrunk) : nowSums,
-        suspect: tree.sum(suspected),
-    };
+// What the graph shows: widths by node, and the numbers behind them. `pair` is null, or the two dumps that are compared;
+// `now` is one of them. What is grown or shrunk goes from `pair.older` to `pair.newer`.
+export function measure(tree, now, pair, what, suspects) {
+    const held = tree.atLeaves(now);
+    const sums = tree.sum(held);
+    const values = { what, now: sums, older: null, newer: null, width: sums };
+    values.suspect = tree.sum(held.map((size, i) => (suspects.has(tree.leaves[i]) ? size : 0)));
+    if (!pair) return values;
+    const [older, newer] = [tree.atLeaves(pair.older), tree.atLeaves(pair.newer)];
+    values.older = tree.sum(older);
+    values.newer = tree.sum(newer);
+    const sign = { grown: 1, shrunk: -1 }[what];
+    if (sign) values.width = tree.sum(newer.map((size, i) => Math.max(sign * (size - older[i]), 0)));
+    return values;
 }

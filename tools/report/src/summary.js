@@ -3,7 +3,7 @@
 //
 // What somebody reads who reads nothing else: one sentence for each unit, and the paths behind it.
 
-import { bytes, count, h, moment } from "./format.js";
+import { bytes, count, duration, h, moment, signed } from "./format.js";
 
 const WORDS = { leak: "leaks", "no-leak": "does not leak", "cannot-tell": "cannot be judged yet" };
 
@@ -11,17 +11,37 @@ export function headline(unit) {
     const hosts = count(unit.hosts.length, "host");
     const name = h("span", { class: "unit" }, unit.unit);
     if (unit.answer !== "leak") return [name, ` ${WORDS[unit.answer]} (${hosts})`];
-    const each = unit.leaking > 1 ? " each" : "";
+    const leaking = unit.hosts.filter((host) => host.answer === "leak").sort((a, b) => a.growth - b.growth);
     const since = unit.since === null ? "" : `, since ${unit.since_before ? "before " : "about "}${moment(unit.since)}`;
+    const error = (host) => h("span", { class: "error" }, ` ± ${bytes(host.error)}`);
+    const [least, most] = [leaking[0], leaking.at(-1)];
+    const lower = leaking.length > 1 ? [h("strong", {}, bytes(least.growth)), error(least), " to "] : [];
     return [
         name,
         " leaks ",
-        h("strong", {}, `${bytes(unit.growth)} a day`),
-        h("span", { class: "error" }, ` ± ${bytes(unit.error)}`),
-        `${each} on `,
+        ...lower,
+        h("strong", {}, bytes(most.growth)),
+        error(most),
+        h("strong", {}, " a day"),
+        " on ",
         h("strong", {}, `${unit.leaking} of ${hosts}`),
         since,
+        h("span", { class: "about" }, watched(leaking)),
     ];
+}
+
+// How long the leaking processes were watched, and what they gained in that time: rates a day can be far from it.
+function watched(hosts) {
+    const spans = hosts.map((host) => {
+        const judged = host.points.time.map((time, at) => ({ time, live: host.points.live[at], key: host.processes[host.points.process[at]].key }));
+        const own = judged.filter((point) => point.key === host.process).sort((a, b) => a.time - b.time);
+        return { seconds: own.at(-1).time - own[0].time, gained: own.at(-1).live - own[0].live };
+    });
+    const range = (values, text) => {
+        const [low, high] = [Math.min(...values), Math.max(...values)].map(text);
+        return low === high ? low : `${low} to ${high}`;
+    };
+    return `${range(spans.map((one) => one.gained), signed)} in the ${range(spans.map((one) => one.seconds), duration)} watched`;
 }
 
 export function card(unit, chosen, choose) {
