@@ -178,7 +178,7 @@ class Spool:
                 if not self._is(name, identity):
                     continue
                 if directory < 0:
-                    directory = self._open_collected()
+                    directory = self._make_collected()
                 if not self._move(name, directory):
                     continue
                 moved.append(name)
@@ -215,23 +215,88 @@ class Spool:
             raise SpoolError(f"cannot delete {self.path}/{name}: {exc.strerror}") from exc
         return True
 
-    def _open_collected(self) -> int:
-        """The directory of collected dumps; whoever made it, it must not be a link or belong to a third user."""
-        where = f"{self.path}/{COLLECTED}"
+    def thin_collected(self, most: int) -> None:
+        """Delete the oldest collected dumps, with their companions, until all files here take at most ``most`` bytes.
+
+        Raises SpoolError if those that are not collected take more: they stay.
+        """
+        left = used = sum(_bytes_of(self._fd).values())
+        try:
+            directory = self._open_collected()
+        except FileNotFoundError:
+            directory = -1
+        if directory >= 0:
+            try:
+                left += _thin(directory, most - used)
+            finally:
+                os.close(directory)
+        if left > most:
+            raise SpoolError(
+                f"{self.path} takes {left >> 20} MiB, more than the {most >> 20} MiB meant for it, with files that are"
+                " not collected. See what they are; rollback_purge=true removes them"
+            )
+
+    def _make_collected(self) -> int:
         try:
             os.mkdir(COLLECTED, 0o700, dir_fd=self._fd)
         except FileExistsError:
             pass
         except OSError as exc:
-            raise SpoolError(f"cannot make {where}: {exc.strerror}") from exc
+            raise SpoolError(f"cannot make {self.path}/{COLLECTED}: {exc.strerror}") from exc
+        return self._open_collected()
+
+    def _open_collected(self) -> int:
+        """The directory of collected dumps; whoever made it, it must not be a link or belong to a third user.
+
+        Raises SpoolError, and FileNotFoundError if there is none.
+        """
+        where = f"{self.path}/{COLLECTED}"
         try:
             fd = os.open(COLLECTED, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
+        except FileNotFoundError:
+            raise
         except OSError as exc:
             raise SpoolError(f"{where} is not a directory, so dumps are left where they are: {exc.strerror}") from exc
         if os.fstat(fd).st_uid not in (self.owner, 0, os.geteuid()):
             os.close(fd)
             raise SpoolError(f"{where} belongs to another user than the spool, so dumps are left where they are")
         return fd
+
+
+def _bytes_of(directory: int) -> dict[str, int]:
+    """What each file takes on the disk."""
+    found: dict[str, int] = {}
+    for name in os.listdir(directory):
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            found[name] = status.st_blocks * 512
+    return found
+
+
+def _thin(directory: int, most: int) -> int:
+    """Delete the oldest dumps until a directory's files take at most ``most`` bytes. Returns what they then take."""
+    sizes = _bytes_of(directory)
+    used = sum(sizes.values())
+    for name in sorted(filter(dump_name.parse, sizes), key=lambda name: _changed(directory, name)):
+        if used <= most:
+            break
+        for part in (name, *(name + suffix for suffix in dump_name.COMPANIONS)):
+            try:
+                os.unlink(part, dir_fd=directory)
+            except FileNotFoundError:
+                continue
+            used -= sizes.get(part, 0)
+    return used
+
+
+def _changed(directory: int, name: str) -> float:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _check_trusted(fd: int, path: str) -> None:

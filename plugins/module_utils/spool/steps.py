@@ -15,7 +15,12 @@ import os
 import tempfile
 from typing import IO, Any, Callable, Iterable
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf_headers, perf_map_line
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import (
+    dump_name,
+    elf_headers,
+    limits,
+    perf_map_line,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemoryError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import (
     Identity,
@@ -197,6 +202,7 @@ def mark(dumps: Iterable[SpooledDump], delete: bool) -> dict[str, Any]:
                 if spooled is not None:
                     with spooled:
                         collected += [[unit, name] for name in spooled.collect(wanted, delete)]
+                        spooled.thin_collected(limits.LARGEST_SPOOL)
             except directory.SpoolError as exc:
                 problems.append(str(exc))
     return {"collected": len(collected), "problems": problems, "changed": bool(collected)}
