@@ -32,7 +32,11 @@ class Outcome(Generic[Result]):
 def run(
     targets: Sequence[Target], connector: Connector, work: Callable[[Target, Session], Result], at_once: int = AT_ONCE
 ) -> Iterator[Outcome[Result]]:
-    """Each host's outcome, in the order of completion. An interrupt ends the sessions and propagates."""
+    """Each host's outcome, in the order of completion. An interrupt ends the sessions and propagates.
+
+    A fault of ours, which one host's answers may have brought out, is raised when the others' outcomes are told.
+    """
+    faults: list[BaseException] = []
 
     def one(target: Target) -> Outcome[Result]:
         try:
@@ -44,7 +48,12 @@ def run(
     pool = ThreadPoolExecutor(max_workers=max(1, min(at_once, len(targets))))
     try:
         for future in as_completed([pool.submit(one, target) for target in targets]):
-            yield future.result()
+            if fault := future.exception():
+                faults.append(fault)
+            else:
+                yield future.result()
+        if faults:
+            raise faults[0]
     finally:
         # Closing the connections raises errors in threads that still wait for a host, so they clean up.
         pool.shutdown(wait=False, cancel_futures=True)

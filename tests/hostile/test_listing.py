@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import collect as collecting
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import CollectError, Wanted, collect
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
@@ -46,3 +47,12 @@ def test_a_command_line_of_many_long_words(tmp_path: Path) -> None:
     listing = capture_samples.listing(b"one")
     listing["processes"][0]["cmdline"] = ["x" * 16000] * 16000
     _refused(tmp_path, listing, "cmdline")
+
+
+def test_more_bytes_than_a_host_may_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "_MOST_BYTES", 110)
+    archive = Archive.create(tmp_path / "archive")
+    done = collect(Host(), archive, Wanted("liar", max_batch=1))
+    assert len(done.captures) == 2 and done.bytes <= 110
+    assert [warning for warning in done.warnings if warning.startswith("1 dumps exceed the 110 B")]
+    assert len(collect(Host(), archive, Wanted("liar", max_batch=1)).captures) == 1, "the next run brings the rest"

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import struct
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, wire
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
 
 
@@ -19,3 +20,29 @@ def test_empty_messages_for_ever(kind: bytes) -> None:
     with costs_at_most(0.5, 1), pytest.raises(wire.WireError, match="empty"):
         while True:
             wire.read(lambda count: next(heads) if count else b"", 1 << 20)
+
+
+MADE_OF = {
+    "lists": b"[" + b"[]," * 2_700_000 + b"0]",
+    "objects": b"[" + b'{"a":0},' * 1_000_000 + b"0]",
+    "texts": b"[" + b'"ab",' * 5_000_000 + b"0]",
+    "numbers": b"[" + b"1e9," * 7_000_000 + b"0]",
+    "depth": b"[" * 5_000_000,
+}
+
+
+@pytest.mark.parametrize("values", MADE_OF.values(), ids=MADE_OF)
+def test_small_messages_that_become_large_objects(values: bytes) -> None:
+    body = b'{"captures":' + values + b"}"
+    parts = iter([struct.pack(">cI", b"J", len(body)), body])
+    with costs_at_most(3, 2), pytest.raises(wire.WireError, match="more values than any expected one"):
+        wire.read(lambda _count: next(parts), limits.LARGEST_MESSAGE)
+
+
+def test_the_largest_listing_that_is_honest() -> None:
+    captures = [{"unit": "x.service", "name": f"jeprof.1.{n}.heap", "images": list(range(700))} for n in range(5000)]
+    sent: list[bytes] = []
+    wire.write_message(sent.append, {"captures": captures})
+    stream = io.BytesIO(b"".join(sent))
+    read = wire.read(stream.read, limits.LARGEST_MESSAGE)
+    assert read is not None and read.message == {"captures": captures}

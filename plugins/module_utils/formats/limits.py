@@ -22,6 +22,6 @@ LARGEST_MAPS = 16 << 20
 #: the file that the agent writes beside a dump
 LARGEST_SIDECAR = 1 << 20
 #: a JSON message between the ends, such as the list of dumps in a host's spools
-LARGEST_MESSAGE = 64 << 20
+LARGEST_MESSAGE = 32 << 20
 #: a capture's facts
 LARGEST_FACTS = 64 << 20

@@ -23,6 +23,8 @@ from .plan import Batch, Found, Listing
 
 #: bytes to keep free on the host's file system while it holds a batch
 _RESERVE = 32 << 20
+#: bytes that one run takes from a host: some sixty spools and images full to their limits
+_MOST_BYTES = 16 << 30
 
 
 class Transport(Protocol):
@@ -106,6 +108,13 @@ def collect(
             return _foretell(done, new, known, images)
         batches = list(plan.batches(new, images, max(1, min(wanted.max_batch, listing.free - _RESERVE))))
         for number, batch in enumerate(batches, 1):
+            if done.bytes and done.bytes + batch.size > _MOST_BYTES:
+                left = sum(len(later.dumps) for later in batches[number - 1 :])
+                done.warnings.append(
+                    f"{left} dumps exceed the {as_text(_MOST_BYTES)} that one run takes from a host, and stay there;"
+                    " run again"
+                )
+                break
             if len(batches) > 1:
                 say(f"transfer {number} of {len(batches)}, {as_text(batch.size)}")
             _bring(transport, archive, batch, done)

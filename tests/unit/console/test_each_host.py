@@ -79,3 +79,13 @@ def test_a_fault_of_our_own_is_not_hidden() -> None:
 
     with pytest.raises(ZeroDivisionError):
         list(each_host.run(hosts(2), cast(Connector, Connections()), work))
+
+
+def test_a_bug_that_one_host_brings_out_stops_no_other() -> None:
+    def work(target: Target, _session: Session) -> str:
+        return {"host0": "zero", "host2": "two"}[target.name]
+
+    told: list[str | None] = []
+    with pytest.raises(KeyError, match="host1"):
+        told.extend(outcome.result for outcome in each_host.run(hosts(3), cast(Connector, Connections()), work))
+    assert sorted(filter(None, told)) == ["two", "zero"]
