@@ -202,6 +202,11 @@ def _explained(error: Exception, name: str) -> str:
             return f"the key for {name} has a passphrase: load it into ssh-agent"
         case paramiko.AuthenticationException():
             return f"{name} refuses the login: {error}. Try it with ssh -v, which shows what the host offers"
+        case NoValidConnectionsError() if not all(
+            isinstance(one, ConnectionRefusedError) for one in error.errors.values()
+        ):
+            reasons = {getattr(one, "strerror", None) or str(one) for one in error.errors.values()}
+            return f"there is no way to {name}: {', '.join(sorted(reasons))}. Check its address, and the network or VPN"
         case NoValidConnectionsError() | ConnectionRefusedError():
             return f"nothing listens for SSH at {name}"
         case TimeoutError():

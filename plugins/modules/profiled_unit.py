@@ -142,7 +142,8 @@ options:
   purge_spool:
     description:
       - With O(state=absent), also remove the directory of the dumps.
-      - Refuses while it holds dumps that were not collected.
+      - Refuses while it holds dumps that were not collected, unless they never can be, such as one that a crash has cut
+        off. Those are told in a warning.
     type: bool
     default: false
   discard_dumps:
@@ -217,6 +218,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import listing
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     drop_in,
     drop_in_files,
@@ -324,13 +326,19 @@ def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
         spool_directory.make(changes, wanted.spool, wanted.owner)
     drop_in_files.write(changes, unit.name, wanted)
     drop_in_files.reload(changes, unit)
+    if unit.text["KillMode"] in rollback.SPARING:
+        module.warn(
+            f"{unit.name} has KillMode={unit.text['KillMode']}: processes that outlive its restart go on as they are,"
+            " and after a rollback some may still run under the profiler until you end them"
+        )
     return {
         "changed": changes.any,
         "diff": changes.diff(),
         "drop_in": f"{wanted.directory}/{drop_in.NAME}",
         "environment": wanted.injection.shown(),
         "active": unit.is_running,
-        "restart_needed": unit.is_running and not _carries_everything(unit, wanted),
+        # A restart would break a job off and do its work twice; its next run has what is written.
+        "restart_needed": unit.is_running and unit.text["Type"] != "oneshot" and not _carries_everything(unit, wanted),
         "spool": wanted.spool,
     }
 
@@ -339,9 +347,15 @@ def _carries_everything(unit: service.Service, wanted: drop_in_files.WantedFiles
     """Whether every process that could have started under the drop-in did."""
     leaders = [unit.main_pid] if unit.main_pid else unit.pids()
     try:
-        return bool(leaders) and all(service.carries(pid, wanted.injection.environment) for pid in leaders)
+        return bool(leaders) and all(_carries(pid, wanted.injection) for pid in leaders)
     except procfs.ProcessGone:
         return False
+
+
+def _carries(pid: int, injection: drop_in.Injection) -> bool:
+    """The library may have been missing when the process started, or may have been replaced since."""
+    mapped = not injection.library or service.maps_file(pid, injection.library)
+    return mapped and service.carries(pid, injection.environment)
 
 
 def absent(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
@@ -353,7 +367,14 @@ def absent(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
     if module.params["purge_spool"]:
         # In check mode, the restart that a playbook makes before this has not happened.
         in_use = bool(carrying) and not module.check_mode
-        spool_directory.purge(changes, spool, in_use, module.params["discard_dumps"])
+        remaining = listing.remaining(places.SPOOLS, unit.name)
+        spool_directory.purge(changes, spool, in_use, [] if module.params["discard_dumps"] else remaining.waiting)
+        if remaining.lost:
+            name, reason = next(iter(remaining.lost.items()))
+            module.warn(
+                f"{spool} was removed with {len(remaining.lost)} dumps that could never be collected, the first was"
+                f" {name}: {reason}"
+            )
     return {
         "changed": changes.any,
         "diff": changes.diff(),

@@ -30,5 +30,5 @@ def test_a_spool_of_great_depth_with_links(tmp_path: Path, depth: int, name: str
         place = below
     os.close(place)
     with costs_at_most(5, 4):
-        spool_directory.purge(Changes(check_mode=False), str(spool), in_use=False, discard=False)
+        spool_directory.purge(Changes(check_mode=False), str(spool), in_use=False, waiting=[])
     assert not spool.exists() and (outside / "kept").exists()

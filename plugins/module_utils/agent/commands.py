@@ -35,20 +35,21 @@ def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str
     Raises AgentError if no agent answers, or one refuses or breaks the protocol.
     """
     agents = [one for one in client.find(unit) if parameters["pid"] in (None, one.pid)]
-    processes, dumps, changed = [], [], False
+    processes, dumps, changed, gone = [], [], False, ""
     for one in agents:
         try:
             with client.Connection(one, parameters["timeout"]) as connection:
                 answer, written, did_change = _one(connection, parameters, unit, check_mode)
-        except client.AgentGone:
-            continue  # a killed process has left its socket
+        except client.AgentGone as error:
+            gone = f" ({error})"  # a killed process has left its socket
+            continue
         processes.append({"pid": connection.peer, "answer": answer})
         dumps += [written] if written else []
         changed = changed or did_change
     if not processes:
         raise client.AgentError(
-            f"no process of {unit}{' with that pid' if parameters['pid'] else ''} has an agent. Make sure that the unit"
-            " is running and was enabled with the agent (enable-profiling.yml)"
+            f"no process of {unit}{' with that pid' if parameters['pid'] else ''} has an agent that answers{gone}. Make"
+            " sure that the unit is running and was enabled with the agent (enable-profiling.yml)"
         )
     return {"changed": changed, "processes": processes, "dumps": dumps}
 

@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Messages over a pair of byte streams: a byte for the kind, a length, and then JSON or a block of data.
 
-Both ends of the console's sessions speak this format. A length is checked before anything is read.
+Both ends of the console's sessions speak this format. A length is checked before anything is read. A host that works on
+an answer sends an empty part every few seconds, so that its silence means that it is gone.
 
 This module is private to the collection.
 """
@@ -18,7 +19,9 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 #: the tar file of captures, where it goes through a directory instead of a stream
 PACKED = "offheap-captures.tar"
 _HEAD = struct.Struct(">cI")
-_JSON, _DATA = b"J", b"D"
+_JSON, _DATA, _ALIVE = b"J", b"D", b"A"
+#: seconds between two signs of life
+BEAT = 5.0
 #: the largest block of data, in bytes
 BLOCK = 1 << 18
 
@@ -35,8 +38,12 @@ class WireError(OffheapError):
     """The other end sent something that is not a message. The error's text says what."""
 
 
+class StreamEnded(WireError):
+    """The stream ends within a message."""
+
+
 class Part(NamedTuple):
-    """What was received: a JSON object in ``message``, or a block in ``data``."""
+    """What was received: a JSON object in ``message``, a block in ``data``, or neither, as a sign of life."""
 
     message: dict[str, Any] | None
     data: bytes
@@ -55,14 +62,21 @@ def write_data(write: Write, block: bytes) -> None:
         write(_HEAD.pack(_DATA, len(part)) + part)
 
 
+def write_alive(write: Write) -> None:
+    """Send a sign of life."""
+    write(_HEAD.pack(_ALIVE, 0))
+
+
 def read(read_bytes: Read, limit: int) -> Part | None:
     """The next part, a message of at most ``limit`` bytes; None at the end of the stream. Raises WireError."""
     head = read_bytes(_HEAD.size)
     if not head:
         return None
     if len(head) < _HEAD.size:
-        raise WireError("the stream ends within a message")
+        raise StreamEnded("the stream ends within a message")
     kind, length = _HEAD.unpack(head)
+    if kind == _ALIVE and not length:
+        return Part(None, b"")
     if kind not in (_JSON, _DATA):
         raise WireError(f"{head[:40]!r} is not the head of a message")
     if length > (limit if kind == _JSON else BLOCK):
@@ -71,7 +85,7 @@ def read(read_bytes: Read, limit: int) -> Part | None:
         raise WireError("an empty message")
     body = read_bytes(length)
     if len(body) < length:
-        raise WireError("the stream ends within a message")
+        raise StreamEnded("the stream ends within a message")
     if kind == _DATA:
         return Part(None, body)
     for characters, most in _MOST:

@@ -11,7 +11,11 @@ This module is private to the collection.
 from __future__ import annotations
 
 import importlib
-from typing import IO, Any
+import os
+import select
+import threading
+import time
+from typing import IO, Any, NoReturn
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, wire
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
@@ -24,21 +28,71 @@ _ANSWERED_BY = {
 }
 
 
+#: seconds after which a controller that takes nothing counts as gone, although its connection still stands
+_PATIENCE = 120.0
+
+
+class Way:
+    """The way to the controller. While an answer is made, it shows that we live, and ends us when that is in vain."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self._target = target
+        self._lock = threading.Lock()
+        self._answering = threading.Event()
+        self._taken = time.monotonic()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def write(self, block: bytes) -> None:
+        """Send all of it."""
+        with self._lock:
+            self._target.write(block)
+            self._target.flush()
+        self._taken = time.monotonic()
+
+    def __enter__(self) -> Way:
+        self._taken = time.monotonic()
+        self._answering.set()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._answering.clear()
+
+    def _beat(self) -> NoReturn:
+        while True:
+            self._answering.wait()
+            time.sleep(wire.BEAT)
+            try:
+                self._show_life()
+            except OSError:
+                os._exit(1)  # the controller is gone, and with it whoever wanted the answer
+            if self._answering.is_set() and time.monotonic() - self._taken > _PATIENCE:
+                os._exit(1)
+
+    def _show_life(self) -> None:
+        """A sign of life, unless an answer is on its way or the controller takes nothing at the moment."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._answering.is_set() and select.select([], [self._target], [], 0)[1]:
+                wire.write_alive(self._target.write)
+                self._target.flush()
+                self._taken = time.monotonic()
+        finally:
+            self._lock.release()
+
+
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Answer requests ``{"ask": name, ...}`` until the source ends."""
-
-    def write(block: bytes) -> None:
-        target.write(block)
-        target.flush()
-
+    way = Way(target)
     while True:
         part = wire.read(source.read, limits.LARGEST_MESSAGE)
         if part is None or part.message is None:
             return
         question = part.message["ask"]
         module = importlib.import_module(f"{__package__}.{_ANSWERED_BY[question]}")
-        try:
-            answer: dict[str, Any] = {"answer": module.ANSWERS[question](part.message, write)}
-        except (OffheapError, OSError) as exc:
-            answer = {"error": str(exc)}
-        wire.write_message(write, answer)
+        with way:
+            try:
+                answer: dict[str, Any] = {"answer": module.ANSWERS[question](part.message, way.write)}
+            except (OffheapError, OSError) as exc:
+                answer = {"error": str(exc)}
+            wire.write_message(way.write, answer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, sidecar, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
@@ -249,3 +249,41 @@ def find(root_path: str, units: list[str], max_dump: int, limit: int, examiner: 
     else:
         absent = wanted
     return finder.result(absent, problems)
+
+
+class Remaining(NamedTuple):
+    """Dumps that are still in a spool: those that could be collected, and why each of the others never can be."""
+
+    waiting: list[str]
+    lost: dict[str, str]
+
+
+def remaining(root_path: str, unit: str) -> Remaining:
+    """What has not been collected from a unit whose processes dump no more. Raises SpoolError, UnitNameError."""
+    found = Remaining([], {})
+    if not os.path.isdir(root_path):
+        return found
+    with directory.Root(root_path) as root:
+        spooled = root.spool(unit)
+        if spooled is None:
+            return found
+        with spooled:
+            for name in sorted(spooled.names()):
+                reason = _never_collected(spooled, name)
+                if reason is None:
+                    found.waiting.append(name)
+                else:
+                    found.lost[name] = reason
+    return found
+
+
+def _never_collected(spooled: directory.Spool, name: str) -> str | None:
+    try:
+        fd = spooled.open(name)
+        try:
+            dump.read(fd, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+    except (directory.SpoolError, dump.DumpError) as exc:
+        return str(exc)
+    return None

@@ -28,7 +28,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal impo
 
 _POLL_SECONDS = 0.25
 #: with these, processes of the unit outlive its restart (systemd.kill(5))
-_SPARING = ("process", "none")
+SPARING = ("process", "none")
 #: lies in the directory of a unit's sockets while we restart the unit: if it is still there, the unit did not come up
 _RESTARTING = "restarting"
 
@@ -96,14 +96,14 @@ def _restart(name: str, carrying: list[int], seconds: int, timeout: int) -> None
     if carrying and unit.text["Type"] == "oneshot":
         _wait_for_the_end(unit, timeout)
         return
-    spared = [pid for pid in carrying if unit.text["KillMode"] in _SPARING and pid != unit.main_pid]
+    spared = [pid for pid in carrying if unit.text["KillMode"] in SPARING and pid != unit.main_pid]
     if not carrying or spared != carrying:
         _check_start(unit, carrying)
         _remember_restart(name)
         if unit.text["ActiveState"] != "inactive":
             # After too many crashes systemd starts it again only once they are forgotten (StartLimitBurst=).
             systemd.systemctl("reset-failed", "--", name)
-        health.watch(name, None, unit.text["KillMode"] not in _SPARING, seconds, timeout, restart=True)
+        health.watch(name, None, unit.text["KillMode"] not in SPARING, seconds, timeout, restart=True)
     left = service.pids_under_us(service.load(name).pids(), name)
     if left:
         raise UnitError(

@@ -8,8 +8,8 @@ import os
 import secrets
 import stat
 from functools import partial
+from typing import Sequence
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
@@ -55,10 +55,11 @@ def _own(path: str, mode: int, owner: Owner) -> None:
         os.close(descriptor)
 
 
-def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
+def purge(changes: Changes, spool: str, in_use: bool, waiting: Sequence[str]) -> None:
     """Remove the spool, and any directory above it that is then empty.
 
-    Raises UnitError if a process still dumps there, or if dumps would be lost.
+    ``waiting`` are the dumps that could still be collected. Raises UnitError if there are any, or if a process still
+    dumps there.
     """
     real = os.path.join(places.PRIVATE_SPOOLS, os.path.basename(spool)) if os.path.islink(spool) else spool
     if not os.path.isdir(real):
@@ -69,10 +70,9 @@ def purge(changes: Changes, spool: str, in_use: bool, discard: bool) -> None:
         return
     if in_use:
         raise UnitError(f"{spool} was not removed: the unit still runs under the profiler. Restart it first")
-    left = _uncollected(real)
-    if left and not discard:
+    if waiting:
         raise UnitError(
-            f"{spool} was not removed: {len(left)} dumps in it are not collected, the first is {left[0]}."
+            f"{spool} was not removed: {len(waiting)} dumps in it are not collected, the first is {waiting[0]}."
             " Run collect-profiles.yml, or discard them with rollback_discard=true"
         )
     changes.note(spool, "directory\n", "")
@@ -115,11 +115,6 @@ def _without_files(directory: int) -> list[str]:
         else:
             os.unlink(name, dir_fd=directory)
     return folders
-
-
-def _uncollected(directory: str) -> list[str]:
-    """Dumps that nobody has collected; collected ones are in a subdirectory."""
-    return sorted(name for name in os.listdir(directory) if dump_name.parse(name))
 
 
 def _remove_empty(changes: Changes, path: str) -> None:

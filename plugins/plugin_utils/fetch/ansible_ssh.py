@@ -12,10 +12,10 @@ import shlex
 import tempfile
 from typing import Any
 
-from .host_session import PasswordRefused, ProcessStream, Session, SessionError, command
+from .host_session import HostSilent, PasswordRefused, ProcessStream, Session, SessionError, TerminalWanted, command
 
 #: seconds of silence while ssh connects (it has its own limit) and sudo and Python start
-_BEGIN_PATIENCE = 60.0
+_BEGIN_PATIENCE = 40.0
 #: ssh's own exit status when there is no connection
 _NO_CONNECTION = 255
 _SUDO_FLAGS = "-H -S -n"
@@ -31,7 +31,7 @@ def prepare(connection: Any) -> None:
     """Make OpenSSH notice a host that has silently gone, and not compress what is compressed already.
 
     By default OpenSSH waits forever for such a host; settings of the user's take precedence. Ansible's own default is
-    to compress (``-C``). The change takes effect unless an earlier task has already opened the connection.
+    to compress (``-C``). A connection that is already open keeps its settings, so we share one with our own tasks only.
     """
     if connection.transport != "ssh":
         return
@@ -39,6 +39,9 @@ def prepare(connection: Any) -> None:
     texts = {option: str(connection.get_option(option) or "") for option in options}
     if not any("serveralive" in text.lower() for text in texts.values()):
         connection.set_option("ssh_common_args", f"{texts['ssh_common_args']} {_KEEP_ALIVE}".strip())
+    if not connection.get_option("control_path"):
+        where = (connection.get_option("host"), connection.get_option("port"), connection.get_option("remote_user"))
+        connection.set_option("control_path", connection._create_control_path(*where, "offheap"))
     connection.set_option("ssh_args", shlex.join(word for word in shlex.split(texts["ssh_args"]) if word != "-C"))
 
 
@@ -70,13 +73,21 @@ def _begun(connection: Any, python: str) -> Session | None:
     connection.host = connection.get_option("host")
     executable = connection.get_option("ssh_executable")
     # Only the host's errors join its answers: what ssh itself says must not get between them.
-    arguments = connection._build_command(executable, "ssh", connection.host, f"{line} 2>&1")
+    arguments = connection._build_command(
+        executable, "ssh", connection.host, shlex.join(["/bin/sh", "-c", f"{line} 2>&1"])
+    )
     with tempfile.TemporaryFile() as said:
         stream = ProcessStream(arguments, _BEGIN_PATIENCE, said)
         try:
             return Session(stream, ready, prompt, lambda: password)
         except PasswordRefused:
             raise
+        except HostSilent as error:
+            raise Unreachable(str(error)) from None
+        except TerminalWanted:
+            if connection.get_option("pipelining"):
+                raise
+            return None  # without pipelining, Ansible's modules have a terminal
         except SessionError as error:
             if stream.status != _NO_CONNECTION or connection.get_option("reconnection_retries"):
                 return None  # the modules find another Python, report the error in Ansible's words, or try again

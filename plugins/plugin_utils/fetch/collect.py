@@ -122,6 +122,13 @@ def collect(
         _mark(transport, known, done)
     except OffheapError as error:
         raise CollectError(str(error), done) from error
+    except OSError as error:
+        place = archive.root if archive else "the controller"
+        raise CollectError(
+            f"the archive {place} cannot be written: {error.strerror} ({error.filename or 'no path'}). Was it moved, or"
+            " is its disk full?",
+            done,
+        ) from error
     return done
 
 

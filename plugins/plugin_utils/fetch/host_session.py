@@ -17,16 +17,19 @@ import shlex
 import socket
 import subprocess
 import threading
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 
 from ...module_utils.formats import limits, wire
 from ..base.errors import ControllerError
 
 PACKAGE = "ansible_collections.offheap.profiler.plugins.module_utils"
 _MODULE_UTILS = Path(__file__).resolve().parents[2] / "module_utils"
+#: seconds without a sign of life after which a host counts as gone
+_SILENCE = 6 * wire.BEAT
 #: the most bytes that a shell or sudo may print before our code does
 _MAX_GREETING = 64 << 10
 _PACKING = threading.Lock()
@@ -49,12 +52,27 @@ server.serve(source, target)
 """
 
 
+_ENDED = (
+    "the connection ended before the answer: the host was shut down or rebooted, or sshd or our process there was"
+    " killed. Run this again when it is up"
+)
+T = TypeVar("T")
+
+
 class SessionError(ControllerError):
     """The session could not start, has ended, or makes no sense. The message says which and what to do."""
 
 
 class PasswordRefused(SessionError):
     """sudo rejected the password. Trying the same one again could lock the account."""
+
+
+class TerminalWanted(SessionError):
+    """sudo runs nothing without a terminal there."""
+
+
+class HostSilent(SessionError):
+    """Nothing has come from the host for longer than a living one is silent."""
 
 
 class HostError(ControllerError):
@@ -116,7 +134,8 @@ def command(python: str, become: bool, become_user: str) -> tuple[str, str, str]
     token = secrets.token_hex(8)
     ready, prompt = f"offheap-ready-{token}", f"offheap-password-{token}:" if become else ""
     # Isolated: the host's environment and site-packages do not belong in a process of root.
-    line = [python, "-IS", "-c", _BOOTSTRAP.format(ready=ready, package=PACKAGE)]
+    # One line: a login shell of csh's family takes no line break within quotes.
+    line = [python, "-IS", "-c", f"exec({_BOOTSTRAP.format(ready=ready, package=PACKAGE)!r})"]
     if become:
         line = ["sudo", "-S", "-p", prompt, "-u", become_user, "--", *line]
     return shlex.join(line), ready, prompt
@@ -150,9 +169,12 @@ class Session:
         self._buffer = bytearray()
         try:
             self._begin(ready.encode(), prompt.encode(), password)
+        except TimeoutError as error:
+            self.close()
+            raise HostSilent("the host took the connection and then said nothing. Is it overloaded or hung?") from error
         except OSError as error:
             self.close()
-            raise SessionError(f"no session: {_reason(error)}") from error
+            raise SessionError(f"no session: {error.strerror or error}") from error
         except BaseException:
             self.close()
             raise
@@ -184,7 +206,7 @@ class Session:
                 self._stream.send(secret.encode() + b"\n")
             block = self._stream.receive(1 << 16)
             if not block or len(self._buffer) > _MAX_GREETING:
-                raise SessionError(f"its Python did not start: {_said(bytes(self._buffer).replace(prompt, b''))}")
+                raise _not_started(_said(bytes(self._buffer).replace(prompt, b"")))
             self._buffer += block
         del self._buffer[: self._buffer.index(ready + b"\n") + len(ready) + 1]
         packed = code()
@@ -193,23 +215,42 @@ class Session:
     def ask(
         self, what: str, timeout: float = 60.0, data: Callable[[bytes], None] | None = None, **request: Any
     ) -> dict[str, Any]:
-        """The host's answer; data blocks that precede it go to ``data``. Raises SessionError, HostError."""
-        self._stream.set_timeout(timeout)
-        try:
-            wire.write_message(self._stream.send, {"ask": what, **request})
-            while True:
-                frame = wire.read(self._exactly, limits.LARGEST_MESSAGE)
-                if frame is None:
-                    raise SessionError("the host ended the session")
-                if frame.message is not None:
-                    return self._answer(frame.message)
+        """The host's answer; data blocks that precede it go to ``data``. Raises SessionError, HostError.
+
+        ``timeout`` limits how long the host may work without sending anything but signs of life.
+        """
+        self._stream.set_timeout(_SILENCE)
+        deadline = time.monotonic() + timeout
+        self._exchange(lambda: wire.write_message(self._stream.send, {"ask": what, **request}))
+        while True:
+            frame = self._exchange(lambda: wire.read(self._exactly, limits.LARGEST_MESSAGE))
+            if frame is None:
+                raise SessionError(_ENDED)
+            if frame.message is not None:
+                return self._answer(frame.message)
+            if frame.data:
                 if data is None:
                     raise SessionError("the host sent data without being asked")
                 data(frame.data)
+                deadline = time.monotonic() + timeout
+            elif time.monotonic() > deadline:
+                raise SessionError(f"the host lives, but has not answered for {timeout:g} s")
+
+    def _exchange(self, act: Callable[[], T]) -> T:
+        """Send or receive. Raises SessionError in the words of people."""
+        try:
+            return act()
+        except wire.StreamEnded as error:
+            raise SessionError(_ENDED) from error
         except wire.WireError as error:
             raise SessionError(f"the host broke the protocol: {error}") from error
+        except TimeoutError as error:
+            raise HostSilent(
+                f"the host has been silent for {_SILENCE:g} s: it, or the network to it, is down. Run this again when"
+                " it is back"
+            ) from error
         except OSError as error:
-            raise SessionError(f"the connection broke: {_reason(error)}") from error
+            raise SessionError(f"the connection broke: {error.strerror or error}. Run this again") from error
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         if isinstance(message.get("error"), str):
@@ -231,8 +272,17 @@ class Session:
         return found
 
 
-def _reason(error: OSError) -> str:
-    return "no answer in time" if isinstance(error, TimeoutError) else (error.strerror or str(error))
+def _not_started(said: str) -> SessionError:
+    """Why our code did not start, from what the host printed instead."""
+    if "must have a tty" in said:
+        return TerminalWanted(
+            "sudo there wants a terminal (requiretty), and a session has none. Exempt the login user in sudoers with"
+            " 'Defaults:USER !requiretty', or let playbooks do it without pipelining (ANSIBLE_PIPELINING=false)"
+        )
+    return SessionError(
+        f"its Python did not start: {said}. It needs Python 3.8 or later; ansible_python_interpreter in the inventory"
+        " says which"
+    )
 
 
 def _said(output: bytes) -> str:

@@ -58,7 +58,13 @@ class SessionTransport:
                         raise TransferError(
                             f"the host sends more than the {limit} bytes that its packed dumps can take"
                         )
-                    output.write(block)
+                    try:
+                        output.write(block)
+                    except OSError as error:
+                        raise TransferError(
+                            f"{file} cannot be written on the controller: {error.strerror}. What came before it is in"
+                            " the archive; correct that and run this again"
+                        ) from error
                     self.came(len(block))
 
                 answer = self.session.ask("stream", _PATIENCE, take, request=batch.request())

@@ -522,9 +522,11 @@ def test_purging(host: Path, systemctl: Systemctl, run: Run, program: Path, jema
     systemctl.states(stopped(program))
     ours = run(library=jemalloc)["environment"]
     dump = host / "lib/offheap/web.service/jeprof.1.0.i0.heap"
-    dump.write_text("")
+    dump.write_text("heap_v2/524288\n\nMAPPED_LIBRARIES:\n" + Path("/proc/self/maps").read_text())
+    cut_off = dump.with_name("jeprof.1.1.i1.heap")
+    cut_off.write_text("heap_v2/524288\n  t*: 1: 2 ")
     kept = run(state="absent", purge_spool=True)
-    assert kept["failed"] and "not collected" in kept["msg"] and dump.exists()
+    assert kept["failed"] and "1 dumps in it are not collected" in kept["msg"] and dump.exists()
     with programs.running(program, env=ours) as pid:
         systemctl.processes("/web", pid)
         systemctl.states(running(program, pid))
@@ -533,5 +535,47 @@ def test_purging(host: Path, systemctl: Systemctl, run: Run, program: Path, jema
         checked = run(check=True, state="absent", purge_spool=True, discard_dumps=True)
         assert not checked["failed"], "a playbook restarts it in between"
     systemctl.states(stopped(program))
+    dump.unlink()
+    purged = run(state="absent", purge_spool=True)
+    assert purged["changed"] and not (host / "lib/offheap").exists()
+    assert "removed with 1 dumps that could never be collected, the first was jeprof.1.1" in str(purged["warnings"])
+
+
+def test_discarding(host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str) -> None:
+    systemctl.states(stopped(program))
+    run(library=jemalloc)
+    dump = host / "lib/offheap/web.service/jeprof.1.0.i0.heap"
+    dump.write_text("heap_v2/524288\n\nMAPPED_LIBRARIES:\n" + Path("/proc/self/maps").read_text())
     assert run(state="absent", purge_spool=True, discard_dumps=True)["changed"]
     assert not (host / "lib/offheap").exists()
+
+
+def test_a_job_is_not_broken_off(host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str) -> None:
+    with programs.running(program) as pid:
+        systemctl.processes("/web", pid)
+        systemctl.states(running(program, pid, Type="oneshot", ActiveState="activating"))
+        result = run(library=jemalloc)
+        assert result["changed"] and not result["restart_needed"]
+
+
+def test_a_library_that_is_gone_from_a_process_needs_a_restart(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str
+) -> None:
+    """It was deleted when the service restarted by itself: the environment alone says nothing."""
+    systemctl.states(stopped(program))
+    ours = run(library=jemalloc)["environment"]
+    moved = Path(jemalloc).rename(f"{jemalloc}.away")
+    with programs.running(program, env=ours) as pid:
+        moved.rename(jemalloc)
+        systemctl.processes("/web", pid)
+        state = {"ActiveState": "active", "MainPID": str(pid), "ControlGroup": "/web", "User": "nobody"}
+        lists = {"DropInPaths": [str(host / "etc" / OURS)]}
+        systemctl.states(shown(str(program), Id="web.service", text=state, lists=lists))
+        assert run(library=jemalloc)["restart_needed"]
+
+
+def test_workers_that_outlive_a_restart_are_told_before(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str
+) -> None:
+    systemctl.states(stopped(program, KillMode="process"))
+    assert "KillMode=process" in str(run(library=jemalloc)["warnings"])

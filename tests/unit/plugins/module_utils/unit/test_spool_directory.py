@@ -53,8 +53,8 @@ def make(tmp_path: Path, spool: Path, owner: Owner = APP) -> Changes:
     return run(tmp_path, lambda changes: spool_directory.make(changes, str(spool), owner))
 
 
-def purge(tmp_path: Path, spool: Path, in_use: bool = False, discard: bool = False) -> Changes:
-    return run(tmp_path, lambda changes: spool_directory.purge(changes, str(spool), in_use, discard))
+def purge(tmp_path: Path, spool: Path) -> Changes:
+    return run(tmp_path, lambda changes: spool_directory.purge(changes, str(spool), False, []))
 
 
 def test_make(root: Path, tmp_path: Path) -> None:
@@ -138,14 +138,13 @@ def test_spools_of_other_units_stay(root: Path, tmp_path: Path) -> None:
 def test_dumps_that_were_not_collected_are_kept(root: Path, tmp_path: Path) -> None:
     spool = root / "web.service"
     make(tmp_path, spool)
-    for number in (2, 1):
-        (spool / f"jeprof.{number}.0.i0.heap").write_text("")
+    waiting = [f"jeprof.{number}.0.i0.heap" for number in (1, 2)]
     before = facts(root)
     for check in (True, False):
         with pytest.raises(UnitError, match=r"2 dumps .* jeprof\.1\.0\.i0\.heap.* rollback_disc"):
-            spool_directory.purge(Changes(check), str(spool), False, False)
+            spool_directory.purge(Changes(check), str(spool), False, waiting)
     assert facts(root) == before
-    purge(tmp_path, spool, discard=True)
+    purge(tmp_path, spool)
     assert not root.exists()
 
 
@@ -162,7 +161,7 @@ def test_a_spool_in_use_is_kept(root: Path, tmp_path: Path) -> None:
     spool = root / "web.service"
     make(tmp_path, spool)
     with pytest.raises(UnitError, match="Restart it first"):
-        spool_directory.purge(Changes(False), str(spool), True, True)
+        spool_directory.purge(Changes(False), str(spool), True, [])
     assert spool.exists()
 
 
@@ -173,7 +172,7 @@ def test_a_spool_that_systemd_made_goes_with_its_link(root: Path, tmp_path: Path
     (root / "web.service").symlink_to("../private/offheap/web.service")
     (real / "jeprof.1.0.i0.heap").write_text("")
     with pytest.raises(UnitError, match="1 dumps"):
-        spool_directory.purge(Changes(False), str(root / "web.service"), False, False)
+        spool_directory.purge(Changes(False), str(root / "web.service"), False, ["jeprof.1.0.i0.heap"])
     (real / "jeprof.1.0.i0.heap").unlink()
     purge(tmp_path, root / "web.service")
     assert not os.path.lexists(root) and not real.parent.exists()
@@ -194,9 +193,9 @@ def test_links_are_not_followed_when_purging(root: Path, tmp_path: Path) -> None
     (victim / "kept").write_text("")
     root.mkdir()
     (root / "link.service").symlink_to(victim)
-    spool_directory.purge(Changes(False), str(root / "link.service"), False, True)
+    spool_directory.purge(Changes(False), str(root / "link.service"), False, [])
     make(tmp_path, root / "web.service")
     (root / "web.service" / "collected").symlink_to(victim)
-    spool_directory.purge(Changes(False), str(root / "web.service"), False, True)
+    spool_directory.purge(Changes(False), str(root / "web.service"), False, [])
     assert (victim / "kept").exists()
     assert not root.exists()

@@ -15,7 +15,12 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ansible_ssh
-from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import PasswordRefused, Session
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import (
+    PasswordRefused,
+    Session,
+    TerminalWanted,
+)
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 
 SUDO = {"become_exe": "sudo", "become_flags": "-H -S -n", "become_user": "root", "become_pass": "geheim"}
 
@@ -46,6 +51,10 @@ class Connection(Options):
         super().__init__(host="app1", ssh_executable="/usr/bin/ssh", **options)
         self.script = script
         self._play_context = SimpleNamespace(password="")
+
+    @staticmethod
+    def _create_control_path(*parts: str | None) -> str:
+        return "%(directory)s/" + "-".join(map(str, parts))
 
     def _build_command(self, executable: str, subsystem: str, host: str, command: str) -> list[str]:
         assert (executable, subsystem, host) == ("/usr/bin/ssh", "ssh", "app1")
@@ -83,10 +92,11 @@ def test_a_session_whatever_ssh_says_beside_it(tmp_path: Path) -> None:
         assert answers(session)
 
 
-def test_sudo_is_given_its_password() -> None:
+def test_sudo_is_given_its_password(tmp_path: Path) -> None:
     """A script stands in for sudo and takes the same arguments (sudo -S -p PROMPT -u USER -- COMMAND)."""
-    sudo = 'sudo() { printf %s "$3" >&2; read -r word; shift 6; [ "$word" = geheim ] && "$@"; }; eval "$1"'
-    connection = Connection(sudo)
+    sudo = '#!/bin/sh\nprintf %s "$3" >&2; read -r word; shift 6; [ "$word" = geheim ] && exec "$@"\n'
+    programs.script(tmp_path, "sudo", sudo)
+    connection = Connection(f'PATH={tmp_path}:$PATH exec sh -c "$1"')
     connection.become = Become(**SUDO)
     with begun(connection):
         pass
@@ -132,6 +142,23 @@ def test_a_connection_is_kept_alive_unless_the_user_has_said_how(options: dict[s
     connection = Connection(**options)
     ansible_ssh.prepare(connection)
     assert connection.options.get("ssh_common_args") == common
+
+
+def test_the_connection_is_shared_with_our_own_tasks_only() -> None:
+    """One that another task has opened would not be kept alive."""
+    connection = Connection(port="22", remote_user="deploy")
+    ansible_ssh.prepare(connection)
+    assert connection.options["control_path"] == "%(directory)s/app1-22-deploy-offheap"
+    theirs = Connection(control_path="/tmp/%%C")
+    ansible_ssh.prepare(theirs)
+    assert theirs.options["control_path"] == "/tmp/%%C"
+
+
+def test_sudo_that_wants_a_terminal_gets_one_only_without_pipelining() -> None:
+    refusing = "echo 'sudo: sorry, you must have a tty to run sudo'; exit 1"
+    assert absent(Connection(refusing))
+    with pytest.raises(TerminalWanted):
+        absent(Connection(refusing, pipelining="yes"))
 
 
 def test_what_is_packed_is_not_compressed_again() -> None:

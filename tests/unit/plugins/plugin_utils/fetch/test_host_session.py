@@ -15,8 +15,10 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import host_session
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import (
     HostError,
+    HostSilent,
     Session,
     SessionError,
+    TerminalWanted,
 )
 
 Password = Callable[[], str | None]
@@ -91,7 +93,8 @@ def test_sudo_asks_again() -> None:
         ("printf 'J\\0\\0\\0\\002{}'", "neither an answer nor an error"),
         ("printf 'D\\0\\0\\0\\002ab'", "data without being asked"),
         ("printf 'J\\377\\377\\377\\377'", "larger than any"),
-        ("exec timeout 1 cat >/dev/null", "ended the session"),
+        ("exec timeout 1 cat >/dev/null", "connection ended before the answer: the host was shut down"),
+        ("printf 'J\\0\\0'; exec timeout 1 cat >/dev/null", "connection ended before the answer"),
     ],
 )
 def test_a_host_that_speaks_otherwise(answer: str, message: str) -> None:
@@ -102,12 +105,36 @@ def test_a_host_that_speaks_otherwise(answer: str, message: str) -> None:
         host.ask("units")
 
 
-def test_a_host_that_says_nothing() -> None:
+def test_a_host_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_session, "_SILENCE", 0.2)
     with (
         begun(*shell("echo READY; exec cat >/dev/null")) as host,
-        pytest.raises(SessionError, match="no answer in time"),
+        pytest.raises(HostSilent, match=r"has been silent for 0\.2 s: it, or the network to it, is down"),
     ):
-        host.ask("units", timeout=0.2)
+        host.ask("units", timeout=60)
+
+
+def test_a_host_that_takes_long_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_session, "_SILENCE", 5)
+    alive = "printf 'A\\0\\0\\0\\0'; sleep 0.1"
+    answer = """printf 'J\\0\\0\\0\\016{"answer": {}}'"""
+    with begun(*shell(f"echo READY; {alive}; {alive}; {answer}; exec cat >/dev/null")) as host:
+        assert host.ask("units") == {}
+    with (
+        begun(*shell(f"echo READY; exec 3<&0; cat <&3 >/dev/null & while :; do {alive}; done")) as host,
+        pytest.raises(SessionError, match=r"lives, but has not answered for 0\.3 s"),
+    ):
+        host.ask("units", timeout=0.3)
+
+
+def test_sudo_that_wants_a_terminal() -> None:
+    with pytest.raises(TerminalWanted, match="Exempt the login user in sudoers"):
+        begun(*shell("echo 'sudo: sorry, you must have a tty to run sudo'; exit 1"))
+
+
+def test_the_command_is_one_line() -> None:
+    """A login shell of csh's family takes no line break within quotes."""
+    assert "\n" not in host_session.command("python3", True, "root")[0]
 
 
 def test_an_error_is_shown_without_what_a_terminal_obeys() -> None:

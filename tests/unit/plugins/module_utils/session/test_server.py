@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The host's end of a session shows that it lives while it works, and ends with its controller."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
+
+_SERVER = """
+import sys, time
+sys.path[:0] = {path!r}
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
+from ansible_collections.offheap.profiler.plugins.module_utils.session import server, units
+wire.BEAT = 0.05
+units.ANSWERS["units"] = lambda request, write: time.sleep({seconds}) or {{}}
+server.serve(sys.stdin.buffer, sys.stdout.buffer)
+"""
+
+
+def serving(seconds: float) -> subprocess.Popen[bytes]:
+    """A server that takes so long to answer about units."""
+    script = _SERVER.format(path=sys.path, seconds=seconds)
+    server = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert server.stdin
+    wire.write_message(server.stdin.write, {"ask": "units"})
+    server.stdin.flush()
+    return server
+
+
+def test_it_shows_that_it_lives_until_it_answers() -> None:
+    with serving(0.5) as server:
+        output, _errors = server.communicate()
+    stream = io.BytesIO(output)
+    parts = [wire.read(stream.read, 1000) for _part in range(output.count(b"A\0\0\0\0") + 1)]
+    assert len(parts) > 2
+    assert [part.message for part in parts if part] == [None] * (len(parts) - 1) + [{"answer": {}}]
+
+
+def test_it_ends_when_its_controller_is_gone() -> None:
+    with serving(600) as server:
+        assert server.stdout
+        server.stdout.close()
+        assert server.wait(30) == 1
