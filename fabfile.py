@@ -40,12 +40,19 @@ if {"-i", "--inventory"} & set(sys.argv) and not {"-H", "--hosts"} & set(sys.arg
     inventory.begin()
 
 from ansible_collections.offheap.profiler.console import answers, screen, target
+from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F401 - fab finds its commands here
+    diff,
+    failing,
+    flame,
+    peek,
+    top,
+    top_text,
+)
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
 from ansible_collections.offheap.profiler.console.serve import ReportHandler
-from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.byte_size import as_text
-from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable, printable_lines
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import Collected, Wanted
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import collect as collect_from
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import Session
@@ -184,7 +191,7 @@ def dump(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE, rows: int = 15) 
         hosts.show.json([{"host": one.host, "unit": one.unit, "capture": str(store.place(one))} for one in captures])
         return failed
     for capture in captures:
-        sys.stdout.write(_top(store.place(capture), int(rows), False, "", hosts.show))
+        sys.stdout.write(top_text(store.place(capture), int(rows), False, ("", ""), hosts.show))
     return failed
 
 
@@ -298,111 +305,6 @@ def _switch(hosts: Hosts, unit: str, command: str) -> int:
     return failed
 
 
-_FILE_HELP = {"binary_path": "where executables and libraries are, in the form of PPROF_BINARY_PATH"}
-_JSON_HELP = {"json": "print JSON"}
-
-
-def _paths(text: str) -> list[Path]:
-    return [Path(path).expanduser() for path in text.split(":") if path]
-
-
-@contextmanager
-def _failing() -> Iterator[None]:
-    """Turn errors of the library into a message and an exit status."""
-    try:
-        yield
-    except OffheapError as error:
-        raise Exit(str(error), 2) from error
-
-
-def _analyzed(path: Path, binary_path: str, show: screen.Screen, **request: Any) -> bytes:
-    from ansible_collections.offheap.profiler.console import offline
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
-
-    with _failing():
-        return offline.analyzed(Request(**request), path, _paths(binary_path), lambda text: show.say(text, "yellow"))
-
-
-def _top(path: Path, rows: int, cumulative: bool, binary_path: str, show: screen.Screen) -> str:
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.export.top import Look
-
-    look = Look(cumulative, max(rows, 0), False)
-    kind = "json" if show.as_json else "text"
-    return printable_lines(_analyzed(path, binary_path, show, kind=kind, look=look).decode("utf-8", "replace"))
-
-
-@task(help={**_FILE_HELP, **_JSON_HELP, "rows": "functions to show (20)", "cum": "sort by what callees hold, too"})
-def top(
-    _context: Context, dump: str, rows: int = 20, cum: bool = False, binary_path: str = "", json: bool = False
-) -> None:
-    """
-    What holds the memory in a dump, or in a capture of the archive.
-
-        fab top x.heap
-    """
-    sys.stdout.write(_top(Path(dump), rows, cum, binary_path, screen.Screen(json)))
-
-
-@task(
-    help={
-        **_FILE_HELP,
-        **_JSON_HELP,
-        "focus": "only stacks with a frame that matches",
-        "rows": "differences to show (20)",
-    }
-)
-def diff(
-    _context: Context,
-    before: str,
-    after: str,
-    focus: str = "",
-    rows: int = 20,
-    binary_path: str = "",
-    json: bool = False,
-) -> None:
-    """
-    What grew, shrank, appeared and vanished between two dumps, and which of it is more than chance.
-
-        fab diff a.heap b.heap
-    """
-    from ansible_collections.offheap.profiler.console import offline
-
-    show = screen.Screen(json)
-    with _failing():
-        text = offline.compared(
-            Path(before), Path(after), focus, rows, json, _paths(binary_path), lambda text: show.say(text, "yellow")
-        )
-    sys.stdout.write(printable_lines(text))
-
-
-@task(help={**_FILE_HELP, "dest": "where to write it (x.html for x.heap)", "force": "replace an existing file"})
-def flame(_context: Context, dump: str, dest: str = "", force: bool = False, binary_path: str = "") -> None:
-    """
-    A dump as a flame graph: one HTML file that needs no network.
-
-        fab flame x.heap
-    """
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.base.output_file import write
-
-    path = Path(dump)
-    page = Path(dest) if dest else Path.cwd() / f"{path.name.removesuffix('.heap') or 'dump'}.html"
-    content = _analyzed(path, binary_path, screen.Screen(), kind="flamegraph")
-    with _failing():
-        write(page, content, force)
-    print(page)
-
-
-@task(help={**_FILE_HELP, "focus": "the functions, as a regular expression"})
-def peek(_context: Context, dump: str, focus: str, binary_path: str = "") -> None:
-    """
-    Who calls the functions that match, and what they call.
-
-        fab peek x.heap --focus inflate
-    """
-    content = _analyzed(Path(dump), binary_path, screen.Screen(), kind="peek", function=focus)
-    sys.stdout.write(printable_lines(content.decode("utf-8", "replace")))
-
-
 @task(
     help={
         "archive": f"directory of the archive ({_ARCHIVE})",
@@ -422,7 +324,7 @@ def report(
     from ansible_collections.offheap.profiler.console import offline
 
     show = screen.Screen(json)
-    with _failing():
+    with failing():
         made = offline.reported(Path(archive), Path(dest), unit, lambda text: show.say(text, "yellow"))
     if json:
         show.json({"files": made.fleet, "summary": [line for _answer, line in made.lines()]})

@@ -14,6 +14,7 @@ from ..plugins.plugin_utils.driver.analyze import analyze_dump
 from ..plugins.plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
 from ..plugins.plugin_utils.driver.formats import Request
 from ..plugins.plugin_utils.driver.sources import Places
+from ..plugins.plugin_utils.driver.told_options import told_in_short
 from ..plugins.plugin_utils.leaks import hints
 from ..plugins.plugin_utils.leaks.survey import Scope
 from ..plugins.plugin_utils.report import files
@@ -23,17 +24,20 @@ from ..plugins.plugin_utils.views.selection import Selection
 Warn = Callable[[str], None]
 
 
-def analyzed(request: Request, dump: Path, binary_path: Sequence[Path], warn: Warn) -> bytes:
+def analyzed(request: Request, dump: Path, places: Places, warn: Warn) -> bytes:
     """One dump, analyzed as requested. Raises ControllerError."""
-    return analyze_dump(request, dump, None, Places(binary_path=binary_path), warn).content
+    return analyze_dump(request, dump, None, places, warn).content
 
 
-def compared(
-    before: Path, after: Path, focus: str, limit: int, as_json: bool, binary_path: Sequence[Path], warn: Warn
-) -> str:
+def places(binary_path: Sequence[Path], source: str) -> Places:
+    """Where the images are, and what the user says of the dump (told_in_short). Raises ControllerError."""
+    return Places(binary_path=binary_path, told=told_in_short(source))
+
+
+def compared(before: Path, after: Path, focus: str, limit: int, as_json: bool, places: Places, warn: Warn) -> str:
     """The differences between two dumps. Raises ControllerError."""
     request = CompareRequest(selection=Selection(focus, ""), as_json=as_json, limit=limit)
-    done = compare_dumps(request, before, after, Places(binary_path=binary_path))
+    done = compare_dumps(request, before, after, places)
     for warning in done.warnings:
         warn(warning)
     return done.content

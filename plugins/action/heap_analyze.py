@@ -14,6 +14,7 @@ from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.base.options import from_here, from_here_if_any
 from ..plugin_utils.base.output_file import write
 from ..plugin_utils.base.printable import printable_lines
+from ..plugin_utils.driver import told_options
 from ..plugin_utils.driver.analyze import analyze_dump
 from ..plugin_utils.driver.formats import FORMATS, Request
 from ..plugin_utils.driver.sources import Places
@@ -29,6 +30,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "binary_path": {"type": "list", "elements": "path", "default": []},
     "source_path": {"type": "list", "elements": "path", "default": []},
     "symcaches": {"type": "path"},
+    **told_options.ARGUMENTS,
     "format": {"type": "str", "choices": list(FORMATS), "default": "text"},
     "measure": {"type": "str", "choices": [item.value for item in Measure], "default": "inuse_space"},
     "granularity": {"type": "str", "choices": [item.value for item in Granularity], "default": "functions"},
@@ -70,14 +72,15 @@ class ActionModule(ActionBase):
         dest = from_here_if_any(arguments["dest"])
         if dest is None and not FORMATS[kind].is_text:
             raise AnsibleActionFail(f"the format {kind} is not text that can be shown: it needs 'dest'")
-        places = Places(
-            from_here_if_any(arguments["archive"]),
-            [from_here(path) for path in arguments["binary_path"]],
-            from_here_if_any(arguments["symcaches"]),
-            self._task.check_mode,
-        )
         request = _request(arguments)
         try:
+            places = Places(
+                from_here_if_any(arguments["archive"]),
+                [from_here(path) for path in arguments["binary_path"]],
+                from_here_if_any(arguments["symcaches"]),
+                self._task.check_mode,
+                told_options.told(arguments),
+            )
             analysis = analyze_dump(
                 request, from_here(arguments["src"]), from_here_if_any(arguments["base"]), places, warnings.append
             )

@@ -14,6 +14,7 @@ from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.base.options import from_here, from_here_if_any
 from ..plugin_utils.base.output_file import write
 from ..plugin_utils.base.printable import printable_lines
+from ..plugin_utils.driver import told_options
 from ..plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
 from ..plugin_utils.driver.sources import Places
 from ..plugin_utils.views.compare import By
@@ -26,6 +27,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path"},
     "binary_path": {"type": "list", "elements": "path", "default": []},
     "symcaches": {"type": "path"},
+    **told_options.ARGUMENTS,
     "measure": {"type": "str", "choices": [item.value for item in Measure], "default": "inuse_space"},
     "by": {"type": "str", "choices": [item.value for item in By], "default": "stacks"},
     "focus": {"type": "str", "default": ""},
@@ -60,13 +62,14 @@ class ActionModule(ActionBase):
             arguments["format"] == "json",
             limit,
         )
-        places = Places(
-            from_here_if_any(arguments["archive"]),
-            [from_here(path) for path in arguments["binary_path"]],
-            from_here_if_any(arguments["symcaches"]),
-            self._task.check_mode,
-        )
         try:
+            places = Places(
+                from_here_if_any(arguments["archive"]),
+                [from_here(path) for path in arguments["binary_path"]],
+                from_here_if_any(arguments["symcaches"]),
+                self._task.check_mode,
+                told_options.told(arguments),
+            )
             compared = compare_dumps(request, from_here(arguments["before"]), from_here(arguments["after"]), places)
             content = compared.content.encode("utf-8", "replace")
             changed = dest is not None and write(dest, content, arguments["force"], self._task.check_mode)

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..base import libraries
+from ..base.byte_size import as_text
 from ..export.top import Look
 from ..model.samples import Samples
+from ..model.sampling import Scheme, whole
 from ..views.selection import subtract
 from ..views.table import Table
 from .formats import FORMATS, Request, View
@@ -39,17 +41,17 @@ class Analysis:
         """Totals and the first rows for JSON, never more than _MOST_ROWS."""
         rows = self.table.rows(look.cumulative)
         return {
-            "measure": self.table.measure.value,
+            "measure": self.table.counted,
             "unit": self.table.measure.unit,
             "total": round(self.table.total),
-            "total_error": round(self.table.total_error),
+            "total_error": whole(self.table.total_error),
             "sample_interval": self.table.interval,
             "rows": [
                 {
                     "name": row.name,
                     "flat": round(row.flat),
                     "cumulative": round(row.cumulative),
-                    "error": round(row.error),
+                    "error": whole(row.error),
                 }
                 for row in rows[: min(look.limit, _MOST_ROWS) if look.limit else _MOST_ROWS]
             ],
@@ -81,7 +83,10 @@ def analyze(request: Request, source: Source, base: Source | None, images: Image
             raise AnalysisError("a thread cannot be compared with a base: thread numbers mean nothing across dumps")
         samples = subtract(samples, base.samples, request.drop_negative)
     if request.measure.accumulated and not samples.values[request.measure.row].any():
-        raise AnalysisError(f"{source.path}: has no accumulated counts: jemalloc keeps them only with prof_accum:true")
+        why = "jemalloc keeps them only with prof_accum:true"
+        if samples.measure.caution:
+            why = f"inuse_space and inuse_objects stand for its own numbers, {samples.measure.caution}"
+        raise AnalysisError(f"{source.path}: has no accumulated counts: {why}")
     if request.thread == ALL_THREADS:
         return _all_threads(request, samples, source, images)
     return _one(request, samples, source, base, images)
@@ -133,8 +138,19 @@ def _facts(
     for what in ("focus", "ignore", "retain", "exclude"):
         if getattr(selection, what):
             facts.append((what.capitalize(), getattr(selection, what)))
-    facts.append(("Sample interval", request.measure.INUSE_SPACE.text(samples.sampling.interval)))
+    if samples.measure.caution:
+        facts.append(("Not live", samples.measure.caution))
+    facts.append(("Sample interval", _interval(samples)))
     whole = float(samples.values[request.measure.row].sum())
     if abs(whole - table.total) >= 1:
         facts.append(("Of", request.measure.text(whole)))
     return facts
+
+
+def _interval(samples: Samples) -> str:
+    match samples.sampling.scheme:
+        case Scheme.EXACT:
+            return "every allocation"
+        case Scheme.UNKNOWN:
+            return "unknown, and so are all errors"
+    return as_text(samples.sampling.interval)

@@ -45,7 +45,7 @@ class Compared:
         significant = [item for item in self.found.differences if item.change is not Change.NOT_SIGNIFICANT]
         most = min(limit, _MOST_ROWS) if limit else _MOST_ROWS
         return {
-            "measure": self.found.measure.value,
+            "measure": self.found.counted,
             "unit": self.found.measure.unit,
             "before": dict(self.before.facts),
             "after": dict(self.after.facts),

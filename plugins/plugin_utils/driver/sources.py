@@ -18,9 +18,9 @@ from ..base import child, unpack
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
 from ..model import located_bytes
-from ..model.raw import Records
+from ..model.raw import Records, Told
 from ..model.samples import Samples, located, named
-from ..readers import heap_v2
+from ..readers import detect
 from ..symbols.elf_image import ElfImage, SymbolError
 from ..symbols.symbolizer import JitNames, Symbolizer
 
@@ -129,8 +129,9 @@ class Images:
 class DumpReader:
     """Reads and symbolizes dumps. One object serves all dumps of a task."""
 
-    def __init__(self, images: Images, symcaches: Path) -> None:
+    def __init__(self, images: Images, symcaches: Path, told: Told | None = None) -> None:
         self.images = images
+        self._told = told or Told()
         self.symbolizer = Symbolizer(images.find, symcaches)
 
     @property
@@ -158,29 +159,35 @@ class DumpReader:
         if size > limits.LARGEST_DUMP:
             raise AnalysisError(f"{path}: is larger than {as_text(limits.LARGEST_DUMP)}")
         size = min(_USUAL_RATIO * size if known is None else known.dump.size, limits.LARGEST_DUMP)
-        answer = child.call(_parsed, path, None if known is None else dict(known.build_ids), self.images, size=size)
+        answer = child.call(_parsed, path, known, self._told, self.images, size=size)
         profile, told = located_bytes.unpacked(answer)
         build_ids = self.images.learn(told) if known is None else known.build_ids
-        facts: dict[str, Any] = {} if known is None else _facts_of(known)
+        facts = {"time": told["time"] or None} if known is None else _facts_of(known)
         jit = _jit_names(path, float(facts.get("time") or 0.0), self.images.warnings.append)
         samples = named(profile, lambda locations: self.symbolizer.frames(locations, jit))
         executable = str(told.get("executable", ""))
+        facts.update(source=told["source"], measure=profile.measure.value)
         facts.update(sample_interval=profile.sampling.interval, threads=told.get("threads"))
         facts.setdefault("exe", executable or None)
         facts["build_id"] = build_ids.get(executable) or None
         return Source(path, samples, build_ids, (executable, build_ids.get(executable, "")), facts)
 
 
-def _parsed(path: Path, build_ids: Mapping[str, str] | None, images: Images) -> bytes:
+def _parsed(path: Path, known: CaptureFacts | None, said: Told, images: Images) -> bytes:
     """In the child: the dump, and what ``images`` knows of its files where nobody has noted their build-ids."""
     try:
-        dump = heap_v2.parse(unpack.read(path, limits.LARGEST_DUMP), str(path))
+        data = unpack.read(path, limits.LARGEST_DUMP)
     except OSError as error:
         raise AnalysisError(f"{path}: {error.strerror or error}") from error
-    told: dict[str, Any] = {"executable": _executable(dump), "threads": len(dump.threads)}
-    if build_ids is None:
-        told["build_ids"] = build_ids = images.build_ids(dump)
-        told.update(images.found())
+    if known is None:
+        source = detect.source_of(data, str(path))
+        dump = detect.parse(data, str(path), said)
+        build_ids = {**images.build_ids(dump), **dump.build_ids}
+        told: dict[str, Any] = {"build_ids": build_ids, **images.found()}
+    else:
+        source, dump = known.source, detect.parse_capture(data, str(path), known)
+        build_ids, told = known.build_ids, {}
+    told.update(source=source, time=dump.time, executable=_executable(dump), threads=len(dump.threads))
     return located_bytes.packed(located(dump, build_ids), told)
 
 
@@ -196,17 +203,19 @@ def _facts_of(capture: CaptureFacts) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Places:
-    """Where to look for images, and where to keep symcaches.
+    """Where to look for images and where to keep symcaches, and what else the user says of the dumps.
 
     Images come from ``archive``, or else the archive that holds the first dump, and from ``binary_path``, or else
     $PPROF_BINARY_PATH. Without any of these they come from this machine. Symcaches are kept in ``symcaches``, else in
-    the archive, else in the user's cache; ``check_mode`` keeps none.
+    the archive, else in the user's cache; ``check_mode`` keeps none. ``told`` is what the user says of bare dumps that
+    do not say it themselves.
     """
 
     archive: Path | None = None
     binary_path: Sequence[Path] = ()
     symcaches: Path | None = None
     check_mode: bool = False
+    told: Told = field(default_factory=Told)
 
 
 @contextlib.contextmanager
@@ -226,10 +235,10 @@ def open_reader(paths: Sequence[Path], places: Places) -> Iterator[DumpReader]:
     images = Images(directories, opened)
     kept = places.symcaches or (opened.symcaches if opened is not None else _user_cache())
     if not places.check_mode and _is_writable(kept):
-        yield DumpReader(images, kept)
+        yield DumpReader(images, kept, places.told)
         return
     with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
-        yield DumpReader(images, Path(directory))
+        yield DumpReader(images, Path(directory), places.told)
 
 
 def _parents(path: Path) -> Iterator[Path]:

@@ -37,7 +37,12 @@ def render(samples: Samples, measure: Measure, command: str = "") -> str:
     total = round(samples.total(measure.row))
     head = ["# callgrind format", "version: 1", "creator: offheap.profiler", "positions: line"]
     head += [f"cmd: {_plain(command)}"] if command else []
-    head += [f"event: {measure.value} : {measure.unit}", f"events: {measure.value}", f"summary: {total}", ""]
+    head += [
+        f"event: {measure.named(samples.measure)} : {measure.unit}",
+        f"events: {measure.named(samples.measure)}",
+        f"summary: {total}",
+        "",
+    ]
     names = _Names()
     body: list[str] = []
     for node in sorted(own.keys() | through.keys()):

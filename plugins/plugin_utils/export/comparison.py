@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..model.sampling import whole
 from ..views.compare import Change, Comparison, Difference, Side
 
 _ORDER = (Change.NEW, Change.GROWN, Change.SHRUNK, Change.GONE)
@@ -23,7 +24,7 @@ def as_json(comparison: Comparison, before: Side, after: Side) -> str:
     """Everything for programs, including differences that are not significant."""
     document = {
         "format": FORMAT,
-        "measure": comparison.measure.value,
+        "measure": comparison.counted,
         "unit": comparison.measure.unit,
         "by": comparison.by.value,
         "before": dict(before.facts),
@@ -44,7 +45,7 @@ def returned(difference: Difference, most_frames: int = 0) -> dict[str, Any]:
         "before": round(difference.before),
         "after": round(difference.after),
         "difference": round(difference.difference),
-        "error": round(difference.error),
+        "error": whole(difference.error),
     }
 
 
@@ -57,7 +58,7 @@ def _lines(comparison: Comparison, before: Side, after: Side, limit: int) -> Ite
     total = comparison.total
     yield (
         f"Total: {_text(comparison, total.before)} before, {_text(comparison, total.after)} after: "
-        f"{_signed(comparison, total)} ({comparison.measure.value}, {total.change.value})"
+        f"{_signed(comparison, total)} ({comparison.counted}, {total.change.value})"
     )
     yield "± is the 95 % interval of the difference from sampling alone, on both sides."
     for change in _ORDER:

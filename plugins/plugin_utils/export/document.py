@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.samples import Samples
-from ..model.sampling import CONFIDENCE
+from ..model.sampling import CONFIDENCE, Scheme
 
 FORMAT = 1
 
@@ -21,7 +21,8 @@ def render(samples: Samples, facts: Mapping[str, Any]) -> str:
 
 def document(samples: Samples, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The same as plain data."""
-    errors = CONFIDENCE * samples.variance**0.5
+    known = samples.sampling.scheme is not Scheme.UNKNOWN
+    errors = (CONFIDENCE * samples.variance**0.5).T.tolist() if known else [[None] * 4] * len(samples)
     threads: list[list[Any]] = [[] for _stack in range(len(samples))]
     columns = (samples.thread_stack.tolist(), samples.thread_uid.tolist(), samples.thread_values.T.tolist())
     for stack, uid, values in zip(*columns, strict=True):
@@ -31,6 +32,7 @@ def document(samples: Samples, facts: Mapping[str, Any]) -> dict[str, Any]:
         "generator": "offheap.profiler",
         "facts": dict(facts),
         "sample_interval": samples.sampling.interval,
+        "measure": samples.measure.value,
         "values": ["inuse_objects", "inuse_space", "alloc_objects", "alloc_space"],
         "totals": samples.values.sum(axis=1).tolist(),
         "images": _images(samples),
@@ -50,7 +52,7 @@ def document(samples: Samples, facts: Mapping[str, Any]) -> dict[str, Any]:
         "stacks": [
             {"places": stack.tolist(), "values": values, "errors": error, "threads": by_thread}
             for stack, values, error, by_thread in zip(
-                samples.each_stack(), samples.values.T.tolist(), errors.T.tolist(), threads, strict=True
+                samples.each_stack(), samples.values.T.tolist(), errors, threads, strict=True
             )
         ],
     }

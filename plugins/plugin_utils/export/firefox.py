@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Samples as JSON for the Firefox Profiler: live bytes, as one thread with a weighted sample for each stack.
+"""Samples as JSON for the Firefox Profiler: the bytes that the source counts, as one thread with a weighted sample for
+each stack.
 
 Format: the "processed profile" of github.com/firefox-devtools/profiler (src/types/profile.ts) in version 48, which
 newer versions of the page upgrade.

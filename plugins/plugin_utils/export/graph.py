@@ -40,7 +40,7 @@ def dot(table: Table, title: str, limits: GraphLimits) -> str:
     nodes = _nodes(table, limits, total)
     lines = [f"digraph {_quoted(title)} {{", 'node [shape=box,width=0.375,height=0.25,fontname="sans-serif"];']
     dropped = f"Dropped: nodes up to {_amount(table, limits.node_fraction * total)}, edges up to "
-    legend = [title, f"Total: {_amount(table, total)} ± {_amount(table, table.total_error)} ({table.measure.value})"]
+    legend = [title, f"Total: {_amount(table, total)} ± {_amount(table, table.total_error)} ({table.counted})"]
     legend.append(dropped + _amount(table, limits.edge_fraction * total))
     lines.append("legend [shape=plaintext,fontsize=18,label=" + _quoted("\n".join(legend) + "\n", "\\l") + "];")
     for name, number in nodes.items():

@@ -14,18 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..base import profile_proto
 from ..model.frame import Frame
 from ..model.location import Location
 from ..model.samples import Samples
-from . import profile_proto
+from ..model.sampling import Measure
 
-# The order of pprof's own heap profiles; rows of Samples.values in this order.
-_TYPES = (
-    ("inuse_objects", "count"),
-    ("inuse_space", "bytes"),
-    ("alloc_objects", "count"),
-    ("alloc_space", "bytes"),
-)
+# What the pairs of numbers are called, objects before bytes as in Samples.values. pprof knows inuse and alloc.
+_NAMES = {Measure.LIVE: ("inuse", "alloc"), Measure.ALLOCATED: ("alloc",), Measure.GROWN: ("grown",)}
 _LARGEST = (1 << 63) - 1
 _PAGE = 4096
 
@@ -37,6 +33,12 @@ class About:
     time: float = 0.0
     executable: str = ""
     comments: Sequence[str] = field(default_factory=tuple)
+
+
+def _types(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        yield f"{name}_objects", "count"
+        yield f"{name}_space", "bytes"
 
 
 def render(samples: Samples, about: About | None = None) -> bytes:
@@ -54,9 +56,10 @@ class _Writer:
 
     def write(self, about: About) -> bytes:
         profile = self.profile
-        for name, unit in _TYPES:
+        names = _NAMES[self.samples.measure]
+        for name, unit in _types(names):
             profile.sample_type.add(type=self.string(name), unit=self.string(unit))
-        profile.default_sample_type = self.string("inuse_space")
+        profile.default_sample_type = self.string(f"{names[0]}_space")
         profile.period_type.type, profile.period_type.unit = self.string("space"), self.string("bytes")
         profile.period = self.samples.sampling.interval
         profile.time_nanos = max(0, min(round(about.time * 1e6) * 1000, _LARGEST))
@@ -65,7 +68,7 @@ class _Writer:
         for values, stack, labels in self.rows():
             sample = profile.sample.add()
             sample.location_id.extend(stack)
-            sample.value.extend([max(-_LARGEST, min(round(value), _LARGEST)) for value in values])
+            sample.value.extend([max(-_LARGEST, min(round(value), _LARGEST)) for value in values[: 2 * len(names)]])
             for key, text in labels:
                 sample.label.add(key=self.string(key), str=self.string(text))
         profile.comment.extend([self.string(text) for text in about.comments])

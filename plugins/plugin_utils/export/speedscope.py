@@ -10,15 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..model.samples import ACCUM_BYTES, ACCUM_OBJECTS, BYTES, OBJECTS, Samples
+from ..model.samples import BYTES, Samples
+from ..views.table import Measure
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-_KINDS = (
-    ("inuse_space", BYTES, "bytes"),
-    ("inuse_objects", OBJECTS, "none"),
-    ("alloc_space", ACCUM_BYTES, "bytes"),
-    ("alloc_objects", ACCUM_OBJECTS, "none"),
-)
 
 
 def render(samples: Samples, name: str) -> str:
@@ -36,7 +31,8 @@ def render(samples: Samples, name: str) -> str:
         stacks = [stack or [len(frames)] for stack in stacks]
         frames.append({"name": "[no stack]"})
     profiles = []
-    for kind, row, unit in _KINDS:
+    for kind in Measure:
+        row = kind.row
         values = [(stack, round(value)) for stack, value in zip(stacks, samples.values[row].tolist(), strict=True)]
         # What shrank against a base has no width to draw.
         values = [(stack, value) for stack, value in values if value > 0]
@@ -44,8 +40,8 @@ def render(samples: Samples, name: str) -> str:
             profiles.append(
                 {
                     "type": "sampled",
-                    "name": f"{name} {kind}",
-                    "unit": unit,
+                    "name": f"{name} {kind.named(samples.measure)}",
+                    "unit": "bytes" if kind.unit == "bytes" else "none",
                     "startValue": 0,
                     "endValue": sum(value for _stack, value in values),
                     "samples": [stack for stack, _value in values],

@@ -47,7 +47,7 @@ def total_line(table: Table, look: Look) -> str:
     number = table.measure.text(table.total, look.exact)
     error = table.measure.text(table.total_error, look.exact)
     unit = "" if table.measure.unit == "bytes" and not look.exact else f" {table.measure.unit}"
-    return f"Total: {number} ± {error}{unit} ({table.measure.value}, by {table.granularity.value})"
+    return f"Total: {number} ± {error}{unit} ({table.counted}, by {table.granularity.value})"
 
 
 def percent(part: float, total: float) -> str:

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping as Dictionary
+from dataclasses import dataclass, field
 
 from ...module_utils.formats.maps import Mapping
 from .frame import Frame
-from .sampling import Measure, Sampling
+from .sampling import EXACT, Measure, Sampling, Scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,25 @@ class CountColumns:
 
 
 @dataclass(frozen=True)
+class Told:
+    """What the user says of a file that does not say it itself.
+
+    ``unit`` is what its numbers count, "bytes" or "objects", empty if nobody said. ``interval`` is bytes between
+    samples, 1 if every allocation was recorded, 0 if nobody knows.
+    """
+
+    measure: Measure | None = None
+    unit: str = ""
+    interval: int = 0
+
+    @property
+    def sampling(self) -> Sampling:
+        if self.interval == 1:
+            return EXACT
+        return Sampling(Scheme.SYSTEMATIC, self.interval) if self.interval else Sampling(Scheme.UNKNOWN)
+
+
+@dataclass(frozen=True)
 class Records:
     """Stacks and their numbers, in columns.
 
@@ -62,7 +82,9 @@ class Records:
     innermost (inlined) first. Place numbers count through ``addresses``, then through ``names``, where each is unique.
     Stack ``i`` is the slice ``stack_ends[i-1]:stack_ends[i]`` of ``stack_places``, place numbers, leaf first.
     ``counts`` has one record per stack; ``thread_stack`` / ``thread_uid`` / ``thread_counts`` have one record per
-    thread of a stack. ``file`` is for messages.
+    thread of a stack. ``unbiased`` says that the source has already scaled its samples to what they stand for.
+    ``time`` is when the profile was taken (seconds since the epoch), 0 if the file does not say. ``build_ids``
+    (hexadecimal, by mapped path) are those that the file itself names. ``file`` is for messages.
     """
 
     file: str
@@ -79,6 +101,9 @@ class Records:
     thread_counts: CountColumns
     mappings: list[Mapping]
     names: Sequence[tuple[Frame, ...]] = ()
+    unbiased: bool = False
+    time: float = 0.0
+    build_ids: Dictionary[str, str] = field(default_factory=dict)
 
     def stacks(self) -> Iterator[array[int]]:
         """Each stack as place numbers, leaf first."""

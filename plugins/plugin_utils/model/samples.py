@@ -17,7 +17,7 @@ from ..base import libraries
 from .frame import Frame, is_allocator_function, is_allocator_module
 from .location import NOWHERE, Location, Locations, locate
 from .raw import CountColumns, Records
-from .sampling import Measure, Sampling, Scheme, coarsest, common_measure, unbias, unbias_scale
+from .sampling import EXACT, Measure, Sampling, Scheme, coarsest, common_measure, unbias, unbias_scale
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,7 +131,8 @@ def variances(values: Numbers, sampling: Sampling) -> Numbers:
         for objects, size in ((OBJECTS, BYTES), (ACCUM_OBJECTS, ACCUM_BYTES)):
             some = values[size] != 0
             result[size][some] = sampling.scatter * np.abs(values[size][some])
-            some = values[size] > 0
+            # A source that counts no objects has no error of them, not even an infinite one.
+            some = (values[size] > 0) & (values[objects] != 0)
             result[objects][some] = sampling.scatter * values[objects][some] ** 2 / values[size][some]
     return result
 
@@ -159,6 +160,7 @@ class Located:
 
 def located(records: Records, build_ids: Mapping[str, str]) -> Located:
     """What a reader found, unbiased. ``build_ids`` (hexadecimal) are by mapped path."""
+    as_sampled = EXACT if records.unbiased else records.sampling
     return Located(
         measure=records.measure,
         sampling=records.sampling,
@@ -166,10 +168,10 @@ def located(records: Records, build_ids: Mapping[str, str]) -> Located:
         names=records.names,
         stacks=np.asarray(records.stack_places),  # the records' own memory, neither copied nor written to
         bounds=_bounds_of_ends(records.stack_ends),
-        values=unbiased(records.counts, records.sampling),
+        values=unbiased(records.counts, as_sampled),
         thread_stack=_integers(records.thread_stack),
         thread_uid=np.array(records.thread_uid, dtype=np.uint64).astype(np.int64),
-        thread_values=unbiased(records.thread_counts, records.sampling),
+        thread_values=unbiased(records.thread_counts, as_sampled),
         thread_names={thread.uid: thread.name for thread in records.threads if thread.name},
     )
 

@@ -27,6 +27,17 @@ class Measure(Enum):
     ALLOCATED = "allocated"
     GROWN = "grown"
 
+    @property
+    def caution(self) -> str:
+        """What a reader must know of numbers that are not live memory; empty for live ones."""
+        return _CAUTIONS.get(self.value, "")
+
+
+_CAUTIONS = {
+    "allocated": "allocated since the source began to count, freed or not: not what is live",
+    "grown": "mapped or faulted in since the source began to count: not what is live",
+}
+
 
 def common_measure(measures: Iterable[Measure]) -> Measure:
     """The measure that all share, LIVE if there are none. Raises MeasureError."""
@@ -78,6 +89,11 @@ class Sampling:
     def error(self, size: float) -> float:
         """Half of the 95 % interval of an unbiased sum of ``size`` bytes, in bytes."""
         return CONFIDENCE * self.deviation(size)
+
+
+def whole(error: float) -> int | None:
+    """An error as a whole number for programs; None if it is unknown."""
+    return round(error) if math.isfinite(error) else None
 
 
 EXACT = Sampling(Scheme.EXACT)

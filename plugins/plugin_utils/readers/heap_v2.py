@@ -32,13 +32,12 @@ if TYPE_CHECKING:
 
 from ...module_utils.formats import maps
 from ...module_utils.formats.maps import Mapping
-from ..base.errors import ControllerError
 from ..model.raw import CountColumns, Counts, Records, Thread
 from ..model.sampling import Measure, Sampling, Scheme
+from .format_error import FormatError
 
 _MAPS_HEADING = b"\nMAPPED_LIBRARIES:\n"
 _MAPS_LINE = "a line of /proc/<pid>/maps"
-_SHOWN = 60
 _LARGEST = (1 << 64) - 1
 _NUMBERS = "numbers of at most 64 bits"
 
@@ -55,18 +54,8 @@ _NUMBER = re.compile(rb"\d+")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{1,16}")
 
 
-class HeapFormatError(ControllerError):
-    """A dump is not what jemalloc writes. The message names the file, the line (from 1) and what was expected."""
-
-    def __init__(self, file: str, line: int, expected: str, found: bytes | None = None) -> None:
-        self.file = file
-        self.line = line
-        self.expected = expected
-        shown = ""
-        if found is not None:
-            text = found[:_SHOWN].decode("ascii", "backslashreplace").encode("unicode_escape").decode("ascii")
-            shown = f", found {text!r}" + ("..." if len(found) > _SHOWN else "")
-        super().__init__(f"{file}, line {line}: expected {expected}{shown}")
+class HeapFormatError(FormatError):
+    """A dump is not what jemalloc writes."""
 
 
 def parse(data: bytes, name: str) -> Records:

@@ -79,6 +79,7 @@ class Comparison:
     differences: list[Difference]
     total: Difference
     warnings: list[str]
+    counted: str
 
     def of(self, change: Change) -> list[Difference]:
         return [difference for difference in self.differences if difference.change is change]
@@ -96,12 +97,18 @@ def compare(before: Side, after: Side, measure: Measure = Measure.INUSE_SPACE, b
     totals = [float(side.samples.values[measure.row].sum()) for side in (before, after)]
     variance = sum(float(side.samples.variance[measure.row].sum()) for side in (before, after))
     total = _difference(("total",), totals[0], totals[1], variance)
-    return Comparison(measure, by, found, total, warnings(before, after, measure))
+    return Comparison(
+        measure, by, found, total, warnings(before, after, measure), measure.named(before.samples.measure)
+    )
 
 
 def warnings(before: Side, after: Side, measure: Measure) -> list[str]:
     """Why the two should not be compared, or only with care; empty if there is no reason."""
     found = []
+    if after.samples.measure.caution:
+        found.append(f"the numbers are of memory {after.samples.measure.caution}")
+    if any(math.isinf(side.samples.sampling.scatter) for side in (before, after)):
+        found.append("it is unknown how the profiles were sampled, so no difference can be told from chance")
     intervals = [side.samples.sampling.interval for side in (before, after)]
     if intervals[0] != intervals[1]:
         found.append(

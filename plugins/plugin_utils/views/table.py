@@ -16,6 +16,7 @@ from ..model.frame import Frame, Kind
 from ..model.location import Location
 from ..model.samples import ACCUM_BYTES, ACCUM_OBJECTS, BYTES, OBJECTS, Samples
 from ..model.sampling import CONFIDENCE
+from ..model.sampling import Measure as Counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +39,9 @@ class Granularity(Enum):
     MODULES = "modules"
 
 
+_NAMED = {Counted.LIVE: "inuse", Counted.ALLOCATED: "allocated", Counted.GROWN: "grown"}
+
+
 class Measure(Enum):
     """Which of the four numbers a table shows."""
 
@@ -58,6 +62,10 @@ class Measure(Enum):
     @property
     def accumulated(self) -> bool:
         return self.value.startswith("alloc")
+
+    def named(self, counted: Counted) -> str:
+        """The name of the numbers: memory that is not live is not called in use."""
+        return self.value if self.accumulated else self.value.replace("inuse", _NAMED[counted])
 
     def text(self, value: float, exact: bool = False) -> str:
         """A number for people; ``exact`` gives whole bytes."""
@@ -109,6 +117,11 @@ class Table:
     def stack_of(self) -> Integers:
         """For each entry, the stack that it belongs to."""
         return self.samples.stack_of()
+
+    @property
+    def counted(self) -> str:
+        """The name of the numbers."""
+        return self.measure.named(self.samples.measure)
 
     @property
     def total(self) -> float:

@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ansible_collections.offheap.profiler.console import offline
 from ansible_collections.offheap.profiler.plugins.action import leak_assert, leak_push, leak_report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
-from ansible_collections.offheap.profiler.plugins.plugin_utils.export import profile_proto
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope

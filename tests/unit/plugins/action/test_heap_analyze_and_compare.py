@@ -98,4 +98,4 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "bad.heap").write_text("no dump")
     result = ansible("heap_analyze", tmp_path, src="bad.heap")
     assert result["failed"]
-    assert "bad.heap, line 1: expected the header" in result["msg"]
+    assert "bad.heap: is in no known format; it should be a profile of jemalloc" in result["msg"]

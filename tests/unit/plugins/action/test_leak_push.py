@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ansible_collections.offheap.profiler.plugins.action import leak_push
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
-from ansible_collections.offheap.profiler.plugins.plugin_utils.export import profile_proto
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives

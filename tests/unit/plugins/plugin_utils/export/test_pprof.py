@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.export import pprof, profile_proto
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
+from ansible_collections.offheap.profiler.plugins.plugin_utils.export import pprof
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import combine
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 from ansible_collections.offheap.profiler.tests.unit.strategies.samples import BUILD_ID, DUMP, samples_of

@@ -87,3 +87,10 @@ def profile_class() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Profile"))
+
+
+def decode_error() -> type[Exception]:
+    """What the class raises for bytes that are no such message."""
+    from google.protobuf.message import DecodeError
+
+    return DecodeError

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Collapsed stacks, ``main;serve;inflate 65536``: root first, one stack a line, as flame graph tools exchange them.
+
+The file does not say what its numbers are, so the user must.
+"""
+
+from __future__ import annotations
+
+from ..model.frame import Frame
+from ..model.raw import Records, Told
+from .format_error import FormatError, UnusableError
+from .stack_builder import StackBuilder
+
+_MOST_DIGITS = 20
+
+
+def recognizes(head: bytes) -> bool:
+    return _stack_and_number(head.lstrip().split(b"\n", 1)[0]) is not None
+
+
+def _stack_and_number(line: bytes) -> tuple[bytes, int] | None:
+    stack, _space, number = line.rstrip().rpartition(b" ")
+    if not stack.strip() or not number.isdigit() or len(number) > _MOST_DIGITS:
+        return None
+    return stack, int(number)
+
+
+def parse(data: bytes, name: str, told: Told) -> Records:
+    """The stacks in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
+    if told.measure is None or told.unit not in ("bytes", "objects"):
+        raise UnusableError(
+            name,
+            "collapsed stacks do not say what their numbers are: set source_unit to bytes or objects, and"
+            " source_measure to live, allocated or grown",
+        )
+    builder = StackBuilder(name)
+    known: dict[bytes, int] = {}
+    in_bytes = told.unit == "bytes"
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        found = _stack_and_number(line)
+        if found is None:
+            raise FormatError(name, number, "a stack and a number, as in 'main;work 4096'", line)
+        stack, count = found
+        places = []
+        for function in reversed(stack.split(b";")):
+            place = known.get(function)
+            if place is None:
+                text = function.strip().decode("utf-8", "replace")
+                place = known[function] = builder.named(Frame(text, ""))
+            places.append(place)
+        builder.add(places, (0, count) if in_bytes else (count, 0))
+    return builder.records(told.measure, told.sampling, unbiased=True)

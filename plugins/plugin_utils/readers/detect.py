@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Which source wrote a file, by its content, and the reader for it.
+
+A capture of an archive says what its source is, and is never guessed at: a host must not choose what parses its dumps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ...module_utils.formats.capture_facts import JEMALLOC, CaptureFacts
+from ..model.raw import Records, Told
+from ..model.sampling import Measure
+from . import collapsed, gperftools, heap_v2, pprof_profile
+from .format_error import UnusableError
+
+#: key in a capture's facts: what the numbers of its dump count ("bytes" or "objects"), where the user had to say it
+UNIT = "source_unit"
+# Enough to recognize every format by.
+_HEAD = 4096
+
+
+class Format(NamedTuple):
+    """``recognizes`` looks at a file's first bytes; ``parse`` takes all of them, a name for messages, and what the user
+    has said. It raises ControllerError."""
+
+    recognizes: Callable[[bytes], bool]
+    parse: Callable[[bytes, str, Told], Records]
+
+
+#: by the name of the source, in the order in which they are tried
+FORMATS = {
+    JEMALLOC: Format(lambda head: head.startswith(b"heap_v2/"), lambda data, name, _told: heap_v2.parse(data, name)),
+    "gperftools": Format(gperftools.recognizes, gperftools.parse),
+    "pprof": Format(pprof_profile.recognizes, pprof_profile.parse),
+    "collapsed": Format(collapsed.recognizes, collapsed.parse),
+}
+
+
+def source_of(data: bytes, name: str) -> str:
+    """The name of the source that wrote an (unpacked) file. Raises UnusableError."""
+    head = data[:_HEAD]
+    for source, found in FORMATS.items():
+        if found.recognizes(head):
+            return source
+    raise UnusableError(name, f"is in no known format; it should be a profile of {', '.join(FORMATS)}")
+
+
+def parse(data: bytes, name: str, told: Told) -> Records:
+    """A file from anywhere. Raises ControllerError."""
+    return FORMATS[source_of(data, name)].parse(data, name, told)
+
+
+def parse_capture(data: bytes, name: str, facts: CaptureFacts) -> Records:
+    """The dump of a capture. Raises ControllerError."""
+    found = FORMATS.get(facts.source)
+    if found is None:
+        raise UnusableError(name, f"comes from {facts.source}, which this version of the collection cannot read")
+    interval = facts.sampling.interval if facts.sampling is not None else None
+    exact = facts.sampling is not None and facts.sampling.scheme == "exact"
+    unit = facts.more.get(UNIT)
+    told = Told(Measure(facts.measure), unit if isinstance(unit, str) else "", 1 if exact else interval or 0)
+    return found.parse(data, name, told)

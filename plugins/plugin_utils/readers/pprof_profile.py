@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""pprof's ``profile.proto``, as Go, Rust (jemalloc_pprof), tcmalloc and ddprof write it.
+
+The values are already scaled to what the samples stand for, so nothing is unbiased again; the period is the interval
+of the Poisson sample that they come from. What a value means is the name of its type:
+
+- ``inuse_space`` and ``inuse_objects`` (ddprof writes dashes) are live, ``alloc_space`` and ``alloc_objects``
+  (ddprof: ``alloc-samples``) what was allocated since the start.
+- tcmalloc names them ``space`` and ``objects`` in all of its profiles. The one of the live heap also has
+  ``resident_space``, and that of allocations shows objects first (its internal/profile_builder.cc). Of any other the
+  user must say what it is.
+
+A Profile is read piece by piece: fields at its top level may be cut anywhere into several Profiles, and one piece at a
+time bounds the memory that a few bytes can ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Any
+
+from ...module_utils.formats.capture_facts import is_build_id
+from ...module_utils.formats.maps import Mapping
+from ..base import profile_proto
+from ..base.printable import printable
+from ..model.frame import Frame, Kind
+from ..model.raw import Records, Told
+from ..model.sampling import Measure, Sampling, Scheme
+from .format_error import FormatError, UnusableError
+from .stack_builder import LARGEST, StackBuilder
+
+# A field of a profile has kilobytes: a stack of 4,096 frames has 40 KiB at most.
+_PIECE = _LARGEST_FIELD = 1 << 20
+_MOST_STACKS = 10_000_000
+# Locations, functions, mappings or texts. A Go service of 100 MB has some 200,000 functions.
+_MOST_ENTRIES = 1 << 22
+_MOST_LINES = 256
+_FIELDS = frozenset(range(1, 16))
+# Keys: number and wire type. A type is a message of two numbers.
+_SAMPLE_TYPE, _PERIOD_TYPE, _PERIOD = 0x0A, 0x5A, 0x60
+_LARGEST_TYPE = 22
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# Room for each image where the profile's own addresses overlap.
+_APART = 1 << 40
+
+_OBJECTS = {"inuse_space": ("inuse_objects",), "alloc_space": ("alloc_objects", "alloc_samples"), "space": ("objects",)}
+
+
+class _Damaged(Exception):
+    """The bytes are no protobuf of this message."""
+
+
+def recognizes(head: bytes) -> bool:
+    """A profile begins with its sample types, or with the period (Go): short fields of small numbers."""
+    position = 0
+    try:
+        while position < len(head):
+            key, position = _varint(head, position)
+            if key == _SAMPLE_TYPE:
+                length, position = _varint(head, position)
+                return length <= _LARGEST_TYPE and head[position : position + 1] in (b"\x08", b"\x10")
+            if key == _PERIOD_TYPE:
+                length, position = _varint(head, position)
+                position += length
+            elif key == _PERIOD:
+                _value, position = _varint(head, position)
+            else:
+                return False
+    except _Damaged:
+        pass
+    return False
+
+
+def parse(data: bytes, name: str, told: Told) -> Records:
+    """The profile in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
+    message = profile_proto.profile_class()
+    try:
+        found = _Profile(name)
+        for piece in _pieces(data):
+            found.learn(message.FromString(piece))
+        columns, measure = found.meaning(told)
+        builder = StackBuilder(name)
+        places = found.places(builder)
+        for piece in _pieces(data):
+            found.add_stacks(builder, message.FromString(piece).sample, places, columns)
+    except (_Damaged, ValueError, profile_proto.decode_error()) as error:
+        why = printable(str(error)) or "its protobuf is damaged"
+        raise FormatError(name, 1, f"a profile.proto, as pprof reads it ({why})") from None
+    return builder.records(
+        measure, found.sampling(told), found.mappings, unbiased=True, time=found.time, build_ids=found.build_ids
+    )
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    """The data in pieces of about _PIECE bytes, cut between fields."""
+    position = start = 0
+    end = len(data)
+    while position < end:
+        key, position = _varint(data, position)
+        if key >> 3 not in _FIELDS:
+            raise _Damaged(f"field {key >> 3} is unknown")
+        kind = key & 7
+        if kind == _BYTES:
+            length, position = _varint(data, position)
+            if length > _LARGEST_FIELD:
+                raise _Damaged(f"a field of {length} bytes")
+            position += length
+        elif kind == _VARINT:
+            _value, position = _varint(data, position)
+        elif kind in (_FIXED64, _FIXED32):
+            position += 8 if kind == _FIXED64 else 4
+        else:
+            raise _Damaged(f"wire type {kind}")
+        if position > end:
+            raise _Damaged("it is cut off")
+        if position - start >= _PIECE:
+            yield data[start:position]
+            start = position
+    if start < end:
+        yield data[start:]
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """(value, position after it)"""
+    value = shift = 0
+    while shift < 64:
+        if position >= len(data):
+            raise _Damaged("it is cut off")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise _Damaged("a number of more than 64 bits")
+
+
+class _Profile:
+    """Everything but the samples."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._types: list[tuple[int, int]] = []
+        self._strings: list[str] = []
+        # location id -> (mapping id, address, ((function id, line), ...))
+        self._locations: dict[int, tuple[int, int, tuple[tuple[int, int], ...]]] = {}
+        self._functions: dict[int, tuple[int, int]] = {}
+        self._mappings: dict[int, tuple[int, int, int, int, int]] = {}
+        self._period = self._period_unit = self._default = 0
+        self.time = 0.0
+        self._stacks = 0
+        self.mappings: list[Mapping] = []
+        self.build_ids: dict[str, str] = {}
+
+    def learn(self, piece: Any) -> None:
+        """Take what a piece of the profile has besides samples."""
+        self._types += [(kind.type, kind.unit) for kind in piece.sample_type]
+        self._strings += piece.string_table
+        for location in piece.location:
+            if len(location.line) > _MOST_LINES:
+                raise _Damaged(f"a location with more than {_MOST_LINES} lines")
+            lines = tuple([(line.function_id, line.line) for line in location.line])
+            self._locations[location.id] = (location.mapping_id, location.address, lines)
+        for function in piece.function:
+            self._functions[function.id] = (function.name or function.system_name, function.filename)
+        for one in piece.mapping:
+            self._mappings[one.id] = (one.memory_start, one.memory_limit, one.file_offset, one.filename, one.build_id)
+        self._period = piece.period or self._period
+        self._period_unit = piece.period_type.unit or self._period_unit
+        self._default = piece.default_sample_type or self._default
+        self.time = piece.time_nanos / 1e9 or self.time
+        entries = (self._types, self._strings, self._locations, self._functions, self._mappings)
+        if any(len(some) > _MOST_ENTRIES for some in entries):
+            raise _Damaged(f"it has more than {_MOST_ENTRIES} functions or texts")
+
+    def _text(self, number: int) -> str:
+        if not 0 <= number < len(self._strings):
+            raise _Damaged(f"it has no text {number}")
+        return self._strings[number]
+
+    def meaning(self, told: Told) -> tuple[list[int], Measure]:
+        """The columns of objects and bytes, and both again if the other pair counts what was allocated."""
+        types = [(self._text(kind).replace("-", "_"), self._text(unit)) for kind, unit in self._types]
+        names = [kind for kind, _unit in types]
+        inuse, alloc, space = (self._pair(names, kind) for kind in ("inuse_space", "alloc_space", "space"))
+        if inuse:
+            return inuse + alloc, Measure.LIVE
+        if alloc:
+            return alloc, Measure.ALLOCATED
+        if space:
+            if "resident_space" in names:
+                return space, Measure.LIVE
+            if told.measure is not None:
+                return space, told.measure
+            if self._text(self._default) == "objects":
+                return space, Measure.ALLOCATED
+            why = "its type 'space' does not say of what: set source_measure to live, allocated or grown"
+            raise UnusableError(self._name, why)
+        columns = [number for number, (_kind, unit) in enumerate(types) if unit == "bytes"]
+        shown = ", ".join(f"{kind}/{unit}" for kind, unit in types[:8]) or "nothing"
+        if len(columns) == 1 and told.measure is not None:
+            return [-1, *columns], told.measure
+        raise UnusableError(self._name, f"is a profile of {shown}, and none of it is known to be memory")
+
+    @staticmethod
+    def _pair(names: Sequence[str], space: str) -> list[int]:
+        """Columns of objects (-1: none) and bytes; empty if the profile has no such bytes."""
+        if space not in names:
+            return []
+        objects = next((names.index(kind) for kind in _OBJECTS[space] if kind in names), -1)
+        return [objects, names.index(space)]
+
+    def sampling(self, told: Told) -> Sampling:
+        """Poisson with the period, if that is in bytes; the user may know it where the file does not."""
+        if self._text(self._period_unit) == "bytes" and 0 < self._period <= LARGEST:
+            return Sampling(Scheme.POISSON, self._period)
+        return Sampling(Scheme.POISSON, told.interval) if told.interval else told.sampling
+
+    def places(self, builder: StackBuilder) -> dict[int, tuple[int, ...]]:
+        """The places of each location, the innermost call first."""
+        modules = {
+            number: PurePosixPath(self._text(file)).name for number, (*_range, file, _id) in self._mappings.items()
+        }
+        bases = self._bases()
+        found = {}
+        for number, (mapping, address, lines) in self._locations.items():
+            if lines:
+                module = modules.get(mapping, "")
+                frames = [self._frame(function, line, module) for function, line in lines]
+                inlined = [builder.named(frame._replace(kind=Kind.INLINED)) for frame in frames[:-1]]
+                found[number] = (*inlined, builder.named(frames[-1]))
+            else:
+                # pprof's addresses are those of calls, ours of returns.
+                found[number] = (builder.address((address + bases.get(mapping, 0) + 1) & LARGEST),)
+        return found
+
+    def _frame(self, function: int, line: int, module: str) -> Frame:
+        if function not in self._functions:
+            raise _Damaged(f"it has no function {function}")
+        name, file = map(self._text, self._functions[function])
+        return Frame(name or f"[function {function}]", module, Kind.NATIVE, file=file, line=max(line, 0) & 0xFFFFFFFF)
+
+    def _bases(self) -> dict[int, int]:
+        """Lay the mappings out. Returns what to add to the addresses of those that overlap others: some writers give
+        addresses inside the image instead of the process."""
+        ranges = sorted((start, end, number) for number, (start, end, *_more) in self._mappings.items())
+        apart = all(before[1] <= after[0] for before, after in pairwise(ranges))
+        bases: dict[int, int] = {}
+        for place, (number, (start, end, offset, file, build_id)) in enumerate(self._mappings.items(), 1):
+            if not apart:
+                bases[number] = place * _APART - start
+                start, end = place * _APART, (place + 1) * _APART
+            path = self._text(file)
+            self.mappings.append(Mapping(start, end, "r-xp", offset, path, False))
+            if is_build_id(self._text(build_id).lower()):
+                self.build_ids[path] = self._text(build_id).lower()
+        return bases
+
+    def add_stacks(
+        self, builder: StackBuilder, samples: Sequence[Any], places: dict[int, tuple[int, ...]], columns: list[int]
+    ) -> None:
+        """Add the samples of a piece."""
+        self._stacks += len(samples)
+        if self._stacks > _MOST_STACKS:
+            raise _Damaged(f"it has more than {_MOST_STACKS} samples")
+        for sample in samples:
+            values = sample.value
+            if len(values) != len(self._types):
+                raise _Damaged(f"a sample with {len(values)} instead of {len(self._types)} values")
+            counts = [values[column] if column >= 0 else 0 for column in columns]
+            if not any(counts):
+                continue
+            try:
+                builder.add([place for number in sample.location_id for place in places[number]], counts)
+            except KeyError as error:
+                raise _Damaged(f"it has no location {error}") from None

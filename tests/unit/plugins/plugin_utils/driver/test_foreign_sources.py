@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Every output format on dumps of sources that are not jemalloc, and what it says of numbers that are not live."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import analyze
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import FORMATS, Request
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images, Places, Source
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure
+from ansible_collections.offheap.profiler.plugins.plugin_utils.views import table
+
+ROOT = Path(__file__).resolve().parents[5]
+STACKS = "main;serve;inflate 65536\nmain;idle 4096\n"
+# Pictures need Graphviz, and these stacks have neither lines nor images; all show the same table.
+SHOWN = [kind for kind in FORMATS if kind not in ("svg", "pdf", "png", "gif", "ps", "list", "disasm")]
+
+
+def read(told: Told, directory: Path, stacks: str = STACKS) -> Source:
+    path = directory / "x.folded"
+    path.write_text(stacks)
+    return DumpReader(Images(), directory, told).read(path)
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+@pytest.mark.parametrize("measure", Measure)
+def test_every_format_shows_every_measure(kind: str, measure: Measure, tmp_path: Path) -> None:
+    source = read(Told(measure, "bytes"), tmp_path)
+    analysis = analyze(Request(kind=kind, function="inflate"), source, None, Images())
+    content = analysis.content
+    assert content
+    assert analysis.data(Request().look)["total_error"] is None, "nobody knows how these were sampled"
+    if kind not in ("pprof", "collapsed", "json", "firefox"):
+        assert (b"inuse_space" in content) == (measure is Measure.LIVE)
+    if kind in ("text", "tree", "peek", "traces", "flamegraph"):
+        assert (b"not what is live" in content) == (measure is not Measure.LIVE)
+    if kind == "json":
+        document = json.loads(content, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        jsonschema.validate(document, json.loads((ROOT / "docs" / "profile.schema.json").read_text()))
+        assert document["measure"] == measure.value
+
+
+def test_what_a_source_does_not_count_is_not_shown(tmp_path: Path) -> None:
+    source = read(Told(Measure.ALLOCATED, "bytes"), tmp_path)
+    with pytest.raises(OffheapError, match="stand for its own numbers, allocated since the source began to count"):
+        analyze(Request(measure=table.Measure.ALLOC_SPACE), source, None, Images())
+
+
+def test_an_exact_source_has_no_errors(tmp_path: Path) -> None:
+    source = read(told_in_short("live:bytes:1"), tmp_path)
+    answer = analyze(Request(), source, None, Images())
+    assert answer.data(Request().look)["total_error"] == 0
+    assert b"every allocation" in answer.content
+
+
+@pytest.mark.parametrize("text", ["living:bytes", "live:pages", "live:bytes:x", "live:bytes:1:2"])
+def test_what_cannot_be_understood_is_refused(text: str) -> None:
+    with pytest.raises(OffheapError, match="is not"):
+        told_in_short(text)
+
+
+def test_the_same_measure_is_compared_and_no_other(tmp_path: Path) -> None:
+    before, after = tmp_path / "a", tmp_path / "b"
+    before.write_text(STACKS)
+    after.write_text(STACKS.replace("65536", "131072"))
+    places = Places(binary_path=[tmp_path], symcaches=tmp_path, told=told_in_short("grown:bytes:1"))
+    compared = compare_dumps(CompareRequest(), before, after, places)
+    data = compared.data(0)
+    assert data["measure"] == "grown_space" and data["total"]["difference"] == 65536
+    assert [one["path"] for one in data["differences"]] == [["inflate", "serve", "main"]]
+    assert any("not what is live" in warning for warning in compared.warnings)
+    unknown = compare_dumps(CompareRequest(), before, after, replace(places, told=told_in_short("live:bytes")))
+    assert unknown.data(0)["differences"] == [] and unknown.data(0)["total"]["error"] is None
+    after.write_text("heap profile: 1: 8 [1: 8] @ heapprofile\n1: 8 [1: 8] @ 0x10\n\nMAPPED_LIBRARIES:\n")
+    with pytest.raises(OffheapError, match="grown and live memory cannot be added or compared"):
+        compare_dumps(CompareRequest(), before, after, places)

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Profiles of Go against Go's own pprof, and those of other writers from their definitions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto, unpack
+from ansible_collections.offheap.profiler.plugins.plugin_utils.export import pprof
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, pprof_profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.format_error import FormatError, UnusableError
+from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
+from ansible_collections.offheap.profiler.tests.unit.strategies.samples import samples_of
+
+LEAKED, SIZE = 5000, 1024
+GO_PROGRAM = """\
+package main
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
+)
+
+var kept [5000]*[1024]byte
+
+//go:noinline
+func leak(i int) { kept[i] = new([1024]byte) }
+
+func main() {
+	debug.SetGCPercent(-1) // else the collector's own objects are charged to who allocates meanwhile
+	for i := range kept {
+		leak(i)
+	}
+	runtime.GC()
+	file, _ := os.Create(os.Args[1])
+	pprof.WriteHeapProfile(file)
+	file.Close()
+}
+"""
+
+
+CACHE = Path(__file__).resolve().parents[5] / ".cache" / "go-build"
+
+
+@pytest.fixture(scope="module")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    assert shutil.which("go"), "without Go nobody knows whether its profiles are read: install golang-go"
+    directory = tmp_path_factory.mktemp("go")
+    (directory / "leak.go").write_text(GO_PROGRAM)
+    go(directory, "build", "-o", "leak", "leak.go")
+    return directory / "leak"
+
+
+def go(where: Path, *arguments: str) -> str:
+    """Run the go command. Compiling its library takes minutes, so that is kept."""
+    environment = {**os.environ, "HOME": str(where), "GOCACHE": str(CACHE)}
+    return subprocess.run(
+        ["go", *arguments], cwd=where, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.fixture(params=[1, 4096], ids=["every allocation", "one in 4 KiB"])
+def of_go(request: pytest.FixtureRequest, go_program: Path, tmp_path: Path) -> tuple[Path, int]:
+    """A heap profile that a Go program wrote of itself, and its rate."""
+    environment = {"GODEBUG": f"memprofilerate={request.param}"}
+    subprocess.run([go_program, tmp_path / "heap.pb.gz"], env=environment, check=True)
+    return tmp_path / "heap.pb.gz", request.param
+
+
+def test_a_profile_of_go_has_the_numbers_of_its_own_tool(of_go: tuple[Path, int]) -> None:
+    path, rate = of_go
+    data = unpack.read(path, 1 << 20)
+    assert detect.source_of(data, "x") == "pprof"
+    records = detect.parse(data, "x", Told())
+    assert (records.measure, records.sampling) == (Measure.LIVE, Sampling(Scheme.POISSON, rate))
+    assert located(records, {}).values[BYTES].sum() == records.total.bytes, "scaled values are not scaled again"
+    for index, ours in (("inuse_space", records.total.bytes), ("alloc_space", records.total.accum_bytes)):
+        asked = (f"-sample_index={index}", "-unit=B", "-nodefraction=0", "-top", path.name)
+        shown = go(path.parent, "tool", "pprof", *asked)
+        assert re.search(rf"of {ours}B total", shown), shown
+    assert records.time > 1.7e9
+    flat: Counter[str] = Counter()
+    for stack, size in zip(records.stacks(), records.counts.bytes, strict=True):
+        flat[records.names[stack[0]][0].function] += size
+    assert flat["main.leak"] == LEAKED * SIZE if rate == 1 else flat["main.leak"] == pytest.approx(5e6, rel=0.2)
+
+
+def profile(
+    types: list[tuple[str, str]], values: list[list[int]], period: tuple[str, int] = ("bytes", 0), default: str = ""
+) -> Any:
+    """A profile with one stack, alloc < main, for each list of values."""
+    made = profile_proto.profile_class()()
+    texts = ["", "alloc", "main", "/srv/app", period[0], *(text for kind in types for text in kind)]
+    made.string_table.extend(texts)
+    made.default_sample_type = texts.index(default) if default else 0
+    made.period_type.type, made.period_type.unit, made.period = 4, 4, period[1]
+    for kind, unit in types:
+        made.sample_type.add(type=texts.index(kind), unit=texts.index(unit))
+    made.mapping.add(id=1, memory_start=0x1000, memory_limit=0x9000, filename=3)
+    for number in (1, 2):
+        made.function.add(id=number, name=number)
+        made.location.add(id=number, mapping_id=1, address=0x2000 * number).line.add(function_id=number, line=7)
+    for one in values:
+        made.sample.add(location_id=[1, 2], value=one)
+    return made
+
+
+def read(made: Any, told: Told | None = None) -> Any:
+    return pprof_profile.parse(made.SerializeToString(), "x", told or Told())
+
+
+DDPROF = [("alloc-samples", "count"), ("alloc-space", "bytes"), ("inuse-objects", "count"), ("inuse-space", "bytes")]
+TCMALLOC = [("objects", "count"), ("space", "bytes")]
+
+
+def test_ddprof_writes_dashes_and_labels() -> None:
+    records = read(profile(DDPROF, [[3, 300, 2, 200]], ("bytes", 524288)))
+    assert (records.measure, records.sampling) == (Measure.LIVE, Sampling(Scheme.POISSON, 524288))
+    assert records.total == type(records.total)(2, 200, 3, 300)
+    (stack,) = records.stacks()
+    assert [records.names[place][0].function for place in stack] == ["alloc", "main"]
+    assert {frames[0].module for frames in records.names} == {"app"}
+
+
+def test_what_was_only_allocated_is_not_live() -> None:
+    records = read(profile(DDPROF[:2], [[3, 300]], ("bytes", 524288)))
+    assert (records.measure, records.total.objects, records.total.bytes) == (Measure.ALLOCATED, 3, 300)
+
+
+@pytest.mark.parametrize(
+    ("types", "default", "told", "measure"),
+    [
+        ([*TCMALLOC, ("resident_space", "bytes")], "space", None, Measure.LIVE),
+        (TCMALLOC, "objects", None, Measure.ALLOCATED),
+        (TCMALLOC, "space", Measure.GROWN, Measure.GROWN),
+    ],
+)
+def test_tcmalloc_names_all_of_its_profiles_alike(
+    types: list[tuple[str, str]], default: str, told: Measure | None, measure: Measure
+) -> None:
+    records = read(profile(types, [[3, 300, 400][: len(types)]], default=default), Told(told))
+    assert (records.measure, records.sampling.scheme) == (measure, Scheme.UNKNOWN)
+    assert (records.total.objects, records.total.bytes) == (3, 300)
+
+
+@pytest.mark.parametrize(
+    ("types", "why"),
+    [(TCMALLOC, "set source_measure"), ([("cpu", "nanoseconds")], "none of it is known to be memory"), ([], "nothing")],
+)
+def test_numbers_of_unknown_meaning_are_refused(types: list[tuple[str, str]], why: str) -> None:
+    with pytest.raises(UnusableError, match=why):
+        read(profile(types, []))
+
+
+def test_addresses_keep_their_place_in_the_image() -> None:
+    made = profile(DDPROF, [[1, 8, 1, 8]], ("bytes", 1))
+    made.string_table.extend(["ab" * 20, "../../etc/passwd"])
+    del made.location[0].line[:]
+    made.mapping[0].build_id, made.mapping[0].file_offset = len(made.string_table) - 2, 0x100
+    places = located(read(made), {}).locations
+    assert [(one.path, one.offset) for one in places] == [("/srv/app", 0x2000 - 0x1000 + 0x100)]
+    assert read(made).build_ids == {"/srv/app": "ab" * 20}
+    # jemalloc_pprof: every image begins at 0 and ends nowhere.
+    made.mapping[0].memory_start, made.mapping[0].memory_limit, made.mapping[0].file_offset = 0, 2**64 - 1, 0
+    made.mapping.add(id=2, memory_limit=2**64 - 1, filename=3, build_id=len(made.string_table) - 1)
+    del made.location[1].line[:]
+    made.location[1].mapping_id = 2
+    assert [one.offset for one in located(read(made), {}).locations] == [0x2000, 0x4000]
+    assert "../../etc/passwd" not in read(made).build_ids.values()
+
+
+def test_our_own_export_is_read_back() -> None:
+    samples = samples_of()
+    records = detect.parse(unpack.unpack(pprof.render(samples), "x", 1 << 20), "x", Told())
+    assert records.sampling == samples.sampling
+    assert records.total.bytes == pytest.approx(samples.total(BYTES), abs=len(samples) * 3)
+
+
+def test_a_piece_may_end_anywhere_between_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = profile(DDPROF, [[number, 8 * number, 1, 8] for number in range(50)], ("bytes", 1))
+    whole = read(made)
+    monkeypatch.setattr(pprof_profile, "_PIECE", 1)
+    again = read(made)
+    assert again.counts.bytes == whole.counts.bytes
+    assert (again.stack_places, again.names, again.total) == (whole.stack_places, whole.names, whole.total)
+
+
+def damaged(change: Any) -> bytes:
+    made = profile(DDPROF, [[1, 8, 1, 8]], ("bytes", 1))
+    change(made)
+    return bytes(made.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        damaged(lambda made: made.sample[0].value.append(1)),
+        damaged(lambda made: made.sample[0].location_id.append(9)),
+        damaged(lambda made: made.location[0].line.add(function_id=9)),
+        damaged(lambda made: made.string_table.__delitem__(slice(5, None))),
+        damaged(lambda made: [made.location[0].line.add(function_id=1) for _number in range(300)]),
+        damaged(lambda made: made.sample[0].value.__setitem__(1, -8)),
+        damaged(lambda made: made.sample[0].location_id.extend([1] * 5000)),
+        damaged(lambda made: made.string_table.append("x" * (2 << 20))),
+        damaged(lambda _made: None)[:-3],
+        b"\x0a\x04\x08\x01\x10\x02" + b"\xff" * 30,
+        b"\x0a\x04\x08\x01\x10\x02" + b"\x12\x00" * 100000,
+    ],
+    ids="values location function text lines negative deep long cut number empty".split(),
+)
+def test_a_damaged_profile_is_refused(data: bytes) -> None:
+    with costs_at_most(20, 64), pytest.raises((FormatError, UnusableError)) as caught:
+        pprof_profile.parse(data, "x", Told())
+    assert str(caught.value).isprintable()
+
+
+@given(st.binary(max_size=300), st.integers(0, 200))
+def test_rubbish_gives_our_error(rubbish: bytes, at: int) -> None:
+    sound = damaged(lambda _made: None)
+    for data in (rubbish, sound[:at] + rubbish + sound[at:]):
+        try:
+            pprof_profile.parse(data, "x", Told())
+        except OffheapError as error:
+            assert str(error).isprintable()
