@@ -57,6 +57,7 @@ class ActionModule(ActionBase):
         _validation, self._args = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         host = str(self._task.delegate_to or self._task_vars["inventory_hostname"])
         root = from_here(self._args["archive"])
+        result["archive"] = str(root)
         self._finished = False
         try:
             libraries.require("zstandard")
@@ -67,15 +68,15 @@ class ActionModule(ActionBase):
         except ansible_ssh.Unreachable as error:
             raise AnsibleConnectionFailure(str(error)) from None
         except CollectError as error:
+            # Ansible prints the whole result of a failure, so there is nothing in it but the sentence.
             collected = error.so_far
-            result.update(failed=True, msg=str(error))
+            result.update(failed=True, msg=str(error), changed=collected.changed)
         except OffheapError as error:
             collected = Collected()
-            result.update(failed=True, msg=str(error))
+            result.update(failed=True, msg=str(error), changed=False)
         else:
-            result["summary"] = f"{host}: {_summary(collected, self._task.check_mode)}"
+            result.update(_as_result(collected), summary=f"{host}: {_summary(collected, self._task.check_mode)}")
         self._finished = True
-        result.update(_as_result(collected), archive=str(root))
         if collected.warnings:
             result["warnings"] = [f"{host}: {warning}" for warning in collected.warnings]
         return result
@@ -154,6 +155,13 @@ class ModuleTransport:
 
     def _step(self, step: str, **request: Any) -> dict[str, Any]:
         answer = self.execute(step, {"staging": self.staging, **request})
+        if "module_stdout" in answer:
+            said = " / ".join(f"{answer['module_stdout']}\n{answer.get('module_stderr', '')}".split("\n")[:3])[:500]
+            raise TransferError(
+                f"no module could run on the host, which said: {said}. It needs Python 3.8 or later"
+                " (ansible_python_interpreter). If sudo there wants a terminal (requiretty), exempt the login user in"
+                " sudoers, or switch pipelining off (ANSIBLE_PIPELINING=false)"
+            )
         if answer.get("failed"):
             raise TransferError(str(answer.get("msg") or f"the step {step} failed on the host: {answer}"))
         return answer

@@ -86,7 +86,8 @@ _REASONS = {
     "unsound": "{detail}",
     "does-not-load": "the library does not load on this host: {detail}. If it was built for another or a newer C"
     " library, or another architecture, build it on the oldest host of the platform (jemalloc_build_host). If only root"
-    " can read it, open the directories above it",
+    " can read it, open the directories above it. If its file system is mounted noexec ('failed to map segment'), mount"
+    " it with exec",
     "page-size": "the library was built for smaller memory pages than this host has ({detail});"
     " build it on a host with this page size",
     "no-prof": "the library was built without --enable-prof and cannot profile",

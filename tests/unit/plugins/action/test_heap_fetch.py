@@ -73,6 +73,9 @@ def test_a_failed_fetch(tmp_path: Path) -> None:
 def test_a_step_that_fails_on_the_host() -> None:
     with pytest.raises(TransferError, match="no such spool"):
         transport(Connection(), {"failed": True, "msg": "no such spool"}).find()
+    broken = {"failed": True, "msg": "MODULE FAILURE", "module_stdout": "/bin/sh: 1: python3: not found"}
+    with pytest.raises(TransferError, match=r"which said: /bin/sh: 1: python3: not found.*ansible_python_interpreter"):
+        transport(Connection(), broken).find()
 
 
 def run(archive: Path, listing: dict[str, Any], check: bool = False) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def test_check_mode_says_what_would_come(tmp_path: Path) -> None:
 def test_a_failure_on_the_host_is_the_tasks(tmp_path: Path) -> None:
     result = run(tmp_path / "archive", capture_samples.listing(b"one"))
     assert (result["failed"], result["msg"], result["changed"]) == (True, "the disk is full", False)
-    assert "summary" not in result
+    assert set(result) <= {"failed", "msg", "changed", "archive", "streamed", "warnings"}, "the sentence, and no more"
     (tmp_path / "archive" / "archive.json").write_text("{")
     assert "cannot read" in run(tmp_path / "archive", {})["msg"]
 
