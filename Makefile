@@ -81,6 +81,11 @@ soak: setup
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_RUNS:-40} .venv/bin/python -m pytest -s tests/integration/truth
 	OFFHEAP_SOAK_SECONDS=$${SOAK_SECONDS:-600} .venv/bin/python -m pytest -m soak tests/agent
 
+#: make lock         lock the requirements again after a change; make lock UPGRADE=--upgrade takes the newest versions
+.PHONY: lock
+lock: setup
+	tests/gates/lock.sh $(UPGRADE)
+
 #: make clean        remove what the above left here (the lab's images stay)
 .PHONY: clean
 clean:

@@ -9,5 +9,6 @@ trap 'rm -rf "$copy"' EXIT
 tree=$(tests/gates/tree.sh "$copy")
 to=${1:-build}
 mkdir -p "$to"
+PYTHONPATH=$copy .venv/bin/python -B -m ansible_collections.offheap.profiler.tests.gates.sbom "$tree" >"$tree/meta/sbom.cdx.json"
 .venv/bin/ansible-galaxy collection build --force --output-path "$to" "$tree" >"$copy/said"
 sed -n 's/^Created collection for .* at //p' "$copy/said"

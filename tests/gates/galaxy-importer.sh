@@ -4,7 +4,7 @@
 # What Galaxy does to an uploaded collection, with the tarball that users get.
 set -eu
 venv=$PWD/.cache/venvs/importer
-tests/gates/venv.sh "$venv" "$(tests/gates/find_python.sh)" tests/requirements-importer.txt
+tests/gates/venv.sh "$venv" "$(tests/gates/find_python.sh)" tests/requirements-importer.lock
 tarball=$(tests/gates/build.sh)
 echo "$tarball"
 work=$(mktemp -d)

@@ -10,7 +10,7 @@ if [ "$1" = newest ]; then
         exit 77
     fi
     venv=$PWD/.cache/venvs/newest
-    tests/gates/venv.sh "$venv" "$python" tests/requirements-newest.txt
+    tests/gates/venv.sh "$venv" "$python" tests/requirements-newest.lock
 else
     venv=$PWD/.venv
 fi

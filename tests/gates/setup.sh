@@ -33,4 +33,4 @@ fi
 
 python=$(tests/gates/find_python.sh) ||
     fail "ansible-core 2.19 needs Python 3.11, 3.12 or 3.13 with its venv module; this machine has none"
-tests/gates/venv.sh .venv "$python" tests/requirements.txt
+tests/gates/venv.sh .venv "$python" tests/requirements.lock

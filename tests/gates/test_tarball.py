@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ansible_collections.offheap.profiler.tests.gates.files import ROOT, kept
+from ansible_collections.offheap.profiler.tests.gates.locked import locked
 
 SHIPPED = {
     "CHANGELOG.md",
@@ -33,10 +36,15 @@ SHIPPED = {
 
 
 @pytest.fixture(scope="module")
-def members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tarfile.TarInfo]:
+def tarball(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("tarball")
     subprocess.run(["tests/gates/build.sh", output], cwd=ROOT, check=True, capture_output=True)
-    (tarball,) = output.glob("offheap-profiler-*.tar.gz")
+    (made,) = output.glob("offheap-profiler-*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def members(tarball: Path) -> dict[str, tarfile.TarInfo]:
     with tarfile.open(tarball) as archive:
         return {member.name: member for member in archive.getmembers()}
 
@@ -51,6 +59,25 @@ def test_everything_that_is_used_is_in_it(members: dict[str, tarfile.TarInfo]) -
         path for path in kept() if path.parts[0] in ("console", "fabfile.py", "meta", "playbooks", "plugins", "roles")
     ]
     assert [str(path) for path in wanted if str(path) not in members] == []
+
+
+def test_a_bill_of_materials_is_in_it(tarball: Path) -> None:
+    with tarfile.open(tarball) as archive:
+        texts = {
+            name: (archive.extractfile(f"meta/{name}") or pytest.fail(name)).read()
+            for name in ("sbom.cdx.json", "ee-requirements.lock")
+        }
+    bill = json.loads(texts["sbom.cdx.json"])
+    ours = yaml.safe_load((ROOT / "galaxy.yml").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    assert bill["metadata"]["component"]["version"] == ours["version"]
+    listed = {(part["name"], part["version"]) for part in bill["components"]}
+    assert listed >= {(one.name, one.version) for one in locked(ROOT / "meta/ee-requirements.lock")}
+    assert texts["ee-requirements.lock"] == (ROOT / "meta/ee-requirements.lock").read_bytes()
+    (source,) = [part for part in bill["components"] if part["name"] == "jemalloc"]
+    assert source["hashes"][0]["content"] in (ROOT / "roles/jemalloc/vars/main.yml").read_text()
+    (depends,) = bill["dependencies"]
+    assert set(depends["dependsOn"]) == {part["bom-ref"] for part in bill["components"]}
 
 
 def test_every_playbook_is_there_under_a_name_with_dashes(members: dict[str, tarfile.TarInfo]) -> None:
