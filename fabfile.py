@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 import threading
@@ -13,7 +12,6 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +47,7 @@ from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F
     top_text,
 )
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
-from ansible_collections.offheap.profiler.console.serve import ReportHandler
+from ansible_collections.offheap.profiler.console.serve import report_server
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.byte_size import as_text
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable
@@ -336,17 +334,16 @@ def report(
 @task(help={"directory": "what to serve (offheap/report)", "port": "port on 127.0.0.1 (8800)"})
 def serve(_context: Context, directory: str = "offheap/report", port: int = 8800) -> None:
     """
-    Serve the reports on 127.0.0.1, for this machine only.
+    Serve the reports on 127.0.0.1, to whoever has the address that is printed.
 
         fab serve
     """
     if not Path(directory).is_dir():
         raise Exit(f"there is no directory {directory}: report-leaks.yml and fab report create it", 2)
-    handler = functools.partial(ReportHandler, directory=directory)
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        server, address = report_server(directory, port)
     except OSError as error:
         raise Exit(f"cannot listen on 127.0.0.1:{port}: {error.strerror}", 2) from error
     with server:
-        print(f"http://127.0.0.1:{server.server_address[1]}/   Ctrl-C ends", flush=True)
+        print(f"{address}   Ctrl-C ends", flush=True)
         server.serve_forever()
