@@ -2,9 +2,10 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Talk to the agent in a profiled process: a line to its control socket, a line of JSON back.
 
-The service's user may write to the socket's directory, so a listener is trusted only after the kernel has confirmed
-that it is the process that the socket is named after. Answers are hostile until checked: they are bounded in size and
-time, must be JSON objects of the protocol's version, and a dump's path must be in the spool that the caller knows.
+The service's user may write to the socket's directory, so no link in it is followed, and a listener is trusted only
+after the kernel has confirmed that it is the process that the socket is named after, and its user the service's.
+Answers are hostile until checked: they are bounded in size and time, must be JSON objects of the protocol's version,
+and a dump's path must be in the spool that the caller knows.
 
 This module is private to the collection.
 """
@@ -15,6 +16,7 @@ import json
 import os
 import re
 import socket
+import stat
 import struct
 import time
 from typing import Any, NamedTuple
@@ -26,7 +28,6 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import place
 PROTOCOL = 1
 _NAME = re.compile(r"([1-9][0-9]{0,9})\.sock\Z")
 _MAX_ANSWER = 1 << 20
-_SUN_PATH = 108
 
 
 class AgentError(OffheapError):
@@ -104,35 +105,49 @@ class Connection:
         self._socket.close()
 
     def _connect(self) -> None:
-        path, directory = self._agent.path, None
+        path = self._agent.path
         self._socket.settimeout(self._timeout)
         try:
-            if len(os.fsencode(path)) >= _SUN_PATH:
-                directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                path = f"/proc/self/fd/{directory}/{os.path.basename(path)}"
-            deadline = time.monotonic() + self._timeout
-            while True:
-                try:
-                    self._socket.connect(path)
-                    return
-                except BlockingIOError:  # as many others as allowed are waiting to be accepted
-                    if time.monotonic() >= deadline:
-                        raise
-                    time.sleep(0.05)
-        except (FileNotFoundError, ConnectionRefusedError) as exc:
-            raise AgentGone(f"no agent listens at {self._agent.path}") from exc
-        except OSError as exc:
-            raise AgentError(f"cannot connect to {self._agent.path}: {exc.strerror or exc}") from exc
-        finally:
-            if directory is not None:
+            directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                # Held open: what is connected to below is what was looked at here. And a path may be too long.
+                found = os.open(os.path.basename(path), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+                self._owner = os.fstat(directory).st_uid
+            finally:
                 os.close(directory)
+            try:
+                if stat.S_ISLNK(os.fstat(found).st_mode):
+                    raise AgentError(f"{path} is a link, which no agent makes: it may lead to another unit's agent")
+                self._connect_to(f"/proc/self/fd/{found}")
+            finally:
+                os.close(found)
+        except (FileNotFoundError, ConnectionRefusedError) as exc:
+            raise AgentGone(f"no agent listens at {path}") from exc
+        except OSError as exc:
+            raise AgentError(f"cannot connect to {path}: {exc.strerror or exc}") from exc
+
+    def _connect_to(self, path: str) -> None:
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                self._socket.connect(path)
+                return
+            except BlockingIOError:  # as many others as allowed are waiting to be accepted
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.05)
 
     def _check_peer(self, proc: str) -> int:
-        """The listener's pid as this process sees it. Raises AgentError unless the socket is named after it."""
+        """The listener's pid as this process sees it.
+
+        Raises AgentError unless the socket is named after it and it belongs to the directory's owner or to root.
+        """
         credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid = struct.unpack("3i", credentials)[0]
+        pid, uid, _gid = struct.unpack("3i", credentials)
         if pid != self._agent.pid and self._agent.pid not in _own_pids(pid, proc):
             raise AgentError(f"process {pid} listens at {self._agent.path}, not the one with the pid in its name")
+        if uid not in (0, self._owner):
+            raise AgentError(f"user {uid} listens at {self._agent.path}, in a directory of user {self._owner}")
         return int(pid)
 
     def request(self, command: str, **arguments: int) -> dict[str, Any]:

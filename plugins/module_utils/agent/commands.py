@@ -14,7 +14,7 @@ from typing import Any
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hotspot_protocol
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
 
@@ -39,6 +39,8 @@ def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str
     for one in agents:
         try:
             with client.Connection(one, parameters["timeout"]) as connection:
+                if not cgroup.belongs_to(connection.peer, unit):
+                    raise client.AgentError(f"process {connection.peer}, which listens at {one.path}, is not of {unit}")
                 answer, written, did_change = _one(connection, parameters, unit, check_mode)
         except client.AgentGone as error:
             gone = f" ({error})"  # a killed process has left its socket

@@ -48,6 +48,13 @@ def read(control_group: str) -> dict[str, Any]:
     return facts
 
 
+def belongs_to(pid: int, unit: str, proc: str = "/proc") -> bool:
+    """Whether a process is in a unit's control group or below. systemd puts ``_`` before names that the kernel uses."""
+    text = _text(os.path.join(proc, str(pid)), "cgroup")
+    groups = [line.split(":", 2)[-1].split("/") for line in text.splitlines()]
+    return any(name in (unit, f"_{unit}") for group in groups for name in group)
+
+
 def _text(directory: str, name: str) -> str:
     try:
         with open(os.path.join(directory, name), encoding="ascii", errors="replace") as file:
