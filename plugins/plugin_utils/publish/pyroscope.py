@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import urllib.request
@@ -15,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 from ..archive.capture import Capture
 from ..base import libraries
 from ..base.errors import ControllerError
+from ..base.printable import printable
 
 urllib3 = libraries.optional("urllib3")
 
@@ -100,17 +102,18 @@ def push(server: Server, capture: Capture, pprof: bytes) -> None:
                 redirect=False,
                 preload_content=False,
             )
-            text = answer.read(_SHOWN, decode_content=False).decode("utf-8", "replace").strip()
+            with contextlib.closing(answer):
+                text = answer.read(_SHOWN, decode_content=False).decode("utf-8", "replace").strip()
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # no route, refused, cut off, not HTTP
         reason = getattr(error, "reason", None) or error
         raise PushError(f"{server.url} cannot be reached: {reason} ({server.attempts} attempts)", True) from error
     if 200 <= answer.status < 300:
         return
-    problem = f"{server.url} answered {answer.status} {answer.reason}" + (f": {text}" if text else "")
+    problem = printable(f"{server.url} answered {answer.status} {answer.reason}" + (f": {text}" if text else ""))
     if answer.status in _BUSY:
         raise PushError(f"{problem} ({server.attempts} attempts)", True)
     if 300 <= answer.status < 400:
-        place = answer.headers.get("Location", "nowhere")
+        place = printable(answer.headers.get("Location", "nowhere")[:_SHOWN])
         raise PushError(f"{server.url} answered {answer.status} and redirects to {place}: give the final address", True)
     # 401, 403 and 404 would refuse any profile; 400, 413 and 422 refuse this one.
     raise PushError(problem, answer.status in (401, 403, 404))
