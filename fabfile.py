@@ -39,6 +39,8 @@ if {"-i", "--inventory"} & set(sys.argv) and not {"-H", "--hosts"} & set(sys.arg
 
 from ansible_collections.offheap.profiler.console import answers, screen, target
 from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F401 - fab finds its commands here
+    ARCHIVE,
+    captures,
     diff,
     failing,
     flame,
@@ -55,8 +57,6 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect imp
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import collect as collect_from
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import Session
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.stream import SessionTransport
-
-_ARCHIVE = "offheap/archive"
 
 
 @on_hosts
@@ -168,8 +168,8 @@ def _watched(show: screen.Screen, view: Any, series: list[Any], interval: float)
 
 
 @on_hosts
-@helped(unit="the service", archive=f"directory of the archive ({_ARCHIVE})", rows="functions to show (15)")
-def dump(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE, rows: int = 15) -> int:
+@helped(unit="the service", archive=f"directory of the archive ({ARCHIVE})", rows="functions to show (15)")
+def dump(hosts: Hosts, unit: str = "", archive: str = ARCHIVE, rows: int = 15) -> int:
     """
     Dump now, collect the dump into the archive, and show what holds the memory.
 
@@ -184,18 +184,18 @@ def dump(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE, rows: int = 15) 
         return [facts for facts in brought.captures if facts.dump.name in names]
 
     outcomes, failed = hosts.ask("dumping", work)
-    captures = [capture for outcome in outcomes for capture in outcome.result or []]
+    taken = [capture for outcome in outcomes for capture in outcome.result or []]
     if hosts.show.as_json:
-        hosts.show.json([{"host": one.host, "unit": one.unit, "capture": str(store.place(one))} for one in captures])
+        hosts.show.json([{"host": one.host, "unit": one.unit, "capture": str(store.place(one))} for one in taken])
         return failed
-    for capture in captures:
+    for capture in taken:
         sys.stdout.write(top_text(store.place(capture), int(rows), False, ("", ""), hosts.show))
     return failed
 
 
 @on_hosts
-@helped(unit="only this service; may be given several times", archive=f"directory of the archive ({_ARCHIVE})")
-def collect(hosts: Hosts, unit: str = "", archive: str = _ARCHIVE) -> int:
+@helped(unit="only this service; may be given several times", archive=f"directory of the archive ({ARCHIVE})")
+def collect(hosts: Hosts, unit: str = "", archive: str = ARCHIVE) -> int:
     """
     Collect all new captures of all hosts into the archive, in parallel.
 
@@ -305,14 +305,14 @@ def _switch(hosts: Hosts, unit: str, command: str) -> int:
 
 @task(
     help={
-        "archive": f"directory of the archive ({_ARCHIVE})",
+        "archive": f"directory of the archive ({ARCHIVE})",
         "dest": "directory for the reports (offheap/report)",
         "unit": "only this service",
         "json": "print JSON",
     }
 )
 def report(
-    _context: Context, archive: str = _ARCHIVE, dest: str = "offheap/report", unit: str = "", json: bool = False
+    _context: Context, archive: str = ARCHIVE, dest: str = "offheap/report", unit: str = "", json: bool = False
 ) -> None:
     """
     Judge from the archive what leaks, and write the report as HTML.

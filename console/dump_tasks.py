@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Commands on a dump, or on a capture of an archive: they ask no host."""
+"""Commands on dumps and on an archive's captures: they ask no host."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from invoke.context import Context
 from invoke.exceptions import Exit
 
 from ..plugins.module_utils.formats.errors import OffheapError
+from ..plugins.plugin_utils.base.byte_size import as_text
+from ..plugins.plugin_utils.base.durations import moment
 from ..plugins.plugin_utils.base.printable import printable_lines
 from . import screen
 
+ARCHIVE = "offheap/archive"
 _FILE_HELP = {
+    "archive": f"where UNIT@HOST is looked up ({ARCHIVE})",
     "binary_path": "where executables and libraries are, in the form of PPROF_BINARY_PATH",
     "source": "measure:unit:interval where the file does not say it, as in live:bytes:1",
 }
@@ -38,6 +43,41 @@ def failing() -> Iterator[None]:
         yield
     except OffheapError as error:
         raise Exit(str(error), 2) from error
+
+
+def _dump_named(name: str, archive: str) -> Path:
+    from . import offline
+
+    with failing():
+        return offline.dump_named(name, Path(archive).expanduser())
+
+
+@_command(help={**_JSON_HELP, "archive": f"directory of the archive ({ARCHIVE})", "unit": "only this service"})
+def captures(_context: Context, archive: str = ARCHIVE, unit: str = "", json: bool = False) -> None:
+    """
+    What is in the archive: each process's captures, with the name by which other commands take the newest.
+
+        fab captures
+    """
+    from . import offline
+
+    with failing():
+        found = offline.captures(Path(archive).expanduser(), unit)
+    show = screen.Screen(json)
+    if json:
+        keys = ("unit", "host", "process", "time")
+        show.json([{"path": str(each.path), **{key: getattr(each, key) for key in keys}} for each in found])
+        return
+    rows = []
+    for (name, process), group in groupby(found, key=lambda each: (offline.name_of(each), each.process)):
+        own = list(group)
+        resident = own[-1].facts.memory.get("rss")
+        size = "" if resident is None else as_text(resident)
+        rows.append((name, process, str(len(own)), moment(own[0].time), moment(own[-1].time), size))
+    if rows:
+        show.table(("NAME", "PROCESS", "CAPTURES", "FIRST", "LAST", "RSS"), rows, (2, 5))
+    else:
+        show.say(f"{archive} has no captures{f' of {unit}' if unit else ''}: `fab collect` brings them", "yellow")
 
 
 def _analyzed(path: Path, images: tuple[str, str], show: screen.Screen, **request: Any) -> bytes:
@@ -65,16 +105,17 @@ def top(
     dump: str,
     rows: int = 20,
     cum: bool = False,
+    archive: str = ARCHIVE,
     binary_path: str = "",
     source: str = "",
     json: bool = False,
 ) -> None:
     """
-    What holds the memory in a dump, or in a capture of the archive.
+    What holds the memory in a dump: a file, a capture's directory, or the newest capture of UNIT@HOST.
 
-        fab top x.heap
+        fab top frontend@app1
     """
-    sys.stdout.write(top_text(Path(dump), rows, cum, (binary_path, source), screen.Screen(json)))
+    sys.stdout.write(top_text(_dump_named(dump, archive), rows, cum, (binary_path, source), screen.Screen(json)))
 
 
 @_command(
@@ -91,6 +132,7 @@ def diff(
     after: str,
     focus: str = "",
     rows: int = 20,
+    archive: str = ARCHIVE,
     binary_path: str = "",
     source: str = "",
     json: bool = False,
@@ -98,32 +140,37 @@ def diff(
     """
     What grew, shrank, appeared and vanished between two dumps, and which of it is more than chance.
 
-        fab diff a.heap b.heap
+        fab diff a.heap frontend@app1
     """
     from . import offline
 
     show = screen.Screen(json)
+    paths = _dump_named(before, archive), _dump_named(after, archive)
     with failing():
         places = offline.places(_paths(binary_path), source)
-        text = offline.compared(
-            Path(before), Path(after), focus, rows, json, places, lambda text: show.say(text, "yellow")
-        )
+        text = offline.compared(*paths, focus, rows, json, places, lambda text: show.say(text, "yellow"))
     sys.stdout.write(printable_lines(text))
 
 
 @_command(help={**_FILE_HELP, "dest": "where to write it (x.html for x.heap)", "force": "replace an existing file"})
 def flame(
-    _context: Context, dump: str, dest: str = "", force: bool = False, binary_path: str = "", source: str = ""
+    _context: Context,
+    dump: str,
+    dest: str = "",
+    force: bool = False,
+    archive: str = ARCHIVE,
+    binary_path: str = "",
+    source: str = "",
 ) -> None:
     """
     A dump as a flame graph: one HTML file that needs no network.
 
-        fab flame x.heap
+        fab flame frontend@app1
     """
     from ..plugins.plugin_utils.base.output_file import write
 
-    path = Path(dump)
-    page = Path(dest) if dest else Path.cwd() / f"{path.name.removesuffix('.heap') or 'dump'}.html"
+    path = _dump_named(dump, archive)
+    page = Path(dest) if dest else Path.cwd() / f"{Path(dump).name.removesuffix('.heap') or 'dump'}.html"
     content = _analyzed(path, (binary_path, source), screen.Screen(), kind="flamegraph")
     with failing():
         write(page, content, force)
@@ -131,11 +178,13 @@ def flame(
 
 
 @_command(help={**_FILE_HELP, "focus": "the functions, as a regular expression"})
-def peek(_context: Context, dump: str, focus: str, binary_path: str = "", source: str = "") -> None:
+def peek(
+    _context: Context, dump: str, focus: str, archive: str = ARCHIVE, binary_path: str = "", source: str = ""
+) -> None:
     """
     Who calls the functions that match, and what they call.
 
-        fab peek x.heap --focus inflate
+        fab peek frontend@app1 --focus inflate
     """
-    content = _analyzed(Path(dump), (binary_path, source), screen.Screen(), kind="peek", function=focus)
+    content = _analyzed(_dump_named(dump, archive), (binary_path, source), screen.Screen(), kind="peek", function=focus)
     sys.stdout.write(printable_lines(content.decode("utf-8", "replace")))

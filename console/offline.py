@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Dumps on this machine: what heap_analyze, heap_compare and leak_report do."""
+"""Dumps on this machine: which there are, and what heap_analyze, heap_compare and leak_report do with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..plugins.module_utils.formats import unit_name
-from ..plugins.plugin_utils.archive.archive import Archive
+from ..plugins.plugin_utils.archive.archive import INDEX, Archive, ArchiveError
+from ..plugins.plugin_utils.archive.capture import Capture
 from ..plugins.plugin_utils.base import libraries
 from ..plugins.plugin_utils.driver.analyze import analyze_dump
 from ..plugins.plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
@@ -22,6 +23,38 @@ from ..plugins.plugin_utils.report.host_report import Limits
 from ..plugins.plugin_utils.views.selection import Selection
 
 Warn = Callable[[str], None]
+_MOST_NAMES = 8
+
+
+def captures(archive: Path, unit: str = "") -> list[Capture]:
+    """The archive's captures, or those of a service, by unit and host, oldest first. Raises OffheapError."""
+    found = Archive.open(archive).captures(unit_name.service(unit) if unit else None)
+    return sorted(found, key=lambda capture: (capture.unit, capture.host, capture.time))
+
+
+def name_of(capture: Capture) -> str:
+    """The short name of a capture's unit on its host, which ``dump_named`` takes: ``frontend@app1``."""
+    return f"{capture.unit.removesuffix('.service')}@{capture.host}"
+
+
+def dump_named(name: str, archive: Path) -> Path:
+    """The dump that a user means: a file, a capture's directory, or the newest capture of ``UNIT@HOST``.
+
+    Raises OffheapError if it is none of them, with names that would do.
+    """
+    path = Path(name).expanduser()
+    if (path / INDEX).is_file():
+        raise ArchiveError(f"{name} is an archive: name one of its captures, which `fab captures` lists")
+    unit, at, host = name.rpartition("@")
+    if path.exists() or not at:
+        return path
+    own = [capture for capture in captures(archive, unit) if capture.host == host]
+    if own:
+        return own[-1].path
+    known = list(dict.fromkeys(name_of(capture) for capture in captures(archive)))
+    more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
+    there = f"it has {', '.join(known[:_MOST_NAMES])}{more}" if known else "it is empty"
+    raise ArchiveError(f"{name} is neither a file nor a unit and host with captures in {archive}: {there}")
 
 
 def analyzed(request: Request, dump: Path, places: Places, warn: Warn) -> bytes:

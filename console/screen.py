@@ -56,7 +56,7 @@ class Screen:
         if sys.stdout.isatty():
             self.out.print(table)
         else:
-            Console(width=max(80, _widest(rows)), highlight=False).print(table)
+            Console(width=max(80, _width((columns, *rows))), highlight=False).print(table)
 
     def json(self, document: Any) -> None:
         print(json.dumps(document, indent=1), flush=True)
@@ -141,5 +141,6 @@ class Steps:
                 self._progress.update(self._task, size=as_text(self._bytes))
 
 
-def _widest(rows: Sequence[Sequence[str | Text]]) -> int:
-    return max((sum(len(cell) + 2 for cell in row) for row in rows), default=0)
+def _width(rows: Sequence[Sequence[str | Text]]) -> int:
+    """Of a table with these rows: each column is as wide as its widest cell."""
+    return sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))

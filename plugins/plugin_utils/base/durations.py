@@ -4,7 +4,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from .byte_size import as_text
+
+# The year 5138: a host's clock can claim any time, and datetime ends with the year 9999.
+_LATEST = 1e11
+
+
+def moment(time: float) -> str:
+    """Seconds since the epoch as people write them: ``2026-11-22 03:00:00 UTC``."""
+    return datetime.fromtimestamp(min(time, _LATEST), tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def duration(seconds: float) -> str:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..base import libraries
 from ..base.byte_size import as_text
+from ..base.durations import moment
 from ..export.top import Look
 from ..model.samples import Samples
 from ..model.sampling import Scheme, whole
@@ -129,8 +129,7 @@ def _facts(
         if source.facts.get(name):
             facts.append((name.capitalize().replace("_id", "-id"), str(source.facts[name])))
     if source.facts.get("time"):
-        moment = datetime.fromtimestamp(min(source.facts["time"], 1e11), tz=UTC)
-        facts.append(("Time", moment.strftime("%Y-%m-%d %H:%M:%S UTC")))
+        facts.append(("Time", moment(source.facts["time"])))
     if request.thread:
         name = source.samples.thread_names.get(int(request.thread), "")
         facts.append(("Thread", f"{request.thread} {name}".strip()))

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..base.durations import moment
 from ..model.sampling import whole
 from ..views.compare import Change, Comparison, Difference, Side
 
@@ -91,5 +92,6 @@ def _text(comparison: Comparison, value: float) -> str:
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
-    shown = [f"{name} {value}" for name, value in facts.items() if value not in (None, "")]
+    said = {**facts, "time": moment(facts["time"]) if facts.get("time") else None}
+    shown = [f"{name} {value}" for name, value in said.items() if value not in (None, "")]
     return ", ".join(shown)

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ..archive.archive import Archive, ArchiveError
 from ..archive.capture import Capture
 from ..base.byte_size import as_text
-from ..base.durations import duration, per_day
+from ..base.durations import duration, moment, per_day
 from ..base.printable import printable
 from ..columns.parquet import SamplesError
 from ..columns.series_reader import Reader, reading
@@ -182,7 +181,7 @@ def _facts(report: Report, process: Process, table: Table) -> list[tuple[str, st
 
 def _moment(time: float, beside: float | None = None) -> str:
     """A time for people; without the date if it is the same as that of ``beside``."""
-    text = datetime.fromtimestamp(time, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    text = moment(time)
     day, _space, hour = text.partition(" ")
     return hour if beside is not None and _moment(beside).startswith(day) else text
 

@@ -32,14 +32,15 @@ def fenced(text: str) -> str:
 
 
 def sentence(unit: Mapping[str, Any]) -> str:
-    """The main facts about a unit: ``frontend.service leaks 64.0 MiB a day ± 6.0 MiB on 14 of 40 hosts``."""
+    """The main facts about a unit: ``frontend.service leaks 25.1 MiB ± 2.9 MiB to 58.7 MiB ± 4.0 MiB a day on 14 of
+    40 hosts``, from the host that leaks least to the one that leaks most."""
     hosts, leaking = len(unit["hosts"]), unit["leaking"]
     if not leaking:
         words = {"no-leak": "does not leak", "cannot-tell": "cannot be judged yet"}[unit["answer"]]
         return f"{unit['unit']} {words} ({_hosts(hosts)})"
-    each = " each" if leaking > 1 else ""
-    text = f"{unit['unit']} leaks {as_text(unit['growth'])} a day ± {as_text(unit['error'])}{each}"
-    text += f" on {leaking} of {_hosts(hosts)}"
+    rates = sorted((host["growth"], host["error"]) for host in unit["hosts"] if host["answer"] == "leak")
+    least_and_most = [f"{as_text(growth)} ± {as_text(error)}" for growth, error in dict.fromkeys((rates[0], rates[-1]))]
+    text = f"{unit['unit']} leaks {' to '.join(least_and_most)} a day on {leaking} of {_hosts(hosts)}"
     if unit["since"] is not None:
         text += f", since {'before ' if unit['since_before'] else 'about '}{moment(unit['since'])}"
     return text
@@ -83,7 +84,7 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield from _memory(unit["hosts"][0])
     yield from _triage(data.get("triage", []))
     yield ""
-    yield "± is the 95 % interval. Rates per host are means over the hosts that leak."
+    yield "± is the 95 % interval. A path's rate is the mean over its hosts."
 
 
 def _triage(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:

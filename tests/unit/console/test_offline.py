@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Which dump a name means, as somebody in a hurry types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.console import offline
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("captures")
+    return leaky_archives.fill(directory / "archive", directory / "scratch").root
+
+
+def test_a_unit_on_a_host_is_its_newest_capture(archive: Path) -> None:
+    newest = max(Archive.open(archive).captures(host="app2"), key=lambda capture: capture.time)
+    for name in ("frontend@app2", "frontend.service@app2"):
+        assert offline.dump_named(name, archive) == newest.path
+    assert offline.dump_named(offline.name_of(newest), archive) == newest.path
+
+
+def test_an_instance_of_a_template_keeps_its_own_at(archive: Path) -> None:
+    with pytest.raises(ArchiveError, match="web@blue@app1 is neither a file nor a unit and host with captures"):
+        offline.dump_named("web@blue@app1", archive)
+
+
+def test_files_and_captures_are_themselves(archive: Path, tmp_path: Path) -> None:
+    capture = Archive.open(archive).captures()[0]
+    assert offline.dump_named(str(capture.path), archive) == capture.path
+    odd = tmp_path / "frontend@app1"
+    odd.write_text("a file of that name")
+    assert offline.dump_named(str(odd), archive) == odd
+    assert offline.dump_named("missing.heap", archive) == Path("missing.heap")
+
+
+def test_a_name_that_is_not_there_is_told_with_those_that_are(archive: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="it has frontend@app1, frontend@app2"):
+        offline.dump_named("fronted@app1", archive)
+    Archive.create(tmp_path / "empty")
+    with pytest.raises(ArchiveError, match="it is empty"):
+        offline.dump_named("frontend@app1", tmp_path / "empty")
+
+
+def test_an_archive_is_not_a_dump(archive: Path) -> None:
+    with pytest.raises(ArchiveError, match="is an archive: name one of its captures, which `fab captures` lists"):
+        offline.dump_named(str(archive), archive)
+
+
+def test_captures_are_sorted_by_unit_host_and_time(archive: Path) -> None:
+    found = offline.captures(archive)
+    assert [(each.unit, each.host, each.time) for each in found] == sorted(
+        (each.unit, each.host, each.time) for each in found
+    )
+    assert {each.host for each in offline.captures(archive, "frontend")} == {"app1", "app2"}
+    assert offline.captures(archive, "backend") == []
