@@ -10,7 +10,8 @@ and one host in three leaks. Two processes at once add the captures, as Ansible'
 samples there. Seconds are wall-clock time, memory is the largest resident set of one process. There is no peer.
 
 ``rows`` is making the samples of one capture in the archive: its packed dump is read, checked, parsed and written as
-Parquet. ``mb_per_second`` is megabytes of dump per second of CPU time, the best of several in one process. The peer is
+Parquet. ``mb_per_second`` is megabytes of dump per second of CPU time, that of the child process included, the best of
+several in one process. The peer is
 ``jeprof --collapsed`` of the same dump as a plain file, as a whole process, the best of several in turn with ours. Its
 tools that look up symbols are replaced by /bin/true, since samples have no names either. ``--only rows`` measures
 nothing else and takes some seconds.
@@ -40,6 +41,7 @@ sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Arrived
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import child
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
@@ -164,6 +166,12 @@ def rank(root: Path) -> None:
     print(json.dumps({"seconds": seconds, "leaks": found, "processes": len(watched)}))
 
 
+def processor_time() -> float:
+    """Seconds of this process and of the child that parses for it."""
+    children = [Path(f"/proc/{process.pid}/schedstat").read_text() for process in child._running]
+    return time.process_time() + sum(int(text.split()[0]) for text in children) / 1e9
+
+
 def make_rows(root: Path) -> None:
     """Make the samples of the only capture several times, and print the least CPU time of one."""
     archive = Archive.open(root)
@@ -171,9 +179,9 @@ def make_rows(root: Path) -> None:
     best = float("inf")
     with tempfile.TemporaryDirectory() as passing:
         for _time in range(10):
-            started = time.process_time()
+            started = processor_time()
             sample_cache.of(archive, capture, Path(passing))
-            best = min(best, time.process_time() - started)
+            best = min(best, processor_time() - started)
     print(json.dumps({"seconds": best}))
 
 

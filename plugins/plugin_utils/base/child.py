@@ -24,10 +24,11 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from . import libraries
 from .byte_size import as_text
 from .errors import ControllerError
 from .printable import printable
@@ -35,11 +36,11 @@ from .printable import printable
 _ROOT = Path(__file__).resolve().parents[3]
 _START = """\
 import sys, types
-for name, places in (("", []), (".offheap", []), (".offheap.profiler", sys.argv[1:])):
+for name, places in (("", []), (".offheap", []), (".offheap.profiler", sys.argv[1:2])):
     package = sys.modules["ansible_collections" + name] = types.ModuleType("ansible_collections" + name)
     package.__path__ = places
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import child
-child.serve()
+child.serve(sys.argv[2:])
 """
 _HEAD = struct.Struct(">cQ")
 _ANSWER, _REFUSAL = b"A", b"R"
@@ -92,21 +93,21 @@ def call(function: Callable[..., bytes], *arguments: object, size: int) -> bytes
             raise ChildError(f"parsing it {ended}") from None
 
 
-def start() -> None:
-    """Start the child, if there is none, so that it is ready when it is needed."""
+def start(*modules: str) -> None:
+    """Start the child, if there is none, and let it import what it will need while this process does other things."""
     with _lock:
-        _child()
+        _child(modules)
 
 
 _lock = threading.Lock()
 _running: list[subprocess.Popen[bytes]] = []
 
 
-def _child() -> subprocess.Popen[bytes]:
+def _child(modules: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     if not _running:
         _running.append(
             subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, str(_ROOT)],
+                [sys.executable, "-P", "-c", _START, str(_ROOT), *modules],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -185,12 +186,13 @@ os.register_at_fork(after_in_child=_forget)
 atexit.register(end)
 
 
-def serve() -> None:
-    """The child's side: answers calls until its parent ends or closes the pipe."""
+def serve(modules: Sequence[str]) -> None:
+    """The child's side: imports these, and answers calls until its parent ends or closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     _confine()
+    libraries.load(*modules)
     try:
         while head := source.read(8):
             _answer(target, source.read(int.from_bytes(head, "big")))

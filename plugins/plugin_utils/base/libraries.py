@@ -7,10 +7,12 @@ Modules can be imported without them, as ansible-doc and the sanity tests requir
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 from .errors import ControllerError
 
@@ -46,26 +48,42 @@ class MissingLibraryError(ControllerError):
         )
 
 
-class _Missing:
-    """Stands for a library that is not installed."""
+class _Library:
+    """Stands for a library until it is used, which imports it: what a run does not use takes no time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __getattr__(self, attribute: str) -> NoReturn:
-        raise MissingLibraryError([self._name])
+    def __getattr__(self, attribute: str) -> Any:
+        try:
+            value = getattr(importlib.import_module(self._name), attribute)
+        except ImportError:
+            raise MissingLibraryError([self._name]) from None
+        self.__dict__[attribute] = value  # the next time it is found here
+        return value
 
 
 def optional(name: str) -> Any:
-    """The library or, if it is missing, an object that raises MissingLibraryError when used."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return _Missing(name)
+    """The library, imported when it is first used. If it is missing, that raises MissingLibraryError."""
+    return _Library(name)
+
+
+def load(*names: str) -> None:
+    """Import these modules now, those that are there: where another process is waited for anyway."""
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def require(*names: str) -> None:
     """Raises one MissingLibraryError that names all missing libraries."""
-    missing = [name for name in names if isinstance(optional(name), _Missing)]
+    missing = [name for name in names if not _is_there(name)]
     if missing:
         raise MissingLibraryError(missing)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # what it is part of is missing
+        return False

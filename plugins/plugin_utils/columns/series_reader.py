@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ..archive.archive import Archive
 from ..archive.capture import Capture
-from ..base import libraries
+from ..base import child, libraries
 from ..model.frame import Frame, is_allocator_function, is_allocator_module
 from ..model.location import Location
 from ..model.samples import Samples, named, without_allocator
@@ -46,6 +46,7 @@ def reading(archive: Archive, warn: Callable[[str], None], check_mode: bool = Fa
 
     Calls ``warn`` for what it cannot read and, at the end, for images that gave no names.
     """
+    child.start(sample_cache.__name__, *libraries.DUMPS)
     with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
         aside = Path(directory) if check_mode or not os.access(archive.root, os.W_OK) else None
         reader = Reader(archive, Symbolizer(archive.image, aside or archive.symcaches), warn, aside)

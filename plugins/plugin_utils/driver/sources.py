@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.formats import limits
-from ..base import child, unpack
+from ..base import child, libraries, unpack
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
 from ..model import located_bytes
@@ -221,6 +221,8 @@ class Places:
 @contextlib.contextmanager
 def open_reader(paths: Sequence[Path], places: Places) -> Iterator[DumpReader]:
     """A reader for dumps at these ``paths``. Raises ArchiveError."""
+    child.start(__name__, *libraries.DUMPS)
+    libraries.load("numpy")
     found = places.archive or next((root for path in paths[:1] for root in _parents(path)), None)
     opened = None
     if found is not None:

@@ -46,7 +46,16 @@ def test_all_that_are_missing_are_named_at_once(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_is_there_is_no_error() -> None:
     libraries.require(*libraries.PACKAGES)
-    assert libraries.optional("numpy") is sys.modules["numpy"]
+    assert libraries.optional("numpy").ndarray is sys.modules["numpy"].ndarray
+
+
+def test_a_library_is_imported_when_it_is_used() -> None:
+    program = f"import sys; import {_modules()[0].split('.plugins.')[0]}.plugins.plugin_utils.driver.sources as used\n"
+    program += "before = 'numpy' in sys.modules; used.located_bytes.np.zeros(1); print(before, 'numpy' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=_ROOT.parents[2], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False True\n"
 
 
 def test_a_missing_library_is_told_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
