@@ -59,6 +59,16 @@ options:
         fails here instead of blocking the play.
     type: bool
     default: false
+  dump:
+    description:
+      - While the unit is watched, make the agent of each of its processes write a dump, and read it back. Fails if none
+        answers, or if one cannot write, with what the agent said about it.
+    type: bool
+    default: false
+  best_effort:
+    description: Only warn if no dump can be had from a unit that runs well (O(dump)), and return RV(unseen).
+    type: bool
+    default: false
 seealso:
   - module: offheap.profiler.profiled_unit
 """
@@ -69,6 +79,7 @@ EXAMPLES = r"""
     unit: frontend
     restart: true
     mapped: /opt/offheap/jemalloc/5.3.0-4f2c8a1e/lib/libjemalloc.so.2
+    dump: true
     seconds: 30
 """
 
@@ -83,6 +94,16 @@ pids:
   type: list
   elements: int
   returned: success
+dumps:
+  description: Paths of the dumps that were written.
+  type: list
+  elements: str
+  returned: success
+  sample: [/var/lib/offheap/frontend.service/jeprof.1f3a9c20-48213507.4711.0.m0.heap]
+unseen:
+  description: Why no dump could be had; empty if all went well.
+  type: str
+  returned: success
 watched:
   description: How many seconds the unit was watched.
   type: int
@@ -94,19 +115,36 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import first_dump
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import health
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import health, service
 
 _JOURNAL_LINES = "15"
+# What the agent's one line in the journal begins with.
+_AGENT = "offheap: "
+_PATIENCE = 10.0
 
 
-def journal(module: AnsibleModule, name: str) -> list[str]:
-    """The unit's last lines in the journal; empty if there is no journal to read."""
-    command = ["journalctl", "--no-pager", "--output=short-iso", "--lines", _JOURNAL_LINES, "--unit", name]
+def journal(module: AnsibleModule, *which: str) -> list[str]:
+    """Lines of the journal, which is empty if it cannot be read."""
+    command = ["journalctl", "--no-pager", "--output=short-iso", *which]
     _status, output, _errors = module.run_command(command, handle_exceptions=True)
     # A JVM says what its variables set, which may be secret.
     return re.sub(r"(Picked up \w+: ).*", rf"\1{command_line.HIDDEN}", str(output)).splitlines()
+
+
+def look(module: AnsibleModule, unit: service.Service, seen: dict[str, Any]) -> None:
+    """Take a first dump, and note in ``seen`` what came of it. Raises Unhealthy if there is none and one must be."""
+    try:
+        seen["dumps"] = first_dump.take(unit, _PATIENCE)
+    except first_dump.Unseen as error:
+        lines = journal(module, f"_SYSTEMD_INVOCATION_ID={unit.text['InvocationID']}")
+        told = "; ".join(line.partition(_AGENT)[2] for line in lines if _AGENT in line)
+        seen["unseen"] = f"{error}. Its agent says: {told}" if told else str(error)
+        if not module.params["best_effort"]:
+            raise health.Unhealthy(f"no dump of {unit.name} can be had: {seen['unseen']}") from error
+        module.warn(f"{unit.name} is left under the profiler, but no dump of it can be had: {seen['unseen']}")
 
 
 def main() -> NoReturn:
@@ -119,23 +157,37 @@ def main() -> NoReturn:
             "mapped": {"type": "path"},
             "clean": {"type": "bool", "default": False},
             "restart": {"type": "bool", "default": False},
+            "dump": {"type": "bool", "default": False},
+            "best_effort": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     wanted: dict[str, Any] = module.params
     name = wanted["unit"]
+    seen: dict[str, Any] = {"dumps": [], "unseen": ""}
     try:
         name = unit_name.service(name)
         if wanted["restart"] and module.check_mode:
             module.exit_json(changed=True, unit=name, pids=[], watched=0)
         unit = health.watch(
-            name, wanted["mapped"], wanted["clean"], wanted["seconds"], wanted["timeout"], wanted["restart"]
+            name,
+            wanted["mapped"],
+            wanted["clean"],
+            wanted["seconds"],
+            wanted["timeout"],
+            wanted["restart"],
+            (lambda unit: look(module, unit, seen)) if wanted["dump"] and not module.check_mode else None,
         )
     except health.Unhealthy as error:
-        module.fail_json(msg="\n".join([f"{error}. Its journal ends with:", *journal(module, name)]), unit=name)
+        module.fail_json(
+            msg="\n".join(
+                [f"{error}. Its journal ends with:", *journal(module, "--lines", _JOURNAL_LINES, "--unit", name)]
+            ),
+            unit=name,
+        )
     except (OffheapError, OSError) as error:
         module.fail_json(msg=str(error), unit=name)
-    module.exit_json(changed=wanted["restart"], unit=unit.name, pids=unit.pids(), watched=wanted["seconds"])
+    module.exit_json(changed=wanted["restart"], unit=unit.name, pids=unit.pids(), watched=wanted["seconds"], **seen)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ This module is private to the collection.
 from __future__ import annotations
 
 import time
+from typing import Callable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
@@ -59,11 +60,18 @@ def _maps(pid: int, path: str) -> bool:
 
 
 def watch(
-    name: str, mapped: str | None, clean: bool, seconds: int, timeout: int, restart: bool = False
+    name: str,
+    mapped: str | None,
+    clean: bool,
+    seconds: int,
+    timeout: int,
+    restart: bool = False,
+    look: Callable[[service.Service], None] | None = None,
 ) -> service.Service:
     """Restart the unit if asked, wait for the requested state, then check that it lasts for ``seconds``.
 
-    The restart and the wait together take at most ``timeout`` seconds. Raises Unhealthy with what happened.
+    The restart and the wait together take at most ``timeout`` seconds. ``look`` is called once, when two thirds of
+    ``seconds`` are over, so that what it does to the unit is watched too. Raises Unhealthy with what happened.
     """
     deadline = time.monotonic() + timeout
     if restart:
@@ -81,7 +89,12 @@ def watch(
         problem = obstacle(unit, mapped, clean)
     started = unit.text["InvocationID"]
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while look or time.monotonic() < deadline:
+        if look and time.monotonic() >= deadline - seconds / 3:
+            began = time.monotonic()
+            look(unit)
+            look = None
+            deadline += time.monotonic() - began
         time.sleep(_POLL_SECONDS)
         unit = service.load(name)
         if unit.text["InvocationID"] != started or unit.restarts > restarts:

@@ -4,6 +4,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import health
 from ansible_collections.offheap.profiler.plugins.modules import unit_health
@@ -166,6 +171,89 @@ def test_a_unit_that_is_to_be_clean(
         systemctl.processes("/web", plain, mapped)
         monkeypatch.setattr(places, "INSTALLED", library)
         assert f"its process {mapped} still" in run(clean=True)["msg"]
+
+
+@pytest.fixture
+def agent(systemctl: Systemctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Starts an agent that claims to have written a dump of that content; this process is the unit's."""
+    name = "jeprof.1f3a9c20-7.1.0.m0.heap"
+    spool, sockets = tmp_path / "spools" / "web.service", tmp_path / "sockets" / "web.service"
+    for directory in (spool, sockets):
+        directory.mkdir(parents=True)
+    monkeypatch.setattr(places, "SPOOLS", str(spool.parent))
+    monkeypatch.setattr(client.find, "__defaults__", (str(sockets.parent),))
+    monkeypatch.setattr(places, "spool_of", lambda _unit: str(spool))
+    monkeypatch.setattr(unit_health, "_PATIENCE", 0.0)
+    systemctl.states(state("active", os.getpid()))
+    listener = socket.socket(socket.AF_UNIX)
+    threads = []
+
+    def start(content: str) -> None:
+        listener.bind(str(sockets / f"{os.getpid()}.sock"))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _address = listener.accept()
+            with connection:
+                connection.makefile("rb").readline()
+                if content == "dies":
+                    return
+                (spool / name).write_text(content)
+                answer = {"protocol": 1, "ok": True, "path": str(spool / name), "size": len(content)}
+                if content == "refuses":
+                    answer = {"protocol": 1, "ok": False, "error": "the spool is full"}
+                connection.sendall(json.dumps(answer).encode() + b"\n")
+
+        threads.append(threading.Thread(target=serve))
+        threads[-1].start()
+
+    yield start
+    listener.close()
+    for thread in threads:
+        thread.join(10)
+
+
+WHOLE = "heap_v2/524288\n  t*: 0: 0 [0: 0]\n\nMAPPED_LIBRARIES:\n7ffc000-7ffe000 r-xp 00000000 00:00 0 [vdso]\n"
+
+
+def test_a_dump_that_is_seen(run: Run, agent: Callable[[str], None], tmp_path: Path) -> None:
+    agent(WHOLE)
+    seen = run(dump=True)
+    assert not seen["failed"] and seen["unseen"] == ""
+    assert seen["dumps"] == [str(tmp_path / "spools/web.service/jeprof.1f3a9c20-7.1.0.m0.heap")]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "none of its processes has an agent that answers"),
+        ("dies", "ended while it wrote a dump"),
+        ("refuses", "the spool is full"),
+        (WHOLE[:-20], "ends in the middle of the list of mappings"),
+    ],
+)
+def test_a_dump_that_is_not_seen(
+    run: Run, agent: Callable[[str], None], tmp_path: Path, content: str | None, words: str
+) -> None:
+    programs.script(tmp_path / "bin", "journalctl", '#!/bin/sh\necho "h web[1]: offheap: no thread for the agent"\n')
+    if content is not None:
+        agent(content)
+    failed = run(dump=True)
+    assert failed["failed"]
+    said = failed["msg"].splitlines()[0]
+    assert said.startswith("no dump of web.service can be had: ") and words in said
+    assert "Its agent says: no thread for the agent" in said
+
+
+def test_a_unit_of_which_no_dump_can_be_had_may_stay(run: Run, agent: Callable[[str], None]) -> None:
+    left = run(dump=True, best_effort=True)
+    assert not left["failed"] and left["dumps"] == []
+    assert left["unseen"].startswith("none of its processes has an agent that answers")
+
+
+def test_what_a_dump_breaks_is_noticed(systemctl: Systemctl, run: Run, agent: Callable[[str], None]) -> None:
+    systemctl.states(state("active", os.getpid()), state("failed", sub="failed"))
+    assert "did not stay up" in run(dump=True, best_effort=True)["msg"]
 
 
 def test_it_changes_nothing_in_check_mode_either(systemctl: Systemctl, run: Run, plain: int) -> None:

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""See that a unit can be profiled, instead of believing it: each of its agents writes a dump, which is read back.
+
+That a library is mapped says little. The agent may have had no thread or no right to write, and what the first dump
+would break (a filter of system calls that kills) shall break while somebody looks.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
+
+_POLL_SECONDS = 0.25
+_TIMEOUT = 30.0
+
+
+class Unseen(OffheapError):
+    """No dump of the unit was seen. The message says why."""
+
+
+def take(unit: Service, patience: float) -> list[str]:
+    """Paths of new dumps, one of each process with an agent. Waits ``patience`` seconds for the first agent.
+
+    Raises Unseen if there is none, or if one of them cannot write a dump that a collection could read.
+    """
+    deadline = time.monotonic() + patience
+    try:
+        while True:
+            written = [path for agent in client.find(unit.name) for path in _dump_of(agent, unit)]
+            if written:
+                return written
+            if time.monotonic() >= deadline:
+                raise Unseen("none of its processes has an agent that answers")
+            time.sleep(_POLL_SECONDS)
+    except (OffheapError, OSError) as error:
+        raise error if isinstance(error, Unseen) else Unseen(str(error)) from error
+
+
+def _dump_of(agent: client.AgentSocket, unit: Service) -> list[str]:
+    """The path of a new dump; nothing if the socket is not of a living process of the unit."""
+    try:
+        connection = client.Connection(agent, _TIMEOUT)
+    except client.AgentGone:
+        return []
+    with connection:
+        if connection.peer not in (unit.main_pid, *unit.pids()):
+            return []
+        try:
+            path = connection.dump(places.spool_of(unit.name)).path
+        except client.AgentGone as error:
+            raise Unseen(f"process {connection.peer}, or its agent, ended while it wrote a dump") from error
+    _read_back(unit.name, os.path.basename(path))
+    return [path]
+
+
+def _read_back(unit: str, name: str) -> None:
+    """Read a dump as a collection does. Raises SpoolError and DumpError."""
+    with directory.Root(places.SPOOLS) as root:
+        spooled = root.spool(unit)
+        if spooled is None:
+            raise Unseen(f"its agent has written {name}, but {places.spool_of(unit)} is not there")
+        with spooled:
+            fd = spooled.open(name)
+            try:
+                dump.read(fd, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
