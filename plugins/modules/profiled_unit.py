@@ -99,6 +99,12 @@ options:
         type: str
         choices: [hybrid, fp, builtin]
         default: hybrid
+      children:
+        description:
+          - Profile each child that runs the same program too, as a process of its own, such as prefork workers.
+          - A child under another user than the main process cannot write to the spool, and is not profiled.
+        type: bool
+        default: false
       start_delay:
         description: Seconds from the start of the process until sampling begins.
         type: int
@@ -223,6 +229,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     drop_in,
     drop_in_files,
     preflight,
+    resource_limits,
     rollback,
     root_commands,
     sandbox,
@@ -255,11 +262,16 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
     directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
     agent = agent_of(parameters, unit, check_mode)
-    opened = sandbox.lines(unit, library, spool) + (sandbox.socket_lines(unit) if agent else [])
+    if agent:
+        resource_limits.check(unit, owner.uid if owner else None)
+    libraries = [library, agent.library] if agent else [library]
+    opened = sandbox.lines(unit, libraries, spool) + (sandbox.socket_lines(unit) if agent else [])
     injection = drop_in.compose(
         unit.name, library, parameters["malloc_conf"], own, manager, opened, directory, agent, aids_of(parameters, unit)
     )
     root_commands.check(unit, own, injection.environment)
+    if agent and owner and not root_commands.options_that_dump(injection.environment):
+        owner = preflight.writer(unit, owner)
     return drop_in_files.WantedFiles(directory, injection, spool, owner)
 
 
@@ -277,7 +289,7 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
     if library:
         preflight.check_wrappers(unit, library, drop_in.read_environment(own, manager, unit.name))
         preflight.check_library(library, options, parameters["version"], may_be_missing=check_mode)
-    opened = sandbox.lines(unit, library, None) if library else []
+    opened = sandbox.lines(unit, [library], None) if library else []
     directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
     swap = drop_in.Swap(arena_max)
     injection = drop_in.compose(unit.name, library, options, own, manager, opened, directory, swap=swap)
@@ -303,7 +315,7 @@ def agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool
             "OFFHEAP_START": wanted.get("start") or "sampling",
             "OFFHEAP_UNWINDER": wanted.get("unwinder") or "hybrid",
             # Such a service is a child of the process that systemd starts, and children have no agent by default.
-            **({"OFFHEAP_CHILDREN": "1"} if unit.text["Type"] == "forking" else {}),
+            **({"OFFHEAP_CHILDREN": "1"} if wanted.get("children") or unit.text["Type"] == "forking" else {}),
             **numbers,
         },
     )
@@ -403,6 +415,7 @@ def main() -> NoReturn:
                     "executable": {"type": "path"},
                     "start": {"type": "str", "choices": ["sampling", "dormant"], "default": "sampling"},
                     "unwinder": {"type": "str", "choices": ["hybrid", "fp", "builtin"], "default": "hybrid"},
+                    "children": {"type": "bool", "default": False},
                     **{name: {"type": "int"} for name in AGENT_NUMBERS},
                 },
             },

@@ -100,8 +100,19 @@ class Service:
 
     @contextlib.contextmanager
     def connected(self, timeout: float = 30.0) -> Iterator[client.Connection]:
-        with client.Connection(self.agent(), timeout) as connection:
+        with self._connection(timeout) as connection:
             yield connection
+
+    def _connection(self, timeout: float) -> client.Connection:
+        """A program that starts itself again leaves the socket of the first one for a moment."""
+        deadline = time.monotonic() + 15
+        while True:
+            try:
+                return client.Connection(self.agent(), timeout)
+            except client.AgentGone:
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    raise
+                time.sleep(0.02)
 
     def ask(self, command: str, **arguments: int) -> dict[str, Any]:
         with self.connected() as connection:

@@ -39,6 +39,12 @@ class Odd(NamedTuple):
 SERVICES = [
     Odd("plain"),
     Odd("killed", begin=KILLS, says="ended while it wrote a dump"),
+    Odd("setuid", begin="os.setgid(65534); os.setuid(65534)"),
+    # A container has a filter of system calls, under which the agent shares the service's root.
+    Odd("chrooted", begin="os.chroot('/srv'); os.chdir('/')", says="No such file or directory"),
+    Odd("few-files", lines="LimitNOFILE=5", says="LimitNOFILE=5"),
+    Odd("hidden-paths", lines="TemporaryFileSystem=/opt /var"),
+    Odd("small-files", lines="LimitFSIZE=4096", says="LimitFSIZE=4096"),
 ]
 
 

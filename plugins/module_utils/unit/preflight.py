@@ -299,6 +299,17 @@ def owner(service: Service) -> Owner:
         ) from None
 
 
+def writer(service: Service, declared: Owner) -> Owner:
+    """Who will write the dumps: a service that systemd starts as root may change its user itself."""
+    if declared.uid or not service.main_pid:
+        return declared
+    try:
+        status = procfs.status(service.main_pid)
+    except procfs.ProcfsError:
+        return declared  # it has just ended
+    return Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1]))
+
+
 def check_path(library: str) -> None:
     """The loader must be able to read the path in LD_PRELOAD, and only root may decide what lies there.
 

@@ -29,10 +29,8 @@ _TRUE = ("1", "yes", "y", "true", "t", "on")
 
 def check(service: Service, own: Sequence[Assignment], environment: Mapping[str, str]) -> None:
     """``own`` are the unit's assignments, ``environment`` holds our MALLOC_CONF. Raises Refusal."""
+    dumping = options_that_dump(environment)
     of_root = service.text["DynamicUser"] != "yes" and preflight.owner(service).uid == 0
-    options = malloc_conf.parse(environment["MALLOC_CONF"])
-    dumping = [name for name in ("prof_final", "prof_gdump") if options.get(name) == "true"]
-    dumping += ["lg_prof_interval"] if not options.get("lg_prof_interval", "-1").startswith("-") else []
     if of_root or not dumping:
         return
     for command in _as_root(own):
@@ -42,6 +40,13 @@ def check(service: Service, own: Sequence[Assignment], environment: Mapping[str,
             " dumps in it too: the service's user could make root write elsewhere through a link in the spool. Profile"
             " with the agent and without this option, or take the + or ! from the command",
         )
+
+
+def options_that_dump(environment: Mapping[str, str]) -> list[str]:
+    """The options with which jemalloc takes dumps by itself; where it does, it follows links."""
+    options = malloc_conf.parse(environment["MALLOC_CONF"])
+    dumping = [name for name in ("prof_final", "prof_gdump") if options.get(name) == "true"]
+    return dumping + ([] if options.get("lg_prof_interval", "-1").startswith("-") else ["lg_prof_interval"])
 
 
 def _as_root(own: Sequence[Assignment]) -> list[Assignment]:

@@ -15,18 +15,18 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal impo
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 
-def lines(service: Service, library: str, spool: str | None) -> list[str]:
-    """Settings that let the library, and the spool if any, through the unit's sandbox, and nothing more.
+def lines(service: Service, libraries: Sequence[str], spool: str | None) -> list[str]:
+    """Settings that let the libraries, and the spool if any, through the unit's sandbox, and nothing more.
 
     Empty if none is needed, since each would give a mount namespace to a unit that has none. The leading dashes let
     the unit start even if somebody has removed a directory.
     """
-    library_directory = os.path.dirname(library)
+    directories = [os.path.dirname(library) for library in libraries]
     for path in service.lists["InaccessiblePaths"]:
-        if (spool and _covers(path, spool)) or _covers(path, library_directory):
+        if (spool and _covers(path, spool)) or any(_covers(path, directory) for directory in directories):
             raise Refusal(
                 "hidden-paths",
-                f"{service.name} has InaccessiblePaths={path}, which hides the library or the spool."
+                f"{service.name} has InaccessiblePaths={path}, which hides a library or the spool."
                 " Narrow it to what must be hidden",
             )
     opened = []
@@ -34,15 +34,19 @@ def lines(service: Service, library: str, spool: str | None) -> list[str]:
         # Only systemd knows the transient user, so systemd must make the spool.
         opened += _directory_lines(service, "StateDirectory", "/var/lib", spool)
     elif spool and (service.text["ProtectSystem"] == "strict" or _any_covers(service.lists["ReadOnlyPaths"], spool)):
-        opened.append(f"ReadWritePaths=-{spool}")
+        opened.append(f"ReadWritePaths=-{_escaped(spool)}")
     hidden = [word.partition(":")[0] for word in service.lists["TemporaryFileSystem"]]
-    if _any_covers(hidden, library_directory):
-        opened.append(f"BindReadOnlyPaths=-{library_directory}")
+    opened += [f"BindReadOnlyPaths=-{_escaped(path)}" for path in directories if _any_covers(hidden, path)]
     if spool and _any_covers(hidden, spool):
-        opened.append(f"BindPaths=-{spool}")
-    if _any_covers(service.lists["NoExecPaths"], library_directory):
-        opened.append(f"ExecPaths={library_directory}")
+        opened.append(f"BindPaths=-{_escaped(spool)}")
+    no_exec = service.lists["NoExecPaths"]
+    opened += [f"ExecPaths={_escaped(path)}" for path in directories if _any_covers(no_exec, path)]
     return opened
+
+
+def _escaped(path: str) -> str:
+    """A path without blanks as systemd reads it back: a unit's name may hold ``\\x20``."""
+    return path.replace("\\", "\\\\").replace("%", "%%")
 
 
 def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[str]:
@@ -55,9 +59,9 @@ def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[
     theirs = [word.partition(":")[0] for word in service.lists[kind]]
     theirs = [f"{root}/{word}" for word in theirs if word != ours]
     if not theirs:
-        return [f"{kind}={ours}", f"UnsetEnvironment={variable}"]
+        return [f"{kind}={_escaped(ours)}", f"UnsetEnvironment={variable}"]
     value = f"{variable}=" + ":".join(theirs)
-    return [f"{kind}={ours}", "Environment=" + systemd.quote(value).replace("%", "%%")]
+    return [f"{kind}={_escaped(ours)}", "Environment=" + systemd.quote(value).replace("%", "%%")]
 
 
 def socket_lines(service: Service) -> list[str]:

@@ -26,15 +26,18 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #define STACK (256 << 10)   // more where libc takes much of it for thread-local storage
 #define LONGEST 3600000     // milliseconds without a look at what is due
+#define PATIENCE 1          // seconds that a process may start later
 
 struct agent {
     pid_t pid;   // 0 in a child without an agent of its own
@@ -47,6 +50,7 @@ struct agent {
     struct schedule schedule;
     struct command command;
     struct control control;
+    sem_t ready;   // the thread has what it opens
 };
 
 static struct agent agent;
@@ -91,6 +95,7 @@ static void *run(void *argument) {
         spool_thin(&self->spool, self->config.keep_files, self->config.keep_bytes);
     self->problem.quiet = true;
     descriptors_silence();
+    sem_post(&self->ready);
     for (;;)
         control_wait(&self->control, work(self));
     return NULL;
@@ -154,6 +159,15 @@ static int start_thread(struct agent *self) {
     return error;
 }
 
+// The service may give up its rights or change its root as soon as it runs; what the thread opens needs both.
+static void wait_until_ready(struct agent *self) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PATIENCE;
+    while (sem_timedwait(&self->ready, &until) < 0 && errno == EINTR)
+        ;
+}
+
 // False when this process has no agent; the reason has been told.
 static bool launch(struct agent *self) {
     self->pid = getpid();
@@ -166,9 +180,12 @@ static bool launch(struct agent *self) {
         return false;
     }
     sampling_prepare(&self->sampling);
+    sem_init(&self->ready, 0, 0);
     int error = start_thread(self);
     if (error)
         problem_note(&self->problem, "no thread for the agent: %s", strerror(error));
+    else
+        wait_until_ready(self);
     return !error;
 }
 

@@ -115,7 +115,10 @@ static void check(struct control *control) {
     if (now < control->next_check)
         return;
     control->next_check = now + CHECK;
-    if (control->socket.fd >= 0 && is_socket(control->path, &inode) && inode == control->path_inode)
+    // A service that has given up its rights may not look there any more.
+    errno = 0;
+    bool ours = is_socket(control->path, &inode) ? inode == control->path_inode : errno == EACCES;
+    if (control->socket.fd >= 0 && ours)
         return;
     owned_close(&control->socket);
     control_unlink(control);

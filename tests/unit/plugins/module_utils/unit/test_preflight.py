@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import preflight
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
@@ -362,3 +363,13 @@ def test_every_refusal_has_a_test() -> None:
     assert len(reasons) > 15
     here = "".join(path.read_text() for path in Path(__file__).parent.glob("test_preflight*.py"))
     assert {reason for reason in reasons if here.count(f'"{reason}"') == 0} <= {"unknown-executable"}
+
+
+def test_who_writes_the_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that systemd starts as root may have changed its user since; another's user is what systemd made it."""
+    root, nobody = preflight.Owner(0, 0), preflight.Owner(65534, 65534)
+    monkeypatch.setattr(procfs, "status", lambda _pid: {"Uid": "33\t33\t33\t33", "Gid": "34\t34\t34\t34"})
+    running = unit("/bin/true", MainPID="12")
+    assert preflight.writer(running, root) == (33, 34)
+    assert preflight.writer(running, nobody) == nobody
+    assert preflight.writer(unit("/bin/true"), root) == root, "nobody can know it before it runs"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import sandbox
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
@@ -16,7 +17,7 @@ BESIDE = "/opt/offheap/jemalloc/x/lib"
 
 
 def lines(lists: dict[str, list[str]] | None = None, **single: str) -> list[str]:
-    return sandbox.lines(unit("/bin/true", lists=lists, text=single), LIBRARY, SPOOL)
+    return sandbox.lines(unit("/bin/true", lists=lists, text=single), [LIBRARY], SPOOL)
 
 
 def test_no_sandbox() -> None:
@@ -56,6 +57,25 @@ def test_paths_that_hide_ours(path: str) -> None:
         lines({"InaccessiblePaths": ["/srv", path]})
     assert caught.value.reason == "hidden-paths"
     assert f"InaccessiblePaths={path}" in str(caught.value)
+
+
+def test_the_agent_too_gets_through() -> None:
+    hiding = unit("/bin/true", lists={"TemporaryFileSystem": ["/opt", "/var"]})
+    assert sandbox.lines(hiding, [LIBRARY, "/opt/offheap/agent/1/liboffheap.so"], SPOOL) == [
+        f"BindReadOnlyPaths=-{BESIDE}",
+        "BindReadOnlyPaths=-/opt/offheap/agent/1",
+        f"BindPaths=-{SPOOL}",
+    ]
+
+
+def test_a_unit_with_an_escape_in_its_name() -> None:
+    """systemd takes a backslash away when it reads the line."""
+    spool = r"/var/lib/offheap/my\x20web.service"
+    strict = unit("/bin/true", text={"ProtectSystem": "strict"})
+    (line,) = sandbox.lines(strict, [LIBRARY], spool)
+    assert systemd.split_words(line)[0] == f"ReadWritePaths=-{spool}"
+    dynamic = unit("/bin/true", text={"DynamicUser": "yes"})
+    assert systemd.split_words(sandbox.lines(dynamic, [LIBRARY], spool)[0])[0] == f"StateDirectory={spool[9:]}"
 
 
 def test_a_transient_user() -> None:

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Whether a unit's resource limits (setrlimit(2), systemd.exec(5)) leave the agent what it needs.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
+
+# The agent's own descriptors and, while it dumps, jemalloc's.
+_FILES = 16
+# A dump of a larger service has a few MiB.
+_FILE_SIZE = 8 << 20
+
+
+def check(service: Service, uid: int | None) -> None:
+    """``uid`` is the service's user, None if only systemd knows it. Raises Refusal, which names the limit."""
+    _check_least(service, "LimitNOFILE", _FILES, "the agent needs descriptors of its own")
+    _check_least(service, "LimitFSIZE", _FILE_SIZE, "a dump would be cut off")
+    if uid != 0:  # root's processes are not limited
+        needed = (1 if uid is None else _threads(service, uid)) + 1
+        _check_least(service, "LimitNPROC", needed, "the agent needs a thread of its own")
+
+
+def _check_least(service: Service, limit: str, needed: int, why: str) -> None:
+    given = service.text[f"{limit}Soft"]
+    if given.isdigit() and int(given) < needed:
+        raise Refusal(
+            "limits",
+            f"{service.name} has {limit}={given}, but needs {needed} to be profiled: {why}. Raise {limit} in the unit",
+        )
+
+
+def _threads(service: Service, uid: int) -> int:
+    """Threads of a user on this host, with at least one of the service."""
+    count = 0
+    for pid in procfs.pids():
+        try:
+            status = procfs.status(pid)
+        except procfs.ProcfsError:
+            continue  # it has ended
+        if status.get("Uid", "").split()[:1] == [str(uid)]:
+            count += int(status.get("Threads", "1"))
+    return count if service.is_running else count + 1

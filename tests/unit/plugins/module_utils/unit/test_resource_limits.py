@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Limits under which no dump can be written are named before anything is touched."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import resource_limits
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
+from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
+
+NOBODY_HERE = 3999999999
+
+
+@pytest.mark.parametrize("given", ["", "infinity", "1048576"])
+def test_limits_that_leave_enough(given: str) -> None:
+    service = unit("/bin/true", text={"LimitNOFILESoft": given, "LimitNPROCSoft": given})
+    for uid in (0, NOBODY_HERE, None):
+        resource_limits.check(service, uid)
+
+
+@pytest.mark.parametrize("limit", ["LimitNOFILE", "LimitFSIZE", "LimitNPROC"])
+def test_limits_that_are_too_low(limit: str) -> None:
+    service = unit("/bin/true", text={f"{limit}Soft": "1"})
+    for uid in (NOBODY_HERE, None):
+        with pytest.raises(Refusal, match=f"{limit}=1, but needs .* Raise {limit} in the unit") as caught:
+            resource_limits.check(service, uid)
+        assert caught.value.reason == "limits"
+
+
+def test_threads_of_the_user_s_other_processes_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "pids", lambda: [1, 2])
+    monkeypatch.setattr(procfs, "status", lambda _pid: {"Uid": "7\t7\t7\t7", "Threads": "3"})
+    running = {"ActiveState": "active"}
+    resource_limits.check(unit("/bin/true", text={"LimitNPROCSoft": "7", **running}), 7)
+    with pytest.raises(Refusal, match="LimitNPROC=6, but needs 7"):
+        resource_limits.check(unit("/bin/true", text={"LimitNPROCSoft": "6", **running}), 7)
+    resource_limits.check(unit("/bin/true", text={"LimitNPROCSoft": "2", **running}), 8)
+
+
+def test_root_s_processes_are_not_limited() -> None:
+    resource_limits.check(unit("/bin/true", text={"LimitNPROCSoft": "1"}), 0)
