@@ -8,12 +8,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: heap_analyze
-short_description: Look at one heap profile of jemalloc
+short_description: Look at one heap profile
 version_added: 0.1.0
 description:
   - Reads a dump that jemalloc wrote and shows it as C(jeprof) and C(pprof) do, as a table, a tree, stacks, a call
     graph, a flame graph, source lines or instructions.
   - Runs on the controller and connects to no host. The dump may come from anywhere.
+  - Reads dumps of other sources, too, and tells the format by its content. C(docs/sources.md) says which, and what each
+    can and cannot say.
   - jemalloc's samples are unbiased record by record. All numbers are estimates, and every C(±) is the 95 % interval
     due to sampling.
 author:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: heap_compare
-short_description: Compare two heap profiles of jemalloc
+short_description: Compare two heap profiles
 version_added: 0.1.0
 description:
-  - Reads two dumps that jemalloc wrote and says which stacks or functions have grown, shrunk, appeared or disappeared.
+  - Reads two dumps that jemalloc or another source (C(docs/sources.md)) wrote and says which stacks or functions have
+    grown, shrunk, appeared or disappeared.
   - Compares by function, or by build-id and offset if there is no symbol, and never by address. So the dumps may come
     from two processes, two hosts, or two versions of a program.
   - Reports a difference only if it is larger than sampling explains. Everything else is counted as not significant.

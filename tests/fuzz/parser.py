@@ -4,7 +4,8 @@
 
     parser.py [CORPUS ...] [-runs=N] [-max_total_time=SECONDS] [other options of libFuzzer]
 
-Whatever the bytes are, there is a dump, a HeapFormatError or an UnpackError; an input that takes over ten seconds or
+Every input is given to the reader of every format. Whatever the bytes are, there is a dump or an error of ours; an
+input that takes over ten seconds or
 memory out of proportion to its size ends the run. Python code is measured by atheris, which knows which branches an
 input took.
 """
@@ -20,11 +21,17 @@ import atheris
 
 with atheris.instrument_imports(include=["ansible_collections.offheap.profiler.plugins.plugin_utils"]):
     from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpack
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.base.errors import ControllerError
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records, Told
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import located, named
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, heap_v2
+
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_tracer_texts import TEXTS
 
 LIMIT = 1 << 20
+_TOLD = Told(Measure.LIVE, "bytes", 1)
 _SEED = b"""\
 heap_v2/524288
   t*: 3: 300 [4: 400]
@@ -42,26 +49,34 @@ MAPPED_LIBRARIES:
 
 
 def one_input(data: bytes) -> None:
-    """Read the input as a dump; only our own error may come out."""
+    """Read the input as a dump of every source; only our own errors may come out."""
     try:
-        dump = heap_v2.parse(unpack.unpack(data, "fuzz", LIMIT), "fuzz")
-    except heap_v2.HeapFormatError as error:
-        assert error.line >= 1 and error.expected and str(error).isprintable()
-        return
+        content = unpack.unpack(data, "fuzz", LIMIT)
     except unpack.UnpackError as error:
         assert str(error).isprintable()
         return
-    assert all(0 <= index < len(dump.addresses) for index in dump.stack_places)
+    for found in detect.FORMATS.values():
+        try:
+            _look_at(found.parse(content, "fuzz", _TOLD))
+        except heap_v2.HeapFormatError as error:
+            assert error.line >= 1 and error.expected and str(error).isprintable()
+        except ControllerError as error:
+            assert str(error).isprintable()
+
+
+def _look_at(dump: Records) -> None:
+    assert all(0 <= index < len(dump.addresses) + len(dump.names) for index in dump.stack_places)
     found = named(located(dump, {}), lambda locations: [(Frame(f"{one.address:x}", one.path),) for one in locations])
     assert len(found) == len(dump.stack_ends)
-    assert [location.address for location in found.locations] == list(dump.addresses)
+    assert [location.address for location in found.locations[: len(dump.addresses)]] == list(dump.addresses)
 
 
 def main() -> None:
     corpora = [Path(name) for name in sys.argv[1:] if not name.startswith("-")]
     for corpus in corpora[:1]:
         corpus.mkdir(parents=True, exist_ok=True)
-        (corpus / "seed").write_bytes(_SEED)
+        for name, seed in {"jemalloc": _SEED, **TEXTS}.items():
+            (corpus / name).write_bytes(seed)
     limits = ["-timeout=10", "-rss_limit_mb=1024", "-max_len=65536"]
     dictionary = Path(__file__).with_name("heap_v2.dict")
     atheris.Setup([sys.argv[0], *limits, f"-dict={dictionary}", *sys.argv[1:]], one_input)

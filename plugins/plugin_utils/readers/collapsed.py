@@ -13,10 +13,12 @@ from .format_error import FormatError, UnusableError
 from .stack_builder import StackBuilder
 
 _MOST_DIGITS = 20
+# As far as is looked for a line feed.
+_LONGEST_LINE = 1 << 18
 
 
-def recognizes(head: bytes) -> bool:
-    return _stack_and_number(head.lstrip().split(b"\n", 1)[0]) is not None
+def recognizes(data: bytes) -> bool:
+    return _stack_and_number(data[:_LONGEST_LINE].lstrip().split(b"\n", 1)[0]) is not None
 
 
 def _stack_and_number(line: bytes) -> tuple[bytes, int] | None:
@@ -45,7 +47,7 @@ def parse(data: bytes, name: str, told: Told) -> Records:
             raise FormatError(name, number, "a stack and a number, as in 'main;work 4096'", line)
         stack, count = found
         places = []
-        for function in reversed(stack.split(b";")):
+        for function in filter(bytes.strip, reversed(stack.split(b";"))):
             place = known.get(function)
             if place is None:
                 text = function.strip().decode("utf-8", "replace")

@@ -7,24 +7,23 @@ A capture of an archive says what its source is, and is never guessed at: a host
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ...module_utils.formats.capture_facts import JEMALLOC, CaptureFacts
 from ..model.raw import Records, Told
 from ..model.sampling import Measure
-from . import collapsed, gperftools, heap_v2, pprof_profile
+from . import bpftrace_map, collapsed, gperftools, heap_v2, massif, memleak, perf_script, pprof_profile, sanitizer
 from .format_error import UnusableError
 
 #: key in a capture's facts: what the numbers of its dump count ("bytes" or "objects"), where the user had to say it
 UNIT = "source_unit"
-# Enough to recognize every format by.
-_HEAD = 4096
 
 
 class Format(NamedTuple):
-    """``recognizes`` looks at a file's first bytes; ``parse`` takes all of them, a name for messages, and what the user
-    has said. It raises ControllerError."""
+    """``recognizes`` looks at a file's content; ``parse`` also takes a name for messages and what the user has said. It
+    raises ControllerError."""
 
     recognizes: Callable[[bytes], bool]
     parse: Callable[[bytes, str, Told], Records]
@@ -32,18 +31,33 @@ class Format(NamedTuple):
 
 #: by the name of the source, in the order in which they are tried
 FORMATS = {
-    JEMALLOC: Format(lambda head: head.startswith(b"heap_v2/"), lambda data, name, _told: heap_v2.parse(data, name)),
+    JEMALLOC: Format(lambda data: data.startswith(b"heap_v2/"), lambda data, name, _told: heap_v2.parse(data, name)),
     "gperftools": Format(gperftools.recognizes, gperftools.parse),
     "pprof": Format(pprof_profile.recognizes, pprof_profile.parse),
+    "massif": Format(massif.recognizes, massif.parse),
+    "lsan": Format(sanitizer.recognizes, sanitizer.parse),
+    "memleak": Format(memleak.recognizes, memleak.parse),
+    "bpftrace": Format(bpftrace_map.recognizes, bpftrace_map.parse),
+    "perf": Format(perf_script.recognizes, perf_script.parse),
     "collapsed": Format(collapsed.recognizes, collapsed.parse),
+}
+
+_LEAKED = "then read x.folded as collapsed stacks with source_measure=live, source_unit=bytes, source_interval=1"
+# Formats that only the tool itself can read, by how they begin.
+_CONVERTED = {
+    re.compile(
+        rb"v 1\d{4} \d\nX "
+    ): f"is heaptrack's own: run 'heaptrack_print -F x.folded --flamegraph-cost-type leaked FILE', {_LEAKED}",
 }
 
 
 def source_of(data: bytes, name: str) -> str:
     """The name of the source that wrote an (unpacked) file. Raises UnusableError."""
-    head = data[:_HEAD]
+    for beginning, hint in _CONVERTED.items():
+        if beginning.match(data):
+            raise UnusableError(name, hint)
     for source, found in FORMATS.items():
-        if found.recognizes(head):
+        if found.recognizes(data):
             return source
     raise UnusableError(name, f"is in no known format; it should be a profile of {', '.join(FORMATS)}")
 

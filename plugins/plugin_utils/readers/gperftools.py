@@ -36,8 +36,8 @@ _MAPS = b"MAPPED_LIBRARIES:"
 _BESIDE_MAPS = (b"build=", b"#")
 
 
-def recognizes(head: bytes) -> bool:
-    return head.startswith(b"heap profile:")
+def recognizes(data: bytes) -> bool:
+    return data.startswith(b"heap profile:")
 
 
 def parse(data: bytes, name: str, _told: Told) -> Records:

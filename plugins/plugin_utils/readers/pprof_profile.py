@@ -41,10 +41,8 @@ _MOST_LINES = 256
 _FIELDS = frozenset(range(1, 16))
 # Keys: number and wire type. A type is a message of two numbers.
 _SAMPLE_TYPE, _PERIOD_TYPE, _PERIOD = 0x0A, 0x5A, 0x60
-_LARGEST_TYPE = 22
+_LARGEST_TYPE, _HEAD = 22, 256
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-# Room for each image where the profile's own addresses overlap.
-_APART = 1 << 40
 
 _OBJECTS = {"inuse_space": ("inuse_objects",), "alloc_space": ("alloc_objects", "alloc_samples"), "space": ("objects",)}
 
@@ -53,9 +51,9 @@ class _Damaged(Exception):
     """The bytes are no protobuf of this message."""
 
 
-def recognizes(head: bytes) -> bool:
+def recognizes(data: bytes) -> bool:
     """A profile begins with its sample types, or with the period (Go): short fields of small numbers."""
-    position = 0
+    head, position = data[:_HEAD], 0
     try:
         while position < len(head):
             key, position = _varint(head, position)
@@ -224,17 +222,19 @@ class _Profile:
         modules = {
             number: PurePosixPath(self._text(file)).name for number, (*_range, file, _id) in self._mappings.items()
         }
-        bases = self._bases()
+        in_process = self._in_process()
         found = {}
         for number, (mapping, address, lines) in self._locations.items():
+            module = modules.get(mapping, "")
             if lines:
-                module = modules.get(mapping, "")
                 frames = [self._frame(function, line, module) for function, line in lines]
                 inlined = [builder.named(frame._replace(kind=Kind.INLINED)) for frame in frames[:-1]]
                 found[number] = (*inlined, builder.named(frames[-1]))
-            else:
+            elif in_process or not module:
                 # pprof's addresses are those of calls, ours of returns.
-                found[number] = (builder.address((address + bases.get(mapping, 0) + 1) & LARGEST),)
+                found[number] = (builder.address((address + 1) & LARGEST),)
+            else:
+                found[number] = (builder.named(Frame("", module, offset=address)),)
         return found
 
     def _frame(self, function: int, line: int, module: str) -> Frame:
@@ -243,21 +243,18 @@ class _Profile:
         name, file = map(self._text, self._functions[function])
         return Frame(name or f"[function {function}]", module, Kind.NATIVE, file=file, line=max(line, 0) & 0xFFFFFFFF)
 
-    def _bases(self) -> dict[int, int]:
-        """Lay the mappings out. Returns what to add to the addresses of those that overlap others: some writers give
-        addresses inside the image instead of the process."""
-        ranges = sorted((start, end, number) for number, (start, end, *_more) in self._mappings.items())
-        apart = all(before[1] <= after[0] for before, after in pairwise(ranges))
-        bases: dict[int, int] = {}
-        for place, (number, (start, end, offset, file, build_id)) in enumerate(self._mappings.items(), 1):
-            if not apart:
-                bases[number] = place * _APART - start
-                start, end = place * _APART, (place + 1) * _APART
+    def _in_process(self) -> bool:
+        """Learn the mappings. Returns whether addresses are those in the process: jemalloc_pprof lets every image begin
+        at 0 and gives addresses in the image's own terms, by which nothing here finds names."""
+        ranges = sorted((start, end) for start, end, *_more in self._mappings.values())
+        if any(start == 0 for start, _end in ranges) or any(one[1] > next_one[0] for one, next_one in pairwise(ranges)):
+            return False
+        for start, end, offset, file, build_id in self._mappings.values():
             path = self._text(file)
             self.mappings.append(Mapping(start, end, "r-xp", offset, path, False))
             if is_build_id(self._text(build_id).lower()):
                 self.build_ids[path] = self._text(build_id).lower()
-        return bases
+        return True
 
     def add_stacks(
         self, builder: StackBuilder, samples: Sequence[Any], places: dict[int, tuple[int, ...]], columns: list[int]

@@ -77,6 +77,11 @@ class StackBuilder:
         except OverflowError as error:
             raise UnusableError(self._file, "has a number that is negative or does not fit 64 bits") from error
 
+    def count(self, number: int, objects: int, size: int) -> None:
+        """Add to the numbers of a stack."""
+        self._counts.objects[number] += objects
+        self._counts.bytes[number] += size
+
     def __len__(self) -> int:
         return len(self._ends)
 

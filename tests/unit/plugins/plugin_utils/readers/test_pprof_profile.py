@@ -171,19 +171,24 @@ def test_numbers_of_unknown_meaning_are_refused(types: list[tuple[str, str]], wh
 
 def test_addresses_keep_their_place_in_the_image() -> None:
     made = profile(DDPROF, [[1, 8, 1, 8]], ("bytes", 1))
-    made.string_table.extend(["ab" * 20, "../../etc/passwd"])
+    made.string_table.append("ab" * 20)
     del made.location[0].line[:]
-    made.mapping[0].build_id, made.mapping[0].file_offset = len(made.string_table) - 2, 0x100
+    made.mapping[0].build_id, made.mapping[0].file_offset = len(made.string_table) - 1, 0x100
     places = located(read(made), {}).locations
     assert [(one.path, one.offset) for one in places] == [("/srv/app", 0x2000 - 0x1000 + 0x100)]
     assert read(made).build_ids == {"/srv/app": "ab" * 20}
     # jemalloc_pprof: every image begins at 0 and ends nowhere.
     made.mapping[0].memory_start, made.mapping[0].memory_limit, made.mapping[0].file_offset = 0, 2**64 - 1, 0
-    made.mapping.add(id=2, memory_limit=2**64 - 1, filename=3, build_id=len(made.string_table) - 1)
-    del made.location[1].line[:]
-    made.location[1].mapping_id = 2
-    assert [one.offset for one in located(read(made), {}).locations] == [0x2000, 0x4000]
-    assert "../../etc/passwd" not in read(made).build_ids.values()
+    records = read(made)
+    assert not records.addresses and not records.build_ids
+    assert [frames[0].label for frames in records.names] == ["app+0x2000", "main"]
+
+
+def test_a_build_id_is_no_path() -> None:
+    made = profile(DDPROF, [])
+    made.string_table.append("../../etc/passwd")
+    made.mapping[0].build_id = len(made.string_table) - 1
+    assert read(made).build_ids == {}
 
 
 def test_our_own_export_is_read_back() -> None:

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A map of bpftrace with stacks as its keys and numbers as its values.
+
+    @bytes[
+        malloc+0
+        leak+18
+        main+20
+    ]: 4096
+
+What the numbers are is in the script, not in the map, so the user must say it. bpftrace drops what does not fit its
+map; a map that is full is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from ..model.frame import Frame
+from ..model.raw import Records, Told
+from .format_error import FormatError, UnusableError
+from .stack_builder import StackBuilder
+
+_HEAD = re.compile(rb"@\w{0,64}\[\s*\Z")
+_END = re.compile(rb"\s*(?:,[^\n]*)?\]: (\d{1,20})\s*\Z")
+_FRAME = re.compile(r"\s*(?:(?:0x)?[0-9a-f]{6,16} )?(\S.*?)(?:\+(?:0x[0-9a-f]+|\d+))?(?: \(([^()]*)\))?\s*\Z")
+# BPFTRACE_MAP_KEYS_MAX.
+_MOST_KEYS = 4096
+_MORE = "set BPFTRACE_MAP_KEYS_MAX=100000 and trace again"
+
+
+def recognizes(data: bytes) -> bool:
+    return re.search(rb"^@\w{0,64}\[\s*$", data[:4096], re.MULTILINE) is not None
+
+
+def parse(data: bytes, name: str, told: Told) -> Records:
+    """The map in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
+    if told.measure is None or not told.unit:
+        raise UnusableError(
+            name,
+            "a map of bpftrace does not say what its numbers are: set source_unit to bytes or objects, and"
+            " source_measure to live, allocated or grown",
+        )
+    if b"Map full" in data or re.search(rb"^Lost \d+ events", data, re.MULTILINE):
+        raise UnusableError(name, f"bpftrace lost events or had no room: {_MORE}")
+    builder = StackBuilder(name)
+    known: dict[bytes, int] = {}
+    places: list[int] | None = None
+    for number, line in enumerate(data.split(b"\n"), 1):
+        end = _END.match(line)
+        if places is None:
+            if _HEAD.match(line):
+                places = []
+            elif line.startswith(b"@"):
+                raise FormatError(name, number, "a map whose keys are stacks, '@[' and a line for each frame", line)
+        elif end is not None:
+            count = int(end[1])
+            builder.add(places, (0, count) if told.unit == "bytes" else (count, 0))
+            places = None
+        elif line.strip():
+            if line not in known:
+                known[line] = builder.named(_frame(line.decode("utf-8", "replace")))
+            places.append(known[line])
+    if places is not None:
+        raise FormatError(name, data.count(b"\n") + 1, "']: <n>' after the last stack (it is cut off)")
+    if len(builder) >= _MOST_KEYS and len(builder) % _MOST_KEYS == 0:
+        raise UnusableError(name, f"its map is full ({len(builder)} keys): {_MORE}")
+    return builder.records(told.measure, told.sampling, unbiased=True)
+
+
+def _frame(line: str) -> Frame:
+    match = _FRAME.match(line)
+    if match is None:
+        return Frame(line.strip(), "")
+    module = PurePosixPath(match[2] or "").name
+    return Frame(match[1], "" if module == "[unknown]" else module)

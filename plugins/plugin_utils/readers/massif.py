@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Valgrind massif's output: a tree of what was live in its last detailed snapshot.
+
+    snapshot=13
+    mem_heap_B=1050
+    heap_tree=detailed
+    n2: 1050 (heap allocation functions) malloc/new/new[], --alloc-fns, etc.
+     n1: 1000 0x109169: leak (leak.c:4)
+      n0: 1000 0x1091C0: main (in /srv/app)
+     n0: 50 in 1 place, below massif's threshold (1.00%)
+
+Indentation is depth, and callers are below what they call. massif records every allocation. What lies below its
+threshold has no stack. Format: massif/ms_main.c of Valgrind.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from ..model.frame import Frame
+from ..model.raw import Records, Told
+from ..model.sampling import EXACT, Measure
+from .format_error import FormatError, UnusableError
+from .stack_builder import MOST_FRAMES, StackBuilder
+
+_NODE = re.compile(r"( *)n\d{1,9}: (\d{1,20}) (.*)")
+_PLACE = re.compile(r"0x([0-9A-Fa-f]{1,16}): (.*?)(?: \((?:in ([^()]*)|([^():]*):(\d{1,9}))\))?\Z")
+_PAGES = "(page allocation syscalls)"
+
+
+def recognizes(data: bytes) -> bool:
+    return data.startswith(b"desc:") and b"\ncmd:" in data[:4096]
+
+
+def parse(data: bytes, name: str, _told: Told) -> Records:
+    """The last detailed snapshot in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
+    start = max(data.rfind(b"heap_tree=detailed\n"), data.rfind(b"heap_tree=peak\n"))
+    if start < 0:
+        raise UnusableError(name, "has no detailed snapshot: run massif with --detailed-freq=1")
+    line = data.count(b"\n", 0, start) + 1
+    tree = data[start:].partition(b"\n#-----------")[0].decode("utf-8", "replace").split("\n")[1:]
+    found = _Tree(name)
+    for number, text in enumerate(tree, line + 1):
+        if text:
+            node = _NODE.fullmatch(text)
+            if node is None or not found.add(len(node[1]), int(node[2]), node[3]):
+                raise FormatError(name, number, "a place in the tree, as 'n1: 9 0x1091C0: main (a.c:6)'", text.encode())
+    return found.records()
+
+
+class _Tree:
+    """Turns nodes, which come from the leaf to the root of each stack, into stacks."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._builder = StackBuilder(name)
+        self._measure = Measure.LIVE
+        self._places: dict[str, int | None] = {}
+        # The nodes above the next one: a place, if it is one, and what is not yet part of a stack.
+        self._path: list[tuple[int | None, int]] = []
+
+    def add(self, depth: int, size: int, text: str) -> bool:
+        """Whether the node can be here."""
+        if depth > min(len(self._path), MOST_FRAMES) or (depth == 0 and self._path):
+            return False
+        self._end(depth)
+        if depth:
+            place, rest = self._path[-1]
+            if size > rest:
+                return False
+            self._path[-1] = (place, rest - size)
+        elif text.startswith(_PAGES):
+            self._measure = Measure.GROWN
+        self._path.append((self._place(text) if depth else None, size))
+        return True
+
+    def _end(self, depth: int) -> None:
+        """Make stacks of what the nodes from this depth on hold beside their callers."""
+        while len(self._path) > depth:
+            if self._path[-1][1]:
+                self._builder.add([place for place, _rest in self._path if place is not None], (0, self._path[-1][1]))
+            self._path.pop()
+
+    def _place(self, text: str) -> int | None:
+        if text not in self._places:
+            match = _PLACE.match(text)
+            self._places[text] = None if match is None else self._builder.named(_frame(match))
+        return self._places[text]
+
+    def records(self) -> Records:
+        if not self._path:
+            raise UnusableError(self._name, "its last detailed snapshot is empty: it is cut off")
+        self._end(0)
+        return self._builder.records(self._measure, EXACT)
+
+
+def _frame(match: re.Match[str]) -> Frame:
+    address, function, image, file, line = match.groups()
+    function = "" if function == "???" else function
+    module = PurePosixPath(image or "").name
+    if not function and not module:
+        function = f"[{address}]"
+    return Frame(function, module, offset=0 if function else int(address, 16), file=file or "", line=int(line or 0))

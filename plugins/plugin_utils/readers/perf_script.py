@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Page faults as ``perf script`` prints them: which code made a process grow.
+
+    perf record -e page-faults -c 1 -g -p PID
+    perf script -F comm,pid,tid,time,period,event,ip,sym,symoff,dso
+
+    app 4711/4711 18148.510389:          1 page-faults:
+            55d987075169 leak+0x12 (/srv/app)
+            55d9870751c0 main+0x9 (/srv/app)
+
+A fault is taken for 4 KiB; one that the kernel answers with a huge page brings more. Faults are growth: they say
+nothing of what was freed. The kernel's own frames are left out, and so are frames at address 0.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from pathlib import PurePosixPath
+from typing import NoReturn
+
+from ..model.frame import Frame
+from ..model.raw import Records, Told
+from ..model.sampling import EXACT, Measure, Sampling, Scheme
+from .format_error import FormatError, UnusableError
+from .stack_builder import LARGEST, StackBuilder
+
+_PAGE = 4096
+_HEADER = re.compile(
+    rb"[^\n]{1,64}? +(-?\d{1,10})/-?\d{1,10} +(?:\[\d{1,5}\] +)?\d{1,12}\.\d{1,9}: +"
+    rb"(?:(\d{1,20}) +)?([^\s]{1,100}):(?:\s|\Z)"
+)
+_FRAME = re.compile(rb"\s+([0-9a-f]{1,16}) (.*) \(([^\n]*)\)\Z")
+_FAULTS = {b"page-faults", b"faults", b"minor-faults", b"major-faults", b"exceptions:page_fault_user"}
+_MODIFIERS = re.compile(rb":[a-zA-Z]{1,10}\Z")
+_OFFSET = re.compile(r"\+0x[0-9a-f]{1,16}\Z")
+_RECORD = b"PERF_RECORD_"
+
+
+def recognizes(data: bytes) -> bool:
+    first = data[:4096].split(b"\n", 1)[0]
+    return _RECORD in first or _HEADER.match(first) is not None
+
+
+def parse(data: bytes, name: str, _told: Told) -> Records:
+    """The faults in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
+    if b" PERF_RECORD_LOST" in data:
+        raise UnusableError(name, "perf lost events, so faults are missing: record with a larger buffer, -m 16M")
+    found = _Faults(name)
+    position, end = 0, len(data)
+    while position < end:
+        stop = data.find(b"\n\n", position)
+        stop = end if stop < 0 else stop
+        found.add(data, position, stop)
+        position = stop + 2
+    return found.records()
+
+
+class _Faults:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._builder = StackBuilder(name)
+        self._frames: dict[bytes, int | None] = {}
+        self._stacks: dict[bytes, int] = {}
+        self._process: bytes | None = None
+        self._longest = 1
+
+    def add(self, data: bytes, start: int, stop: int) -> None:
+        """The event between these positions: a line, then those of its stack. Other records may come first."""
+        stack = data.find(b"\n\t", start, stop)
+        stack = stop if stack < 0 else stack
+        for line in data[start:stack].split(b"\n"):
+            if line.strip() and _RECORD not in line:
+                self._event(data, start, line, data[stack:stop])
+
+    def _event(self, data: bytes, start: int, line: bytes, stack: bytes) -> None:
+        header = _HEADER.match(line)
+        if header is None:
+            self._fail(data, start, "an event, by 'perf script -F comm,pid,tid,time,period,event,ip,sym,dso'", line)
+        process, period, event = header.groups()
+        if _MODIFIERS.sub(b"", event) not in _FAULTS and event not in _FAULTS:
+            shown = event.decode("ascii", "replace")
+            raise UnusableError(self._name, f"has {shown} events, not memory: use perf record -e page-faults -c 1 -g")
+        if self._process not in (None, process):
+            raise UnusableError(self._name, "has several processes: choose one with perf script --pid PID")
+        self._process = process
+        count = int(period or 1)
+        self._longest = max(self._longest, count)
+        digest = blake2b(stack, digest_size=16).digest()
+        number = self._stacks.get(digest)
+        if number is None:
+            number = self._stacks[digest] = len(self._builder)
+            self._builder.add(self._places(data, start, stack), (0, 0))
+        self._builder.count(number, count, count * _PAGE)
+
+    def _places(self, data: bytes, start: int, stack: bytes) -> list[int]:
+        places = []
+        for line in stack.split(b"\n"):
+            if not line.strip():
+                continue
+            if line not in self._frames:
+                match = _FRAME.match(line)
+                if match is None:
+                    self._fail(data, start, "a frame '<address> <symbol> (<file>)'", line)
+                self._frames[line] = self._frame(*match.groups())
+            place = self._frames[line]
+            if place is not None:
+                places.append(place)
+        return places
+
+    def _frame(self, address: bytes, symbol: bytes, image: bytes) -> int | None:
+        if not int(address, 16) or image.startswith((b"[kernel", b"[guest.kernel")):
+            return None
+        module = PurePosixPath(image.decode("utf-8", "replace")).name
+        function = _OFFSET.sub("", symbol.decode("utf-8", "replace"))
+        return self._builder.named(Frame(function, "" if module == "[unknown]" else module))
+
+    def _fail(self, data: bytes, start: int, expected: str, found: bytes) -> NoReturn:
+        raise FormatError(self._name, data.count(b"\n", 0, start) + 1, expected, found)
+
+    def records(self) -> Records:
+        sampling = EXACT
+        if self._longest > 1:
+            sampling = Sampling(Scheme.SYSTEMATIC, min(self._longest * _PAGE, LARGEST))
+        return self._builder.records(Measure.GROWN, sampling, unbiased=True)

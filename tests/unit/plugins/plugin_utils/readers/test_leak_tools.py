@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""One program with a leak known to the byte, under each tool: our total is the tool's own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpack
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records, Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
+
+BLOCKS, LEAKED, KEPT = 100, 100099, 50
+PROGRAM = """\
+#include <stdlib.h>
+#include <string.h>
+#define STAY __attribute__((noinline))
+STAY void *take(int size) { void *p = malloc(size); memset(p, 1, size); return p; }
+STAY void leak(void) { for (int i = 0; i < 100; i++) take(1000 + i % 3); }
+int main(void) { leak(); free(take(50)); return 0; }
+"""
+
+
+def build(directory: Path, *options: str) -> str:
+    source = directory / "leak.c"
+    source.write_text(PROGRAM)
+    subprocess.run(["gcc", "-g", "-O1", *options, "-o", directory / "leak", source], check=True)
+    return str(directory / "leak")
+
+
+def sizes(records: Records) -> Counter[str]:
+    """Bytes by the functions of a stack, leaf first."""
+    found: Counter[str] = Counter()
+    for stack, size in zip(records.stacks(), records.counts.bytes, strict=True):
+        found[" < ".join(records.names[place][0].function for place in stack)] += size
+    return found
+
+
+@pytest.mark.parametrize("option", ["leak", "address"])
+def test_a_sanitizers_report(option: str, tmp_path: Path) -> None:
+    program = build(tmp_path, f"-fsanitize={option}")
+    report = subprocess.run([program], stderr=subprocess.PIPE, check=False).stderr
+    journal = b"".join(
+        b"Nov 22 05:00:00 app1 leak[9]: " + line + b"\n" for line in (b"ready", *report.splitlines(), b"x")
+    )
+    for data in (report, journal):
+        assert detect.source_of(data, "x") == "lsan"
+        records = detect.parse(data, "x", Told())
+        assert (records.measure, records.sampling) == (Measure.LIVE, EXACT)
+        assert (records.total.objects, records.total.bytes) == (BLOCKS, LEAKED)
+        (path,) = sizes(records)
+        assert path.startswith("malloc < take")
+    with pytest.raises(OffheapError, match="it is cut off"):
+        detect.parse(report[: report.rindex(b"SUMMARY")], "x", Told())
+    with pytest.raises(OffheapError, match="max_leaks=0"):
+        detect.parse(report.replace(b"leak of 100099", b"leak of 99"), "x", Told())
+
+
+def test_massif(tmp_path: Path) -> None:
+    program = build(tmp_path)
+    output = tmp_path / "massif.out"
+    options = ["--tool=massif", f"--massif-out-file={output}", "--detailed-freq=1", "--peak-inaccuracy=0.0"]
+    subprocess.run(["valgrind", "-q", *options, program], check=True, capture_output=True)
+    data = output.read_bytes()
+    assert detect.source_of(data, "x") == "massif"
+    records = detect.parse(data, "x", Told())
+    assert (records.measure, records.sampling) == (Measure.LIVE, EXACT)
+    printed = subprocess.run(["ms_print", output], capture_output=True, text=True, check=True).stdout
+    last = re.findall(r"^[\d.]+% \(([\d,]+)B\) \(heap allocation functions\)", printed, re.MULTILINE)[-1]
+    assert records.total.bytes == int(last.replace(",", ""))
+    assert sizes(records)["take < leak < main"] == LEAKED or records.total.bytes < LEAKED
+
+
+def test_heaptrack_through_its_own_tool(tmp_path: Path) -> None:
+    program = build(tmp_path)
+    subprocess.run(["heaptrack", "-o", tmp_path / "trace", program], check=True, capture_output=True, cwd=tmp_path)
+    (trace,) = tmp_path.glob("trace*")
+    with pytest.raises(OffheapError, match=r"heaptrack_print -F x[.]folded --flamegraph-cost-type leaked"):
+        detect.source_of(unpack.read(trace, 1 << 24), "x")
+    folded = tmp_path / "x.folded"
+    command = ["heaptrack_print", "-F", str(folded), "--flamegraph-cost-type", "leaked", str(trace)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    records = detect.parse(folded.read_bytes(), "x", Told(Measure.LIVE, "bytes", 1))
+    assert records.total.bytes == LEAKED
+    assert "total memory leaked: 100.10K" in printed

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Texts of perf, memleak, bpftrace and massif: what they say, what they leave out in silence, and what is damaged."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records, Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure, Sampling, Scheme
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
+from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
+
+TOLD = Told(Measure.ALLOCATED, "bytes", 1)
+PERF = b"""\
+app  4711/4711  18148.510370: PERF_RECORD_MMAP2 4711/4711: [0x55d987074000(0x5000) @ 0 fe:00 9 3]: r--p /srv/app
+app  4711/4711  18148.510389:          1 page-faults:     55d987078028 keep+0x0 (/srv/app)
+\tffffffff8175016a elf_load+0x28a ([kernel.kallsyms])
+\t    55d987075169 std::vector<int, A (B)>::grow(int)+0x12 (/srv/app)
+\t    55d9870751c0 main+0x9 (/srv/app)
+\t               0 [unknown] ([unknown])
+
+my app  4711/4712  18148.510390:          1 page-faults:u:     55d987078028 keep+0x0 (/srv/app)
+\t    55d987075169 std::vector<int, A (B)>::grow(int)+0x12 (/srv/app)
+\t    55d9870751c0 main+0x9 (/srv/app)
+
+"""
+PYTHON = b"""\
+Attaching to pid 4711, Ctrl+C to quit.
+[11:16:28] Top 10 stacks with outstanding allocations:
+\t8 bytes in 1 allocations from stack
+\t\tmain+0x6d [app]
+[11:16:33] Top 10 stacks with outstanding allocations:
+\taddr = 55815c size = 16
+\t80 bytes in 5 allocations from stack
+\t\t0x000055815b2ee1ad\tfoo(int, A [B])+0x6d [app]
+\t\t0x00007f815b2ee1ad\t[unknown] [libc.so.6]
+\t99 bytes in 3 allocations from stack
+\t\t0x000055815b2ee1ad\tmain+0x6d [app]
+"""
+LIBBPF = b"""\
+[11:16:33] Top 2 stacks with outstanding allocations:
+99 bytes in 3 allocations from stack
+\t0 [<00007f05944c098c>] _Znwm+0x1c [/usr/lib/libstdc++.so.6]
+\t1 [<000055815b2ee1ad>] main+0x6d [/srv/app]
+80 bytes in 5 allocations from stack
+\t0 [<000055815b2ee1ad>] main+0x6d [/srv/app]
+"""
+BPFTRACE = b"""\
+Attaching 2 probes...
+@bytes[
+    malloc+0
+    leak+18
+    main+20
+]: 4096
+@bytes[
+        7f05944c098c operator new(unsigned long)+28 (/usr/lib/libstdc++.so.6)
+        55815b2ee1ad main+109 (/srv/app)
+, app]: 100
+"""
+MASSIF = b"""\
+desc: --detailed-freq=1
+cmd: ./app
+time_unit: i
+#-----------
+snapshot=0
+#-----------
+heap_tree=detailed
+n1: 150 (heap allocation functions) malloc/new/new[], --alloc-fns, etc.
+ n2: 140 0x109169: take(int) (app.c:4)
+  n1: 100 0x1091AD: ??? (in /usr/lib/libx.so)
+   n0: 100 0x1091C0: main (app.c:6)
+  n0: 30 in 3 places, all below massif's threshold (1.00%)
+ n0: 10 in 1 place, below massif's threshold (1.00%)
+"""
+TEXTS = {"perf": PERF, "memleak": PYTHON, "bpftrace": BPFTRACE, "massif": MASSIF}
+
+
+def sizes(records: Records) -> dict[str, tuple[int, int]]:
+    """Objects and bytes by the labels of a stack, leaf first."""
+    found: Counter[str] = Counter()
+    objects: Counter[str] = Counter()
+    for number, stack in enumerate(records.stacks()):
+        path = " < ".join(records.names[place][0].label for place in stack)
+        objects[path] += records.counts.objects[number]
+        found[path] += records.counts.bytes[number]
+    return {path: (objects[path], size) for path, size in found.items()}
+
+
+@pytest.mark.parametrize("source", TEXTS)
+def test_a_text_tells_its_source(source: str) -> None:
+    assert detect.source_of(TEXTS[source], "x") == source
+
+
+def test_faults_are_growth_of_a_page_each() -> None:
+    records = detect.parse(PERF, "x", Told())
+    assert (records.measure, records.sampling) == (Measure.GROWN, EXACT)
+    assert sizes(records) == {"std::vector<int, A (B)>::grow(int) < main": (2, 8192)}
+    sampled = detect.parse(PERF.replace(b" 1 page", b"64 page"), "x", Told())
+    assert sampled.sampling == Sampling(Scheme.SYSTEMATIC, 64 * 4096)
+    assert sampled.total.bytes == 128 * 4096
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ((b"page-faults:", b"cycles:"), "has cycles events, not memory"),
+        ((b"4711/4712", b"4712/4712"), "several processes"),
+        ((b"PERF_RECORD_MMAP2", b"PERF_RECORD_LOST"), "perf lost events"),
+        ((b"my app  4711/4712  18148.510390", b"my app"), "expected an event"),
+        ((b" main+0x9 (/srv/app)", b" main"), "expected a frame"),
+    ],
+)
+def test_other_events_of_perf_are_refused(change: tuple[bytes, bytes], why: str) -> None:
+    assert change[0] in PERF
+    with pytest.raises(OffheapError, match=why):
+        detect.parse(PERF.replace(*change), "x", Told())
+
+
+def test_both_texts_of_memleak() -> None:
+    records = detect.parse(PYTHON, "x", Told())
+    assert (records.measure, records.sampling) == (Measure.LIVE, EXACT)
+    assert sizes(records) == {"foo(int, A [B]) < libc.so.6+0x0": (5, 80), "main": (3, 99)}
+    assert sizes(detect.parse(LIBBPF, "x", Told())) == {"_Znwm < main": (3, 99), "main": (5, 80)}
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "why"),
+    [
+        (PYTHON, (b"Top 10", b"Top 2"), "run memleak with -T 10000"),
+        (LIBBPF, (b"Top 2", b"Top 3"), "shows 2 of 3 stacks: it is cut off"),
+        (PYTHON, (b"Attaching to pid 4711", b"Attaching to kernel allocators"), "the kernel's own memory"),
+        (PYTHON, (b"in 3 allocations", b"in 1000000 allocations"), "all that memleak can hold"),
+        (PYTHON, (b"\t80 bytes in 5 allocations from stack", b"80 bytes"), "expected '<n> bytes"),
+    ],
+)
+def test_a_report_at_memleaks_limits_is_refused(text: bytes, change: tuple[bytes, bytes], why: str) -> None:
+    assert change[0] in text
+    with pytest.raises(OffheapError, match=why):
+        detect.parse(text.replace(*change), "x", Told())
+
+
+def test_ten_stacks_of_libbpf_are_its_default_top() -> None:
+    stack = b"8 bytes in 1 allocations from stack\n\t0 [<000055815b2ee1ad>] main+0x6d [/srv/app]\n"
+    with pytest.raises(OffheapError, match="-T 10000"):
+        detect.parse(b"[1:2:3] Top 10 stacks with outstanding allocations:\n" + stack * 10, "x", Told())
+    found = detect.parse(b"[1:2:3] Top 11 stacks with outstanding allocations:\n" + stack * 11, "x", Told())
+    assert found.total.bytes == 88
+
+
+def test_a_map_of_bpftrace_is_what_the_user_says() -> None:
+    records = detect.parse(BPFTRACE, "x", TOLD)
+    assert (records.measure, records.sampling) == (Measure.ALLOCATED, EXACT)
+    assert sizes(records) == {"malloc < leak < main": (0, 4096), "operator new(unsigned long) < main": (0, 100)}
+    for text, told, why in (
+        (BPFTRACE, Told(), "set source_unit"),
+        (BPFTRACE + b"WARNING: Map full; can't update element.\n", TOLD, "BPFTRACE_MAP_KEYS_MAX"),
+        (b"@[\n    main+1\n]: 8\n" * 4096, TOLD, "its map is full"),
+        (BPFTRACE[:-20], TOLD, "it is cut off"),
+    ):
+        with pytest.raises(OffheapError, match=why):
+            detect.parse(text, "x", told)
+
+
+def test_massifs_tree_becomes_stacks_and_loses_nothing() -> None:
+    records = detect.parse(MASSIF, "x", Told())
+    assert (records.measure, records.total.bytes) == (Measure.LIVE, 150)
+    assert sizes(records) == {
+        "take(int) < libx.so+0x1091ad < main": (0, 100),
+        "take(int)": (0, 40),
+        "": (0, 10),
+    }
+    pages = MASSIF.replace(b"(heap allocation functions)", b"(page allocation syscalls)")
+    assert detect.parse(pages, "x", Told()).measure is Measure.GROWN
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ((b"heap_tree=detailed", b"heap_tree=empty"), "--detailed-freq=1"),
+        ((b"  n1: 100", b"     n1: 100"), "expected a place in the tree"),
+        ((b"  n1: 100", b"  n1: 141"), "expected a place in the tree"),
+        ((b"n0: 10 in", b"what"), "expected a place in the tree"),
+    ],
+)
+def test_a_damaged_tree_is_refused(change: tuple[bytes, bytes], why: str) -> None:
+    assert change[0] in MASSIF
+    with pytest.raises(OffheapError, match=why):
+        detect.parse(MASSIF.replace(*change), "x", Told())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PERF[:-1] + b"\t    1 f (x)\n" * 5000,
+        PERF + b"a " * 200000,
+        PYTHON + b"\t\tf [" * 100000,
+        PYTHON + b" " * 300000 + b"x",
+        BPFTRACE + b"@[\n" + b" " * 300000 + b"\n(" * 1000,
+        MASSIF + b"".join(b" " * depth + b"n1: 1 0x1: f (a.c:1)\n" for depth in range(1, 1200)),
+        b"desc:\ncmd:\nheap_tree=peak\nn1: 1 x\n" + b" " * 300000,
+        b"LeakSanitizer: detected memory leaks\n" + b"Direct leak of " * 30000,
+    ],
+    ids="deep spaces brackets blank parentheses nested indented leaks".split(),
+)
+def test_hostile_text_costs_no_more_than_it_is_long(text: bytes) -> None:
+    with costs_at_most(20, 64):
+        try:
+            detect.parse(text, "x", TOLD)
+        except OffheapError as error:
+            assert str(error).isprintable()
+
+
+@given(st.sampled_from(sorted(TEXTS)), st.integers(0, 900), st.binary(max_size=30), st.booleans())
+def test_damage_gives_our_error_or_a_profile(source: str, at: int, junk: bytes, replaced: bool) -> None:
+    text = TEXTS[source]
+    try:
+        detect.FORMATS[source].parse(text[:at] + junk + text[at + len(junk) * replaced :], "x", TOLD)
+    except OffheapError as error:
+        assert str(error).isprintable()
