@@ -9,9 +9,12 @@ failure the reason goes to standard error and the exit status is 1.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from typing import Any
+
+gc.set_threshold(100_000)  # loading Ansible leaves no garbage, and hosts wait for it
 
 from ansible import constants
 from ansible.errors import AnsibleError
