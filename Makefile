@@ -86,6 +86,11 @@ soak: setup
 lock: setup
 	tests/gates/lock.sh $(UPGRADE)
 
+#: make faults       faults on booted hosts, judged by four invariants; FILTER="never ready" chooses, SEED=7 shuffles
+.PHONY: faults
+faults: setup
+	OFFHEAP_FAULTS_SEED=$${SEED:-0} .venv/bin/python -m pytest tests/faults -k "$${FILTER:-}"
+
 #: make clean        remove what the above left here (the lab's images stay)
 .PHONY: clean
 clean:
