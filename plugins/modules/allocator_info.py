@@ -112,6 +112,11 @@ libraries:
     version:
       description: The version that the library reports.
       type: str
+    patches:
+      description: The patches that this collection's build of it has. Empty for the library of anybody else.
+      type: list
+      elements: str
+      sample: [seeds.patch]
     build_id:
       description: Its build-id.
       type: str

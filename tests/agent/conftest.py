@@ -5,18 +5,25 @@
 from __future__ import annotations
 
 import ctypes.util
+import hashlib
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ansible_collections.offheap.profiler.tests.agent.service import Service
+from ansible_collections.offheap.profiler.tests.lab.nspawnlab import aptsource
+from ansible_collections.offheap.profiler.tests.lab.nspawnlab.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ROOT / "roles" / "jemalloc" / "files" / "agent"
+ROLE = ROOT / "roles" / "jemalloc"
+SOURCES = ROLE / "files" / "agent"
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 BUILD = ROOT / "build" / "agent"
 FLAGS = ("-std=gnu11", "-g", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror")
@@ -55,6 +62,31 @@ def jemalloc() -> Path:
             if b"Invalid" not in tried.stderr:
                 return Path(name)
     pytest.skip(f"no jemalloc with prof (apt-get install libjemalloc2); found {ctypes.util.find_library('jemalloc')}")
+
+
+@pytest.fixture(scope="session")
+def patched_jemalloc() -> Path:
+    """The jemalloc that the role builds: the release with our patches (the first time, half a minute)."""
+    variables = yaml.safe_load((ROLE / "vars" / "main.yml").read_text())
+    defaults = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text())
+    version = defaults["jemalloc_version"]
+    script, patches = ROLE / "files" / "patched_source.sh", sorted((ROLE / "files" / "patches" / version).iterdir())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in [script, *patches])).hexdigest()[:12]
+    target = BUILD / f"jemalloc-{version}-{digest}" / "libjemalloc.so.2"
+    if not target.exists():
+        release = aptsource.fetch_jemalloc(Settings.from_environment())
+        assert hashlib.sha256(release.read_bytes()).hexdigest() == variables["_jemalloc_checksums"][version]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=target.parent))
+        source = work / "source.tar"
+        subprocess.run([script, sys.executable, release, f"jemalloc-{version}", source, *patches], check=True)
+        subprocess.run(["tar", "--extract", "--file", source], cwd=work, check=True)
+        configure = ["./configure", *defaults["jemalloc_configure_options"], "EXTRA_CFLAGS=-g0"]
+        for command in (configure, ["make", "-j2", "build_lib_shared"]):
+            subprocess.run(command, cwd=work / f"jemalloc-{version}", check=True, stdout=subprocess.DEVNULL)
+        (work / f"jemalloc-{version}" / "lib" / target.name).rename(target)
+        shutil.rmtree(work)
+    return target
 
 
 @pytest.fixture(scope="session")

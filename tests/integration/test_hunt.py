@@ -69,6 +69,7 @@ def hunt(lab: Lab, playbook: RunPlaybook, host: HostOf, controller: Controller) 
         "profiled_service_agent_settings": {"start_delay": 1},
         "jemalloc_version": "5.3.0",
         "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
+        "jemalloc_build_host": "app1",
     }
     before = {name: host(name).listing() for name in HOSTS}
     looked = playbook("enable-profiling.yml", extra_vars=variables, check=True, diff=True).check()
@@ -96,7 +97,7 @@ def test_check_mode_tells_what_the_run_then_does(hunt: Hunt, name: str) -> None:
 
 def test_check_mode_tells_who_would_build(hunt: Hunt) -> None:
     builders = [task.host for task in hunt.looked.tasks if "would be built" in task.message]
-    assert builders == ["app1"], "the host with the oldest C library builds"
+    assert builders == ["app1", "app1"], "the library and the agent"
 
 
 @pytest.mark.parametrize("name", HOSTS)

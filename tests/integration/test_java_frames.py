@@ -88,6 +88,7 @@ def hunt(lab: object, playbook: RunPlaybook, host: HostOf, controller: Controlle
         "profiled_service_agent_settings": {"start_delay": 1},
         "jemalloc_version": "5.3.0",
         "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
+        "jemalloc_build_host": "app1",
     }
     playbook("enable-profiling.yml", extra_vars=variables).check()
     for name in JDKS:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ def variables(lab: Lab, controller: Controller) -> dict[str, Any]:
         "offheap_cache": "cache",
         "jemalloc_version": "5.3.0",
         "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
+        "jemalloc_build_host": "app1",
         "profiled_service_healthy_seconds": 3,
     }
 
@@ -133,7 +135,7 @@ def test_a_full_file_system_is_refused(playbook: RunPlaybook, host: HostOf, vari
         ({"jemalloc_version": "9.9.9"}, "app1", "Set jemalloc_checksum"),
         ({"jemalloc_version": "5.3.1"}, "app1", "jemalloc 5.3.1 can crash a service"),
         ({"jemalloc_source": "/nowhere/jemalloc.tar.bz2"}, "app1", "There is no file /nowhere"),
-        ({}, "app2", "app2 has no compiler"),
+        ({"jemalloc_build_host": ""}, "app2", "app2 has no compiler"),
         ({"jemalloc_method": "archive", "jemalloc_archive": "/nowhere.tar.gz"}, "app2", "There is no file"),
         (
             {"jemalloc_method": "reuse", "jemalloc_reuse_library": "/lib/x86_64-linux-gnu/libm.so.6"},
@@ -210,7 +212,9 @@ def test_a_build_of_another_day_is_installed_from_its_tarball(
     archive = next((controller.directory / "cache").glob("jemalloc-5.3.0-*.tar.gz"))
     playbook("rollback.yml", limit="app3", extra_vars={"rollback_purge": True, "rollback_discard": True}).check()
     relative = str(archive.relative_to(controller.directory))
-    taken = {"jemalloc_version": "5.3.0", "jemalloc_method": "archive", "jemalloc_archive": relative}
+    taken = {"jemalloc_method": "archive", "jemalloc_archive": relative}
+    for option, path in (("archive", archive), ("agent", next(archive.parent.glob("agent-*.tar.gz")))):
+        taken[f"jemalloc_{option}_checksum"] = json.loads(Path(f"{path}.json").read_text())["sha256"]
     playbook("enable-profiling.yml", limit="app3", extra_vars={**taken, "offheap_units": ["ticker"]}).check()
     assert any(path.startswith("/opt/offheap/jemalloc/") for path in host("app3").mapped("ticker"))
 
@@ -224,8 +228,6 @@ def test_a_tarball_of_a_release_that_crashes_services_is_not_unpacked(
     with tarfile.open(controller.directory / "cache" / "old.tar.gz", "w:gz") as tarball:
         tarball.add(build, build.name)
     taken = {"jemalloc_method": "archive", "jemalloc_archive": "cache/old.tar.gz", "offheap_units": ["ticker"]}
-    # Otherwise the default's build may be there, and no tarball is needed.
-    taken["jemalloc_cflags"] = "-g0 -O2"
     result = playbook("enable-profiling.yml", limit="app3", extra_vars=taken)
     assert result.rc != 0
     assert "cache/old.tar.gz: jemalloc 5.3.1 can crash a service" in result.failures("app3")

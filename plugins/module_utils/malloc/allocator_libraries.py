@@ -15,7 +15,7 @@ from typing import Any, Iterable
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof, whole_build
 
 # Where distributions, administrators and products (Cassandra, Ruby, databases) put their jemalloc.
 _PATTERNS = (
@@ -74,6 +74,7 @@ def describe(path: str, prove: bool) -> dict[str, Any]:
         "build_id": None,
         "sha256": None,
         "version": None,
+        "patches": [],
         "prof": None,
         "failure": None,
     }
@@ -84,6 +85,7 @@ def describe(path: str, prove: bool) -> dict[str, Any]:
     try:
         facts["build_id"] = elf.read(path).build_id
         facts["sha256"] = _sha256(path)
+        facts["patches"] = whole_build.patches(path)
     except (OffheapError, OSError) as error:
         facts.update(prof=False, failure="not-readable", message=f"{path} cannot be read: {error}")
         return facts

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Who builds the library, how it reaches a host, and what a host that lies can do about it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost
+from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
+
+RunPlaybook = Callable[..., PlaybookResult]
+HostOf = Callable[[str], LabHost]
+
+# Runs what it is given as Python does, and then says another platform.
+LIAR = """#!/usr/bin/python3
+import subprocess, sys
+ran = subprocess.run(["/usr/bin/python3", *sys.argv[1:]], stdin=sys.stdin, stdout=subprocess.PIPE)
+sys.stdout.buffer.write(ran.stdout.replace(b"glibc-x86_64-4096", b"x/../../../../outside/y"))
+sys.exit(ran.returncode)
+"""
+
+
+@pytest.fixture(scope="module")
+def variables(lab: Lab) -> dict[str, Any]:
+    return {"offheap_cache": "builds", "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2"}
+
+
+@pytest.fixture(scope="module")
+def role(playbook: RunPlaybook, controller: Controller) -> Callable[..., PlaybookResult]:
+    """Runs the role alone."""
+    path = controller.directory / "role.yml"
+    play = {"hosts": "all", "become": True, "gather_facts": False, "roles": ["offheap.profiler.jemalloc"]}
+    path.write_text(json.dumps([play]))
+    return lambda *arguments, **settings: playbook(path, *arguments, **settings)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clean_hosts(playbook: RunPlaybook, collection: Path) -> Iterator[None]:
+    purge = {"rollback_purge": True, "rollback_discard": True}
+    playbook("rollback.yml", extra_vars=purge).check()
+    yield
+    playbook("rollback.yml", extra_vars=purge).check()
+
+
+def tarballs(controller: Controller) -> list[Path]:
+    return sorted((controller.directory / "builds").glob("*.tar.gz"))
+
+
+def installed(host: LabHost) -> list[str]:
+    """Files below /opt/offheap with their checksums."""
+    found = host.run("cd /opt/offheap 2>/dev/null && find . -type f -exec sha256sum {} + | sort -k2", check=False)
+    return found.stdout.splitlines()
+
+
+def test_a_host_builds_for_itself_and_nothing_of_it_leaves_it(
+    role: RunPlaybook, host: HostOf, controller: Controller, variables: dict[str, Any]
+) -> None:
+    role(limit="app1", extra_vars=variables).check()
+    names = [line.split("/")[-1] for line in installed(host("app1"))]
+    assert sorted(names) == ["jeprof", "libjemalloc.so.2", "liboffheap.so", "offheap.json", "offheap.json"]
+    assert tarballs(controller) == []
+    record = json.loads(host("app1").run("cat /opt/offheap/jemalloc/*/offheap.json").stdout)
+    assert record["patches"] == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (controller.installed / "roles/jemalloc/files/patches/5.3.0").iterdir()
+    }
+    again = role(limit="app1", extra_vars=variables).check()
+    assert again.stats["app1"].changed == 0
+    host("app1").run("rm -r /opt/offheap")
+
+
+def test_a_build_host_must_be_there(
+    role: RunPlaybook, host: HostOf, controller: Controller, variables: dict[str, Any]
+) -> None:
+    """Nobody else builds in its place."""
+    result = role(limit="app2", extra_vars={**variables, "jemalloc_build_host": "app1"})
+    assert "jemalloc_build_host is app1, which is not among the hosts of this play" in result.failures("app2")
+    assert installed(host("app2")) == [] and tarballs(controller) == []
+
+
+def test_one_builds_for_all_and_every_host_gets_the_same(
+    role: RunPlaybook, host: HostOf, controller: Controller, variables: dict[str, Any]
+) -> None:
+    named = {**variables, "jemalloc_build_host": "app1"}
+    role(extra_vars=named).check()
+    assert len({tuple(installed(host(name))) for name in ("app1", "app2", "app3")}) == 1
+    built = tarballs(controller)
+    assert [path.name.split("-")[0] for path in built] == ["agent", "jemalloc"]
+    for path in built:
+        record = json.loads((path.parent / f"{path.name}.json").read_text())
+        assert record["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    host("app2").run("rm -r /opt/offheap")
+    alone = role(limit="app2", extra_vars=named).check()
+    assert not [task for task in alone.tasks if "Compile" in task.task and task.changed]
+
+
+@pytest.mark.parametrize("damage", ["truncate -s 5000 lib/libjemalloc.so.2", "rm offheap.json", "rm -r bin"])
+def test_a_library_that_is_not_whole_is_replaced(
+    role: RunPlaybook, host: HostOf, variables: dict[str, Any], damage: str
+) -> None:
+    """Whatever an interrupted run or a full disk left there."""
+    before = installed(host("app2"))
+    host("app2").run(f"cd /opt/offheap/jemalloc/5.3.0-* && {damage}")
+    role(limit="app2", extra_vars={**variables, "jemalloc_build_host": "app1"}).check()
+    assert installed(host("app2")) == before
+    assert "." not in {name[0] for name in host("app2").run("ls -A /opt/offheap/jemalloc").stdout.split()}
+
+
+def test_a_build_that_was_changed_on_the_controller_is_not_unpacked(
+    role: RunPlaybook, host: HostOf, controller: Controller, variables: dict[str, Any]
+) -> None:
+    host("app3").run("rm -r /opt/offheap")
+    path = tarballs(controller)[1]
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"x")
+    try:
+        result = role(limit="app3", extra_vars={**variables, "jemalloc_build_host": "app1"})
+    finally:
+        path.write_bytes(content)
+    assert "It was changed on the way or on the controller" in result.failures("app3")
+    assert installed(host("app3")) == []
+
+
+def test_an_archive_asks_for_its_checksums(
+    role: RunPlaybook, host: HostOf, controller: Controller, variables: dict[str, Any]
+) -> None:
+    agent, library = tarballs(controller)
+    sums = {path: json.loads(Path(f"{path}.json").read_text())["sha256"] for path in (agent, library)}
+    taken = {**variables, "jemalloc_method": "archive", "jemalloc_archive": f"builds/{library.name}"}
+    result = role(limit="app3", extra_vars=taken)
+    assert f"in the file {library.name}.json" in result.failures("app3")
+    assert "Set jemalloc_archive_checksum to it" in result.failures("app3")
+    result = role(limit="app3", extra_vars={**taken, "jemalloc_archive_checksum": sums[library]})
+    assert "Set jemalloc_agent_checksum to it" in result.failures("app3")
+    taken |= {"jemalloc_archive_checksum": sums[library], "jemalloc_agent_checksum": sums[agent]}
+    role(limit="app3", extra_vars=taken).check()
+    assert installed(host("app3")) == installed(host("app1"))
+
+
+def test_a_host_that_lies_about_its_platform_is_left_out(
+    role: RunPlaybook, host: HostOf, controller: Controller, variables: dict[str, Any]
+) -> None:
+    """What it says becomes no path; the others go on."""
+    for name in ("app1", "app2"):
+        host(name).run("rm -r /opt/offheap")
+    host("app2").run(f"cat > /usr/local/bin/liar <<'END'\n{LIAR}END\nchmod 755 /usr/local/bin/liar")
+    inventory = controller.directory / "liar.json"
+    inventory.write_text(
+        json.dumps({"all": {"hosts": {"app2": {"ansible_python_interpreter": "/usr/local/bin/liar"}}}})
+    )
+    before = sorted(path for path in controller.directory.rglob("*") if "builds" in path.parts)
+    try:
+        inventories = ["-i", str(controller.inventory), "-i", str(inventory)]
+        result = role(*inventories, limit="app1,app2", extra_vars={**variables, "jemalloc_build_host": "app1"})
+    finally:
+        host("app2").run("rm /usr/local/bin/liar")
+    assert 'says that its platform is "x/../../../../outside/y"' in result.failures("app2")
+    assert result.stats["app1"].failed == 0 and installed(host("app1")) and installed(host("app2")) == []
+    assert sorted(path for path in controller.directory.rglob("*") if "builds" in path.parts) == before
