@@ -44,6 +44,8 @@ SERVICES = [
     Odd("chrooted", begin="os.chroot('/srv'); os.chdir('/')", says="No such file or directory"),
     Odd("few-files", lines="LimitNOFILE=5", says="LimitNOFILE=5"),
     Odd("hidden-paths", lines="TemporaryFileSystem=/opt /var"),
+    Odd("strict\\x20one", lines="User=app\nProtectSystem=strict"),
+    Odd("dynamic\\x20one", lines="DynamicUser=yes"),
     Odd("small-files", lines="LimitFSIZE=4096", says="LimitFSIZE=4096"),
 ]
 
