@@ -17,8 +17,9 @@ from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.leaks import hints
+from ..plugin_utils.leaks.code_paths import Suspect
 from ..plugin_utils.leaks.survey import Scope
-from ..plugin_utils.leaks.verdict import Answer, Suspect
+from ..plugin_utils.leaks.verdict import Answer
 from ..plugin_utils.report import files as report_files
 from ..plugin_utils.report import host_report
 from ..plugin_utils.report.host_report import Report

@@ -20,7 +20,9 @@ description:
   - jemalloc's samples are unbiased record by record. All numbers are estimates, and every C(±) is the 95 % interval
     due to sampling.
   - A leak is memory that grows steadily, and still does in the later part of the time. What a program allocates at its
-    start, a cache that fills up, and memory that is allocated and freed again are not leaks.
+    start, a cache that fills up, steps that a deploy takes, and memory that is allocated and freed again are not leaks.
+    Growth that slows down, and growth of many code paths alike over less than a day, are left open, with how long to
+    watch.
   - Processes are never mixed. After a restart, the newest process that was watched long enough decides.
 author:
   - Offheap contributors (@offheap)

@@ -14,7 +14,7 @@ from ..base import libraries
 from ..model.frame import Frame
 from ..model.sampling import Sampling
 from ..model.series import Paths
-from .trend import SIGNIFICANT, WARM_UP
+from .trend import SIGNIFICANT, largest_fall
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +23,8 @@ else:
 
 # The part of a rise that must be given back to count as a fall, and the part of its mean rate below which it has ended.
 _PART = 0.5
+# The part of the time that counts as a program's start.
+_START = 0.2
 _MOST = 5
 
 
@@ -69,26 +71,18 @@ def pattern_of(times: Sequence[float], values: Sequence[float], sampling: Sampli
     noise = SIGNIFICANT * math.sqrt(max(sampling.scatter, 1) * highest)
     if highest - lowest <= noise:
         return Pattern.NOISE
-    if _largest_fall(values) > max(_PART * (highest - lowest), noise):
+    if largest_fall(values) > max(_PART * (highest - lowest), noise):
         return Pattern.SAW_TOOTH
     gain = values[-1] - values[0]
     if gain <= noise:
         return Pattern.NOISE
-    early = [value for time, value in zip(times, values, strict=True) if time <= _at(times, WARM_UP)]
-    if max(early) - values[0] >= (1 - WARM_UP) * gain:
+    early = [value for time, value in zip(times, values, strict=True) if time <= _at(times, _START)]
+    if max(early) - values[0] >= (1 - _START) * gain:
         return Pattern.START_UP
-    late = [value for time, value in zip(times, values, strict=True) if time >= _at(times, 1 - WARM_UP)]
+    late = [value for time, value in zip(times, values, strict=True) if time >= _at(times, 1 - _START)]
     # The last fifth of the time has less than half of a fifth of the rise, so it has ended.
-    return Pattern.STEP if late[-1] - late[0] < _PART * WARM_UP * gain else Pattern.RISES
+    return Pattern.STEP if late[-1] - late[0] < _PART * _START * gain else Pattern.RISES
 
 
 def _at(times: Sequence[float], part: float) -> float:
     return times[0] + part * (times[-1] - times[0])
-
-
-def _largest_fall(values: Sequence[float]) -> float:
-    highest, fall = values[0], 0.0
-    for value in values:
-        highest = max(highest, value)
-        fall = max(fall, highest - value)
-    return fall

@@ -19,8 +19,8 @@ from ..columns.series_reader import reading
 from ..model.frame import Frame
 from ..model.sampling import CONFIDENCE
 from ..model.series import Key
+from .code_paths import Suspect
 from .survey import Scope, Watched, last_on_each_host, survey
-from .verdict import Suspect
 
 # The robust standard deviations beyond which a host is an outlier (Iglewicz and Hoaglin's 3.5).
 _OUTLIER = 3.5

@@ -16,10 +16,11 @@ from typing import Any
 
 from ..archive.capture import Capture
 from ..base.printable import printable
+from ..leaks.code_paths import DAY, Suspect
 from ..leaks.hints import Hint
 from ..leaks.ranking import Leak, together
 from ..leaks.survey import Host, Process, Watched
-from ..leaks.verdict import DAY, Answer, Suspect, Verdict
+from ..leaks.verdict import Answer, Verdict
 from ..model.samples import Samples
 from ..model.sampling import CONFIDENCE, Sampling
 from ..model.series import evenly_spread

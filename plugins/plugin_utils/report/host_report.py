@@ -17,11 +17,12 @@ from ..columns.parquet import SamplesError
 from ..columns.series_reader import Reader, reading
 from ..export import flamegraph, stacks, top
 from ..leaks import hints
+from ..leaks.code_paths import Suspect
 from ..leaks.hints import Hint
 from ..leaks.patterns import Movement
 from ..leaks.survey import Host, Process, Scope, survey
 from ..leaks.trend import window
-from ..leaks.verdict import Answer, Suspect, Verdict
+from ..leaks.verdict import Answer, Verdict
 from ..model.samples import Samples
 from ..model.stack_summary import render as short_path
 from ..views.table import Granularity, Measure, Table

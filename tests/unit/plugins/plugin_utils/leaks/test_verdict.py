@@ -12,13 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.code_paths import Extent
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched, verdict_on_host
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import (
-    Answer,
-    Extent,
-    Verdict,
-    judge,
-)
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict, judge
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import Samples
@@ -136,7 +132,7 @@ def test_growth_that_slows_down_is_left_open() -> None:
 def test_slowing_growth_that_ends_no_higher_than_it_began_is_judged() -> None:
     def live(time: float) -> Stacks:
         # The first of the dumps that count, after the start of the program, finds a peak.
-        return {("table", "main"): 3000.0 if time == 750 else min(time, 1200 + 0.4 * time)}
+        return {("table", "main"): 3000.0 if time == 450 else min(time, 1000 + time / 3)}
 
     verdict = _judge({"7-aa": _series(live)})
     assert verdict.answer is Answer.CANNOT_TELL
@@ -187,6 +183,50 @@ def test_whatever_the_series_there_is_a_verdict(watched: Series) -> None:
     verdict = judge("7-aa", watched)
     assert verdict.reason
     assert math.isfinite(verdict.growth) and math.isfinite(verdict.error)
+
+
+def _by_day(start: float, time: float) -> Stacks:
+    """Load that follows the time of day, in all paths but one."""
+    load = 1 + 0.4 * math.sin(2 * math.pi * (start + time / 86400))
+    return {**{(f"serve{path}", "main"): (20 + 5 * path) * load for path in range(20)}, ("table", "main"): 300.0}
+
+
+@pytest.mark.parametrize("start", [0.75, 0.85, 0.95])
+def test_load_that_rises_by_day_is_not_judged_by_part_of_it(start: float) -> None:
+    verdict = _judge({"7-aa": _series(partial(_by_day, start), seconds=8 * 3600, points=60)})
+    assert (verdict.answer, verdict.suspects, verdict.known_after) == (Answer.CANNOT_TELL, [], 86400.0)
+    assert "in many paths alike, as load does by day" in verdict.reason
+    assert verdict.reason.endswith("; 24 h of dumps will tell")
+    whole = _judge({"7-aa": _series(partial(_by_day, start), seconds=25 * 3600, points=90)})
+    assert whole.answer is not Answer.LEAK
+
+
+def test_a_leak_beside_load_that_rises_by_day_is_one() -> None:
+    def live(time: float) -> Stacks:
+        return {**_by_day(0.8, time), ("inflate", "main"): 5 + 20 * time / 3600}
+
+    verdict = _judge({"7-aa": _series(live, seconds=8 * 3600, points=60)})
+    assert [suspect.path[0].label for suspect in verdict.suspects] == ["inflate"]
+
+
+def test_a_deploy_that_many_paths_take_a_step_for_is_no_leak() -> None:
+    def live(time: float) -> Stacks:
+        stepping: Stacks = {("new", f"load{path}", "main"): 40 + 40 * (time > 36 * path) for path in range(100)}
+        return {**stepping, **{("new", f"keep{path}", "main"): 40.0 for path in range(150)}}
+
+    verdict = _judge({"7-aa": _series(live, points=60)})
+    assert (verdict.answer, verdict.suspects) == (Answer.NO_LEAK, [])
+
+
+def test_no_leak_names_the_path_that_could_hide_the_fastest() -> None:
+    def live(time: float) -> Stacks:
+        return {**_healthy(time), ("pool", "main"): 200 * (time % 500) / 500}
+
+    verdict = _judge({"7-aa": _series(live, points=60)})
+    still, worst = verdict.limits
+    assert (still.path, worst.path[0].label) == ((), "pool")
+    assert worst.rate > 2 * still.rate
+    assert "in pool" in verdict.reason
 
 
 def test_stacks_that_differ_in_addresses_only_are_one_suspect() -> None:

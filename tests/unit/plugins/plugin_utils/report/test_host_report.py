@@ -44,7 +44,7 @@ def test_the_leaking_host_is_told_from_the_healthy_one(archive: Archive) -> None
     assert set(leaking.files) == set(healthy.files) == {"txt", "folded", "html"}
     assert "Suspect 1" in leaking.files["txt"]
     assert "[jit];inflate 34" in leaking.files["folded"]
-    assert "Came since 15:55:00 UTC" in leaking.files["html"]
+    assert "Came since 15:50:00 UTC" in leaking.files["html"]
     assert "inflate ← [jit]" in leaking.files["html"] and "inflate ← [jit]" not in healthy.files["html"]
     assert "Process          12 /usr/bin/java" in leaking.files["txt"]
 
