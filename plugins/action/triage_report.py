@@ -29,7 +29,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 _COLORS = {
     Diagnosis.NOT_GROWING: "COLOR_OK",
     Diagnosis.CANNOT_TELL: "COLOR_WARN",
-    Diagnosis.NATIVE_LEAK: "COLOR_ERROR",
+    Diagnosis.NATIVE_GROWTH: "COLOR_ERROR",
 }
 
 display = Display()

@@ -78,7 +78,7 @@ EXAMPLES = r"""
 
     - name: Stop if a frontend leaks native memory
       ansible.builtin.assert:
-        that: triage.verdicts | selectattr('verdict', 'equalto', 'native-leak') | length == 0
+        that: triage.verdicts | selectattr('verdict', 'equalto', 'native-growth') | length == 0
         fail_msg: "{{ triage.summary | join('\n') }}"
 """
 
@@ -105,9 +105,9 @@ verdicts:
     verdict:
       description:
         - V(java-heap), V(direct-buffers), V(metaspace), V(threads), V(malloc-arenas), V(fragmentation),
-          V(mapped-files), V(native-leak), V(not-growing), or V(cannot-tell).
+          V(mapped-files), V(native-growth), V(other-memory), V(not-growing), or V(cannot-tell).
       type: str
-      sample: native-leak
+      sample: native-growth
     reason:
       description: The numbers that led to it.
       type: str

@@ -25,10 +25,10 @@ JAVA = (
     "threads",
     "malloc-arenas",
     "mapped-files",
-    "native-leak",
+    "native-growth",
     "not-growing",
 )
-OTHERS = ("fragmentation", "native-leak", "cannot-tell")
+OTHERS = ("fragmentation", "native-growth", "cannot-tell")
 VERDICTS = {
     **{f"grow-java@{way}.service": way for way in JAVA},
     **{f"grow@{way}.service": way for way in OTHERS},
@@ -84,7 +84,7 @@ def triage(lab: object, playbook: RunPlaybook, host: HostOf, controller: Control
     few = {
         **variables,
         "offheap_hosts": "app3",
-        "offheap_units": ["grow-java@native-leak"],
+        "offheap_units": ["grow-java@native-growth"],
         "offheap_triage": str(controller.directory / "triage-without-root"),
         "triage_watch": "1s",
         "ansible_become": False,
@@ -162,7 +162,7 @@ def test_fewer_arenas_are_tried_and_taken_back(triage: Triage, playbook: RunPlay
 
 
 def test_without_root_what_can_be_read_is_and_the_rest_is_named(triage: Triage) -> None:
-    verdict = triage.without_root["app3", "grow-java@native-leak.service"]
+    verdict = triage.without_root["app3", "grow-java@native-growth.service"]
     assert verdict["verdict"] == "cannot-tell"
     assert "memory map" in verdict["reason"]
     assert verdict["rss"] > 1 << 20

@@ -7,6 +7,7 @@ Samples come from a host, so they are checked here: anything without the expecte
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -92,7 +93,8 @@ class Sample:
 class Growth:
     """What two looks at one process show. Sizes in bytes; ``parts`` and ``growth`` are differences over ``seconds``.
 
-    ``problem`` says why there is nothing to judge.
+    ``processes`` of the unit were looked at twice, of which this one grows most; ``unit_growth`` is that of all, in the
+    time of this one. ``problem`` says why there is nothing to judge.
     """
 
     name: str
@@ -105,6 +107,12 @@ class Growth:
     arenas: int = 0
     direct: int | None = None
     deaths: tuple[str, ...] = ()
+    processes: int = 0
+    unit_growth: float = 0.0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid if self.process else 0
 
     @property
     def floor(self) -> float:
@@ -253,7 +261,9 @@ def growth(samples: Iterable[Sample]) -> Growth:
     if not judged:
         return Growth(last.name, f"{last.name} has no process")
     chosen = max(judged, key=lambda growth: (growth.grows, growth.growth if growth.grows else 0, _rss(growth)))
-    return replace(chosen, deaths=last.deaths)
+    known = [growth for growth in found if growth.seconds]
+    rate = math.fsum(growth.growth / growth.seconds for growth in known)
+    return replace(chosen, deaths=last.deaths, processes=len(known), unit_growth=rate * chosen.seconds)
 
 
 def _rss(growth: Growth) -> int:

@@ -31,7 +31,8 @@ class Diagnosis(Enum):
     DIRECT_BUFFERS = "direct-buffers"
     MALLOC_ARENAS = "malloc-arenas"
     FRAGMENTATION = "fragmentation"
-    NATIVE_LEAK = "native-leak"
+    NATIVE_GROWTH = "native-growth"
+    OTHER_MEMORY = "other-memory"
     NOT_GROWING = "not-growing"
 
 
@@ -50,6 +51,14 @@ class Rule:
 
 def _has_many_arenas(growth: Growth) -> bool:
     return growth.process is not None and growth.process.arenas >= _MANY_ARENAS
+
+
+def _grows_beside_the_heap(growth: Growth) -> bool:
+    """Whether malloc's memory in use grows beside a Java heap that grows more, as that of every JVM does until it has
+    its size: by more than noise, and a tenth of the whole."""
+    used = growth.parts.get(Part.MALLOC_USED, 0)
+    known = growth.process is not None and growth.process.malloc_known
+    return known and growth.leads(Part.JAVA_HEAP) and used > growth.floor and used * 10 >= growth.growth
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ RULES = (
     ),
     Rule(
         Diagnosis.JAVA_HEAP,
-        lambda g: g.leads(Part.JAVA_HEAP),
+        lambda g: g.leads(Part.JAVA_HEAP) and not _grows_beside_the_heap(g),
         "jcmd(1), GC.heap_info and GC.heap_dump; the memory map",
         "take a heap dump as the service's user, if it still grows after collections: "
         "jcmd {pid} GC.heap_dump /var/tmp/{pid}.hprof",
@@ -109,13 +118,13 @@ RULES = (
     ),
     Rule(
         Diagnosis.MALLOC_ARENAS,
-        lambda g: g.leads(Part.MALLOC_FREE_ARENAS) and _has_many_arenas(g),
+        lambda g: g.leads(Part.MALLOC_FREE_ARENAS) and g.idle(Part.MALLOC_FREE_ARENAS) and _has_many_arenas(g),
         f"{_GLIBC}; presto#8993, SapMachine#2109",
         _ARENAS,
     ),
     Rule(
         Diagnosis.FRAGMENTATION,
-        lambda g: g.leads(Part.MALLOC_FREE_HEAP) or g.leads(Part.MALLOC_FREE_ARENAS),
+        lambda g: any(g.leads(part) and g.idle(part) for part in (Part.MALLOC_FREE_HEAP, Part.MALLOC_FREE_ARENAS)),
         _GLIBC,
         _FRAGMENTATION,
     ),
@@ -126,10 +135,17 @@ RULES = (
         "run triage.yml with become, as root",
     ),
     Rule(
-        Diagnosis.NATIVE_LEAK,
-        lambda g: g.leads(Part.MALLOC_USED),
-        "malloc's memory in use grows, and no part that belongs to the JVM explains it",
+        Diagnosis.NATIVE_GROWTH,
+        lambda g: g.leads(Part.MALLOC_USED) or _grows_beside_the_heap(g),
+        "malloc's memory in use grows, and no part that belongs to the JVM explains it; a heap that fills is no leak",
         _PROFILE,
+    ),
+    Rule(
+        Diagnosis.OTHER_MEMORY,
+        lambda g: g.leads(Part.UNKNOWN),
+        "mmap(2); proc(5), smaps; no profile of malloc shows what a program or its runtime maps by itself",
+        "see which mappings grow: pmap -X {pid}, twice; and who maps them: "
+        "perf record -e syscalls:sys_enter_mmap -g -p {pid} -- sleep 600",
     ),
     Rule(
         Diagnosis.MALLOC_ARENAS,
@@ -189,6 +205,8 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
     words = [f"in {duration(growth.seconds)} RSS {per_hour(growth, growth.growth)}"]
     most = sorted(growth.parts.items(), key=lambda item: -abs(item[1]))[:3]
     words += [f"{_NAMES[part]} {per_hour(growth, size)}" for part, size in most if abs(size) >= growth.floor / 4]
+    if growth.processes > 1:
+        words.append(f"that is process {growth.pid}; all {growth.processes} RSS {per_hour(growth, growth.unit_growth)}")
     process = growth.process
     if diagnosis is Diagnosis.JAVA_HEAP and process is not None and process.collected is not None:
         words.append(f"{as_text(process.collected)} of the heap in use after the last collection")
@@ -205,6 +223,6 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
         words.append(f"{as_text(free)} kept free by malloc in {process.arenas} heaps of arenas and the main heap")
     if diagnosis is Diagnosis.NOT_GROWING:
         words.append(f"less than {as_text(growth.per_hour(growth.floor))}/h would not show yet")
-    if diagnosis is Diagnosis.NATIVE_LEAK and process is not None and process.jvm and growth.direct is None:
+    if diagnosis is Diagnosis.NATIVE_GROWTH and process is not None and process.jvm and growth.direct is None:
         words.append("direct buffers are not ruled out, since native memory tracking is off (the profile will tell)")
     return "; ".join(words)

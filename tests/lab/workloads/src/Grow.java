@@ -43,7 +43,7 @@ public final class Grow {
                 case "metaspace" -> loadClasses(code, 30);
                 case "threads" -> startThreads(8);
                 case "mapped-files" -> held.add(mapped());
-                case "native-leak" -> held.add(inflaters(10));
+                case "native-growth" -> held.add(inflaters(10));
                 case "malloc-arenas" -> {
                     if (step < MOST_ARENAS) {
                         fillAnArena();

@@ -48,7 +48,7 @@ int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "fragmentation") == 0)
         fragment();
-    if (argc == 2 && strcmp(argv[1], "native-leak") == 0)
+    if (argc == 2 && strcmp(argv[1], "native-growth") == 0)
         leak();
     // Dies and restarts, so that no process is ever seen twice.
     if (argc == 2 && strcmp(argv[1], "cannot-tell") == 0) {
@@ -56,6 +56,6 @@ int main(int argc, char **argv)
         sleep(2);
         return 1;
     }
-    fputs("usage: grow fragmentation|native-leak|cannot-tell\n", stderr);
+    fputs("usage: grow fragmentation|native-growth|cannot-tell\n", stderr);
     return 2;
 }
