@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Whether the process's own numbers grow by more than its stacks explain: then "no leak" would be a guess.
+"""Whether the process's own numbers grow by more than its stacks explain: then "no leak" would be a guess, and a leak
+that the stacks show is not all of it.
 
 jemalloc counts what it has given out, the kernel what is resident, both exactly. Where threads come and go, an
 allocator that seeds its sampling badly may miss a leak altogether; memory that a program maps by itself is in no stack.
@@ -30,6 +31,11 @@ _PARTS = 8
 # Less is next to nothing, however exactly it was counted.
 _LEAST_GROWTH = 1 << 20
 _LARGEST = 1 << 62
+_GIVEN_OUT, _RESIDENT = "what malloc has given out", "resident memory other than files"
+_LEFT = {
+    _GIVEN_OUT: "which the samples miss",
+    _RESIDENT: "which the program maps without malloc, or malloc keeps",
+}
 
 
 @dataclass(frozen=True)
@@ -44,9 +50,11 @@ class OwnGrowth:
 
     @property
     def text(self) -> str:
-        """``what malloc has given out grows by 1.2 GiB/day ± 20.0 MiB, and the stacks explain 0 B of it``"""
+        """``what malloc has given out grows by 1.2 GiB/day ± 20.0 MiB, and the stacks explain 0 B of it: 1.2 GiB/day
+        are left, which the samples miss``"""
         explained = f"the stacks explain {as_text(self.explained)} of it"
-        return f"{self.name} grows by {per_day(self.growth)} ± {as_text(self.error)}, and {explained}"
+        left = f"{per_day(self.growth - self.explained)} are left, {_LEFT[self.name]}"
+        return f"{self.name} grows by {per_day(self.growth)} ± {as_text(self.error)}, and {explained}: {left}"
 
 
 def beyond_the_stacks(captures: Sequence[Capture], series: Series) -> OwnGrowth | None:
@@ -54,9 +62,9 @@ def beyond_the_stacks(captures: Sequence[Capture], series: Series) -> OwnGrowth 
     sampled = series.bytes.sum(axis=0).tolist()
     # A JVM's heap is resident too as it fills, and how large it was, the JVM is asked for the newest dump alone.
     is_jvm = any(image.path.endswith("/libjvm.so") for capture in captures for image in capture.facts.images)
-    kinds: list[tuple[str, str, tuple[str, ...]]] = [("what malloc has given out", "allocated", ())]
+    kinds: list[tuple[str, str, tuple[str, ...]]] = [(_GIVEN_OUT, "allocated", ())]
     if not is_jvm:
-        kinds.append(("resident memory other than files", "rss", ("rss_file", "rss_shmem")))
+        kinds.append((_RESIDENT, "rss", ("rss_file", "rss_shmem")))
     for name, whole, parts in kinds:
         known = []
         for time, live, capture in zip(series.times, sampled, captures, strict=True):

@@ -159,11 +159,14 @@ def _watched(key: str, series: Series, read: list[Capture], least_span: float) -
 
 
 def with_own_numbers(verdict: Verdict, series: Series, read: list[Capture]) -> Verdict:
-    """No leak is only found where the process's own numbers do not grow by more than the stacks."""
-    found = beyond_the_stacks(read, series) if verdict.answer is Answer.NO_LEAK else None
+    """What the process's own numbers say beyond the stacks comes first. Where they grow by more, it is no "no leak"."""
+    watched_enough = verdict.answer is not Answer.CANNOT_TELL or verdict.known_after > 0
+    found = beyond_the_stacks(read, series) if watched_enough else None
     if found is None:
         return verdict
     reason = f"{found.text}; {verdict.reason}"
+    if verdict.answer is Answer.LEAK:
+        return replace(verdict, reason=reason)
     return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth)
 
 

@@ -69,13 +69,20 @@ def test_where_more_is_given_out_than_the_stacks_explain_nobody_can_tell() -> No
     verdict = _verdict({"allocated": _rising, "rss": _rising})
     assert (verdict.answer, round(verdict.unexplained / MIB)) == (Answer.CANNOT_TELL, 240)
     assert verdict.reason.startswith("what malloc has given out grows by 240.0 MiB/day ± ")
-    assert "and the stacks explain 0 B of it; no code path grows" in verdict.reason
+    assert "and the stacks explain 0 B of it: 240.0 MiB/day are left, which the samples miss; no code" in verdict.reason
 
 
 def test_where_the_program_maps_memory_by_itself_nobody_can_tell() -> None:
     verdict = _verdict({"allocated": _flat, "rss": _rising})
     assert verdict.answer is Answer.CANNOT_TELL
     assert verdict.reason.startswith("resident memory other than files grows by 240.0 MiB/day")
+
+
+def test_a_leak_that_is_not_all_of_the_growth_says_so_first() -> None:
+    verdict = _verdict({"allocated": _flat, "rss": lambda hours: 100 + 60 * hours}, lambda hours: 100 + 20 * hours)
+    assert verdict.answer is Answer.LEAK and verdict.suspects
+    assert verdict.reason.startswith("resident memory other than files grows by 1.4 GiB/day ± ")
+    assert "which the program maps without malloc, or malloc keeps; one code path grows steadily" in verdict.reason
 
 
 def test_files_and_a_heap_that_a_jvm_fills_are_no_growth() -> None:
