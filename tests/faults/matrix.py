@@ -47,4 +47,6 @@ MATRIX = [
         "could never be collected",
         inject="cd {spool}; printf 'heap_v2/524288\\n t*: 1: 2' >{dump}; chown app {dump}",
     ),
+    Fault("off the network while our connection is open", "host", "collect", fails=True, unplug=True, within=75),
+    Fault("off the network while our connection is open", "host", "rollback", fails=True, unplug=True, within=75),
 ]

@@ -91,8 +91,8 @@ class Trial:
         self.shell(f"printf %s {text} > {{file}}; systemctl daemon-reload")
         self.shell("systemctl restart {unit}", check=False)
 
-    def run(self, action: str) -> PlaybookResult:
-        return self.playbook(PLAYBOOKS[action], limit=HOST, extra_vars=self.variables, timeout=300)
+    def run(self, action: str, check: bool = False) -> PlaybookResult:
+        return self.playbook(PLAYBOOKS[action], limit=HOST, extra_vars=self.variables, check=check, timeout=300)
 
     def whole_dumps(self) -> set[str]:
         """Names of the dumps in the spool that are whole."""
@@ -151,9 +151,17 @@ def judge(trial: Trial) -> None:
         dumps = wait_for(trial.whole_dumps, "a dump in the spool", 30)
     if fault.inject:
         trial.shell(fault.inject)
+    if fault.unplug:
+        trial.run(fault.do, check=True).check()  # opens our connection, and keeps it
+        trial.host.lab.command("unplug", HOST)
     started = time.monotonic()
-    result = trial.run(fault.do)
-    took = time.monotonic() - started
+    try:
+        result = trial.run(fault.do)
+    finally:
+        took = time.monotonic() - started
+        if fault.unplug:
+            trial.host.disconnect()
+            trial.host.lab.command("plug", HOST)
 
     said = f"{result.stdout}\n(see {result.log})"
     assert (result.rc != 0) == fault.fails, f"I4: status {result.rc}: {said}"
