@@ -21,6 +21,7 @@ HOST = "app1"
 def variables() -> dict[str, Any]:
     return {
         "offheap_cache": "cache",
+        "jemalloc_build_host": HOST,
         "jemalloc_version": "5.3.0",
         "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
         "profiled_service_healthy_seconds": 3,
