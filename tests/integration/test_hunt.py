@@ -88,6 +88,11 @@ def _restarts(result: PlaybookResult, host: str) -> list[str]:
     return [task.task for task in result.changes(host) if "Restart" in task.task]
 
 
+def _rolled_back(result: PlaybookResult, host: str) -> dict[str, bool]:
+    """The units of a rollback, and whether each was restarted."""
+    return {one["unit"]: one["restarted"] for task in result.of(host) for one in task.result.get("units", [])}
+
+
 @pytest.mark.parametrize("name", HOSTS)
 def test_check_mode_tells_what_the_run_then_does(hunt: Hunt, name: str) -> None:
     assert _writes(hunt.looked, name) == _writes(hunt.enabled, name)
@@ -259,8 +264,8 @@ def test_rollback_needs_no_variables_and_leaves_nothing(
     looked = playbook("rollback.yml", check=True, diff=True).check()
     first = playbook("rollback.yml").check()
     for name in HOSTS:
-        assert _restarts(looked, name) == _restarts(first, name)
-        assert len(_restarts(first, name)) == len(UNITS)
+        assert _rolled_back(first, name) == {f"{unit}.service": True for unit in UNITS}
+        assert _rolled_back(looked, name) == _rolled_back(first, name)
         for unit in UNITS:
             assert not any("jemalloc" in path for path in host(name).mapped(unit))
         assert "heap" in host(name).run("find /var/lib/offheap/").stdout, "without purge, dumps stay"
