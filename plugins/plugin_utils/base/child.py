@@ -26,7 +26,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple, cast
 
 from . import libraries
 from .byte_size import as_text
@@ -117,19 +117,24 @@ def _child(modules: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     return _running[0]
 
 
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    """What takes requests, and what gives answers; ``_child`` has made both."""
+    return cast(IO[bytes], process.stdin), cast(IO[bytes], process.stdout)
+
+
 def _asked(request: bytes, allowance: Allowance) -> bytes:
     """Raises ChildError for a refusal or for too long a time, and _Ended if the child ended for another reason."""
     process = _child()
-    assert process.stdin is not None and process.stdout is not None
+    requests, answers = _pipes(process)
     timer = threading.Timer(10 * allowance.seconds, process.kill)  # for one that waits instead of working
     timer.start()
     try:
-        process.stdin.write(struct.pack(">Q", len(request)) + request)
-        process.stdin.flush()
-        kind, length = _HEAD.unpack(process.stdout.read(_HEAD.size))
+        requests.write(struct.pack(">Q", len(request)) + request)
+        requests.flush()
+        kind, length = _HEAD.unpack(answers.read(_HEAD.size))
         if length > (allowance.answer if kind == _ANSWER else _LONGEST_REFUSAL):
             raise _Ended(f"gives more than {as_text(allowance.answer)}")
-        answer = process.stdout.read(length)
+        answer = answers.read(length)
         if len(answer) < length:
             raise EOFError
     except (OSError, EOFError, struct.error):
@@ -159,9 +164,8 @@ def end() -> int:
     if not _running:
         return 0
     process = _running.pop()
-    for stream in (process.stdin, process.stdout):
+    for stream in _pipes(process):
         with contextlib.suppress(OSError):
-            assert stream is not None
             stream.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(1)
@@ -174,8 +178,7 @@ def _forget() -> None:
     global _lock
     _lock = threading.Lock()
     for process in _running:
-        for stream in (process.stdin, process.stdout):
-            assert stream is not None
+        for stream in _pipes(process):
             os.close(stream.fileno())
             stream.detach()  # type: ignore[attr-defined]
         process.returncode = 0

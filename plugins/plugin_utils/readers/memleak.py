@@ -96,8 +96,7 @@ def _refuse_if_cut(name: str, top: int, stacks: int, blocks: int, libbpf: bool) 
 
 def _frame(text: str) -> Frame:
     match = _FUNCTION.match(text)
-    assert match is not None  # every part may be missing
-    function, offset, image = match.groups()
+    function, offset, image = match.groups() if match else (text, None, None)
     module = PurePosixPath(image or "").name
     if function in ("[unknown]", ""):
         return Frame("" if module else "[unknown]", module, offset=int(offset or "0", 16))

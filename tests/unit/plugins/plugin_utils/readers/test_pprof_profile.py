@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto, unpack
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import pprof
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Counts, Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, pprof_profile
@@ -32,10 +32,10 @@ GO_PROGRAM = """\
 package main
 
 import (
-	"os"
-	"runtime"
-	"runtime/debug"
-	"runtime/pprof"
+    "os"
+    "runtime"
+    "runtime/debug"
+    "runtime/pprof"
 )
 
 var kept [5000]*[1024]byte
@@ -44,14 +44,14 @@ var kept [5000]*[1024]byte
 func leak(i int) { kept[i] = new([1024]byte) }
 
 func main() {
-	debug.SetGCPercent(-1) // else the collector's own objects are charged to who allocates meanwhile
-	for i := range kept {
-		leak(i)
-	}
-	runtime.GC()
-	file, _ := os.Create(os.Args[1])
-	pprof.WriteHeapProfile(file)
-	file.Close()
+    debug.SetGCPercent(-1) // else the collector's own objects are charged to who allocates meanwhile
+    for i := range kept {
+        leak(i)
+    }
+    runtime.GC()
+    file, _ := os.Create(os.Args[1])
+    pprof.WriteHeapProfile(file)
+    file.Close()
 }
 """
 
@@ -133,7 +133,7 @@ TCMALLOC = [("objects", "count"), ("space", "bytes")]
 def test_ddprof_writes_dashes_and_labels() -> None:
     records = read(profile(DDPROF, [[3, 300, 2, 200]], ("bytes", 524288)))
     assert (records.measure, records.sampling) == (Measure.LIVE, Sampling(Scheme.POISSON, 524288))
-    assert records.total == type(records.total)(2, 200, 3, 300)
+    assert records.total == Counts(2, 200, 3, 300)
     (stack,) = records.stacks()
     assert [records.names[place][0].function for place in stack] == ["alloc", "main"]
     assert {frames[0].module for frames in records.names} == {"app"}
