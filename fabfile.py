@@ -38,7 +38,9 @@ if {"-i", "--inventory"} & set(sys.argv) and not {"-H", "--hosts"} & set(sys.arg
     inventory.begin()
 
 from ansible_collections.offheap.profiler.console import answers, screen, target
-from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F401 - fab finds its commands here
+
+# fab finds its commands here
+from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F401  # pylint: disable=unused-import
     ARCHIVE,
     captures,
     diff,

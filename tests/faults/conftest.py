@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from ansible_collections.offheap.profiler.tests.integration.conftest import (  # noqa: F401
+from ansible_collections.offheap.profiler.tests.integration.conftest import (  # noqa: F401  # pylint: disable=unused-import
     booted_lab,
     collection,
     controller,

@@ -240,7 +240,8 @@ def _confine() -> None:
         resource.setrlimit(limit, (value, value))
     libc = ctypes.CDLL(None)
     # Without a user namespace of its own it still may read what root may.
-    _ = libc.unshare(_CLONE_NEWNET) and libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+    if libc.unshare(_CLONE_NEWNET) != 0:
+        libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
     version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)
     if version > 0 and libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
         files = sum(rights for since, rights in _LANDLOCK_FILES if version >= since)

@@ -219,7 +219,7 @@ def levels(times: Sequence[float], values: Sequence[float], lowest: bool = False
     """The medians of a dozen parts of the points, or the ``lowest`` of five, which are to hold a whole breath each."""
     parts = min(_LOWS if lowest else _PARTS, len(values))
     bounds = [len(values) * part // parts for part in range(parts + 1)]
-    within = [(start, end) for start, end in pairwise(bounds)]
+    within = list(pairwise(bounds))
     sizes = [min(values[start:end]) if lowest else median(values[start:end]) for start, end in within]
     moments = [fmean(times[start:end]) for start, end in within]
     return Levels(moments, sizes)

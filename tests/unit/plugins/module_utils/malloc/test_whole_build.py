@@ -11,8 +11,9 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ NAME = "5.3.0-0123abcd"
 FILES = {"lib/libjemalloc.so.2": b"library" * 50_000, "bin/jeprof": b"#!/usr/bin/perl\n"}
 
 
-def record(files: dict[str, bytes]) -> bytes:
+def record(files: Mapping[str, bytes]) -> bytes:
     return json.dumps(
         {"files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}}
     ).encode()
@@ -48,7 +49,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, **more: Any) -> tarfile.Tar
     return found
 
 
-def whole(files: dict[str, bytes] = FILES) -> list[tuple[tarfile.TarInfo, bytes]]:
+def whole(files: Mapping[str, bytes] = MappingProxyType(FILES)) -> list[tuple[tarfile.TarInfo, bytes]]:
     directories = [(member(name, tarfile.DIRTYPE), b"") for name in (NAME, f"{NAME}/lib", f"{NAME}/bin")]
     return [
         *directories,
