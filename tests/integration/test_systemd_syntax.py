@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost
@@ -292,7 +292,9 @@ def injected(bench: Bench, unit: str) -> drop_in.Injection:
     return injection
 
 
-def test_what_compose_promises_is_what_a_process_gets(bench: Bench) -> None:
+def test_what_compose_promises_is_what_a_process_gets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    boot_id = bench.host.run("cat /proc/sys/kernel/random/boot_id").stdout.strip()
+    monkeypatch.setattr(procfs, "boot_id", lambda: boot_id)
     theirs = "LD_PRELOAD=/nowhere/a.so MALLOC_CONF=narenas:2,lg_prof_sample:1"
     file = theirs.replace(" MALLOC", "\nMALLOC").encode()
     cases = [

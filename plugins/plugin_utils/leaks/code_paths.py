@@ -158,10 +158,11 @@ class CodePaths:
         mean = self._series.bytes[rest].mean(axis=1).sum()
         return bool(others.slope > others.error and others.growth > _LEAST_OF_OTHERS * rise * mean)
 
-    def suspects(self) -> tuple[list[Suspect], list[Suspect]]:
-        """(paths that grow, paths that grow ever slower), the fastest first."""
+    def suspects(self) -> tuple[list[Suspect], list[Suspect], list[Suspect]]:
+        """(paths that grow, paths that grow ever slower, paths that climb), the fastest first."""
         growing: list[Suspect] = []
         slowing: list[Suspect] = []
+        climbing: list[Suspect] = []
         left = list(range(len(self._keys)))
         for depth in (None, *_DEPTHS):
             groups: dict[Key, list[int]] = {}
@@ -182,12 +183,13 @@ class CodePaths:
                     continue
                 if depth is None and trend is not None and trend.shape is not Shape.FLAT:
                     self._moved.update(rows)
-                    if trend.shape is Shape.SLOWING:
-                        slowing.append(self._suspect(group, rows, trend))
+                    if trend.shape in (Shape.SLOWING, Shape.CLIMBS):
+                        found = slowing if trend.shape is Shape.SLOWING else climbing
+                        found.append(self._suspect(group, rows, trend))
                 left.extend(rows)
-        for found in (growing, slowing):
+        for found in (growing, slowing, climbing):
             found.sort(key=lambda suspect: suspect.growth, reverse=True)
-        return growing, slowing
+        return growing, slowing, climbing
 
     def _stepped(self, groups: list[list[int]]) -> list[int]:
         """The rows of groups that hold more at the end than at the beginning, beyond chance."""

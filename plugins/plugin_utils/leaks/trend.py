@@ -14,8 +14,10 @@ plus the third.
 A significant slope alone is no leak: caches fill, deploys take steps, and heaps breathe. So, in this order:
 
 * Growth that is given back does not count (else it BREATHES): if a series falls a lot, only its low points are judged.
+  They have to rise all the time. If they only end higher than they began, it CLIMBS, and more time must tell.
 * Growth must exceed what a random walk with the same steps does by chance (else it STEPPED): the levels of a dozen
-  parts of the time are compared. One step that makes all the growth could as well have gone down.
+  parts of the time are compared. One step that makes all the growth could as well have gone down. If the low points
+  do rise all the time, it CLIMBS as well.
 * Growth must not come earlier than that of a line does on average. That is Laplace's test of a trend in the rate of
   events (Cox and Lewis, The Statistical Analysis of Series of Events, 1966, section 3.3), here with bytes for events.
 * It must go on in the later half and in the last third. SLOWING, it still grows there; FILLED, it does not.
@@ -69,7 +71,7 @@ _SURELY = 2.81
 
 
 class Shape(Enum):
-    """``FILLED`` grew and no longer does, ``STEPPED`` grew in a few steps."""
+    """``FILLED`` grew and no longer does, ``STEPPED`` grew in a few steps, ``CLIMBS`` breathes ever higher."""
 
     FLAT = "flat"
     GROWS = "grows"
@@ -77,6 +79,7 @@ class Shape(Enum):
     SLOWING = "slowing"
     FILLED = "filled"
     BREATHES = "breathes"
+    CLIMBS = "climbs"
 
 
 @dataclass(frozen=True)
@@ -168,9 +171,10 @@ def assess(measured: Measured, sampling: Sampling) -> Trend:
     breathes = largest_fall(values) > _GIVEN_BACK * growth + noise
     found = levels(times, values, lowest=breathes)
     if breathes and not _floor_rises(found, deviation):
-        return trend(Shape.BREATHES)
+        return trend(Shape.CLIMBS if found.rise > _GIVEN_BACK * growth + noise else Shape.BREATHES)
     if not breathes and found.rise < _UNLIKE_A_WALK * math.sqrt(found.scatter):
-        return trend(Shape.STEPPED)
+        floor = levels(times, values, lowest=True)
+        return trend(Shape.CLIMBS if _floor_rises(floor, deviation) else Shape.STEPPED)
     if _goes_on(times, values, slope) and not _slows(found, sampling):
         return trend(Shape.GROWS)
     return trend(Shape.SLOWING if _still_grows(times, values, slope, sampling) else Shape.FILLED)

@@ -81,11 +81,11 @@ def judge(key: str, series: Series, least_span: float = LEAST_SPAN) -> Verdict:
 def _weigh(table: CodePaths, watched: Paths) -> Verdict:
     span = watched.times[-1] - watched.times[0]
     over = f"over {duration(span)} and {len(watched.times)} dumps"
-    growing, slowing = table.suspects()
+    judged = table.suspects()
     total = table.total()
-    with_the_day = [one for one in (*growing, *slowing) if span < DAY and table.follows_the_day(one, span)]
-    suspects, slowing = ([one for one in found if one not in with_the_day] for found in (growing, slowing))
-    if total.shape is Shape.GROWS and not (suspects or slowing or with_the_day):
+    with_the_day = [one for found in judged for one in found if span < DAY and table.follows_the_day(one, span)]
+    suspects, slowing, climbing = ([one for one in found if one not in with_the_day] for found in judged)
+    if total.shape is Shape.GROWS and not (suspects or slowing or climbing or with_the_day):
         suspects = table.below_a_function(total)
     moved = changes(watched, table.leaking)
     if suspects:
@@ -100,6 +100,11 @@ def _weigh(table: CodePaths, watched: Paths) -> Verdict:
         paths = "one code path still grows" if len(slowing) == 1 else f"{len(slowing)} code paths still grow"
         reason = f"{paths}, but ever slower ({over}): {short_path(slowing[0].path)}{_known_after(2 * span)}"
         return _open(reason, growth, error, moved, Shape.SLOWING, 2 * span)
+    if climbing:
+        growth, error = _sum(climbing)
+        paths = "one code path rises and falls" if len(climbing) == 1 else f"{len(climbing)} code paths rise and fall"
+        reason = f"{paths}, and more rises than falls ({over}): {short_path(climbing[0].path)}{_known_after(2 * span)}"
+        return _open(reason, growth, error, moved, Shape.CLIMBS, 2 * span)
     growth, error = total.slope * DAY, total.error * DAY
     if with_the_day:
         reason = (
@@ -113,6 +118,9 @@ def _weigh(table: CodePaths, watched: Paths) -> Verdict:
     if total.shape is Shape.SLOWING:
         reason = f"live memory still grows, but ever slower ({over}): it may be starting up{_known_after(2 * span)}"
         return _open(reason, growth, error, moved, Shape.SLOWING, 2 * span)
+    if total.shape is Shape.CLIMBS:
+        reason = f"live memory rises and falls, and more rises than falls ({over}){_known_after(2 * span)}"
+        return _open(reason, growth, error, moved, Shape.CLIMBS, 2 * span)
     why = {
         Shape.FLAT: table.quiet(),
         Shape.STEPPED: "live memory grew in steps, no code path steadily",

@@ -365,3 +365,21 @@ def test_workers_side_by_side_are_added_up() -> None:
     assert verdict.answer is Answer.LEAK
     assert abs(verdict.growth - 200 * MIB * 24) < verdict.error
     assert "the worst of 2 that leak" in verdict.reason
+
+
+@pytest.mark.parametrize("sweep", [9.0, 17.0, 23.0])
+def test_a_leak_behind_a_collectors_sweeps_is_never_no_leak(sweep: float) -> None:
+    """Every second upload is kept; the others lie there until they are swept, at least twice in the time."""
+
+    def uploads(time: float) -> Stacks:
+        return {("alloc", "receive", "main"): 0.64 * time + 0.64 * (time % sweep), ("cache", "main"): 20.0}
+
+    assert judge("9", series.of_samples(_series(uploads, seconds=66, points=18))).answer is not Answer.NO_LEAK
+
+
+@pytest.mark.parametrize("sweep", [9.0, 17.0, 23.0])
+def test_garbage_that_is_swept_is_no_leak(sweep: float) -> None:
+    def uploads(time: float) -> Stacks:
+        return {("alloc", "receive", "main"): 0.64 * (time % sweep), ("cache", "main"): 20.0}
+
+    assert judge("9", series.of_samples(_series(uploads, seconds=66, points=18))).answer is Answer.NO_LEAK
