@@ -46,6 +46,7 @@ from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F
     diff,
     failing,
     flame,
+    import_files,
     peek,
     top,
     top_text,

@@ -80,6 +80,56 @@ def captures(_context: Context, archive: str = ARCHIVE, unit: str = "", json: bo
         show.say(f"{archive} has no captures{f' of {unit}' if unit else ''}: `fab collect` brings them", "yellow")
 
 
+@_command(
+    name="import",
+    help={
+        **{key: _FILE_HELP[key] for key in ("binary_path", "source")},
+        **_JSON_HELP,
+        "files": "a file, a directory, or a pattern in quotes",
+        "unit": "the service",
+        "host": "the host that they come from",
+        "time": "when a single profile was taken, as 2026-11-22T03:00:00 in UTC (what it says, or its file's time)",
+        "process": "the process's number, where the unit has several (0)",
+        "archive": f"directory of the archive ({ARCHIVE})",
+    },
+)
+def import_files(
+    _context: Context,
+    files: str,
+    unit: str,
+    host: str,
+    time: str = "",
+    process: int = 0,
+    archive: str = ARCHIVE,
+    binary_path: str = "",
+    source: str = "",
+    json: bool = False,
+) -> None:
+    """
+    Profiles of other tools into the archive, where `fab report` judges them.
+
+        fab import 'profiles/*.pb.gz' --unit frontend --host app1
+    """
+    from ..plugins.plugin_utils.base.durations import seconds_of
+    from ..plugins.plugin_utils.driver.imports import Origin
+    from ..plugins.plugin_utils.driver.told_options import told_in_short
+    from . import offline
+
+    with failing():
+        when = seconds_of(time) if time else None
+        origin = Origin(unit, host, int(process), time=when, told=told_in_short(source))
+        found = offline.imported(files, origin, Path(archive), _paths(binary_path))
+    show = screen.Screen(json)
+    if json:
+        show.json([{"src": str(one.file), "path": str(one.path), "new": one.new} for one in found])
+        return
+    rows = [
+        (str(one.file), one.facts.source, one.facts.measure, moment(one.facts.dump.time), "" if one.new else "known")
+        for one in found
+    ]
+    show.table(("FILE", "SOURCE", "MEASURE", "TAKEN", ""), rows, ())
+
+
 def _analyzed(path: Path, images: tuple[str, str], show: screen.Screen, **request: Any) -> bytes:
     """``images`` are the options binary_path and source."""
     from ..plugins.plugin_utils.driver.formats import Request

@@ -5,15 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from glob import glob
 from pathlib import Path
 
 from ..plugins.module_utils.formats import unit_name
+from ..plugins.module_utils.formats.dump_name import PERF_MAP
 from ..plugins.plugin_utils.archive.archive import INDEX, Archive, ArchiveError
 from ..plugins.plugin_utils.archive.capture import Capture
 from ..plugins.plugin_utils.base import libraries
 from ..plugins.plugin_utils.driver.analyze import analyze_dump
 from ..plugins.plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
 from ..plugins.plugin_utils.driver.formats import Request
+from ..plugins.plugin_utils.driver.imports import Imported, Origin, import_profiles
 from ..plugins.plugin_utils.driver.sources import Places
 from ..plugins.plugin_utils.driver.told_options import told_in_short
 from ..plugins.plugin_utils.leaks import hints
@@ -55,6 +58,17 @@ def dump_named(name: str, archive: Path) -> Path:
     more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
     there = f"it has {', '.join(known[:_MOST_NAMES])}{more}" if known else "it is empty"
     raise ArchiveError(f"{name} is neither a file nor a unit and host with captures in {archive}: {there}")
+
+
+def imported(pattern: str, origin: Origin, archive: Path, binary_path: Sequence[Path]) -> list[Imported]:
+    """The files that match a pattern, or all of a directory, imported, oldest first. Raises OffheapError."""
+    path = Path(pattern).expanduser()
+    found = sorted(path.iterdir() if path.is_dir() else map(Path, glob(str(path))))
+    files = [file for file in found if file.is_file() and file.suffix != PERF_MAP]
+    if not files:
+        raise ArchiveError(f"there is no file {pattern}")
+    done = import_profiles(files, origin, Path.cwd() / archive.expanduser(), binary_path)
+    return sorted(done, key=lambda one: one.facts.dump.time)
 
 
 def analyzed(request: Request, dump: Path, places: Places, warn: Warn) -> bytes:

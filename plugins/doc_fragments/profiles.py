@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Where dumps and images come from, and where the result goes."""
+    """Where dumps and images come from, where the result goes and, in SOURCE, what a dump does not say itself."""
 
     DOCUMENTATION = r"""
 requirements:
@@ -36,25 +36,6 @@ options:
       - Directory for prepared debug information, which makes the next run fast.
       - By default that of the archive, or C(~/.cache/offheap/symcaches) without one. Check mode keeps nothing.
     type: path
-  source_measure:
-    description:
-      - What the numbers of a dump are, where the dump does not say it itself (collapsed stacks, some profiles of
-        tcmalloc). V(live) is memory that was allocated and not freed, V(allocated) what was allocated since a moment,
-        freed or not, V(grown) what was mapped or faulted in.
-      - Only the same is compared, and only V(live) is ever called live.
-    type: str
-    choices: [live, allocated, grown]
-  source_unit:
-    description: What the numbers of collapsed stacks count.
-    type: str
-    choices: [bytes, objects]
-  source_interval:
-    description:
-      - How many bytes lie between two samples, such as V(512KiB), where the dump does not say it itself. V(1) means
-        that every allocation was recorded.
-      - With V(0), nobody knows, and all errors are unknown, too.
-    type: str
-    default: "0"
   measure:
     description:
       - What to count. V(inuse_space) and V(inuse_objects) are what was live at the time of the dump. V(alloc_space) and
@@ -78,4 +59,27 @@ options:
   show:
     description: Print the result while the task runs, at any verbosity. By default only without O(dest).
     type: bool
+"""
+
+    SOURCE = r"""
+options:
+  source_measure:
+    description:
+      - What the numbers of a dump are, where the dump does not say it itself (collapsed stacks, some profiles of
+        tcmalloc). V(live) is memory that was allocated and not freed, V(allocated) what was allocated since a moment,
+        freed or not, V(grown) what was mapped or faulted in.
+      - Only the same is compared, and only V(live) is ever called live.
+    type: str
+    choices: [live, allocated, grown]
+  source_unit:
+    description: What the numbers of collapsed stacks count.
+    type: str
+    choices: [bytes, objects]
+  source_interval:
+    description:
+      - How many bytes lie between two samples, such as V(512KiB), where the dump does not say it itself. V(1) means
+        that every allocation was recorded.
+      - With V(0), nobody knows, and all errors are unknown, too.
+    type: str
+    default: "0"
 """

@@ -23,6 +23,7 @@ extends_documentation_fragment:
   - offheap.profiler.attributes
   - offheap.profiler.attributes.action
   - offheap.profiler.profiles
+  - offheap.profiler.profiles.source
 attributes:
   action:
     support: full

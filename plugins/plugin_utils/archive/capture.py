@@ -35,7 +35,7 @@ class Capture:
 
     @property
     def dump(self) -> Path:
-        """The dump as jemalloc wrote it, compressed with zstd."""
+        """The dump as its source wrote it, compressed with zstd."""
         return self.path / DUMP
 
     def derived(self, name: str) -> Path:

@@ -7,14 +7,35 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from .byte_size import as_text
+from .errors import ControllerError
 
 # The year 5138: a host's clock can claim any time, and datetime ends with the year 9999.
 _LATEST = 1e11
 
 
+class DurationError(ControllerError):
+    """A text is not a time."""
+
+
 def moment(time: float) -> str:
     """Seconds since the epoch as people write them: ``2026-11-22 03:00:00 UTC``."""
     return datetime.fromtimestamp(min(time, _LATEST), tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def seconds_of(text: str) -> float:
+    """Seconds since the epoch from such a number, or from a date and time (ISO 8601, in UTC unless it says otherwise).
+
+    Raises DurationError.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text.removesuffix(" UTC"))
+    except ValueError as error:
+        raise DurationError(f"{text!r} is not a time: write it like 2026-11-22T03:00:00, in UTC") from error
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def duration(seconds: float) -> str:

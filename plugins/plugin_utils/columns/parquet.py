@@ -2,8 +2,9 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The samples of one capture as a Parquet file: the dump's numbers, and the image and offset of each frame.
 
-It has no function names: those need images, which may arrive later, when the file must not change. A place is
-identified by build-id and file offset, so the same stack has the same number in every process on every host.
+It has no function names of its own: those need images, which may arrive later, when the file must not change. A place
+is identified by build-id and file offset, so the same stack has the same number in every process on every host. Only
+sources that name their code themselves have names here, and in one more column.
 
 One row per stack of the dump. docs/archive_format.md describes the columns.
 """
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ..base import libraries
 from ..base.errors import ControllerError
-from ..model.location import Locations
+from ..model.frame import Frame, Kind
+from ..model.location import NOWHERE, Locations
 from ..model.samples import BYTES, OBJECTS, Located
 from ..model.sampling import Measure, Sampling, Scheme
 from ..model.series import Moment
@@ -42,6 +44,9 @@ _FORMAT_KEY = b"offheap.samples"
 _VALUES = ("objects", "bytes", "accum_objects", "accum_bytes")
 # How many stacks have their frames in memory at once while they are hashed.
 _AT_ONCE = 1 << 12
+# The column that only files of sources with names have, beside ``frames``: null where a frame is a place in an image.
+_NAMES = "names"
+_KIND = Frame._fields.index("kind")
 # Seconds since the epoch that a timestamp in microseconds can hold.
 _LATEST = 1e11
 _MEASURE, _SCHEME, _INTERVAL = b"offheap.measure", b"offheap.scheme", b"offheap.interval"
@@ -52,19 +57,18 @@ class SamplesError(ControllerError):
 
 
 class StackPlaces(NamedTuple):
-    """The places of stacks: stack ``numbers[i]`` is ``places[bounds[i]:bounds[i + 1]]``, positions in ``locations``,
-    leaf first."""
+    """The places of stacks: stack ``numbers[i]`` is ``places[bounds[i]:bounds[i + 1]]``, positions in ``locations``
+    followed by ``names``, leaf first."""
 
     numbers: Integers
     locations: Locations
+    names: list[Frame]
     places: Integers
     bounds: Integers
 
 
 def write(path: Path, profile: Located, facts: CaptureFacts, sequence: int) -> None:
     """Write the samples of a capture with these (checked) facts. Raises OSError, SamplesError."""
-    if profile.names:
-        raise SamplesError(f"{path}: names without addresses cannot be kept")
     count = len(profile.bounds) - 1
     columns: dict[str, Any] = {
         "unit": _constant(facts.unit, count),
@@ -79,6 +83,8 @@ def write(path: Path, profile: Located, facts: CaptureFacts, sequence: int) -> N
         "frames": _list_of(profile.bounds, _frames(profile)),
         "threads": _threads(profile, count),
     }
+    if profile.names:
+        columns[_NAMES] = _list_of(profile.bounds, _names(profile))
     about = {
         _FORMAT_KEY: str(FORMAT),
         _MEASURE: profile.measure.value,
@@ -108,14 +114,14 @@ def read_moment(path: Path, time: float) -> Moment:
 
 def read_stacks(path: Path) -> StackPlaces:
     """What the stack numbers stand for. Raises SamplesError."""
-    table = _read(path, ["stack", "frames"])
+    table = _read(path, ["stack", "frames", _NAMES])
     return StackPlaces(table.column("stack").to_numpy(), *_places(table))
 
 
 def read(path: Path) -> Located:
     """The whole profile. Raises SamplesError."""
-    table = _read(path, [*_VALUES, "frames", "threads"])
-    locations, places, bounds = _places(table)
+    table = _read(path, [*_VALUES, "frames", _NAMES, "threads"])
+    locations, names, places, bounds = _places(table)
     threads = _flat(table, "threads")
     thread_bounds = _bounds_of(table, "threads")
     number = threads.field("thread").to_numpy(zero_copy_only=False).astype(np.int64)
@@ -128,7 +134,7 @@ def read(path: Path) -> Located:
         measure=measure,
         sampling=sampling,
         locations=locations,
-        names=(),
+        names=names,
         stacks=places,
         bounds=bounds,
         values=np.array([table.column(name).to_numpy() for name in _VALUES]),
@@ -148,8 +154,8 @@ def _measured(path: Path, table: Any) -> tuple[Measure, Sampling]:
         raise SamplesError(f"{path}: does not say what it measures; delete it, and it is made anew") from error
 
 
-def _places(table: Any) -> tuple[Locations, Integers, Integers]:
-    """(locations, the position of each frame's location over all rows, bounds of the rows)"""
+def _places(table: Any) -> tuple[Locations, list[Frame], Integers, Integers]:
+    """(locations, names, the position of each frame's location or name over all rows, bounds of the rows)"""
     flat = _flat(table, "frames")
     modules, module = _encoded(flat.field("module"))
     build_ids, build_id = _encoded(flat.field("build_id"))
@@ -163,7 +169,20 @@ def _places(table: Any) -> tuple[Locations, Integers, Integers]:
         for at in used.tolist()
     ]
     found = offset[first].astype(np.uint64)
-    return Locations(images, image_of, found, found), position, _bounds_of(table, "frames")
+    locations, names = Locations(images, image_of, found, found), []
+    if _NAMES in table.column_names:
+        names = _named_places(_flat(table, _NAMES), position, len(locations))
+    return locations, names, position, _bounds_of(table, "frames")
+
+
+def _named_places(flat: Any, position: Integers, locations: int) -> list[Frame]:
+    """The names; writes their numbers, which follow those of the locations, to ``position``."""
+    is_named = flat.is_valid()
+    known: dict[tuple[Any, ...], int] = {}
+    rows = zip(*(flat.field(part).filter(is_named).to_pylist() for part in Frame._fields), strict=True)
+    numbers = [known.setdefault(row, len(known)) for row in rows]
+    position[is_named.to_numpy(zero_copy_only=False)] = np.array(numbers, dtype=np.int64) + locations
+    return [Frame(*row)._replace(kind=Kind(row[_KIND])) for row in known]
 
 
 def _flat(table: Any, column: str) -> Any:
@@ -208,6 +227,8 @@ def _stack_numbers(profile: Located) -> Integers:
     known = np.empty(len(places), dtype=[("image", "<u8"), ("offset", "<u8")])
     known["image"] = np.frombuffer(b"".join(images), dtype="<u8")[places.image]
     known["offset"] = places.offset
+    if profile.names:
+        known = np.append(known, _digests(profile.names, known.dtype))
     hashed = []
     for first in range(0, len(profile.bounds) - 1, _AT_ONCE):
         some = profile.bounds[first : first + _AT_ONCE + 1]
@@ -217,15 +238,40 @@ def _stack_numbers(profile: Located) -> Integers:
     return np.frombuffer(b"".join(hashed), dtype="<i8")
 
 
+def _digests(names: Sequence[Frame], dtype: Any) -> Any:
+    """What stands for names in the place of image and offset."""
+    texts = ["\0".join(map(str, _plain(frame))).encode("utf-8", "replace") for frame in names]
+    return np.frombuffer(b"".join([blake2b(text, digest_size=16).digest() for text in texts]), dtype=dtype)
+
+
 def _frames(profile: Located) -> Any:
     places = profile.locations
-    images = places.image.astype(np.int32)[profile.stacks]
-    modules, build_ids = ([name[part] for name in places.images] for part in (0, 1))
-    offsets = (places.offset & np.uint64((1 << 63) - 1)).astype(np.int64)
+    # A name has no place in an image.
+    used = np.concatenate((places.image, np.full(len(profile.names), len(places.images)))).astype(np.int32)
+    images = used[profile.stacks]
+    modules, build_ids = ([*(name[part] for name in places.images), NOWHERE] for part in (0, 1))
+    offsets = np.zeros(len(used), dtype=np.int64)
+    offsets[: len(places)] = (places.offset & np.uint64((1 << 63) - 1)).astype(np.int64)
     return pa.StructArray.from_arrays(
         [_chosen(modules, images), _chosen(build_ids, images), pa.array(offsets[profile.stacks])],
         names=["module", "build_id", "offset"],
     )
+
+
+def _names(profile: Located) -> Any:
+    """The name of each place over all stacks that has one, null for the others."""
+    number = profile.stacks.astype(np.int64) - len(profile.locations)
+    at = np.maximum(number, 0)
+    columns = [
+        _chosen(part, at) if isinstance(part[0], str) else pa.array(np.array(part, dtype=np.int64)[at])
+        for part in zip(*map(_plain, profile.names), strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, names=list(Frame._fields), mask=pa.array(number < 0))
+
+
+def _plain(frame: Frame) -> tuple[str | int, ...]:
+    """A frame's parts as texts and numbers."""
+    return (*frame[:_KIND], frame.kind.value, *frame[_KIND + 1 :])
 
 
 def _chosen(texts: Sequence[str | None], positions: NDArray[np.integer]) -> Any:

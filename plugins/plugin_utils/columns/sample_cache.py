@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...module_utils.formats import limits
+from ...module_utils.formats.capture_facts import CaptureFacts
 from ..archive.archive import Archive, ArchiveError, read_dump
 from ..archive.capture import Capture
 from ..base import child
@@ -21,7 +22,7 @@ from ..base.durable import sync
 from ..base.errors import ControllerError
 from ..model import located_bytes
 from ..model.samples import located
-from ..readers import heap_v2
+from ..readers import detect
 from . import parquet
 from .parquet import NAME, SamplesError
 
@@ -78,9 +79,7 @@ def _make(capture: Capture, path: Path) -> None:
     try:
         if dump.size > limits.LARGEST_DUMP:
             raise ArchiveError(f"{capture.dump} is larger than {as_text(limits.LARGEST_DUMP)}")
-        answer = child.call(
-            _parsed, capture.dump, dump.name, dump.sha256, dict(capture.facts.build_ids), size=dump.size
-        )
+        answer = child.call(_parsed, capture.dump, capture.facts, size=dump.size)
         profile, _about = located_bytes.unpacked(answer)
     except ControllerError as error:
         raise SamplesError(f"{capture.path} has no samples: {error}") from error
@@ -90,6 +89,8 @@ def _make(capture: Capture, path: Path) -> None:
         raise ArchiveError(f"cannot write {path}: {error}") from error
 
 
-def _parsed(path: Path, name: str, sha256: str, build_ids: dict[str, str]) -> bytes:
+def _parsed(path: Path, facts: CaptureFacts) -> bytes:
     """In the child."""
-    return located_bytes.packed(located(heap_v2.parse(read_dump(path, sha256), f"{path} ({name})"), build_ids), {})
+    dump = facts.dump
+    records = detect.parse_capture(read_dump(path, dump.sha256), f"{path} ({dump.name})", facts)
+    return located_bytes.packed(located(records, facts.build_ids), {})

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
+# A stack through memory outside any file, leaf first.
+Call = tuple[Location | Frame, ...]
 # Keeps apart the numbers of stacks whose names differ between perf maps (2^64 / golden ratio).
 _APART = 0x9E3779B97F4A7C15
 
@@ -93,7 +95,7 @@ class Reader:
                     continue
                 read.append(capture)
                 samples.append(path)
-            bare: dict[int, tuple[Location, ...]] = {}
+            bare: dict[int, Call] = {}
             # The newest first: it has most of the stacks that there ever were.
             for path, moment in zip(reversed(samples), reversed(moments), strict=True):
                 self._learn(path, moment.stacks, bare)
@@ -111,24 +113,26 @@ class Reader:
         """The stack with this number, all of whose frames are in files."""
         return self._stacks[number]
 
-    def _learn(self, path: Path, stacks: Integers, bare: dict[int, tuple[Location, ...]]) -> None:
+    def _learn(self, path: Path, stacks: Integers, bare: dict[int, Call]) -> None:
         """Learn what these numbers stand for: stacks entirely in files for good, others (``bare``) for this process."""
         new = {number for number in stacks.tolist() if number not in self._stacks and number not in bare}
         if not new:
             return
         found = parquet.read_stacks(path)
         locations = list(found.locations)
-        in_file = np.array([location.in_file for location in locations], dtype=bool)
+        all_places = [*locations, *found.names]
+        # What its source has named needs no image.
+        known = np.array([*(location.in_file for location in locations), *(True for _name in found.names)], dtype=bool)
         stack_of_place = np.repeat(np.arange(len(found.numbers)), np.diff(found.bounds))
-        outside = np.bincount(stack_of_place[~in_file[found.places]], minlength=len(found.numbers)) > 0
-        frames = self.symbolizer.frames(locations)
+        outside = np.bincount(stack_of_place[~known[found.places]], minlength=len(found.numbers)) > 0
+        frames = [*self.symbolizer.frames(locations), *((frame,) for frame in found.names)]
         whole = _own_frames(found.places, found.bounds, frames)
         for row, number in enumerate(found.numbers.tolist()):
             if number not in new:
                 continue
             if outside[row]:
                 places = found.places[found.bounds[row] : found.bounds[row + 1]]
-                bare[number] = tuple([locations[place] for place in places.tolist()])
+                bare[number] = tuple([all_places[place] for place in places.tolist()])
             else:
                 self._stacks[number] = stack_of(whole(row))
 
@@ -136,7 +140,7 @@ class Reader:
 class _Bare:
     """The stacks of one process that go through memory outside any file, by number, named by its perf maps."""
 
-    def __init__(self, reader: Reader, calls: dict[int, tuple[Location, ...]], maps: JitMaps) -> None:
+    def __init__(self, reader: Reader, calls: dict[int, Call], maps: JitMaps) -> None:
         self._reader = reader
         self._calls = calls
         self._maps = maps
@@ -170,10 +174,15 @@ class _Bare:
             }
             places = np.array([place_of[location] for call in calls for location in call], dtype=np.int64)
             bounds = np.cumsum([0, *map(len, calls)])
-            frames = self._reader.symbolizer.frames(list(place_of), self._maps.names(nearest))
-            whole = _own_frames(places, bounds, frames)
+            whole = _own_frames(places, bounds, self._frames(list(place_of), nearest))
             found.update((own, stack_of(whole(row))) for row, own in enumerate(members))
         return [found[own] if own in found else self._reader.known(own) for own in numbers]
+
+    def _frames(self, places: Sequence[Location | Frame], nearest: int) -> list[tuple[Frame, ...]]:
+        """The frames of places, some of which have their names already."""
+        located = [place for place in places if isinstance(place, Location)]
+        resolved = iter(self._reader.symbolizer.frames(located, self._maps.names(nearest)))
+        return [next(resolved) if isinstance(place, Location) else (place,) for place in places]
 
 
 def _own_frames(

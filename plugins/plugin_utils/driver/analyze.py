@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..base import libraries
-from ..base.byte_size import as_text
 from ..base.durations import moment
 from ..export.top import Look
 from ..model.samples import Samples
-from ..model.sampling import Scheme, whole
+from ..model.sampling import whole
 from ..views.selection import subtract
 from ..views.table import Table
 from .formats import FORMATS, Request, View
@@ -139,17 +138,8 @@ def _facts(
             facts.append((what.capitalize(), getattr(selection, what)))
     if samples.measure.caution:
         facts.append(("Not live", samples.measure.caution))
-    facts.append(("Sample interval", _interval(samples)))
+    facts.append(("Sample interval", samples.sampling.text))
     whole = float(samples.values[request.measure.row].sum())
     if abs(whole - table.total) >= 1:
         facts.append(("Of", request.measure.text(whole)))
     return facts
-
-
-def _interval(samples: Samples) -> str:
-    match samples.sampling.scheme:
-        case Scheme.EXACT:
-            return "every allocation"
-        case Scheme.UNKNOWN:
-            return "unknown, and so are all errors"
-    return as_text(samples.sampling.interval)

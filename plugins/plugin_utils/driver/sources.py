@@ -229,9 +229,7 @@ def open_reader(paths: Sequence[Path], places: Places) -> Iterator[DumpReader]:
         from ..archive.archive import Archive
 
         opened = Archive.open(found)
-    directories = list(places.binary_path) or [
-        Path(path).expanduser() for path in os.environ.get("PPROF_BINARY_PATH", "").split(":") if path
-    ]
+    directories = image_directories(places.binary_path)
     if not directories and opened is None:
         directories = [Path("/")]
     images = Images(directories, opened)
@@ -241,6 +239,13 @@ def open_reader(paths: Sequence[Path], places: Places) -> Iterator[DumpReader]:
         return
     with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
         yield DumpReader(images, Path(directory), places.told)
+
+
+def image_directories(binary_path: Sequence[Path]) -> list[Path]:
+    """Where images are looked for by name: the option's directories, or else those of $PPROF_BINARY_PATH."""
+    return list(binary_path) or [
+        Path(path).expanduser() for path in os.environ.get("PPROF_BINARY_PATH", "").split(":") if path
+    ]
 
 
 def _parents(path: Path) -> Iterator[Path]:

@@ -260,7 +260,9 @@ def _is_significant(measured: Measured, growth: float, deviation: float, samplin
 
 
 def _events(measured: Measured, growth: float, sampling: Sampling) -> float:
-    """About how many sampled allocations make up the growth."""
+    """About how many sampled allocations make up the growth, which some sources do not count."""
+    if not any(measured.objects):
+        return growth / sampling.scatter if sampling.scatter else math.inf
     objects = theil_sen(measured.times, measured.objects) * (measured.times[-1] - measured.times[0])
     if objects <= 0:
         return 0.0

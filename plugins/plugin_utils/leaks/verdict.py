@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ..base.durations import duration, per_day
+from ..model.sampling import Measure
 from ..model.series import Paths, Series
 from ..model.stack_summary import render as short_path
 from .code_paths import DAY, CodePaths, Limit, Suspect
@@ -61,6 +62,9 @@ def judge(key: str, series: Series, least_span: float = LEAST_SPAN) -> Verdict:
     watched = series.paths
     count = len(watched.times)
     span = watched.times[-1] - watched.times[0] if watched.times else 0.0
+    if series.measure is not Measure.LIVE:
+        reason = f"the profiles of process {key} are of memory {series.measure.caution}"
+        return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
     if count < LEAST_POINTS:
         reason = f"only {_count(count, 'dump')} of process {key}, at least {LEAST_POINTS} are needed"
         return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)

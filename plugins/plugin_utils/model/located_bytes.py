@@ -46,7 +46,7 @@ def packed(profile: Located, about: Mapping[str, Any]) -> bytes:
             "measure": profile.measure.value,
             "sampling": [profile.sampling.scheme.value, profile.sampling.interval],
             "images": places.images,
-            "names": frame_table.packed(profile.names),
+            "names": frame_table.packed((frame,) for frame in profile.names),
             "threads": list(profile.thread_names.items()),
             "arrays": [[array.dtype.newbyteorder("<").str, array.size] for array in arrays],
         }
@@ -85,7 +85,7 @@ def _profile(told: dict[str, Any], arrays: Sequence[NDArray[Any]]) -> Located:
         measure=Measure(told["measure"]),
         sampling=Sampling(Scheme(scheme), _whole(interval)),
         locations=Locations([(_text(path), _text(build)) for path, build in told["images"]], image, offset, address),
-        names=frame_table.unpacked(told["names"]),
+        names=[frame for (frame,) in frame_table.unpacked(told["names"])],
         stacks=stacks,
         bounds=bounds,
         values=values.reshape(4, len(bounds) - 1),

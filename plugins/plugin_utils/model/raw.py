@@ -78,9 +78,9 @@ class Told:
 class Records:
     """Stacks and their numbers, in columns.
 
-    A place in the code is an address in the process or, if the file names its code itself, the frames of a call, the
-    innermost (inlined) first. Place numbers count through ``addresses``, then through ``names``, where each is unique.
-    Stack ``i`` is the slice ``stack_ends[i-1]:stack_ends[i]`` of ``stack_places``, place numbers, leaf first.
+    A place in the code is an address in the process or, if the file names its code itself, a frame. Place numbers count
+    through ``addresses``, then through ``names``, where each is unique. Stack ``i`` is the slice
+    ``stack_ends[i-1]:stack_ends[i]`` of ``stack_places``, place numbers, leaf first.
     ``counts`` has one record per stack; ``thread_stack`` / ``thread_uid`` / ``thread_counts`` have one record per
     thread of a stack. ``unbiased`` says that the source has already scaled its samples to what they stand for.
     ``time`` is when the profile was taken (seconds since the epoch), 0 if the file does not say. ``build_ids``
@@ -100,7 +100,7 @@ class Records:
     thread_uid: array[int]
     thread_counts: CountColumns
     mappings: list[Mapping]
-    names: Sequence[tuple[Frame, ...]] = ()
+    names: Sequence[Frame] = ()
     unbiased: bool = False
     time: float = 0.0
     build_ids: Dictionary[str, str] = field(default_factory=dict)

@@ -148,7 +148,7 @@ class Located:
     measure: Measure
     sampling: Sampling
     locations: Locations
-    names: Sequence[tuple[Frame, ...]]
+    names: Sequence[Frame]
     stacks: Integers
     bounds: Integers
     values: Numbers
@@ -182,7 +182,8 @@ def named(profile: Located, resolve: Resolver) -> Samples:
     frames: dict[Frame, int] = {}
     place_frame: list[int] = []
     place_location: list[int] = []
-    for number, resolved in enumerate((*resolve(locations[: len(profile.locations)]), *profile.names)):
+    by_name = [(frame,) for frame in profile.names]
+    for number, resolved in enumerate((*resolve(locations[: len(profile.locations)]), *by_name)):
         for frame in resolved:
             place_frame.append(frames.setdefault(frame, len(frames)))
             place_location.append(number)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from ..base.byte_size import as_text
 from ..base.errors import ControllerError
 
 # A 95 % interval in standard deviations. Every "+-" that a user sees is this wide.
@@ -77,6 +78,16 @@ class Sampling:
             return math.inf
         # An interval of 0 or 1 records every allocation.
         return float(self.interval) if self.scheme is not Scheme.EXACT and self.interval > 1 else 0.0
+
+    @property
+    def text(self) -> str:
+        """The interval, for people."""
+        match self.scheme:
+            case Scheme.EXACT:
+                return "every allocation"
+            case Scheme.UNKNOWN:
+                return "unknown, and so are all errors"
+        return as_text(self.interval)
 
     def unbias(self, objects: int, size: int) -> tuple[float, float]:
         """What a sampled record stands for: see the function ``unbias``."""

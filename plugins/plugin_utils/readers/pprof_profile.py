@@ -12,25 +12,35 @@ of the Poisson sample that they come from. What a value means is the name of its
   user must say what it is.
 
 A Profile is read piece by piece: fields at its top level may be cut anywhere into several Profiles, and one piece at a
-time bounds the memory that a few bytes can ask for.
+time bounds the memory that a few bytes can ask for. Samples may come before the locations that they name, so their
+numbers are kept in columns until all is read.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...module_utils.formats.capture_facts import is_build_id
 from ...module_utils.formats.maps import Mapping
-from ..base import profile_proto
+from ..base import libraries, profile_proto
 from ..base.printable import printable
 from ..model.frame import Frame, Kind
 from ..model.raw import Records, Told
 from ..model.sampling import Measure, Sampling, Scheme
 from .format_error import FormatError, UnusableError
 from .stack_builder import LARGEST, StackBuilder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+else:
+    np = libraries.optional("numpy")
 
 # A field of a profile has kilobytes: a stack of 4,096 frames has 40 KiB at most.
 _PIECE = _LARGEST_FIELD = 1 << 20
@@ -81,9 +91,7 @@ def parse(data: bytes, name: str, told: Told) -> Records:
             found.learn(message.FromString(piece))
         columns, measure = found.meaning(told)
         builder = StackBuilder(name)
-        places = found.places(builder)
-        for piece in _pieces(data):
-            found.add_stacks(builder, message.FromString(piece).sample, places, columns)
+        found.add_stacks(builder, found.places(builder), columns)
     except (_Damaged, ValueError, profile_proto.decode_error()) as error:
         why = printable(str(error)) or "its protobuf is damaged"
         raise FormatError(name, 1, f"a profile.proto, as pprof reads it ({why})") from None
@@ -149,12 +157,17 @@ class _Profile:
         self._mappings: dict[int, tuple[int, int, int, int, int]] = {}
         self._period = self._period_unit = self._default = 0
         self.time = 0.0
+        self._samples: list[_Samples] = []
         self._stacks = 0
         self.mappings: list[Mapping] = []
         self.build_ids: dict[str, str] = {}
 
     def learn(self, piece: Any) -> None:
-        """Take what a piece of the profile has besides samples."""
+        """Take what a piece of the profile has."""
+        self._samples.append(_Samples.of(piece.sample))
+        self._stacks += len(piece.sample)
+        if self._stacks > _MOST_STACKS:
+            raise _Damaged(f"it has more than {_MOST_STACKS} samples")
         self._types += [(kind.type, kind.unit) for kind in piece.sample_type]
         self._strings += piece.string_table
         for location in piece.location:
@@ -256,21 +269,63 @@ class _Profile:
                 self.build_ids[path] = self._text(build_id).lower()
         return True
 
-    def add_stacks(
-        self, builder: StackBuilder, samples: Sequence[Any], places: dict[int, tuple[int, ...]], columns: list[int]
-    ) -> None:
-        """Add the samples of a piece."""
-        self._stacks += len(samples)
-        if self._stacks > _MOST_STACKS:
-            raise _Damaged(f"it has more than {_MOST_STACKS} samples")
+    def add_stacks(self, builder: StackBuilder, places: dict[int, tuple[int, ...]], columns: list[int]) -> None:
+        """Add the samples, without those of which nothing is counted."""
+        known = np.array(sorted(places), dtype=np.uint64)
+        each = [places[number] for number in known.tolist()]
+        lengths = np.array([len(of_location) for of_location in each], dtype=np.int64)
+        flat = np.array([place for of_location in each for place in of_location], dtype=np.int64)
+        starts = np.cumsum(lengths) - lengths
+        for samples in self._samples:
+            counts = samples.counts(len(self._types), columns)
+            counted = counts.any(axis=1)
+            wanted = np.repeat(counted, samples.lengths)
+            at = _positions(known, samples.locations[wanted])
+            # A location with inlined calls has a place for each of them.
+            many = lengths[at]
+            ends = np.cumsum(many)
+            whole = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts[at] - ends + many, many)
+            own = samples.lengths[counted]
+            of_stack = np.bincount(np.repeat(np.arange(len(own)), own), many, len(own)).astype(np.int64)
+            builder.add_all(flat[whole], of_stack, counts[counted])
+
+
+class _Samples(NamedTuple):
+    """The samples of a piece: how many locations and values each has, and both, one after the other."""
+
+    lengths: Integers
+    locations: NDArray[np.unsignedinteger[Any]]
+    widths: Integers
+    values: Integers
+
+    @classmethod
+    def of(cls, samples: Sequence[Any]) -> _Samples:
+        lengths, locations, widths, values = array("q"), array("Q"), array("q"), array("q")
         for sample in samples:
-            values = sample.value
-            if len(values) != len(self._types):
-                raise _Damaged(f"a sample with {len(values)} instead of {len(self._types)} values")
-            counts = [values[column] if column >= 0 else 0 for column in columns]
-            if not any(counts):
-                continue
-            try:
-                builder.add([place for number in sample.location_id for place in places[number]], counts)
-            except KeyError as error:
-                raise _Damaged(f"it has no location {error}") from None
+            of_sample, counted = sample.location_id, sample.value
+            locations.extend(of_sample)
+            lengths.append(len(of_sample))
+            values.extend(counted)
+            widths.append(len(counted))
+        numbers = np.frombuffer(locations, dtype=np.uint64) if locations else np.zeros(0, dtype=np.uint64)
+        if len(numbers) and numbers.max() < 1 << 32:  # as nearly always, and half the memory
+            numbers = numbers.astype(np.uint32)
+        lengths_, widths_, values_ = (np.array(column, dtype=np.int64) for column in (lengths, widths, values))
+        return cls(lengths_, numbers, widths_, values_)
+
+    def counts(self, types: int, columns: Sequence[int]) -> Integers:
+        """A row for each sample: the values in these columns, 0 for column -1."""
+        wrong = self.widths[self.widths != types]
+        if len(wrong):
+            raise _Damaged(f"a sample with {wrong[0]} instead of {types} values")
+        rows = np.append(self.values.reshape(len(self.widths), types), np.zeros((len(self.widths), 1), np.int64), 1)
+        return rows[:, list(columns)]
+
+
+def _positions(known: NDArray[np.uint64], wanted: NDArray[np.unsignedinteger[Any]]) -> Integers:
+    """The position of each number among those that are known, which ascend."""
+    at = np.searchsorted(known, wanted)
+    missing = np.flatnonzero(np.append(known, np.uint64(0))[at] != wanted) if len(known) else np.arange(len(wanted))
+    if len(missing):
+        raise _Damaged(f"it has no location {wanted[missing[0]]}")
+    return at

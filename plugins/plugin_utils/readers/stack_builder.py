@@ -22,6 +22,9 @@ from .format_error import UnusableError
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
 else:
     np = libraries.optional("numpy")
 
@@ -77,6 +80,22 @@ class StackBuilder:
         except OverflowError as error:
             raise UnusableError(self._file, "has a number that is negative or does not fit 64 bits") from error
 
+    def add_all(self, places: Integers, lengths: Integers, counts: Integers) -> None:
+        """Stacks one after the other: ``lengths`` of them, and a row of ``counts`` each. Raises as ``add`` does."""
+        if len(lengths) and lengths.max() > MOST_FRAMES:
+            raise UnusableError(self._file, f"has a stack of more than {MOST_FRAMES} frames")
+        if len(self._places) + len(places) > _MOST_PLACES:
+            raise UnusableError(self._file, f"its stacks have more than {_MOST_PLACES} frames together")
+        if (counts < 0).any():
+            raise UnusableError(self._file, "has a number that is negative or does not fit 64 bits")
+        ends = np.cumsum(lengths, dtype=np.uint64) + np.uint64(len(self._places))
+        self._places.frombytes(places.astype(np.int32).tobytes())
+        self._ends.frombytes(ends.tobytes())
+        zeros = np.zeros(len(lengths), dtype=np.int64)
+        columns = (self._counts.objects, self._counts.bytes, self._counts.accum_objects, self._counts.accum_bytes)
+        for column, values in zip(columns, (*counts.T, zeros, zeros)[:4], strict=True):
+            column.frombytes(values.astype(np.uint64).tobytes())
+
     def count(self, number: int, objects: int, size: int) -> None:
         """Add to the numbers of a stack."""
         self._counts.objects[number] += objects
@@ -108,7 +127,7 @@ class StackBuilder:
             thread_uid=array("Q"),
             thread_counts=CountColumns(),
             mappings=list(mappings),
-            names=[(frame,) for frame in self._names],
+            names=list(self._names),
             **more,
         )
 

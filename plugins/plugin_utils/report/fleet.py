@@ -22,7 +22,7 @@ from ..leaks.ranking import Leak, together
 from ..leaks.survey import Host, Process, Watched
 from ..leaks.verdict import Answer, Verdict
 from ..model.samples import Samples
-from ..model.sampling import CONFIDENCE, Sampling
+from ..model.sampling import CONFIDENCE, EXACT, Sampling, Scheme, coarsest
 from ..model.series import evenly_spread
 from ..model.stack_summary import render as short_path
 from .rss_breakdown import Unsampled, first_unsampled, reconcile
@@ -74,7 +74,8 @@ class Fleet:
         self._frames = Frames()
         self._trees: dict[str, StackTree] = {}
         self._hosts: dict[str, list[_Kept]] = {}
-        self._interval: dict[str, int] = {}
+        self._sampling: dict[str, Sampling] = {}
+        self._caution: dict[str, str] = {}
         self._watched: dict[str, list[Watched]] = {}
 
     def add(self, seen: Observed) -> None:
@@ -104,8 +105,8 @@ class Fleet:
                 if position in shown:
                     memory = _memory(capture, live, series.sampling, first)
                     kept.dumps.append(({"time": time, "process": number, "memory": memory}, held))
-            interval = max(self._interval.get(unit, 0), series.sampling.interval)
-            self._interval[unit] = interval
+            self._sampling[unit] = coarsest([self._sampling.get(unit, EXACT), series.sampling])
+            self._caution[unit] = series.measure.caution or self._caution.get(unit, "")
         if seen.newest is not None:
             paths = tree.paths(seen.newest.each_stack_of_frames())
             for group in by_name(seen.newest):
@@ -135,6 +136,17 @@ class Fleet:
             "units": units,
             "frames": self._frames.columns(),
         }
+
+    def _sizes(self, unit: str) -> str:
+        """What the sizes of a unit are, as sentences."""
+        sampling, caution = self._sampling.get(unit, EXACT), self._caution.get(unit)
+        by_scheme = {
+            Scheme.EXACT: "Every allocation was recorded.",
+            Scheme.UNKNOWN: "Nobody knows how these sizes were sampled, nor how far off they are.",
+        }
+        usual = f"Sizes are estimates from samples, one in {sampling.text}; ± is the 95 % interval."
+        not_live = f" Some are of memory {caution}." if caution else ""
+        return by_scheme.get(sampling.scheme, usual) + not_live
 
     def _unit(self, unit: str, hosts: list[_Kept], most_paths: int) -> dict[str, Any]:
         tree = self._trees[unit]
@@ -166,7 +178,8 @@ class Fleet:
             "since": since,
             "since_before": before,
             "suspects": _over_hosts(self._watched[unit], leaking),
-            "interval": self._interval.get(unit, 0),
+            "interval": self._sampling.get(unit, EXACT).interval,
+            "sizes": self._sizes(unit),
             "left_out": left_out,
             "hosts": [host.data for host in hosts],
             "tree": tree.columns(),

@@ -176,7 +176,7 @@ def _facts(report: Report, process: Process, table: Table) -> list[tuple[str, st
         ("Captures", f"{report.captures}{read}, over {duration(times[-1] - times[0])}"),
         ("Newest dump", _moment(times[-1])),
         ("Live memory", f"{as_text(table.total)} ± {as_text(table.total_error)}"),
-        ("Sample interval", as_text(table.samples.sampling.interval)),
+        ("Sample interval", table.samples.sampling.text),
     ]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .command import run
+from .locks import locked
 from .settings import Settings
 
 # The frontend behaves differently by host, in turn: leaks fast, leaks slowly, does not leak.
@@ -31,9 +32,10 @@ class Host:
 
 def write(settings: Settings, hosts: list[Host]) -> None:
     """Write everything that a client needs, before any host boots."""
-    if not settings.ssh_key.exists():
-        settings.ssh_key.parent.mkdir(parents=True, exist_ok=True)
-        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "offheap-lab", "-f", settings.ssh_key])
+    settings.ssh_key.parent.mkdir(parents=True, exist_ok=True)
+    with locked(settings.ssh_key.parent / ".lock"):  # all labs share it
+        if not settings.ssh_key.exists():
+            run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "offheap-lab", "-f", settings.ssh_key])
     known: list[str] = []
     names = ["127.0.0.1 localhost"]
     for host in hosts:

@@ -61,7 +61,7 @@ def _records(stacks: list[tuple[str, ...]]) -> Records:
         thread_uid=array("Q"),
         thread_counts=CountColumns(),
         mappings=[],
-        names=[(_frame(name),) for name in places],
+        names=[_frame(name) for name in places],
     )
 
 

@@ -295,7 +295,7 @@ function showStacks() {
     el.stacks.querySelector("h2").replaceChildren(...title);
     describe(el.main, el.main.zoom);
     const rest = unit.left_out > 0 ? ` Of each dump the largest stacks are here; none that is left out, and shown as [smaller stacks], makes up more than ${percent(unit.left_out, 1)} of a dump.` : "";
-    el.fineprint.textContent = `Sizes are estimates from samples, one in ${bytes(unit.interval)}; ± is the 95 % interval.${rest}`;
+    el.fineprint.textContent = unit.sizes + rest;
 }
 
 function showThreads() {

@@ -12,7 +12,8 @@ import yaml
 
 PLUGINS = "ansible_collections.offheap.profiler.plugins"
 ACTIONS = """
-    archive_prune archive_sync heap_analyze heap_compare heap_fetch leak_assert leak_push leak_report triage_report
+    archive_prune archive_sync heap_analyze heap_compare heap_fetch heap_import leak_assert leak_push leak_report
+    triage_report
 """.split()
 SHARED = ("type", "elements", "required", "default", "choices")
 #: what an action passes to its own other half

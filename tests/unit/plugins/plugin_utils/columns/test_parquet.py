@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import SamplesError
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Location
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Location, Locations
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, Located, located
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme, unbias
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
@@ -143,6 +144,37 @@ def test_any_dump_can_be_stored(tmp_path_factory: pytest.TempPathFactory, data: 
     assert found.thread_values[BYTES].tolist() == profile.thread_values[BYTES].tolist()
 
 
-def test_names_without_addresses_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SamplesError, match="names without addresses cannot be kept"):
-        parquet.write(tmp_path / "s.parquet", replace(_profile(), names=[()]), _facts(), 3)
+def _with_names(*names: Frame) -> Located:
+    """The profile, with names in the place of its last locations."""
+    profile = _profile()
+    places = profile.locations
+    kept = len(places) - len(names)
+    fewer = Locations(places.images, places.image[:kept], places.offset[:kept], places.address[:kept])
+    return replace(profile, locations=fewer, names=names)
+
+
+def test_names_of_a_source_stand_beside_places(tmp_path: Path) -> None:
+    names = (Frame("serve", "app", Kind.NATIVE, 0, "app.go", 7), Frame("Main.run", "[java]", Kind.JAVA, 0, "", 0, "V"))
+    profile = _with_names(*names)
+    parquet.write(tmp_path / "s.parquet", profile, _facts(), 3)
+    found = parquet.read(tmp_path / "s.parquet")
+
+    def stacks(of: Located) -> list[list[object]]:
+        places = [*((place.key) for place in of.locations), *of.names]
+        return [[places[at] for at in of.stacks[start:end]] for start, end in pairwise(of.bounds.tolist())]
+
+    assert set(found.names) == set(names)
+    assert stacks(found) == stacks(profile)
+    assert parquet.read_stacks(tmp_path / "s.parquet").places.tolist() == found.stacks.tolist()
+    with duckdb.connect() as connection:
+        said = connection.sql(f"SELECT DISTINCT n.function, n.line FROM '{tmp_path / 's.parquet'}', UNNEST(names) t(n)")
+        assert {row for row in said.fetchall() if row[0]} == {("serve", 7), ("Main.run", 0)}
+
+
+def test_a_stack_has_its_number_by_its_names(tmp_path: Path) -> None:
+    numbers = []
+    for name in (Frame("a", "app"), Frame("b", "app"), Frame("a", "app", line=3), Frame("a", "app")):
+        parquet.write(tmp_path / "s.parquet", _with_names(name), _facts(), 3)
+        numbers.append(parquet.read_stacks(tmp_path / "s.parquet").numbers.tolist())
+    assert numbers[0] == numbers[3]
+    assert len({tuple(each) for each in numbers}) == 3

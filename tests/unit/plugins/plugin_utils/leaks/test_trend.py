@@ -23,7 +23,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend impor
     theil_sen,
     window,
 )
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Sampling, Scheme
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import evenly_spread
 from ansible_collections.offheap.profiler.tests.unit.strategies.simulated_heaps import sampled
 
@@ -83,6 +83,12 @@ def test_few_dumps_suffice_for_a_plain_leak(points: int) -> None:
 def test_a_leak_of_large_buffers_is_seen(points: int) -> None:
     trends = _trends(lambda time: (10 + 400 * time / HOUR) * MIB, points, size=8 * MIB)
     assert _shapes(trends)[Shape.GROWS] >= 0.9 * SEEDS
+
+
+@pytest.mark.parametrize("sampling", [SAMPLING, EXACT])
+def test_a_leak_is_seen_where_no_objects_are_counted(sampling: Sampling) -> None:
+    measured = Measured([600.0 * at for at in range(7)], [0.0] * 7, [(50.0 + 20 * at) * MIB for at in range(7)])
+    assert assess(measured, sampling).shape is Shape.GROWS
 
 
 def test_a_leak_under_a_cache_that_is_emptied_again_and_again_is_seen() -> None:

@@ -22,7 +22,7 @@ def test_stacks_are_read_from_the_root() -> None:
     data = b"main;Java_java util;inflate 4096\nmain 10 \r\n\n"
     assert detect.source_of(data, "x") == "collapsed"
     records = detect.parse(data, "x", TOLD)
-    names = [[records.names[place][0].function for place in stack] for stack in records.stacks()]
+    names = [[records.names[place].function for place in stack] for stack in records.stacks()]
     assert names == [["inflate", "Java_java util", "main"], ["main"]]
     assert (records.measure, records.sampling, records.total) == (Measure.LIVE, EXACT, Counts(0, 4106, 0, 0))
 

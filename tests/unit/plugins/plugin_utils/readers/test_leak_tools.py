@@ -39,7 +39,7 @@ def sizes(records: Records) -> Counter[str]:
     """Bytes by the functions of a stack, leaf first."""
     found: Counter[str] = Counter()
     for stack, size in zip(records.stacks(), records.counts.bytes, strict=True):
-        found[" < ".join(records.names[place][0].function for place in stack)] += size
+        found[" < ".join(records.names[place].function for place in stack)] += size
     return found
 
 

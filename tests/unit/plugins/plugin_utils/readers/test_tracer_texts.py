@@ -86,7 +86,7 @@ def sizes(records: Records) -> dict[str, tuple[int, int]]:
     found: Counter[str] = Counter()
     objects: Counter[str] = Counter()
     for number, stack in enumerate(records.stacks()):
-        path = " < ".join(records.names[place][0].label for place in stack)
+        path = " < ".join(records.names[place].label for place in stack)
         objects[path] += records.counts.objects[number]
         found[path] += records.counts.bytes[number]
     return {path: (objects[path], size) for path, size in found.items()}

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Profiles that other tools have written, into the archive, where they are judged like those that hosts sent."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...module_utils.formats import dump_name, limits, unit_name
+from ...module_utils.formats.capture_facts import (
+    CaptureFacts,
+    CaptureFactsError,
+    DumpFacts,
+    KnownImage,
+    ProcessFacts,
+    SamplingFacts,
+    UnknownImage,
+)
+from ..archive.archive import INDEX, Archive
+from ..archive.capture import Arrived
+from ..base import child, libraries, unpack
+from ..base.errors import ControllerError
+from ..model.raw import Told
+from ..readers import detect
+from .sources import Images, image_directories
+
+# Digits of a sequence number in a dump's name.
+_SEQUENCES = 10**9
+_IMAGE_MISSING = "it was not found where its profile was imported"
+
+
+class ProfileImportError(ControllerError):
+    """A profile cannot be imported. The message says which and why; then none was."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where profiles come from, as the user says it.
+
+    ``time`` is when a profile was taken (seconds since the epoch), None if it says that itself or its file's own time
+    does. ``process`` tells processes of a unit apart: the profiles of one are one series.
+    """
+
+    unit: str
+    host: str
+    process: int = 0
+    label: str | None = None
+    time: float | None = None
+    told: Told = field(default_factory=Told)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A profile in the archive: the file it came from, its facts, and where it lies. ``new`` is False if it was there
+    before. ``clock`` is what said the time: ``option``, ``profile`` or ``file``."""
+
+    file: Path
+    facts: CaptureFacts
+    path: Path
+    new: bool
+    clock: str
+
+
+def import_profiles(
+    files: Sequence[Path], origin: Origin, root: Path, binary_path: Sequence[Path] = (), check_mode: bool = False
+) -> list[Imported]:
+    """Import ``files`` into the archive at ``root``, which is created if there is none, with those images of theirs
+    that are found in ``binary_path``. In check mode nothing is written.
+
+    This machine's own files are not looked at: that another one had the same ones would be a guess, kept for good.
+
+    Raises ControllerError and OffheapError; then nothing was imported.
+    """
+    unit_name.service(origin.unit)
+    if origin.time is not None and len(files) > 1:
+        raise ProfileImportError(
+            "a time can be given for a single profile only: the files' own times tell several apart"
+        )
+    child.start(__name__, *libraries.DUMPS)
+    images = Images(image_directories(binary_path))
+    with _archive(root, check_mode) as (archive, aside):
+        found = [_looked_at(file, origin, images, aside) for file in files]
+        if check_mode:
+            return [
+                Imported(one.file, one.facts, archive.place(one.facts), not archive.has(one.facts), one.clock)
+                for one in found
+            ]
+        for one in found:
+            for build_id, image in one.images.items():
+                archive.add_image(build_id, image.name, image)
+        captures = archive.add_captures([Arrived(one.facts, one.dump, one.perf_map) for one in found], aside)
+    return [
+        Imported(one.file, one.facts, capture.path, new, one.clock)
+        for one, (capture, new) in zip(found, captures, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """A file that can be read: its unpacked copy, and the images that it needs, by build-id."""
+
+    file: Path
+    facts: CaptureFacts
+    dump: Path
+    perf_map: Path | None
+    images: Mapping[str, Path]
+    clock: str
+
+
+@contextlib.contextmanager
+def _archive(root: Path, check_mode: bool) -> Iterator[tuple[Archive, Path]]:
+    """The archive, and a directory for files on their way into it."""
+    if check_mode:
+        with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
+            yield Archive.open(root) if (root / INDEX).is_file() else Archive(root), Path(directory)
+        return
+    archive = Archive.create(root)
+    with archive.incoming() as aside:
+        yield archive, aside
+
+
+def _looked_at(file: Path, origin: Origin, images: Images, aside: Path) -> _Profile:
+    try:
+        status = file.stat()
+        if status.st_size > limits.LARGEST_DUMP:
+            raise ProfileImportError(f"{file}: is larger than {limits.LARGEST_DUMP} bytes")
+        answer = child.call(_read, file, origin.told, images, size=min(20 * status.st_size, limits.LARGEST_DUMP))
+        head, _newline, data = answer.partition(b"\n")
+        said = json.loads(head)
+        build_ids = images.learn(said)
+        sha256 = hashlib.sha256(data).hexdigest()
+        dump = aside / f"{sha256}.heap"
+        dump.write_bytes(data)
+    except OSError as error:
+        raise ProfileImportError(f"{file}: {error.strerror or error}") from error
+    clock, time = _time(origin, float(said["time"]), status.st_mtime)
+    places = {build_id: path for build_id in build_ids.values() if (path := images.find(build_id)) is not None}
+    facts = CaptureFacts(
+        host=origin.host,
+        unit=unit_name.service(origin.unit),
+        label=origin.label,
+        # Two profiles with the same content, taken at two times, are two captures.
+        dump=DumpFacts(
+            f"{dump_name.PREFIX}.{origin.process}.{int(time) % _SEQUENCES}.m0.heap", len(data), sha256, time
+        ),
+        process=ProcessFacts(origin.process, _key(origin.process, said)),
+        images=tuple(
+            _image(path, build_ids.get(path, ""), places) for path in dict.fromkeys([*said["paths"], *build_ids])
+        ),
+        source=said["source"],
+        measure=said["measure"],
+        sampling=SamplingFacts(said["scheme"], said["interval"] or None),
+        more={"imported_from": file.name, **({detect.UNIT: origin.told.unit} if origin.told.unit else {})},
+    )
+    try:
+        checked = CaptureFacts.from_json(json.loads(json.dumps(facts.to_json())))
+    except CaptureFactsError as error:
+        raise ProfileImportError(f"{file}: {error}") from error
+    perf_map = file.with_name(f"{file.name}{dump_name.PERF_MAP}")
+    return _Profile(file, checked, dump, perf_map if perf_map.is_file() else None, places, clock)
+
+
+def _read(path: Path, told: Told, images: Images) -> bytes:
+    """In the child: what a file says of itself (JSON, one line), and its unpacked content."""
+    data = unpack.read(path, limits.LARGEST_DUMP)
+    source = detect.source_of(data, str(path))
+    records = detect.parse(data, str(path), told)
+    mapped = [mapping.path for mapping in records.mappings if mapping.executable and mapping.path.startswith("/")]
+    said: dict[str, Any] = {
+        "source": source,
+        "measure": records.measure.value,
+        "scheme": records.sampling.scheme.value,
+        "interval": records.sampling.interval,
+        "time": records.time,
+        "paths": list(dict.fromkeys(mapped)),
+        "build_ids": {**images.build_ids(records), **records.build_ids},
+        **images.found(),
+    }
+    return json.dumps(said).encode() + b"\n" + data
+
+
+def _time(origin: Origin, of_profile: float, of_file: float) -> tuple[str, float]:
+    """(what said the time, the time)"""
+    if origin.time is not None:
+        return "option", origin.time
+    return ("profile", of_profile) if of_profile else ("file", of_file)
+
+
+def _key(process: int, said: Mapping[str, Any]) -> str:
+    """The process's key: what sources count in different ways are never one series."""
+    counted = f"{said['source']} {said['measure']}".encode()
+    return f"{process}-{hashlib.sha256(counted).hexdigest()[:8]}"
+
+
+def _image(path: str, build_id: str, places: Mapping[str, Path]) -> KnownImage | UnknownImage:
+    if not build_id:
+        return UnknownImage(path, _IMAGE_MISSING)
+    # A profile that names a build-id does not say how large the file is.
+    return KnownImage(path, build_id, places[build_id].stat().st_size if build_id in places else 0)

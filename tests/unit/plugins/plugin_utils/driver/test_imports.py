@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Profiles of other tools in the archive: what is kept of them, and what is said of a series of them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.imports import (
+    Imported,
+    Origin,
+    import_profiles,
+)
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Scope, survey
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+
+START = 1763780400
+MIB = 1 << 20
+EXACT = Origin("web", "app1", told=told_in_short("live:bytes:1"))
+
+
+def folded(directory: Path, leaked: list[int], steady: int = 9 * MIB) -> list[Path]:
+    """Collapsed stacks, an hour apart by the times of their files."""
+    files = []
+    for hour, size in enumerate(leaked):
+        path = directory / f"{hour}.folded"
+        path.write_text(f"main;serve;inflate {size}\nmain;cache {steady}\n")
+        os.utime(path, (START + 3600 * hour,) * 2)
+        files.append(path)
+    return files
+
+
+def surveyed(root: Path) -> list[Host]:
+    archive, warnings = Archive.open(root), list[str]()
+    with reading(archive, warnings.append) as reader:
+        found = list(survey(archive, reader, Scope(), warnings.append))
+    assert not warnings
+    return found
+
+
+def test_a_leak_in_imported_profiles_is_told_by_name(tmp_path: Path) -> None:
+    files = folded(tmp_path, [MIB * (4 + hour) for hour in range(6)])
+    found = import_profiles(files, EXACT, tmp_path / "archive")
+    assert [(one.new, one.clock, one.facts.dump.time) for one in found] == [
+        (True, "file", START + 3600 * hour) for hour in range(6)
+    ]
+    (host,) = surveyed(tmp_path / "archive")
+    assert (host.unit, host.host, host.verdict.answer) == ("web.service", "app1", Answer.LEAK)
+    (suspect,) = host.verdict.suspects
+    assert [frame.label for frame in suspect.path] == ["inflate", "serve", "main"]
+    assert suspect.growth == pytest.approx(24 * MIB)
+    (report,) = reports(Archive.open(tmp_path / "archive"), Scope(), Limits(), pytest.fail, False)
+    assert report.headline.startswith("Leak of 24.0 MiB/day")
+    assert "inflate" in report.files["txt"] and "main;serve;inflate" in report.files["folded"]
+
+
+@pytest.mark.parametrize("measure", ["allocated", "grown"])
+def test_what_is_not_live_is_kept_and_never_called_a_leak(measure: str, tmp_path: Path) -> None:
+    files = folded(tmp_path, [MIB * (4 + hour) for hour in range(6)])
+    import_profiles(files, Origin("web", "app1", told=told_in_short(f"{measure}:bytes:1")), tmp_path / "archive")
+    (host,) = surveyed(tmp_path / "archive")
+    assert (host.verdict.answer, host.verdict.suspects) == (Answer.CANNOT_TELL, [])
+    assert "not what is live" in host.verdict.reason
+
+
+def test_where_nobody_knows_the_sampling_nothing_is_called_a_leak(tmp_path: Path) -> None:
+    files = folded(tmp_path, [MIB * (4 + hour) for hour in range(6)])
+    import_profiles(files, Origin("web", "app1", told=told_in_short("live:bytes")), tmp_path / "archive")
+    (host,) = surveyed(tmp_path / "archive")
+    assert host.verdict.answer is Answer.CANNOT_TELL
+    assert "unknown how the profiles" in host.verdict.reason
+
+
+def test_what_sources_count_in_different_ways_is_never_one_series(tmp_path: Path) -> None:
+    for told in ("live:bytes:1", "allocated:bytes:1"):
+        import_profiles(folded(tmp_path, [1, 2, 3]), Origin("web", "app1", told=told_in_short(told)), tmp_path / "a")
+    (host,) = surveyed(tmp_path / "a")
+    assert len(host.processes) == 2
+
+
+def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
+    files = folded(tmp_path, [MIB, MIB, 2 * MIB])
+    first = import_profiles(files, EXACT, tmp_path / "archive")
+    assert len({one.path for one in first}) == 3, "the same content at another time is another capture"
+    again = import_profiles(files, EXACT, tmp_path / "archive")
+    assert [(one.path, one.new) for one in again] == [(one.path, False) for one in first]
+
+
+def test_check_mode_says_the_same_and_writes_nothing(tmp_path: Path) -> None:
+    files, root = folded(tmp_path, [1, 2]), tmp_path / "archive"
+    expected = import_profiles(files, EXACT, root, check_mode=True)
+    assert not root.exists()
+    done = import_profiles(files, EXACT, root)
+
+    def told(found: list[Imported]) -> list[tuple[Path, bool]]:
+        return [(one.path, one.new) for one in found]
+
+    assert told(done) == told(expected)
+    assert told(import_profiles(files, EXACT, root, check_mode=True)) == [(one.path, False) for one in done]
+
+
+def test_a_packed_file_is_the_same_as_a_plain_one(tmp_path: Path) -> None:
+    (plain,) = folded(tmp_path, [5 * MIB])
+    packed = tmp_path / "x.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    at = Origin("web", "app1", time=float(START), told=EXACT.told)
+    (first,), (second,) = (import_profiles([file], at, tmp_path / "archive") for file in (plain, packed))
+    assert (first.path, second.new, first.clock) == (second.path, False, "option")
+
+
+def test_one_bad_file_and_nothing_is_imported(tmp_path: Path) -> None:
+    files = [*folded(tmp_path, [1, 2]), tmp_path / "bad.folded"]
+    files[-1].write_bytes(b"\0\1\2 nothing that anybody knows")
+    with pytest.raises(OffheapError, match=r"bad\.folded"):
+        import_profiles(files, EXACT, tmp_path / "archive")
+    assert Archive.open(tmp_path / "archive").captures() == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "message"),
+    [
+        (Origin("web.socket", "app1"), "is not the name of a service"),
+        (Origin("web", ""), "name no valid host"),
+        (Origin("web", "app1", process=-1), "invalid|not the one"),
+        (Origin("web", "app1", time=1.0), "for a single profile only"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused(origin: Origin, message: str, tmp_path: Path) -> None:
+    with pytest.raises(OffheapError, match=message):
+        import_profiles(folded(tmp_path, [1, 2]), Origin(**{**vars(origin), "told": EXACT.told}), tmp_path / "archive")
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(OffheapError, match=r"none\.pb: No such file"):
+        import_profiles([tmp_path / "none.pb"], EXACT, tmp_path / "archive")
+
+
+def test_images_named_by_the_user_come_into_the_archive_and_no_others(tmp_path: Path) -> None:
+    dump = tmp_path / "x.heap"
+    dump.write_bytes(leaky_archives.dump_text(40, 10))
+    guessed = import_profiles([dump], Origin("web", "app1"), tmp_path / "guessed")[0].facts
+    assert not guessed.build_ids, "this machine's libz may be another build than theirs"
+    (one,) = import_profiles([dump], Origin("web", "app1"), tmp_path / "archive", [leaky_archives.libz().parent])
+    archive = Archive.open(tmp_path / "archive")
+    (build_id,) = one.facts.build_ids.values()
+    assert archive.image(build_id) is not None
+    source = DumpReader(Images(archive=archive), tmp_path).read(one.path)
+    assert "inflate" in {frame.function for frame in source.samples.frames}
