@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Dump to text and to collapsed stacks: this library against jeprof, as whole processes, in turn.
+"""Dump to text and to collapsed stacks: this library against jeprof, as whole processes, in turn; and how long large
+profiles of other tools take.
 
     analysis.py [--rounds N] [--output build/bench/analysis.json]
 
@@ -30,6 +31,10 @@ FORMS = ("text", "collapsed")
 WARM_SPEEDUP, COLD_SPEEDUP, MEMORY_PER_BYTE = 30.0, 4.0, 20.0
 # Ten times the stacks may take ten times as long, plus some noise.
 GROWTH_TOLERANCE = 1.25
+# Megabytes of a source's file, and what reading it may take.
+SOURCES = {"pprof": 50, "perf": 200, "collapsed": 50, "gperftools": 50}
+TOLD = {"collapsed": "live:bytes:1"}
+SOURCE_SECONDS, SOURCE_MEMORY = 10.0, 512.0
 # The first run compiles this library's modules, like the first run of an installed collection.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
@@ -161,6 +166,31 @@ def growth(dumps: list[Dump], rounds: int, directory: Path) -> tuple[list[dict[s
     return rows, broken
 
 
+def sources(rounds: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of reading other tools' files, pprof's beside pprof itself, and the promises that they break."""
+    rows: list[dict[str, Any]] = []
+    broken: list[str] = []
+    symcaches = directory / "none"
+    symcaches.mkdir()
+    for name, megabytes in SOURCES.items():
+        path = directory / name
+        subprocess.run([sys.executable, str(HERE / "source_files.py"), name, str(path), str(megabytes)], check=True)
+        ours, peer = Runs(), Runs()
+        for number in range(rounds):
+            read = [sys.executable, str(HERE / "read_heap.py"), "text", str(path), str(directory), str(symcaches)]
+            ours.add([*read, TOLD.get(name, "")])
+            if name == "pprof" and shutil.which("go"):
+                peer.add(["go", "tool", "pprof", "-top", "-sample_index=inuse_space", str(path)])
+            print(f"{megabytes} MB of {name}, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        path.unlink()
+        theirs = peer.median if peer.seconds else None
+        rows.append(row(f"read-{name}", "seconds", "s", ours.median, theirs, "go tool pprof -top"))
+        rows.append(row(f"read-{name}", "peak_memory", "MiB", ours.memory / 2**20, None))
+        if ours.median > SOURCE_SECONDS or ours.memory / 2**20 > SOURCE_MEMORY:
+            broken.append(f"read-{name}: {ours.median:.1f} s and {ours.memory / 2**20:.0f} MiB")
+    return rows, broken
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -170,8 +200,9 @@ def main() -> int:
         directory = Path(name)
         rows, broken = compare(Dump.write(directory, 20_000), options.rounds, directory)
         more = growth([Dump.write(directory, n) for n in (1_000, 10_000, 100_000)], options.rounds, directory)
-    rows += more[0]
-    broken += more[1]
+        foreign = sources(options.rounds, directory)
+    rows += [*more[0], *foreign[0]]
+    broken += [*more[1], *foreign[1]]
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
     print(f"{'case':22} {'metric':22} {'ours':>9} {'peer':>9} {'ratio':>7}")

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What is measured against jeprof: one dump to text or collapsed stacks on stdout, as a whole process.
 
-    read_heap.py text|collapsed DUMP IMAGE SYMCACHES
+    read_heap.py text|collapsed DUMP IMAGE SYMCACHES [MEASURE:UNIT:INTERVAL]
 
 These are the calls that the module heap_analyze makes. In a cold run the directory SYMCACHES is empty.
 """
@@ -17,11 +17,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".cache" / "collect
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import analyze
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import Places, open_reader
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
 
 
 def main() -> None:
-    form, dump, image, symcaches = sys.argv[1:]
-    with open_reader([Path(dump)], Places(binary_path=[Path(image)], symcaches=Path(symcaches))) as reader:
+    form, dump, image, symcaches, *said = sys.argv[1:]
+    told = told_in_short("".join(said))
+    with open_reader([Path(dump)], Places(binary_path=[Path(image)], symcaches=Path(symcaches), told=told)) as reader:
         source = reader.read(Path(dump))
         sys.stdout.buffer.writelines(analyze(Request(kind=form), source, None, reader.images).pieces)
 

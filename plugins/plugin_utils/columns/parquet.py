@@ -271,7 +271,7 @@ def _names(profile: Located) -> Any:
 
 def _plain(frame: Frame) -> tuple[str | int, ...]:
     """A frame's parts as texts and numbers."""
-    return (*frame[:_KIND], frame.kind.value, *frame[_KIND + 1 :])
+    return frame.function, frame.module, frame.kind.value, frame.offset, frame.file, frame.line, frame.signature
 
 
 def _chosen(texts: Sequence[str | None], positions: NDArray[np.integer]) -> Any:

@@ -51,7 +51,8 @@ def packed(profile: Located, about: Mapping[str, Any]) -> bytes:
             "arrays": [[array.dtype.newbyteorder("<").str, array.size] for array in arrays],
         }
     ).encode()
-    return b"".join([len(text).to_bytes(_HEAD, "little"), text, *(array.tobytes() for array in arrays)])
+    pieces = [np.ascontiguousarray(array).data for array in arrays]
+    return b"".join([len(text).to_bytes(_HEAD, "little"), text, *pieces])
 
 
 def unpacked(data: bytes) -> tuple[Located, dict[str, Any]]:

@@ -276,7 +276,7 @@ class _Profile:
         lengths = np.array([len(of_location) for of_location in each], dtype=np.int64)
         flat = np.array([place for of_location in each for place in of_location], dtype=np.int64)
         starts = np.cumsum(lengths) - lengths
-        for samples in self._samples:
+        for samples in self._emptied():
             counts = samples.counts(len(self._types), columns)
             counted = counts.any(axis=1)
             wanted = np.repeat(counted, samples.lengths)
@@ -288,6 +288,12 @@ class _Profile:
             own = samples.lengths[counted]
             of_stack = np.bincount(np.repeat(np.arange(len(own)), own), many, len(own)).astype(np.int64)
             builder.add_all(flat[whole], of_stack, counts[counted])
+
+    def _emptied(self) -> Iterator[_Samples]:
+        """The samples, piece by piece; each is let go once the next is asked for."""
+        self._samples.reverse()
+        while self._samples:
+            yield self._samples.pop()
 
 
 class _Samples(NamedTuple):
@@ -324,7 +330,12 @@ class _Samples(NamedTuple):
 
 def _positions(known: NDArray[np.uint64], wanted: NDArray[np.unsignedinteger[Any]]) -> Integers:
     """The position of each number among those that are known, which ascend."""
-    at = np.searchsorted(known, wanted)
+    if len(known) and known[-1] < 4 * len(known):  # as nearly always: then a table is ten times as fast
+        table = np.full(int(known[-1]) + 2, len(known), dtype=np.int64)
+        table[known] = np.arange(len(known))
+        at: Integers = table[np.minimum(wanted, len(table) - 1)]
+    else:
+        at = np.searchsorted(known, wanted)
     missing = np.flatnonzero(np.append(known, np.uint64(0))[at] != wanted) if len(known) else np.arange(len(wanted))
     if len(missing):
         raise _Damaged(f"it has no location {wanted[missing[0]]}")

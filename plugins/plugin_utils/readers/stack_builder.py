@@ -105,12 +105,10 @@ class StackBuilder:
         return len(self._ends)
 
     def records(self, measure: Measure, sampling: Sampling, mappings: Iterable[Mapping] = (), **more: Any) -> Records:
-        """What was collected. ``more`` are further fields of Records."""
-        numbers = np.array(self._places, dtype=np.int32)
-        is_name = numbers < 0
-        numbers[is_name] = ~numbers[is_name] + len(self._addresses)
-        stack_places = array("I")
-        stack_places.frombytes(numbers.tobytes())
+        """What was collected, once. ``more`` are further fields of Records."""
+        if self._places:
+            numbers = np.frombuffer(self._places, dtype=np.int32)  # the same memory
+            np.subtract(len(self._addresses) - 1, numbers, out=numbers, where=numbers < 0)
         columns = self._counts
         sums = [sum(column) for column in (columns.objects, columns.bytes, columns.accum_objects, columns.accum_bytes)]
         return Records(
@@ -120,7 +118,7 @@ class StackBuilder:
             total=Counts(*sums),
             threads=[],
             addresses=array("Q", self._addresses),
-            stack_places=stack_places,
+            stack_places=self._places,
             stack_ends=self._ends,
             counts=columns,
             thread_stack=array("I"),

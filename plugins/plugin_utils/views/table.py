@@ -26,7 +26,7 @@ else:
     np = libraries.optional("numpy")
 
 NO_STACK = "[no stack]"
-_PART = 1 << 18
+_PART = 1 << 16
 
 
 class Granularity(Enum):
@@ -136,26 +136,12 @@ class Table:
         return CONFIDENCE * math.sqrt(variance)
 
     @cached_property
-    def _once(self) -> tuple[Integers, Integers]:
-        """(stack, name) of every name in every stack, each pair once."""
-        size = max(len(self.names), 1)
-        # Numbers of half the size sort in half the time.
-        narrow: Any = np.int32 if len(self.samples) * size < 1 << 31 else np.int64
-        stacks = np.arange(len(self.samples), dtype=narrow) * narrow(size)
-        pairs = np.repeat(stacks, np.diff(self.samples.bounds))
-        pairs += self.name_of_place.astype(narrow)[self.samples.stacks]
-        pairs = _distinct(pairs)
-        stacks = (pairs // size).astype(np.int32)
-        pairs %= narrow(size)
-        return stacks, pairs
-
-    @cached_property
     def leaves(self) -> Integers:
         """The name of each stack's leaf; -1 for stacks without frames."""
         bounds = self.samples.bounds
         leaves = np.full(len(self.samples), -1, dtype=np.int64)
         some = bounds[1:] > bounds[:-1]
-        leaves[some] = self.all_entries[bounds[:-1][some]]
+        leaves[some] = self.name_of_place[self.samples.stacks[bounds[:-1][some]]]
         return leaves
 
     @cached_property
@@ -163,22 +149,34 @@ class Table:
         some = self.leaves >= 0
         return _sums(self.leaves[some], self.values[some], len(self.names))
 
-    @cached_property
+    @property
     def cumulative(self) -> Numbers:
-        return self._with_callees(self.values)
+        """For each name, the sum over the stacks that it is in."""
+        values, _variance = self._with_callees
+        return values
+
+    @property
+    def cumulative_variance(self) -> Numbers:
+        _values, variance = self._with_callees
+        return variance
 
     @cached_property
-    def cumulative_variance(self) -> Numbers:
-        return self._with_callees(self.variance)
-
-    def _with_callees(self, values: Numbers) -> Numbers:
-        """For each name, the sum over the stacks that it is in."""
-        stacks, names = self._once
-        sums = np.zeros(len(self.names))
-        # In parts: the values of all entries at once would take more memory than all else.
-        for start in range(0, len(names), _PART):
-            part = slice(start, start + _PART)
-            sums += _sums(names[part], values[stacks[part]], len(self.names))
+    def _with_callees(self) -> tuple[Numbers, Numbers]:
+        """The values, and their variance, of the stacks that each name is in."""
+        size = max(len(self.names), 1)
+        sums = np.zeros(len(self.names)), np.zeros(len(self.names))
+        bounds = self.samples.bounds
+        # In parts: the numbers of all entries at once would take more memory than all else.
+        for start in range(0, len(self.samples), _PART):
+            part = slice(start, min(start + _PART, len(self.samples)))
+            count = part.stop - start
+            # Numbers of half the size sort in half the time.
+            narrow: Any = np.int32 if count * size < 1 << 31 else np.int64
+            pairs = np.repeat(np.arange(count, dtype=narrow) * narrow(size), np.diff(bounds[start : part.stop + 1]))
+            pairs += self.name_of_place.astype(narrow)[self.samples.stacks[bounds[start] : bounds[part.stop]]]
+            stacks, names = np.divmod(_distinct(pairs), narrow(size))
+            for total, values in zip(sums, (self.values, self.variance), strict=True):
+                total += _sums(names, values[part][stacks], len(self.names))
         return sums
 
     def rows(self, by_cumulative: bool = False) -> list[Row]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.errors import ControllerError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import located_bytes
@@ -93,11 +94,11 @@ def connect(port: str) -> bytes:
         return connection.recv(1)
 
 
-def overwhelmed_by_app1(path: Path, name: str, sha256: str, build_ids: dict[str, str]) -> bytes:
+def overwhelmed_by_app1(path: Path, facts: CaptureFacts) -> bytes:
     """The parser of dumps, which those of the host app1 overwhelm in the way that the environment names."""
     if "/app1/" in str(path):
         return _TRICKS[os.environ["TRICK"]]()
-    return sample_cache._parsed(path, name, sha256, build_ids)
+    return sample_cache._parsed(path, facts)
 
 
 def lie() -> bytes:

@@ -160,8 +160,8 @@ def test_names_without_addresses_become_samples() -> None:
 
 def test_names_and_addresses_stand_beside_each_other() -> None:
     records = _named_by_the_file(Measure.LIVE, Sampling(Scheme.EXACT))
-    two = {"stack_places": array("I", [0, 1, 1]), "stack_ends": array("Q", [2, 3])}
-    mixed = replace(records, addresses=array("Q", [0x1001]), names=[MAIN], **two)
+    places, ends = array("I", [0, 1, 1]), array("Q", [2, 3])
+    mixed = replace(records, addresses=array("Q", [0x1001]), names=[MAIN], stack_places=places, stack_ends=ends)
     found = named(located(mixed, {}), lambda locations: [(INNER, OUTER)] * len(locations))
     assert list(found.each_stack_of_frames()) == [(INNER, OUTER, MAIN), (MAIN,)]
 
