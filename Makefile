@@ -72,7 +72,7 @@ bench-truth: setup
 
 #: make fuzz         a minute of coverage-guided fuzzing of the dump reader
 #: make soak         a million fuzzing inputs, the truth suite TRUTH_RUNS times (40), the agent under load for
-#:                   SOAK_SECONDS (600)
+#:                   SOAK_SECONDS (600), and variants of faults and odd services on booted hosts
 .PHONY: fuzz soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz
@@ -80,6 +80,7 @@ soak: setup
 	OFFHEAP_FUZZ_INPUTS=1000000 .venv/bin/python -m pytest -s tests/fuzz
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_RUNS:-40} .venv/bin/python -m pytest -s tests/integration/truth
 	OFFHEAP_SOAK_SECONDS=$${SOAK_SECONDS:-600} .venv/bin/python -m pytest -m soak tests/agent
+	.venv/bin/python -m pytest -m soak_only tests/integration
 
 #: make lock         lock the requirements again after a change; make lock UPGRADE=--upgrade takes the newest versions
 .PHONY: lock

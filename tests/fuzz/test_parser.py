@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Sixty seconds of coverage-guided fuzzing of the dump reader; ``make soak`` gives it a million inputs."""
+"""Half a minute of coverage-guided fuzzing of the dump reader; ``make soak`` gives it a million inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = int(os.environ.get("OFFHEAP_FUZZ_SECONDS", "60"))
+SECONDS = int(os.environ.get("OFFHEAP_FUZZ_SECONDS", "30"))
 INPUTS = int(os.environ.get("OFFHEAP_FUZZ_INPUTS", "0"))
 
 

@@ -28,26 +28,29 @@ assert libc.syscall(317, 1, 1, ctypes.byref(Filter(4, lines))) == 0
 
 
 class Odd(NamedTuple):
-    """A service, and what enabling must say of it; "" if it must be profiled. ``name`` ends up in the unit's name."""
+    """A service, and what enabling must say of it; "" if it must be profiled. ``name`` ends up in the unit's name.
+    One that is ``like`` another is left to make soak."""
 
     name: str
     begin: str = ""
     lines: str = ""
     says: str = ""
+    like: str = ""
 
 
 SERVICES = [
-    Odd("plain"),
+    Odd("plain", like="setuid"),
     Odd("killed", begin=KILLS, says="ended while it wrote a dump"),
     Odd("setuid", begin="os.setgid(65534); os.setuid(65534)"),
     # A container has a filter of system calls, under which the agent shares the service's root.
     Odd("chrooted", begin="os.chroot('/srv'); os.chdir('/')", says="No such file or directory"),
     Odd("few-files", lines="LimitNOFILE=5", says="LimitNOFILE=5"),
     Odd("hidden-paths", lines="TemporaryFileSystem=/opt /var"),
-    Odd("strict\\x20one", lines="User=app\nProtectSystem=strict"),
+    Odd("strict\\x20one", lines="User=app\nProtectSystem=strict", like="dynamic\\x20one"),
     Odd("dynamic\\x20one", lines="DynamicUser=yes"),
-    Odd("small-files", lines="LimitFSIZE=4096", says="LimitFSIZE=4096"),
+    Odd("small-files", lines="LimitFSIZE=4096", says="LimitFSIZE=4096", like="few-files"),
 ]
+CASES = [pytest.param(odd, id=odd.name, marks=[pytest.mark.soak_only] if odd.like else []) for odd in SERVICES]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +71,7 @@ def purged(playbook: Callable[..., PlaybookResult]) -> Iterator[None]:
     playbook("rollback.yml", limit=HOST, extra_vars={"rollback_purge": True, "rollback_discard": True}).check()
 
 
-@pytest.mark.parametrize("odd", SERVICES, ids=lambda odd: odd.name)
+@pytest.mark.parametrize("odd", CASES)
 def test_what_is_said_of(
     playbook: Callable[..., PlaybookResult], host: Callable[[str], LabHost], variables: dict[str, Any], odd: Odd
 ) -> None:
