@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,6 +15,14 @@ HostOf = Callable[[str], LabHost]
 HOSTS = ("app1", "app2", "app3")
 RUNNING = ("frontend", "ticker", "vault", "legacy", "wrapped")
 MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_afterwards(lab: Lab) -> Iterator[None]:
+    """No later test needs the frontends, and they take a third of a processor."""
+    yield
+    for name in HOSTS:
+        lab.host(name).run("systemctl stop frontend")
 
 
 def test_one_host_of_each_suite(lab: Lab) -> None:
@@ -65,7 +73,7 @@ def test_frontend_leaks_at_rates_that_differ_and_on_one_host_not(host: HostOf) -
     leaked = {name: int(after[name]["leaked_inflaters"]) - int(before[name]["leaked_inflaters"]) for name in HOSTS}
     assert leaked["app3"] == 0 and after["app3"]["leaked_inflaters"] == 0
     for name in ("app1", "app2"):
-        assert leaked[name] == pytest.approx(served[name] / 10, abs=2)
+        assert leaked[name] == pytest.approx(served[name] / 3, abs=2)
     rates = {name: host(name).run("grep ^FRONTEND_RATE /etc/default/frontend").stdout for name in HOSTS}
     assert len(set(rates.values())) == 3
 

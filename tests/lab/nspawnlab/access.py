@@ -14,9 +14,9 @@ from .settings import Settings
 
 # The frontend behaves differently by host, in turn: leaks fast, leaks slowly, does not leak.
 _FRONTEND = (
-    {"frontend_rate": 180, "frontend_leak_every": 10},
-    {"frontend_rate": 80, "frontend_leak_every": 10},
-    {"frontend_rate": 120, "frontend_leak_every": 0},
+    {"frontend_rate": 60, "frontend_leak_every": 3},
+    {"frontend_rate": 27, "frontend_leak_every": 3},
+    {"frontend_rate": 40, "frontend_leak_every": 0},
 )
 
 
