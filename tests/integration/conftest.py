@@ -14,9 +14,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import PREPARE, Lab, LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import (
     REPOSITORY,
@@ -98,6 +100,18 @@ def collection(request: pytest.FixtureRequest, controller: Controller) -> Path:
 def playbook(lab: Lab, collection: Path, controller: Controller) -> Callable[..., PlaybookResult]:
     """Runs a playbook against the prepared hosts: see Controller.playbook."""
     return controller.playbook
+
+
+@pytest.fixture(scope="session")
+def library(lab: Lab, controller: Controller) -> dict[str, Any]:
+    """Variables with which app1 builds the library for all, once."""
+    builds.take(controller.directory / "cache")
+    return {
+        "offheap_cache": "cache",
+        "jemalloc_build_host": "app1",
+        "jemalloc_version": "5.3.0",
+        "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
+    }
 
 
 @pytest.fixture(scope="session")

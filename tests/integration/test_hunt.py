@@ -21,6 +21,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import PROGRAMS, Controller, PlaybookResult
 from ansible_collections.offheap.profiler.tests.unit.strategies.leaky_archives import dump_of
@@ -50,7 +51,7 @@ class Hunt:
 
 
 @pytest.fixture(scope="module")
-def hunt(lab: Lab, playbook: RunPlaybook, host: HostOf, controller: Controller) -> Hunt:
+def hunt(lab: Lab, playbook: RunPlaybook, host: HostOf, controller: Controller, library: dict[str, Any]) -> Hunt:
     """Hosts that already have jemallocs of other owners, looked at in check mode and then enabled for real."""
     for name in HOSTS:
         host(name).run(
@@ -61,20 +62,18 @@ def hunt(lab: Lab, playbook: RunPlaybook, host: HostOf, controller: Controller) 
         "offheap_units": [*UNITS[1:], {"name": "frontend", "health_url": "http://127.0.0.1:8080/health"}],
         "offheap_archive": str(controller.directory / "archive"),
         "offheap_report": str(controller.directory / "report"),
-        "offheap_cache": str(controller.directory / "cache"),
+        **library,
         "offheap_serial": ["100%"],
         "profiled_service_healthy_seconds": 3,
         "profiled_service_malloc_conf": {"lg_prof_sample": 16},
         "profiled_service_dump_seconds": 4,
         "profiled_service_agent_settings": {"start_delay": 1},
-        "jemalloc_version": "5.3.0",
-        "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
-        "jemalloc_build_host": "app1",
     }
     before = {name: host(name).listing() for name in HOSTS}
     looked = playbook("enable-profiling.yml", extra_vars=variables, check=True, diff=True).check()
     assert {name: host(name).listing() for name in HOSTS} == before, "check mode has changed a host"
-    enabled = playbook("enable-profiling.yml", extra_vars=variables, diff=True).check()
+    with builds.making(controller.directory / "cache"):
+        enabled = playbook("enable-profiling.yml", extra_vars=variables, diff=True).check()
     return Hunt(variables, before, looked, enabled)
 
 
@@ -188,9 +187,11 @@ def test_the_report_names_the_leaking_path(hunt: Hunt, playbook: RunPlaybook, ho
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_totals_equal_those_of_the_jeprof_that_was_built(hunt: Hunt, name: str, tmp_path: Path) -> None:
+def test_totals_equal_those_of_the_jeprof_that_was_built(
+    hunt: Hunt, name: str, controller: Controller, tmp_path: Path
+) -> None:
     """On the dumps that the services of this hunt have written. Totals need no symbols."""
-    built = next(Path(hunt.variables["offheap_cache"]).glob("jemalloc-5.3.0-*.tar.gz"))
+    built = next((controller.directory / "cache").glob("jemalloc-5.3.0-*.tar.gz"))
     with tarfile.open(built) as archive:
         member = next(one for one in archive if one.name.endswith("/bin/jeprof"))
         archive.extract(member, tmp_path, filter="data")

@@ -82,7 +82,7 @@ class Hunt:
 
 
 @pytest.fixture(scope="module")
-def hunt(lab: object, playbook: RunPlaybook, host: HostOf, controller: Controller) -> Iterator[Hunt]:
+def hunt(playbook: RunPlaybook, host: HostOf, controller: Controller, library: dict[str, Any]) -> Iterator[Hunt]:
     """Leaks on both hosts, profiled for a while, collected and reported."""
     directory = controller.directory / "frames"
     host("app3").run(f"cp {SETTINGS} /root/frontend && sed -i s/EVERY=.*/EVERY=3/ {SETTINGS}")
@@ -94,15 +94,12 @@ def hunt(lab: object, playbook: RunPlaybook, host: HostOf, controller: Controlle
         "offheap_units": f"{{{{ {units}[inventory_hostname] }}}}",
         "offheap_archive": str(directory / "archive"),
         "offheap_report": str(directory / "report"),
-        "offheap_cache": str(controller.directory / "cache"),
+        **library,
         "offheap_serial": ["100%"],
         "profiled_service_healthy_seconds": 3,
         "profiled_service_malloc_conf": {"lg_prof_sample": 14},
         "profiled_service_dump_seconds": 4,
         "profiled_service_agent_settings": {"start_delay": 1},
-        "jemalloc_version": "5.3.0",
-        "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
-        "jemalloc_build_host": "app1",
     }
     playbook("enable-profiling.yml", extra_vars=variables).check()
     profiled = [(name, "frontend") for name in JDKS] + [(SCRIPT_HOST, unit) for unit in SCRIPTS]

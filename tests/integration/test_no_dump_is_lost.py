@@ -18,12 +18,9 @@ HOST = "app1"
 
 
 @pytest.fixture(scope="module")
-def variables() -> dict[str, Any]:
+def variables(library: dict[str, Any]) -> dict[str, Any]:
     return {
-        "offheap_cache": "cache",
-        "jemalloc_build_host": HOST,
-        "jemalloc_version": "5.3.0",
-        "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
+        **library,
         "profiled_service_healthy_seconds": 3,
     }
 

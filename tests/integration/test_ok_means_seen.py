@@ -54,12 +54,9 @@ CASES = [pytest.param(odd, id=odd.name, marks=[pytest.mark.soak_only] if odd.lik
 
 
 @pytest.fixture(scope="module")
-def variables() -> dict[str, Any]:
+def variables(library: dict[str, Any]) -> dict[str, Any]:
     return {
-        "offheap_cache": "cache",
-        "jemalloc_build_host": HOST,
-        "jemalloc_version": "5.3.0",
-        "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
+        **library,
         "profiled_service_healthy_seconds": 6,
         "profiled_service_agent_settings": {"start_delay": 2},
     }

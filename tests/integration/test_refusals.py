@@ -20,14 +20,8 @@ HostOf = Callable[[str], LabHost]
 
 
 @pytest.fixture(scope="module")
-def variables(lab: Lab, controller: Controller) -> dict[str, Any]:
-    return {
-        "offheap_cache": "cache",
-        "jemalloc_version": "5.3.0",
-        "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
-        "jemalloc_build_host": "app1",
-        "profiled_service_healthy_seconds": 3,
-    }
+def variables(library: dict[str, Any]) -> dict[str, Any]:
+    return {**library, "profiled_service_healthy_seconds": 3}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -225,12 +219,12 @@ def test_a_tarball_of_a_release_that_crashes_services_is_not_unpacked(
     """Whatever version is asked for: what lies in the tarball counts."""
     build = tmp_path / "5.3.1-0123abcd"
     build.mkdir()
-    with tarfile.open(controller.directory / "cache" / "old.tar.gz", "w:gz") as tarball:
+    with tarfile.open(controller.directory / "old.tar.gz", "w:gz") as tarball:
         tarball.add(build, build.name)
-    taken = {"jemalloc_method": "archive", "jemalloc_archive": "cache/old.tar.gz", "offheap_units": ["ticker"]}
+    taken = {"jemalloc_method": "archive", "jemalloc_archive": "old.tar.gz", "offheap_units": ["ticker"]}
     result = playbook("enable-profiling.yml", limit="app3", extra_vars=taken)
     assert result.rc != 0
-    assert "cache/old.tar.gz: jemalloc 5.3.1 can crash a service" in result.failures("app3")
+    assert "old.tar.gz: jemalloc 5.3.1 can crash a service" in result.failures("app3")
     assert "5.3.1" not in host("app3").run("ls /opt/offheap/jemalloc", check=False).stdout
 
 

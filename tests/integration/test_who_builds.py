@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost
+from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
 
 RunPlaybook = Callable[..., PlaybookResult]
@@ -28,9 +28,9 @@ sys.exit(ran.returncode)
 
 
 @pytest.fixture(scope="module")
-def variables(lab: Lab) -> dict[str, Any]:
-    # As in other tests, so that what one of them had built is not built once more.
-    return {"offheap_cache": "cache", "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2"}
+def variables(library: dict[str, Any]) -> dict[str, Any]:
+    """Without anybody who builds for all."""
+    return {**library, "jemalloc_build_host": ""}
 
 
 @pytest.fixture(scope="module")
