@@ -51,13 +51,27 @@ def test_each_unit_that_cannot_work_is_refused_with_its_reason(
     before = app2.listing()
     result = playbook("enable-profiling.yml", limit="app2", extra_vars={**variables, "offheap_units": list(wanted)})
     assert result.rc != 0
-    task = next(task for task in result.of("app2", "failed") if "Preflight" in task.task)
+    task = next(task for task in result.of("app2") if "Find what cannot work" in task.task)
     refused = {item["unit"].removesuffix(".service"): item["refusal"] for item in task.result["results"]}
     assert refused == wanted
+    assert all(f"{unit}.service is unchanged: " in result.failures("app2") for unit in wanted)
     assert [task.task for task in result.changes("app2") if "jemalloc" not in str(task.role)] == []
     kept = [line for line in app2.listing() if "/opt/offheap" not in line]
     assert kept == [line for line in before if "/opt/offheap" not in line]
     app2.run("systemctl stop static capable clobber")
+
+
+def test_a_unit_that_is_refused_does_not_keep_the_others(
+    playbook: RunPlaybook, host: HostOf, variables: dict[str, Any]
+) -> None:
+    units = ["masked", "ticker", {"name": "nonsense"}]
+    result = playbook("enable-profiling.yml", limit="app2,app3", extra_vars={**variables, "offheap_units": units})
+    for name in ("app2", "app3"):
+        assert any(path.startswith("/opt/offheap/jemalloc/") for path in host(name).mapped("ticker"))
+        (failed,) = result.of(name, "failed")
+        assert "masked.service is unchanged: " in failed.message and "nonsense.service is unchanged: " in failed.message
+    assert result.rc != 0
+    playbook("rollback.yml", limit="app2,app3").check()
 
 
 def test_a_unit_that_crashes_is_put_back_and_the_rollout_stops(

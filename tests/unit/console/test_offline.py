@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from ansible_collections.offheap.profiler.console import offline
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.imports import Origin
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 
@@ -60,3 +63,20 @@ def test_captures_are_sorted_by_unit_host_and_time(archive: Path) -> None:
     )
     assert {each.host for each in offline.captures(archive, "frontend")} == {"app1", "app2"}
     assert offline.captures(archive, "backend") == []
+
+
+def test_files_directories_and_patterns_are_imported(tmp_path: Path) -> None:
+    for name in ("b.folded", "a.folded", "a.folded.map", "other.txt"):
+        (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_text(f"main;{name} 4096\n")
+        os.utime(tmp_path / "in" / name, (1e9, 2e9 if name.startswith("a") else 1e9))
+    origin = Origin("web", "app1", told=told_in_short("live:bytes:1"))
+
+    def imported(pattern: str) -> list[str]:
+        return [one.file.name for one in offline.imported(str(tmp_path / pattern), origin, tmp_path / "archive", [])]
+
+    assert imported("in/*.folded") == ["b.folded", "a.folded"], "the oldest first"
+    assert imported("in/a.folded") == ["a.folded"]
+    assert set(imported("in")) == {"a.folded", "b.folded", "other.txt"}, "a map of compiled code is no profile"
+    with pytest.raises(ArchiveError, match=r"there is no file .*/in/\*\.pb"):
+        imported("in/*.pb")

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleActionFail
+
+from ansible_collections.offheap.profiler.plugins.action import heap_import, leak_assert
+from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Four profiles of a leak of a MiB an hour."""
+    monkeypatch.chdir(tmp_path)
+    files = [tmp_path / f"{hour}.folded" for hour in range(4)]
+    for hour, path in enumerate(files):
+        path.write_text(f"main;inflate {(9 + hour) * MIB}\n")
+    return files
+
+
+def _import(src: list[Path], check: bool = False, **more: Any) -> dict[str, Any]:
+    told = {"source_measure": "live", "source_unit": "bytes", "source_interval": "1"}
+    names = [str(path) for path in src]
+    return run_action(heap_import, check, src=names, archive="archive", unit="web", host="app1", **told, **more)
+
+
+def test_what_is_imported_is_judged(profiles: list[Path]) -> None:
+    for hour, path in enumerate(profiles):
+        result = _import([path], time=f"2026-11-22T0{hour}:00:00")
+        (one,) = result["captures"]
+        assert (result["changed"], one["source"], one["measure"], one["time_from"]) == (
+            True,
+            "collapsed",
+            "live",
+            "option",
+        )
+        assert one["time"] == 1795305600 + 3600 * hour
+    assert not _import(profiles[:1], time="1795305600")["changed"], "the same moment, said in another way"
+    verdict = run_action(leak_assert, False, archive="archive")
+    assert verdict["failed"] and verdict["msg"].startswith("web.service: inflate ← main grows by 24.0 MiB/day")
+
+
+def test_check_mode_foretells_it(profiles: list[Path]) -> None:
+    foretold = _import(profiles, check=True)
+    assert foretold["changed"] and not Path("archive").exists()
+    assert foretold["captures"] == _import(profiles)["captures"]
+
+
+def test_a_time_that_is_none(profiles: list[Path]) -> None:
+    with pytest.raises(AnsibleActionFail, match="'yesterday' is not a time: write it like 2026-11-22T03:00:00"):
+        _import(profiles[:1], time="yesterday")
