@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Of two sessions of tests that run at once, one compiles the library and the other takes what it made.
+"""Of sessions of tests that run one after the other or at once, one compiles the library and the others take it.
 
-They have a directory in common if OFFHEAP_BUILDS names it. A session that comes while the other still compiles waits.
+They have a directory in common if OFFHEAP_BUILDS names it. A session that comes while another still compiles waits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 @contextmanager
 def making(cache: Path) -> Iterator[None]:
-    """Around a run that compiles into ``cache``: then the other session may have it."""
+    """Around a run that compiles into ``cache``: then other sessions may have it."""
     with _locked() as shared:
         yield
         if shared is not None:
@@ -25,7 +25,7 @@ def making(cache: Path) -> Iterator[None]:
 
 
 def take(cache: Path) -> None:
-    """Fill ``cache`` with what the other session made, if it did."""
+    """Fill ``cache`` with what another session made, if one did."""
     with _locked() as shared:
         if shared is not None:
             shutil.copytree(shared, cache, dirs_exist_ok=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
 
@@ -92,7 +93,8 @@ def test_one_builds_for_all_and_every_host_gets_the_same(
     role: RunPlaybook, host: HostOf, controller: Controller, variables: dict[str, Any]
 ) -> None:
     named = {**variables, "jemalloc_build_host": "app1"}
-    role(extra_vars=named).check()
+    with builds.making(controller.directory / "cache"):
+        role(extra_vars=named).check()
     assert len({tuple(installed(host(name))) for name in ("app1", "app2", "app3")}) == 1
     built = tarballs(controller)
     assert [path.name.split("-")[0] for path in built] == ["agent", "jemalloc"]
