@@ -25,9 +25,9 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def _import(src: list[Path], check: bool = False, **more: Any) -> dict[str, Any]:
-    told = {"source_measure": "live", "source_unit": "bytes", "source_interval": "1"}
+    more |= {"source_measure": "live", "source_unit": "bytes", "source_interval": "1"}
     names = [str(path) for path in src]
-    return run_action(heap_import, check, src=names, archive="archive", unit="web", host="app1", **told, **more)
+    return run_action(heap_import, check, src=names, archive="archive", unit="web", host="app1", **more)
 
 
 def test_what_is_imported_is_judged(profiles: list[Path]) -> None:
