@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 from .byte_size import as_text
@@ -11,6 +12,7 @@ from .errors import ControllerError
 
 # The year 5138: a host's clock can claim any time, and datetime ends with the year 9999.
 _LATEST = 1e11
+_NUMBER = re.compile(r"\d{1,11}(?:\.\d{1,9})?")
 
 
 class DurationError(ControllerError):
@@ -27,10 +29,8 @@ def seconds_of(text: str) -> float:
 
     Raises DurationError.
     """
-    try:
+    if _NUMBER.fullmatch(text):
         return float(text)
-    except ValueError:
-        pass
     try:
         found = datetime.fromisoformat(text.removesuffix(" UTC"))
     except ValueError as error:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.base.durations import duration, per_day
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.durations import (
+    DurationError,
+    duration,
+    moment,
+    per_day,
+    seconds_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,3 +30,20 @@ def test_durations_are_said_as_people_do(seconds: float, text: str) -> None:
 
 def test_rates_are_per_day() -> None:
     assert per_day(64 << 20) == "64.0 MiB/day"
+
+
+@pytest.mark.parametrize(
+    "text", ["1795305600", "1795305600.0", "2026-11-22", "2026-11-22T00:00:00Z", "2026-11-22T01:00:00+01:00"]
+)
+def test_times_are_read_as_people_write_them(text: str) -> None:
+    assert seconds_of(text) == 1795305600
+
+
+def test_a_time_that_was_printed_is_read_again() -> None:
+    assert seconds_of(moment(1795305600)) == 1795305600
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "nan", "inf", "1e400", "-5", "22.11.2026"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(DurationError, match="is not a time: write it like"):
+        seconds_of(text)
