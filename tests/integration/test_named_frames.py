@@ -86,6 +86,8 @@ def hunt(playbook: RunPlaybook, host: HostOf, controller: Controller, library: d
     """Leaks on both hosts, profiled for a while, collected and reported."""
     directory = controller.directory / "frames"
     host("app3").run(f"cp {SETTINGS} /root/frontend && sed -i s/EVERY=.*/EVERY=3/ {SETTINGS}")
+    for name in JDKS:
+        host(name).run("systemctl start frontend")
     host(SCRIPT_HOST).run(f"systemctl start {' '.join(SCRIPTS)}")
     frontend = {"name": "frontend", "health_url": "http://127.0.0.1:8080/health"}
     units = {name: [frontend, *(SCRIPTS if name == SCRIPT_HOST else ())] for name in JDKS}

@@ -14,6 +14,8 @@ from ansible_collections.offheap.profiler.tests.integration import small_service
 from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import PlaybookResult
 
+pytestmark = pytest.mark.usefixtures("quiet_lab")
+
 HOST = "app1"
 
 

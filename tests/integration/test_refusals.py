@@ -15,6 +15,8 @@ import pytest
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
 
+pytestmark = pytest.mark.usefixtures("quiet_lab")
+
 RunPlaybook = Callable[..., PlaybookResult]
 HostOf = Callable[[str], LabHost]
 

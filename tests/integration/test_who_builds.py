@@ -16,6 +16,8 @@ from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
 
+pytestmark = pytest.mark.usefixtures("quiet_lab")
+
 RunPlaybook = Callable[..., PlaybookResult]
 HostOf = Callable[[str], LabHost]
 
