@@ -90,12 +90,12 @@ def test_children_too_when_asked_for(start: Start, workload: Path) -> None:
 
 
 def test_a_daemon(start: Start, workload: Path) -> None:
-    service = start(workload, "daemon", "3", children=1, start_delay=1)
+    service = start(workload, "daemon", "6", children=1, start_delay=1)
     assert service.result()[0] == 0  # the first process has ended
     agent = wait_for("the daemon", lambda: [agent for agent in service.agents() if agent.pid != service.pid])[0]
     service.pid = agent.pid
     service.wait_until_active()
-    assert service.ask("dump")["bytes"] > 0
+    wait_for("something that was sampled", lambda: service.ask("dump")["bytes"] > 0)
     wait_for("its end", lambda: agent not in service.agents())
     assert service.stderr() == ""
 

@@ -35,7 +35,7 @@ def test_inventory_has_hosts_with_rates_in_turns(written: Settings) -> None:
     parser.read(written.inventory)
     rows = [dict(word.split("=", 1) for word in row.split()[1:]) for row in parser["fleet"]]
     assert [row["ansible_host"] for row in rows] == ["10.77.0.11", "10.77.0.12", "10.77.0.13", "10.77.0.14"]
-    assert [row["frontend_leak_every"] for row in rows] == ["10", "10", "0", "10"]
+    assert [row["frontend_leak_every"] for row in rows] == ["3", "3", "0", "3"]
     assert rows[0]["frontend_rate"] == rows[3]["frontend_rate"] != rows[1]["frontend_rate"]
 
 
