@@ -32,3 +32,20 @@ attributes:
   async:
     description: Supports being used with the C(async) keyword.
 """
+
+    # Modules of which all runs on the controller, without a connection.
+    CONTROLLER = r"""
+options: {}
+attributes:
+  action:
+    description: Has a corresponding action plugin, so that parts of it run on the controller.
+    support: full
+    details: All of it runs on the controller.
+  async:
+    description: Supports being used with the C(async) keyword.
+    support: none
+  platform:
+    description: Target OS families that can be operated against.
+    support: full
+    platforms: posix
+"""

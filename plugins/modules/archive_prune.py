@@ -21,12 +21,8 @@ author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
   - offheap.profiler.attributes
-  - offheap.profiler.attributes.action
+  - offheap.profiler.attributes.controller
 attributes:
-  action:
-    support: full
-  async:
-    support: none
   check_mode:
     support: full
     details: Says what would be removed.
@@ -35,9 +31,6 @@ attributes:
   idempotent:
     support: full
     details: With O(keep_days), until more captures become older than that.
-  platform:
-    support: full
-    platforms: posix
 requirements:
   - zstandard (Python library, on the controller)
 options:

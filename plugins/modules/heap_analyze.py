@@ -24,14 +24,10 @@ requirements:
   - protobuf (Python library, on the controller), for O(format=pprof)
 extends_documentation_fragment:
   - offheap.profiler.attributes
-  - offheap.profiler.attributes.action
+  - offheap.profiler.attributes.controller
   - offheap.profiler.profiles
   - offheap.profiler.profiles.source
 attributes:
-  action:
-    support: full
-  async:
-    support: none
   check_mode:
     support: full
     details: Analyses the dump and says whether O(dest) would change. Writes nothing.
@@ -41,9 +37,6 @@ attributes:
   idempotent:
     support: full
     details: The same dump and options give the same file, byte for byte.
-  platform:
-    support: full
-    platforms: posix
 options:
   src:
     description: The dump, or the directory of a capture in an archive.

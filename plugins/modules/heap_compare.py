@@ -21,14 +21,10 @@ author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
   - offheap.profiler.attributes
-  - offheap.profiler.attributes.action
+  - offheap.profiler.attributes.controller
   - offheap.profiler.profiles
   - offheap.profiler.profiles.source
 attributes:
-  action:
-    support: full
-  async:
-    support: none
   check_mode:
     support: full
     details: Compares the dumps and says whether O(dest) would change. Writes nothing.
@@ -38,9 +34,6 @@ attributes:
   idempotent:
     support: full
     details: The same dumps and options give the same file, byte for byte.
-  platform:
-    support: full
-    platforms: posix
 options:
   before:
     description: The first dump, or the directory of a capture in an archive.

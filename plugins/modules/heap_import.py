@@ -22,13 +22,9 @@ author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
   - offheap.profiler.attributes
-  - offheap.profiler.attributes.action
+  - offheap.profiler.attributes.controller
   - offheap.profiler.profiles.source
 attributes:
-  action:
-    support: full
-  async:
-    support: none
   check_mode:
     support: full
     details: Reads the files and says which captures would be new. Writes nothing.
@@ -38,9 +34,6 @@ attributes:
   idempotent:
     support: full
     details: A profile with the same content and time is imported once.
-  platform:
-    support: full
-    platforms: posix
 requirements:
   - numpy (Python library, on the controller)
   - symbolic (Python library, on the controller)

@@ -19,12 +19,8 @@ author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
   - offheap.profiler.attributes
-  - offheap.profiler.attributes.action
+  - offheap.profiler.attributes.controller
 attributes:
-  action:
-    support: full
-  async:
-    support: none
   check_mode:
     support: full
     details: Says how many profiles would be sent. Sends and writes nothing.
@@ -32,9 +28,6 @@ attributes:
     support: none
   idempotent:
     support: full
-  platform:
-    support: full
-    platforms: posix
 requirements:
   - symbolic (Python library, on the controller)
   - pydemumble (Python library, on the controller)

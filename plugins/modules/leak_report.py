@@ -28,12 +28,8 @@ author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
   - offheap.profiler.attributes
-  - offheap.profiler.attributes.action
+  - offheap.profiler.attributes.controller
 attributes:
-  action:
-    support: full
-  async:
-    support: none
   check_mode:
     support: full
     details: Analyses the captures and says the verdicts and which files would change. Writes nothing.
@@ -43,9 +39,6 @@ attributes:
   idempotent:
     support: full
     details: The same captures give the same files, byte for byte.
-  platform:
-    support: full
-    platforms: posix
 requirements:
   - symbolic (Python library, on the controller)
   - pydemumble (Python library, on the controller)

@@ -21,12 +21,8 @@ author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
   - offheap.profiler.attributes
-  - offheap.profiler.attributes.action
+  - offheap.profiler.attributes.controller
 attributes:
-  action:
-    support: full
-  async:
-    support: none
   check_mode:
     support: full
     details: Says the verdicts and writes nothing.
@@ -35,9 +31,6 @@ attributes:
   idempotent:
     support: full
     details: The same samples give the same verdicts.
-  platform:
-    support: full
-    platforms: posix
 options:
   samples:
     description:
