@@ -40,7 +40,7 @@ def parse(data: bytes, name: str, told: Told) -> Records:
         raise UnusableError(
             name,
             "a map of bpftrace does not say what its numbers are: set source_unit to bytes or objects, and"
-            " source_measure to live, allocated or grown",
+            " source_measure to live, allocated or grown (fab: --source live:bytes:1)",
         )
     if b"Map full" in data or re.search(rb"^Lost \d+ events", data, re.MULTILINE):
         raise UnusableError(name, f"bpftrace lost events or had no room: {_MORE}")

@@ -34,7 +34,7 @@ def parse(data: bytes, name: str, told: Told) -> Records:
         raise UnusableError(
             name,
             "collapsed stacks do not say what their numbers are: set source_unit to bytes or objects, and"
-            " source_measure to live, allocated or grown",
+            " source_measure to live, allocated or grown (fab: --source live:bytes:1)",
         )
     builder = StackBuilder(name)
     known: dict[bytes, int] = {}
