@@ -23,7 +23,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_optio
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Scope, survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
-from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+from ansible_collections.offheap.profiler.tests.unit.strategies import go_program, leaky_archives
 
 START = 1763780400
 MIB = 1 << 20
@@ -157,3 +157,18 @@ def test_images_named_by_the_user_come_into_the_archive_and_no_others(tmp_path: 
     assert archive.image(build_id) is not None
     source = DumpReader(Images(archive=archive), tmp_path).read(one.path)
     assert "inflate" in {frame.function for frame in source.samples.frames}
+
+
+def test_profiles_of_a_go_program_end_in_the_true_verdict(tmp_path: Path) -> None:
+    program = go_program.built(tmp_path)
+    for step in range(6):
+        path = tmp_path / f"{step}.pb.gz"
+        go_program.write_profile(program, path, 4096, 4000 * (1 + step))
+        origin = Origin("web", "app1", time=START + 600.0 * step)
+        (one,) = import_profiles([path], origin, tmp_path / "archive")
+        assert (one.facts.source, one.facts.measure, one.clock) == ("pprof", "live", "option")
+    (host,) = surveyed(tmp_path / "archive")
+    assert host.verdict.answer is Answer.LEAK
+    (suspect,) = host.verdict.suspects
+    assert [frame.label for frame in suspect.path][:2] == ["main.leak", "main.main"]
+    assert abs(suspect.growth - 4000 * go_program.SIZE * 144) < suspect.error

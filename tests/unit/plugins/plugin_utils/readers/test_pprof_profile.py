@@ -4,10 +4,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,63 +22,21 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling im
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, pprof_profile
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.format_error import FormatError, UnusableError
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
+from ansible_collections.offheap.profiler.tests.unit.strategies import go_program
 from ansible_collections.offheap.profiler.tests.unit.strategies.samples import samples_of
 
-LEAKED, SIZE = 5000, 1024
-GO_PROGRAM = """\
-package main
-
-import (
-    "os"
-    "runtime"
-    "runtime/debug"
-    "runtime/pprof"
-    "strconv"
-)
-
-var kept [5000]*[1024]byte
-
-//go:noinline
-func leak(i int) { kept[i] = new([1024]byte) }
-
-func main() {
-    runtime.MemProfileRate, _ = strconv.Atoi(os.Args[2])
-    debug.SetGCPercent(-1) // else the collector's own objects are charged to who allocates meanwhile
-    for i := range kept {
-        leak(i)
-    }
-    runtime.GC()
-    file, _ := os.Create(os.Args[1])
-    pprof.WriteHeapProfile(file)
-    file.Close()
-}
-"""
-
-
-CACHE = Path(__file__).resolve().parents[5] / ".cache" / "go-build"
+LEAKED = 5000
 
 
 @pytest.fixture(scope="module")
-def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    assert shutil.which("go"), "without Go nobody knows whether its profiles are read: install golang-go"
-    directory = tmp_path_factory.mktemp("go")
-    (directory / "leak.go").write_text(GO_PROGRAM)
-    go(directory, "build", "-o", "leak", "leak.go")
-    return directory / "leak"
-
-
-def go(where: Path, *arguments: str) -> str:
-    """Run the go command. Compiling its library takes minutes, so that is kept."""
-    environment = {**os.environ, "HOME": str(where), "GOCACHE": str(CACHE)}
-    return subprocess.run(
-        ["go", *arguments], cwd=where, env=environment, capture_output=True, text=True, check=True
-    ).stdout
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return go_program.built(tmp_path_factory.mktemp("go"))
 
 
 @pytest.fixture(params=[1, 4096], ids=["every allocation", "one in 4 KiB"])
-def of_go(request: pytest.FixtureRequest, go_program: Path, tmp_path: Path) -> tuple[Path, int]:
+def of_go(request: pytest.FixtureRequest, program: Path, tmp_path: Path) -> tuple[Path, int]:
     """A heap profile that a Go program wrote of itself, and its rate."""
-    subprocess.run([go_program, tmp_path / "heap.pb.gz", str(request.param)], check=True)
+    go_program.write_profile(program, tmp_path / "heap.pb.gz", request.param, LEAKED)
     return tmp_path / "heap.pb.gz", request.param
 
 
@@ -94,13 +49,15 @@ def test_a_profile_of_go_has_the_numbers_of_its_own_tool(of_go: tuple[Path, int]
     assert located(records, {}).values[BYTES].sum() == records.total.bytes, "scaled values are not scaled again"
     for index, ours in (("inuse_space", records.total.bytes), ("alloc_space", records.total.accum_bytes)):
         asked = (f"-sample_index={index}", "-unit=B", "-nodefraction=0", "-top", path.name)
-        shown = go(path.parent, "tool", "pprof", *asked)
+        shown = go_program.go(path.parent, "tool", "pprof", *asked)
         assert re.search(rf"of {ours}B total", shown), shown
     assert records.time > 1.7e9
     flat: Counter[str] = Counter()
     for stack, size in zip(records.stacks(), records.counts.bytes, strict=True):
         flat[records.names[stack[0]].function] += size
-    assert flat["main.leak"] == LEAKED * SIZE if rate == 1 else flat["main.leak"] == pytest.approx(5e6, rel=0.2)
+    assert (
+        flat["main.leak"] == LEAKED * go_program.SIZE if rate == 1 else flat["main.leak"] == pytest.approx(5e6, rel=0.2)
+    )
 
 
 def profile(
