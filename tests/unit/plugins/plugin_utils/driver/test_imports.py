@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_optio
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Scope, survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
-from ansible_collections.offheap.profiler.tests.unit.strategies import go_program, leaky_archives
+from ansible_collections.offheap.profiler.tests.unit.strategies import go_program, leak_tools, leaky_archives
 
 START = 1763780400
 MIB = 1 << 20
@@ -172,3 +173,34 @@ def test_profiles_of_a_go_program_end_in_the_true_verdict(tmp_path: Path) -> Non
     (suspect,) = host.verdict.suspects
     assert [frame.label for frame in suspect.path][:2] == ["main.leak", "main.main"]
     assert abs(suspect.growth - 4000 * go_program.SIZE * 144) < suspect.error
+
+
+def sanitizers(directory: Path, blocks: int) -> tuple[Path, str]:
+    path = directory / f"{blocks}.report"
+    path.write_bytes(leak_tools.sanitizer_report(directory, blocks))
+    return path, ""
+
+
+def massif(directory: Path, blocks: int) -> tuple[Path, str]:
+    return leak_tools.massif_file(directory, blocks), ""
+
+
+def heaptrack(directory: Path, blocks: int) -> tuple[Path, str]:
+    path = directory / f"{blocks}.folded"
+    leak_tools.folded_by_heaptrack(leak_tools.heaptrack_trace(directory, blocks), path)
+    return path, "live:bytes:1"
+
+
+@pytest.mark.parametrize("tool", [sanitizers, massif, heaptrack])
+def test_reports_of_leak_tools_end_in_the_true_verdict(
+    tool: Callable[[Path, int], tuple[Path, str]], tmp_path: Path
+) -> None:
+    for step in range(5):
+        path, told = tool(tmp_path, 1000 * (1 + step))
+        origin = Origin("web", "app1", time=START + 600.0 * step, told=told_in_short(told))
+        import_profiles([path], origin, tmp_path / "archive")
+    (host,) = surveyed(tmp_path / "archive")
+    assert host.verdict.answer is Answer.LEAK
+    (suspect,) = host.verdict.suspects
+    assert suspect.path[0].function.startswith("take")
+    assert suspect.growth == pytest.approx(1000 * 1001 * 144, rel=1e-3)

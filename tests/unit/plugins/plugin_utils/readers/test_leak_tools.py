@@ -16,23 +16,9 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpac
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records, Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
+from ansible_collections.offheap.profiler.tests.unit.strategies import leak_tools
 
-BLOCKS, LEAKED, KEPT = 100, 100099, 50
-PROGRAM = """\
-#include <stdlib.h>
-#include <string.h>
-#define STAY __attribute__((noinline))
-STAY void *take(int size) { void *p = malloc(size); memset(p, 1, size); return p; }
-STAY void leak(void) { for (int i = 0; i < 100; i++) take(1000 + i % 3); }
-int main(void) { leak(); free(take(50)); return 0; }
-"""
-
-
-def build(directory: Path, *options: str) -> str:
-    source = directory / "leak.c"
-    source.write_text(PROGRAM)
-    subprocess.run(["gcc", "-g", "-O1", *options, "-o", directory / "leak", source], check=True)
-    return str(directory / "leak")
+BLOCKS, LEAKED = 100, 100099
 
 
 def sizes(records: Records) -> Counter[str]:
@@ -45,8 +31,7 @@ def sizes(records: Records) -> Counter[str]:
 
 @pytest.mark.parametrize("option", ["leak", "address"])
 def test_a_sanitizers_report(option: str, tmp_path: Path) -> None:
-    program = build(tmp_path, f"-fsanitize={option}")
-    report = subprocess.run([program], stderr=subprocess.PIPE, check=False).stderr
+    report = leak_tools.sanitizer_report(tmp_path, BLOCKS, option)
     journal = b"".join(
         b"Nov 22 05:00:00 app1 leak[9]: " + line + b"\n" for line in (b"ready", *report.splitlines(), b"x")
     )
@@ -64,10 +49,7 @@ def test_a_sanitizers_report(option: str, tmp_path: Path) -> None:
 
 
 def test_massif(tmp_path: Path) -> None:
-    program = build(tmp_path)
-    output = tmp_path / "massif.out"
-    options = ["--tool=massif", f"--massif-out-file={output}", "--detailed-freq=1", "--peak-inaccuracy=0.0"]
-    subprocess.run(["valgrind", "-q", *options, program], check=True, capture_output=True)
+    output = leak_tools.massif_file(tmp_path, BLOCKS)
     data = output.read_bytes()
     assert detect.source_of(data, "x") == "massif"
     records = detect.parse(data, "x", Told())
@@ -79,14 +61,11 @@ def test_massif(tmp_path: Path) -> None:
 
 
 def test_heaptrack_through_its_own_tool(tmp_path: Path) -> None:
-    program = build(tmp_path)
-    subprocess.run(["heaptrack", "-o", tmp_path / "trace", program], check=True, capture_output=True, cwd=tmp_path)
-    (trace,) = tmp_path.glob("trace*")
+    trace = leak_tools.heaptrack_trace(tmp_path, BLOCKS)
     with pytest.raises(OffheapError, match=r"heaptrack_print -F x[.]folded --flamegraph-cost-type leaked"):
         detect.source_of(unpack.read(trace, 1 << 24), "x")
     folded = tmp_path / "x.folded"
-    command = ["heaptrack_print", "-F", str(folded), "--flamegraph-cost-type", "leaked", str(trace)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    printed = leak_tools.folded_by_heaptrack(trace, folded)
     records = detect.parse(folded.read_bytes(), "x", Told(Measure.LIVE, "bytes", 1))
     assert records.total.bytes == LEAKED
     assert "total memory leaked: 100.10K" in printed
