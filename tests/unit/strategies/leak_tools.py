@@ -42,7 +42,7 @@ def massif_file(directory: Path, blocks: int) -> Path:
 
 def heaptrack_trace(directory: Path, blocks: int) -> Path:
     """heaptrack's own file."""
-    command = ["heaptrack", "-o", directory / f"trace{blocks}", built(directory), str(blocks)]
+    command = ["heaptrack", "-o", str(directory / f"trace{blocks}"), built(directory), str(blocks)]
     subprocess.run(command, check=True, capture_output=True, cwd=directory)
     (trace,) = directory.glob(f"trace{blocks}*")
     return trace
