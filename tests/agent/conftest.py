@@ -47,6 +47,9 @@ def compiled(name: str, sources: list[Path], *options: str, compiler: str = "gcc
 
 @pytest.fixture(scope="session")
 def library() -> Path:
+    """The agent: OFFHEAP_TEST_AGENT, as the controller builds it for instance, or built here by gcc."""
+    if os.environ.get("OFFHEAP_TEST_AGENT"):
+        return Path(os.environ["OFFHEAP_TEST_AGENT"])
     subprocess.run(["make", "-s", "-C", str(SOURCES), f"BUILD={BUILD}"], check=True)
     return BUILD / "liboffheap.so"
 

@@ -65,6 +65,17 @@ def test_budget_in_bytes(start: Start, workload: Path) -> None:
     assert service.dumps() == [newest]
 
 
+def test_a_sparse_file_takes_little_of_the_budget(start: Start, workload: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    sparse = spool / "jeprof.70000001.0.m0.heap"
+    with sparse.open("wb") as stream:
+        stream.truncate(1 << 40)
+    service = start(workload, "leak", "60", start="dormant")
+    own = [Path(service.ask("dump")["path"]) for _number in range(3)]
+    assert set(service.dumps()) == {sparse, *own}
+
+
 def test_dumps_of_earlier_processes_count_but_go_first(start: Start, workload: Path, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()

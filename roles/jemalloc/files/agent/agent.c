@@ -22,6 +22,7 @@
 #include "schedule.h"
 #include "spool.h"
 #include "statistics.h"
+#include "trigger.h"
 #include "unwind.h"
 
 #include <errno.h>
@@ -48,6 +49,7 @@ struct agent {
     struct dumps dumps;
     struct sampling sampling;
     struct schedule schedule;
+    struct trigger trigger;
     struct command command;
     struct control control;
     sem_t ready;   // the thread has what it opens
@@ -69,12 +71,16 @@ static int64_t work(struct agent *self) {
         sampling_begin(&self->sampling);
         schedule_change(&self->schedule, &self->config);
     }
-    if (schedule_dump_is_due(&self->schedule, now))
-        dump_take(&self->dumps, "schedule");
+    const char *reason = schedule_dump_is_due(&self->schedule, now) ? "schedule" : trigger_reason(&self->trigger, now);
+    if (reason) {
+        dump_take(&self->dumps, reason);
+        trigger_dumped(&self->trigger, clock_monotonic() - now);
+    }
     if (schedule_stats_are_due(&self->schedule, now))
         statistics_append(&self->spool, &self->problem);
     int64_t next = earlier(now + LONGEST, sampling_work(&self->sampling, now));
     next = earlier(next, schedule_next(&self->schedule));
+    next = earlier(next, trigger_next(&self->trigger));
     now = clock_monotonic();
     return next > now ? next - now : 0;
 }
@@ -85,6 +91,7 @@ static void *run(void *argument) {
     descriptors_isolate();
     je_set_bool("thread.prof.active", false);
     control_open(&self->control);
+    trigger_prepare(&self->trigger);
     char start[32];
     facts_start(start, sizeof start);
     if (!spool_find(&self->spool, start, self->pid))
@@ -110,6 +117,8 @@ static void connect_parts(struct agent *self) {
     sampling->facts = &self->facts;
     sampling->problem = &self->problem;
     self->schedule.config = &self->config;
+    self->trigger.config = &self->config;
+    self->trigger.facts = &self->facts;
     dumps->config = &self->config;
     dumps->facts = &self->facts;
     dumps->spool = &self->spool;
@@ -193,6 +202,7 @@ static bool launch(struct agent *self) {
 static void after_fork_in_child(void) {
     je_set_bool("prof.active", false);
     control_forget_in_child(&agent.control);
+    trigger_forget_in_child(&agent.trigger);
     agent.pid = 0;
     if (!agent.config.children)
         return;

@@ -41,8 +41,8 @@ static bool is_descendant(void) {
     return owner && config_number(owner, 1, INT32_MAX, &pid) && pid != getpid();
 }
 
-static bool wants_children(void) {
-    const char *text = getenv("OFFHEAP_CHILDREN");
+static bool is_on(const char *name) {
+    const char *text = getenv(name);
     return text && !strcmp(text, "1");
 }
 
@@ -64,7 +64,7 @@ bool config_is_right_process(void) {
             *deleted = '\0';
         same = !strcmp(path, wanted);
     }
-    return same && (wants_children() || !is_descendant());
+    return same && (is_on("OFFHEAP_CHILDREN") || !is_descendant());
 }
 
 static void number(struct config *config, const char *name, int64_t low, int64_t high, int64_t *value) {
@@ -85,7 +85,7 @@ void config_read(struct config *config) {
         *config->unit && !strchr(config->unit, '/'))
         snprintf(config->socket_directory, sizeof config->socket_directory, "/run/offheap/%s", config->unit);
     config->dormant = (text = getenv("OFFHEAP_START")) && !strcmp(text, "dormant");
-    config->children = wants_children();
+    config->children = is_on("OFFHEAP_CHILDREN");
     config->start_delay = 10;
     config->keep_files = 64;
     config->keep_bytes = 256 << 20;
@@ -93,6 +93,8 @@ void config_read(struct config *config) {
     number(config, "OFFHEAP_START_DELAY", 0, 86400, &config->start_delay);
     number(config, "OFFHEAP_DUMP_SECONDS", 0, year, &config->dump_seconds);
     number(config, "OFFHEAP_STATS_SECONDS", 0, year, &config->stats_seconds);
+    number(config, "OFFHEAP_DUMP_GROWTH", 0, 1000, &config->dump_growth);
+    config->dump_pressure = is_on("OFFHEAP_DUMP_PRESSURE");
     number(config, "OFFHEAP_KEEP_FILES", 2, 1000, &config->keep_files);
     number(config, "OFFHEAP_KEEP_BYTES", 1, INT64_MAX, &config->keep_bytes);
     number(config, "OFFHEAP_MINIMUM_FREE", 0, INT64_MAX, &config->minimum_free);

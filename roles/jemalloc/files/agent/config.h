@@ -22,6 +22,8 @@ struct config {
     int64_t start_delay;     // seconds
     int64_t dump_seconds;    // 0: never, as the next one
     int64_t stats_seconds;
+    int64_t dump_growth;     // percent of resident memory; 0: never
+    bool dump_pressure;      // also when the cgroup is short of memory
     int64_t keep_files;
     int64_t keep_bytes;
     int64_t minimum_free;    // bytes that a dump must leave free on the spool's file system

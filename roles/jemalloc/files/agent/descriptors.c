@@ -60,6 +60,19 @@ void owned_close(struct owned *owned) {
     owned->fd = -1;
 }
 
+ssize_t owned_slurp(const char *path, char *text, size_t size) {
+    struct owned file;
+    size_t length = 0;
+    ssize_t count = -1;
+    if (!owned_take(&file, open(path, O_RDONLY | O_CLOEXEC)))
+        return -1;
+    while (length < size - 1 && owned_still(&file) && (count = read(file.fd, text + length, size - 1 - length)) > 0)
+        length += (size_t)count;
+    owned_close(&file);
+    text[length] = '\0';
+    return count < 0 ? -1 : (ssize_t)length;
+}
+
 bool descriptors_isolate(void) {
     separate = false;
     if (prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 0 || syscall(SYS_unshare, CLONE_FILES | CLONE_FS) < 0)

@@ -7,6 +7,7 @@
 #define OFFHEAP_DESCRIPTORS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 struct owned {
@@ -18,6 +19,7 @@ struct owned {
 bool owned_take(struct owned *owned, int fd);   // remembers which file it is
 bool owned_still(const struct owned *owned);    // the descriptor still means that file
 void owned_close(struct owned *owned);          // closes it if so
+ssize_t owned_slurp(const char *path, char *text, size_t size);   // a small file with a NUL behind it; its length or -1
 bool descriptors_isolate(void);                 // gives this thread a table (and a working directory) of its own
 bool descriptors_are_private(void);             // whether it has them
 void descriptors_silence(void);                 // lets go of the service's stderr

@@ -11,6 +11,7 @@
 #include "images.h"
 #include "json.h"
 #include "mallctl.h"
+#include "others.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -108,6 +109,7 @@ static bool write_sidecar(const struct dumps *dumps, const char *reason, const s
         json_null(&json, "active_since");
     facts_jemalloc(&json, dumps->config->malloc_conf);
     facts_memory(&json);
+    others_list(&json, dumps->config->socket_directory);
     images_list(&json);
     json_close(&json, '}');
     bool written = json_finish(&json);

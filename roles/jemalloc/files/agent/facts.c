@@ -9,7 +9,6 @@
 #include "descriptors.h"
 #include "mallctl.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -19,19 +18,8 @@
 
 static char scratch[64 * 1024];
 
-// A small file of /proc into `scratch`, with a NUL behind it. The length, or -1.
 static ssize_t slurp(const char *path) {
-    struct owned file;
-    size_t length = 0;
-    ssize_t count = -1;
-    if (!owned_take(&file, open(path, O_RDONLY | O_CLOEXEC)))
-        return -1;
-    while (length < sizeof scratch - 1 && owned_still(&file) &&
-           (count = read(file.fd, scratch + length, sizeof scratch - 1 - length)) > 0)
-        length += (size_t)count;
-    owned_close(&file);
-    scratch[length] = '\0';
-    return count < 0 ? -1 : (ssize_t)length;
+    return owned_slurp(path, scratch, sizeof scratch);
 }
 
 static void start_time(struct json *json) {
@@ -57,6 +45,32 @@ static void start_time(struct json *json) {
 void facts_start(char *text, size_t size) {
     bool known = slurp("/proc/sys/kernel/random/boot_id") >= 8 && strspn(scratch, "0123456789abcdef") == 8;
     snprintf(text, size, "%.8s-%" PRId64, known ? scratch : "00000000", clock_since_boot());
+}
+
+bool facts_cgroup(char *path, size_t size) {
+    if (slurp("/proc/self/cgroup") <= 0)
+        return false;
+    const char *line = !strncmp(scratch, "0::", 3) ? scratch : strstr(scratch, "\n0::");   // cgroups(7), version 2
+    if (!line)
+        return false;
+    line += strcspn(line, "/");
+    int length = (int)strcspn(line, "\n");
+    static const char *const roots[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+        int needed = snprintf(path, size, "%s%.*s/cgroup.events", roots[i], length, line);   // the root has none
+        if (needed < (int)size && access(path, F_OK) == 0) {
+            path[needed - (int)strlen("/cgroup.events")] = '\0';
+            return true;
+        }
+    }
+    return false;
+}
+
+int64_t facts_resident(const char *statm) {
+    long long size, present, shared;
+    if (sscanf(statm, "%lld %lld %lld", &size, &present, &shared) != 3)
+        return 0;
+    return (present - shared) * sysconf(_SC_PAGESIZE);
 }
 
 void facts_process(struct json *json, bool arguments) {

@@ -122,9 +122,10 @@ static void add(struct spool *spool, const struct owned *directory, const char *
     }
     strcpy(entry->name, name);
     entry->time = clock_milliseconds(status.st_mtim);
-    entry->size = status.st_size;
+    // A sparse file takes less of the disk than it is long.
+    entry->size = status.st_blocks * 512 < status.st_size ? status.st_blocks * 512 : status.st_size;
     spool->files++;
-    spool->bytes += status.st_size;
+    spool->bytes += entry->size;
     count++;
 }
 

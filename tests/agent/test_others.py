@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Each dump notes the memory of the control group's processes that nobody profiles."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import with_own_numbers
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
+from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
+from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
+
+Start = Callable[..., Service]
+MIB = 1 << 20
+PYTHON = os.path.realpath(sys.executable)
+# A server with workers of these sizes, in MiB, and with another program. A worker grows by 4 MiB at each SIGUSR1.
+SERVER = """
+import os, signal, sys, time
+for size in map(int, sys.argv[1:]):
+    if os.fork() == 0:
+        kept = [b"x" * (size << 20)]
+        signal.signal(signal.SIGUSR1, lambda *_: kept.append(b"x" * (4 << 20)))
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group of version 2."""
+    unified = Path("/sys/fs/cgroup/unified")
+    path = (unified if unified.is_dir() else unified.parent) / f"offheap-test-{os.getpid()}"
+    path.mkdir()
+    yield path
+    (path / "cgroup.kill").write_text("1")
+    wait_for("an empty group", lambda: not (path / "cgroup.procs").read_text())
+    path.rmdir()
+
+
+def server(start: Start, group: Path, *sizes: int, **settings: Any) -> tuple[Service, list[int]]:
+    """A server in the group, once it is complete, and the pids of its workers."""
+    command = f'echo $$ >{group}/cgroup.procs && exec {PYTHON} -c "$0" "$@"'
+    arguments = ("-c", command, SERVER, *map(str, sizes))
+    service = start("/bin/sh", *arguments, executable=PYTHON, **settings)
+    assert service.process.stdout
+    pids = [int(service.process.stdout.readline()) for _size in sizes]
+    wait_for("sleep", lambda: len((group / "cgroup.procs").read_text().split()) == len(sizes) + 2)
+    return service, pids
+
+
+def noted(service: Service) -> dict[str, Any]:
+    """The note beside a new dump."""
+    path = Path(service.ask("dump")["path"])
+    found: dict[str, Any] = json.loads(path.with_name(path.name + ".json").read_text())
+    return found
+
+
+def resident(pid: int) -> int:
+    """Bytes without files and shared memory."""
+    _size, present, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[:3])
+    return (present - shared) * os.sysconf("SC_PAGESIZE")
+
+
+def test_workers_without_a_profile_are_told_with_their_memory(start: Start, group: Path) -> None:
+    service, pids = server(start, group, 20, 60, 40, 10)
+    found = noted(service)["others"]
+    assert found["processes"] == 5
+    assert 130 * MIB < found["rss"] < 230 * MIB
+    largest = found["largest"]
+    assert len(largest) == 4 and {one["pid"] for one in largest} == set(pids)
+    assert [one["rss"] for one in largest] == sorted((one["rss"] for one in largest), reverse=True)
+    assert largest[0]["rss"] > 60 * MIB
+    assert all(one["name"].startswith("python") for one in largest)
+
+
+def test_workers_with_a_profile_of_their_own_do_not_count(start: Start, group: Path) -> None:
+    service, _pids = server(start, group, 20, 60, children=1)
+    found = noted(service)["others"]
+    assert found["processes"] == 1
+    assert found["largest"][0]["name"] == "sleep"
+
+
+def test_a_leak_in_a_worker_that_nobody_profiles_is_no_all_clear(start: Start, group: Path) -> None:
+    """The server itself holds always the same."""
+    service, (worker, _other) = server(start, group, 20, 20)
+    captures = []
+    for minute in range(10):
+        before = resident(worker)
+        os.kill(worker, signal.SIGUSR1)
+        wait_for("the worker to grow", lambda before=before: resident(worker) >= before + 4 * MIB)
+        facts = replace(capture_samples.facts(), agent={"others": noted(service)["others"]})
+        captures.append(Capture(Path(), "app1", "web.service", "7-aa", minute, 60.0 * minute, facts))
+    watched = series.of_samples((capture.time, profile({("table", "main"): 100.0 * MIB})) for capture in captures)
+    verdict = with_own_numbers(judge("7-aa", watched), watched, captures)
+    assert verdict.answer is Answer.CANNOT_TELL
+    assert verdict.unexplained / 1440 == pytest.approx(4 * MIB, rel=0.02)
+    assert f"with pid {worker}" in verdict.reason
