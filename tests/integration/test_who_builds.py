@@ -14,7 +14,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost
-from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
+from ansible_collections.offheap.profiler.tests.integration.playbooks import REPOSITORY, Controller, PlaybookResult
 
 pytestmark = pytest.mark.usefixtures("quiet_lab")
 
@@ -33,7 +33,7 @@ sys.exit(ran.returncode)
 @pytest.fixture(scope="module")
 def variables(library: dict[str, Any]) -> dict[str, Any]:
     """Without anybody who builds for all."""
-    return {**library, "jemalloc_build_host": ""}
+    return {**library, "jemalloc_method": "build", "jemalloc_build_host": ""}
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +174,28 @@ def test_a_host_that_lies_about_its_platform_is_left_out(
     assert 'says that its platform is "x/../../../../outside/y"' in result.failures("app2")
     assert result.stats["app1"].failed == 0 and installed(host("app1")) and installed(host("app2")) == []
     assert sorted(path for path in controller.directory.rglob("*") if "cache" in path.parts) == before
+
+
+@pytest.mark.soak_only
+def test_the_controller_builds_for_all_and_no_host_has_a_compiler(
+    role: RunPlaybook, playbook: RunPlaybook, host: HostOf, controller: Controller, variables: dict[str, Any]
+) -> None:
+    playbook("rollback.yml", extra_vars={"rollback_purge": True, "rollback_discard": True}).check()
+    names = ("app1", "app2", "app3")
+    for name in names:
+        host(name).run("chmod --silent a-x /usr/bin/*-gcc-[0-9]* /usr/bin/make", check=False)
+    try:
+        chosen = {**variables, "jemalloc_method": "auto", "offheap_cache": "cross"}
+        role(extra_vars=chosen).check()
+        again = role(extra_vars=chosen).check()
+    finally:
+        for name in names:
+            host(name).run("chmod --silent a+x /usr/bin/*-gcc-[0-9]* /usr/bin/make", check=False)
+    assert not any(stats.changed for stats in again.stats.values())
+    same = installed(host("app1"))
+    assert len(same) == 5 and all(installed(host(name)) == same for name in names)
+    carried = json.loads((REPOSITORY / "roles" / "jemalloc" / "files" / "cross_checksums.json").read_text())
+    sums = {line.split()[0] for line in same}
+    assert {value for key, value in carried.items() if key.endswith("glibc-x86_64-4096")} <= sums
+    records = [json.loads(path.read_text()) for path in (controller.directory / "cross").glob("*-cross.tar.gz.json")]
+    assert {record["compiler"] for record in records} == {"ziglang 0.17.1"}

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Build the library or the agent on the controller for the hosts' platform, with the C compiler in ziglang.
+
+Reads a description from stdin, as JSON:
+
+- ``part``: ``library`` or ``agent``; ``source``: the patched release as a tarball, or the agent's directory
+- ``target``: for the compiler, such as ``x86_64-linux-gnu.2.17``: no newer glibc than that is needed on a host
+- ``options``, ``cflags``: for the library's configure, and more flags for the compiler
+- ``place``: where hosts install it; its last part is the directory in the tarball
+- ``result``: the tarball to write; ``record``: what its offheap.json holds, but for ``files``
+- ``sha256``: what the built .so must have, or "" where nobody has built it before
+
+The same sources give the same bytes in any directory, on any machine. Writes the tarball and, after it, its record with
+its SHA-256 beside it; without that, the tarball does not count. Ends with status 1 and one line on stderr otherwise.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+COMPILER = "0.17.1"
+_ZIG = [sys.executable, "-m", "ziglang"]
+# What the compiler adds of the C library has debug information that names the directory.
+_BARE = "-Wl,--strip-debug"
+_UNWINDER = ("_Unwind_Backtrace", "_Unwind_GetIP")  # what jemalloc takes from libgcc
+_SHOWN = 15  # lines of a command that failed
+
+
+class BuildError(Exception):
+    """There is no build. The message says why."""
+
+
+def compiler() -> str:
+    """The release of the compiler beside this Python, "" if there is none."""
+    asked = subprocess.run([*_ZIG, "version"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip() if asked.returncode == 0 else ""
+
+
+def _run(directory: Path, environment: dict[str, str], *command: str) -> None:
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        last = "\n".join(done.stdout.splitlines()[-_SHOWN:])
+        raise BuildError(f"{command[0]} failed with status {done.returncode}:\n{last}")
+
+
+def _tools(work: Path, target: str) -> dict[str, str]:
+    zig = " ".join(_ZIG)
+    caches = {f"ZIG_{kind}_CACHE_DIR": str(work / "zig") for kind in ("GLOBAL", "LOCAL")}
+    return {**caches, "CC": f"{zig} cc -target {target}", "AR": f"{zig} ar", "RANLIB": f"{zig} ranlib", "LC_ALL": "C"}
+
+
+def _libgcc(work: Path, tools: dict[str, str]) -> Path:
+    """A stand-in to link with: hosts have libgcc, and this machine need not. The compiler's own unwinder calls dlsym at
+    its first step, which allocates with a glibc before 2.34, and jemalloc takes that step while it initialises."""
+    source, made = work / "libgcc.c", work / "libgcc_s.so.1"
+    source.write_text("".join(f"void {name}(void);\nvoid {name}(void) {{}}\n" for name in _UNWINDER))
+    command = [*tools["CC"].split(), "-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{made.name}", "-o", str(made)]
+    _run(work, tools, *command, str(source))
+    return made
+
+
+def library(work: Path, wanted: dict[str, Any]) -> dict[str, Path]:
+    """The library's files by their place in the tarball."""
+    (work / "source").mkdir()
+    _run(work / "source", {}, "tar", "--extract", f"--file={wanted['source']}")
+    (tree,) = (work / "source").iterdir()
+    tools = _tools(work, wanted["target"])
+    environment = {
+        **tools,
+        "CFLAGS": f"-O3 -g0 -fPIC -ffile-prefix-map={tree}=.",
+        "EXTRA_CFLAGS": wanted["cflags"],
+        "LDFLAGS": _BARE,
+        "LIBS": str(_libgcc(work, tools)),
+        "ac_cv_lib_gcc__Unwind_Backtrace": "yes",
+    }
+    host = wanted["target"].rpartition(".2.")[0]
+    _run(tree, environment, "./configure", f"--host={host}", f"--prefix={wanted['place']}", *wanted["options"])
+    _run(tree, environment, "make", f"-j{os.cpu_count() or 1}", "build_lib_shared")
+    return {name: tree / name for name in ("lib/libjemalloc.so.2", "bin/jeprof")}
+
+
+def agent(work: Path, wanted: dict[str, Any]) -> dict[str, Path]:
+    """The agent's file by its place in the tarball."""
+    tools = _tools(work, wanted["target"])
+    flags = ("CFLAGS=-O2 -g0", f"LDFLAGS={_BARE}")
+    _run(Path(wanted["source"]), tools, "make", f"BUILD={work}", f"CC={tools['CC']}", *flags)
+    return {"liboffheap.so": work / "liboffheap.so"}
+
+
+def _sum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _packed(name: str, files: dict[str, bytes], path: Path) -> None:
+    """A tarball of these files below a directory, which is the same for the same files."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as tarball:
+        for directory in sorted({str(parent) for inner in files for parent in Path(name, inner).parents} - {"."}):
+            member = tarfile.TarInfo(directory)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            tarball.addfile(member)
+        for inner, content in sorted(files.items()):
+            member = tarfile.TarInfo(f"{name}/{inner}")
+            member.size, member.mode = len(content), 0o644 if inner.endswith(".json") else 0o755
+            tarball.addfile(member, io.BytesIO(content))
+    path.write_bytes(gzip.compress(plain.getvalue(), mtime=0))
+
+
+def build(wanted: dict[str, Any]) -> None:
+    """Raises BuildError, OSError."""
+    if compiler() != COMPILER:
+        raise BuildError(
+            f"{sys.executable} has {compiler() or 'no'} ziglang, and {COMPILER} is needed:"
+            f" {sys.executable} -m pip install ziglang=={COMPILER}"
+        )
+    result = Path(wanted["result"])
+    work = Path(tempfile.mkdtemp(prefix="offheap-build-"))
+    try:
+        built = library(work, wanted) if wanted["part"] == "library" else agent(work, wanted)
+        files = {name: path.read_bytes() for name, path in built.items()}
+        sums = {name: _sum(content) for name, content in files.items()}
+        got = next(found for name, found in sums.items() if ".so" in name)
+        if wanted["sha256"] not in ("", got):
+            raise BuildError(
+                f"the SHA-256 of the {wanted['part']} that was built is {got}, and everybody else's is"
+                f" {wanted['sha256']}: the compiler or the sources were changed; install the compiler anew"
+            )
+        record = {**wanted["record"], "compiler": f"ziglang {COMPILER}", "files": sums}
+        files["offheap.json"] = _text(record)
+        part = work / "result"
+        _packed(Path(wanted["place"]).name, files, part)
+        shutil.move(part, result)
+        Path(f"{result}.json").write_bytes(_text({**record, "sha256": _sum(result.read_bytes())}))
+    finally:
+        shutil.rmtree(work)
+
+
+def _text(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, indent=4, sort_keys=True).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    try:
+        build(json.load(sys.stdin))
+    except (BuildError, OSError) as error:
+        sys.exit(str(error))
