@@ -64,7 +64,7 @@ class ActionModule(ActionBase):
         )
         try:
             places = Places(
-                from_here_if_any(arguments["archive"]),
+                arguments["archive"],
                 [from_here(path) for path in arguments["binary_path"]],
                 from_here_if_any(arguments["symcaches"]),
                 self._task.check_mode,

@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
             found = import_profiles(
                 [from_here(path) for path in arguments["src"]],
                 origin,
-                from_here(arguments["archive"]),
+                arguments["archive"],
                 [from_here(path) for path in arguments["binary_path"]],
                 self._task.check_mode,
             )

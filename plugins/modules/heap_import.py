@@ -46,7 +46,8 @@ options:
     required: true
   archive:
     description:
-      - Directory of the archive on the controller. It is created if missing.
+      - Directory of the archive on the controller, or its address, such as C(s3://bucket/offheap). It is created if
+        missing.
       - A relative path starts at the directory that C(ansible) was started in.
     type: path
     required: true

@@ -23,7 +23,8 @@ from ...module_utils.formats.capture_facts import (
     SamplingFacts,
     UnknownImage,
 )
-from ..archive.archive import INDEX, Archive
+from ..archive import far_archive
+from ..archive.archive import Archive
 from ..archive.capture import Arrived
 from ..base import child, libraries, unpack
 from ..base.errors import ControllerError
@@ -69,10 +70,10 @@ class Imported:
 
 
 def import_profiles(
-    files: Sequence[Path], origin: Origin, root: Path, binary_path: Sequence[Path] = (), check_mode: bool = False
+    files: Sequence[Path], origin: Origin, name: str | Path, binary_path: Sequence[Path] = (), check_mode: bool = False
 ) -> list[Imported]:
-    """Import ``files`` into the archive at ``root``, which is created if there is none, with those images of theirs
-    that are found in ``binary_path``. In check mode nothing is written.
+    """Import ``files`` into the archive of this name (far_archive.py), which is created if there is none, with those
+    images of theirs that are found in ``binary_path``. In check mode nothing is written.
 
     This machine's own files are not looked at: that another one had the same ones would be a guess, kept for good.
 
@@ -85,7 +86,7 @@ def import_profiles(
         )
     child.start(__name__, *libraries.DUMPS)
     images = Images(image_directories(binary_path))
-    with _archive(root, check_mode) as (archive, aside):
+    with _opened(name, check_mode) as (archive, aside):
         found = [_looked_at(file, origin, images, aside) for file in files]
         if check_mode:
             return [
@@ -115,13 +116,13 @@ class _Profile:
 
 
 @contextlib.contextmanager
-def _archive(root: Path, check_mode: bool) -> Iterator[tuple[Archive, Path]]:
+def _opened(name: str | Path, check_mode: bool) -> Iterator[tuple[Archive, Path]]:
     """The archive, and a directory for files on their way into it."""
     if check_mode:
         with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
-            yield Archive.open(root) if (root / INDEX).is_file() else Archive(root), Path(directory)
+            yield far_archive.foreseen(name), Path(directory)
         return
-    archive = Archive.create(root)
+    archive = far_archive.created(name)
     with archive.incoming() as aside:
         yield archive, aside
 

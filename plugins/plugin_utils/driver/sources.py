@@ -14,9 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.formats import limits
+from ..archive import far_cache
 from ..base import child, libraries, unpack
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
+from ..base.options import user_cache
 from ..model import located_bytes
 from ..model.raw import Records, Told
 from ..model.samples import Samples, located, named
@@ -143,6 +145,8 @@ class DumpReader:
         if path.is_dir():
             from ..archive.capture import DUMP
 
+            if not (path / DUMP).exists():
+                raise AnalysisError(f"{path} is a directory without {DUMP}: name a dump or a capture's directory")
             path = path / DUMP
         known = None
         if _is_of_a_capture(path):
@@ -186,7 +190,7 @@ def _parsed(path: Path, known: CaptureFacts | None, said: Told, images: Images) 
         told: dict[str, Any] = {"build_ids": build_ids, **images.found()}
     else:
         source, dump = known.source, detect.parse_capture(data, str(path), known)
-        build_ids, told = known.build_ids, {}
+        build_ids, told = {**dump.build_ids, **known.build_ids}, {}
     told.update(source=source, time=dump.time, executable=_executable(dump), threads=len(dump.threads))
     return located_bytes.packed(located(dump, build_ids), told)
 
@@ -211,7 +215,7 @@ class Places:
     do not say it themselves.
     """
 
-    archive: Path | None = None
+    archive: str | Path | None = None
     binary_path: Sequence[Path] = ()
     symcaches: Path | None = None
     check_mode: bool = False
@@ -223,17 +227,17 @@ def open_reader(paths: Sequence[Path], places: Places) -> Iterator[DumpReader]:
     """A reader for dumps at these ``paths``. Raises ArchiveError."""
     child.start(__name__, *libraries.DUMPS)
     libraries.load("numpy")
-    found = places.archive or next((root for path in paths[:1] for root in _parents(path)), None)
+    found = places.archive or (_archive_around(paths[0]) if paths else None)
     opened = None
     if found is not None:
-        from ..archive.archive import Archive
+        from ..archive import far_archive
 
-        opened = Archive.open(found)
+        opened = far_archive.opened(found)
     directories = image_directories(places.binary_path)
     if not directories and opened is None:
         directories = [Path("/")]
     images = Images(directories, opened)
-    kept = places.symcaches or (opened.symcaches if opened is not None else _user_cache())
+    kept = places.symcaches or (opened.symcaches if opened is not None else user_cache("symcaches"))
     if not places.check_mode and _is_writable(kept):
         yield DumpReader(images, kept, places.told)
         return
@@ -248,13 +252,14 @@ def image_directories(binary_path: Sequence[Path]) -> list[Path]:
     ]
 
 
-def _parents(path: Path) -> Iterator[Path]:
-    return (parent for parent in path.absolute().parents if (parent / "archive.json").is_file())
-
-
-def _user_cache() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "offheap" / "symcaches"
+def _archive_around(path: Path) -> str | Path | None:
+    """The archive that a file lies in, or whose cache it lies in."""
+    for parent in path.absolute().parents:
+        if (parent / "archive.json").is_file():
+            return parent
+        if (parent / far_cache.ADDRESS).is_file():
+            return (parent / far_cache.ADDRESS).read_text(encoding="utf-8")
+    return None
 
 
 def _is_writable(directory: Path) -> bool:

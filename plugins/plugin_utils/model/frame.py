@@ -52,6 +52,14 @@ class Frame(NamedTuple):
         return self.function or self.module or self.label
 
 
+_HIDDEN_CLASS = re.compile(r"(?:\$[0-9]+)?[/+.]0x[0-9a-fA-F]+")
+
+
+def without_hidden_class(name: str) -> str:
+    """A Java method's name without the address of its hidden class, which differs between processes."""
+    return _HIDDEN_CLASS.sub("", name)
+
+
 # Functions of the allocator: jeprof's list (RemoveUninterestingFrames, 5.3.0 and 5.3.1), which cuts a stack after the
 # last of them, and the functions that a jemalloc with symbols shows between them.
 _ALLOCATOR_FUNCTION = re.compile(
@@ -62,7 +70,7 @@ _ALLOCATOR_FUNCTION = re.compile(
     r"|(?:::)?do_malloc|::do_malloc_or_cpp_alloc|DoSampledAllocation"
     r"|simple_alloc::allocate|__malloc_alloc_template::allocate|TCMalloc.*|tcmalloc::.*"
 )
-_ALLOCATOR_MODULE = re.compile(r"libjemalloc[^/]*|liboffheap[^/]*\.so[^/]*")
+_ALLOCATOR_MODULE = re.compile(r"libjemalloc[^/]*|lib(?:offheap|asyncProfiler)[^/]*\.so[^/]*")
 
 
 def is_allocator_function(frame: Frame) -> bool:
@@ -71,5 +79,5 @@ def is_allocator_function(frame: Frame) -> bool:
 
 
 def is_allocator_module(frame: Frame) -> bool:
-    """Whether the frame lies in jemalloc or in our agent."""
+    """Whether the frame lies in jemalloc, in our agent, or in async-profiler, which stands before malloc."""
     return _ALLOCATOR_MODULE.fullmatch(frame.module) is not None

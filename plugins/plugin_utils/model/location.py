@@ -26,10 +26,12 @@ else:
 
 #: in place of a path: for code that a runtime has compiled, and for memory that holds no code
 JIT, NOWHERE = "[jit]", ""
+#: in an offset: the rest is the address that the linker gave the place, not where it lies in the file
+LINKED = 1 << 62
 
 
 class Location(NamedTuple):
-    """A place in an image: ``offset`` is the file offset of the call's last byte.
+    """A place in an image: ``offset`` is the file offset of the call's last byte (or its linked address: LINKED).
 
     Memory outside any file has the path JIT if it is executable, else NOWHERE; ``offset`` is then the address.
     Locations with the same ``key`` are the same. ``address``, where the place lay in the first process seen, is not
@@ -44,6 +46,11 @@ class Location(NamedTuple):
     @property
     def key(self) -> tuple[str, int]:
         return (self.build_id or self.path, self.offset)
+
+    @property
+    def shown(self) -> int:
+        """The offset, as it is shown to people and to other tools."""
+        return self.offset & ~LINKED
 
     @property
     def in_file(self) -> bool:

@@ -89,6 +89,16 @@ class Sampling:
                 return "unknown, and so are all errors"
         return as_text(self.interval)
 
+    @property
+    def remark(self) -> str:
+        """What sizes sampled like this are, as a sentence."""
+        match self.scheme:
+            case Scheme.EXACT:
+                return "Every allocation was recorded."
+            case Scheme.UNKNOWN:
+                return "Nobody knows how these sizes were sampled, nor how far off they are."
+        return f"Sizes are estimates from samples, one in {self.text}; ± is the 95 % interval."
+
     def unbias(self, objects: int, size: int) -> tuple[float, float]:
         """What a sampled record stands for: see the function ``unbias``."""
         return unbias(objects, size, self.interval if self.scheme is Scheme.POISSON else 0)

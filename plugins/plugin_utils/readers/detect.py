@@ -11,10 +11,22 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...module_utils.formats.capture_facts import JEMALLOC, CaptureFacts
+from ...module_utils.formats.capture_facts import ASYNC_PROFILER, JEMALLOC, CaptureFacts
 from ..model.raw import Records, Told
 from ..model.sampling import Measure
-from . import bpftrace_map, collapsed, gperftools, heap_v2, massif, memleak, perf_script, pprof_profile, sanitizer
+from . import (
+    bpftrace_map,
+    collapsed,
+    gperftools,
+    heap_v2,
+    jfr,
+    massif,
+    memleak,
+    memray_table,
+    perf_script,
+    pprof_profile,
+    sanitizer,
+)
 from .format_error import UnusableError
 
 #: key in a capture's facts: what the numbers of its dump count ("bytes" or "objects"), where the user had to say it
@@ -32,11 +44,13 @@ class Format(NamedTuple):
 #: by the name of the source, in the order in which they are tried
 FORMATS = {
     JEMALLOC: Format(lambda data: data.startswith(b"heap_v2/"), lambda data, name, _told: heap_v2.parse(data, name)),
+    ASYNC_PROFILER: Format(jfr.recognizes, jfr.parse),
     "gperftools": Format(gperftools.recognizes, gperftools.parse),
     "pprof": Format(pprof_profile.recognizes, pprof_profile.parse),
     "massif": Format(massif.recognizes, massif.parse),
     "lsan": Format(sanitizer.recognizes, sanitizer.parse),
     "memleak": Format(memleak.recognizes, memleak.parse),
+    "memray": Format(memray_table.recognizes, memray_table.parse),
     "bpftrace": Format(bpftrace_map.recognizes, bpftrace_map.parse),
     "perf": Format(perf_script.recognizes, perf_script.parse),
     "collapsed": Format(collapsed.recognizes, collapsed.parse),
@@ -48,6 +62,10 @@ _CONVERTED = {
     re.compile(
         rb"v 1\d{4} \d\nX "
     ): f"is heaptrack's own: run 'heaptrack_print -F x.folded --flamegraph-cost-type leaked FILE', {_LEAKED}",
+    # Packed with LZ4, as memray does, or plain.
+    re.compile(
+        rb"(?s)(?:\x04\x22\x4d\x18.{1,32})?memray\0"
+    ): "is memray's own: run 'memray transform csv --leaks -o x.csv FILE', then read x.csv",
 }
 
 
@@ -65,6 +83,11 @@ def source_of(data: bytes, name: str) -> str:
 def parse(data: bytes, name: str, told: Told) -> Records:
     """A file from anywhere. Raises ControllerError."""
     return FORMATS[source_of(data, name)].parse(data, name, told)
+
+
+def parse_as(source: str, data: bytes, name: str, told: Told) -> Records:
+    """A file of a known source. Raises ControllerError."""
+    return FORMATS[source].parse(data, name, told)
 
 
 def parse_capture(data: bytes, name: str, facts: CaptureFacts) -> Records:

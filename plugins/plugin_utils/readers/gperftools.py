@@ -30,7 +30,7 @@ from .stack_builder import LARGEST, StackBuilder
 
 _COUNTS = rb" *(\d{1,20}): *(\d{1,20}) *\[ *(\d{1,20}): *(\d{1,20}) *\] *@ *"
 _HEADER = re.compile(rb"heap profile:" + _COUNTS + rb"([a-z][a-z0-9_]{0,19})(?:/(\d{1,20}))? *\n")
-_STACK = re.compile(_COUNTS + rb"((?:0x[0-9a-f]{1,16} ?)*)$")
+_STACK = re.compile(_COUNTS + rb"((?:0x[0-9a-f]{1,16}(?: |$))*)$")
 _MAPS = b"MAPPED_LIBRARIES:"
 # gperftools itself, before its maps: what the tool $PPROF_PATH would find, and build=<path> for shortened paths.
 _BESIDE_MAPS = (b"build=", b"#")

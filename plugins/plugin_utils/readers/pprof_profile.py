@@ -29,6 +29,7 @@ from ...module_utils.formats.maps import Mapping
 from ..base import libraries, profile_proto
 from ..base.printable import printable
 from ..model.frame import Frame, Kind
+from ..model.location import LINKED
 from ..model.raw import Records, Told
 from ..model.sampling import Measure, Sampling, Scheme
 from .format_error import FormatError, UnusableError
@@ -48,6 +49,8 @@ _MOST_STACKS = 10_000_000
 # Locations, functions, mappings or texts. A Go service of 100 MB has some 200,000 functions.
 _MOST_ENTRIES = 1 << 22
 _MOST_LINES = 256
+# For an image whose addresses are as they were linked.
+_ROOM = 1 << 40
 _FIELDS = frozenset(range(1, 16))
 # Keys: number and wire type. A type is a message of two numbers.
 _SAMPLE_TYPE, _PERIOD_TYPE, _PERIOD = 0x0A, 0x5A, 0x60
@@ -236,6 +239,7 @@ class _Profile:
             number: PurePosixPath(self._text(file)).name for number, (*_range, file, _id) in self._mappings.items()
         }
         in_process = self._in_process()
+        linked = {} if in_process else self._linked()
         found = {}
         for number, (mapping, address, lines) in self._locations.items():
             module = modules.get(mapping, "")
@@ -246,6 +250,8 @@ class _Profile:
             elif in_process or not module:
                 # pprof's addresses are those of calls, ours of returns.
                 found[number] = (builder.address((address + 1) & LARGEST),)
+            elif mapping in linked and address < _ROOM - 1:
+                found[number] = (builder.address(linked[mapping] + address + 1),)
             else:
                 found[number] = (builder.named(Frame("", module, offset=address)),)
         return found
@@ -257,17 +263,32 @@ class _Profile:
         return Frame(name or f"[function {function}]", module, Kind.NATIVE, file=file, line=max(line, 0) & 0xFFFFFFFF)
 
     def _in_process(self) -> bool:
-        """Learn the mappings. Returns whether addresses are those in the process: jemalloc_pprof lets every image begin
-        at 0 and gives addresses in the image's own terms, by which nothing here finds names."""
+        """Learn the mappings. Returns whether addresses are those in the process."""
         ranges = sorted((start, end) for start, end, *_more in self._mappings.values())
         if any(start == 0 for start, _end in ranges) or any(one[1] > next_one[0] for one, next_one in pairwise(ranges)):
             return False
         for start, end, offset, file, build_id in self._mappings.values():
-            path = self._text(file)
-            self.mappings.append(Mapping(start, end, "r-xp", offset, path, False))
-            if is_build_id(self._text(build_id).lower()):
-                self.build_ids[path] = self._text(build_id).lower()
+            self._learn_mapping(start, end, offset, file, build_id)
         return True
+
+    def _linked(self) -> dict[int, int]:
+        """jemalloc_pprof lets every image begin at 0, and gives addresses as they were linked. Learn a mapping for each
+        image, somewhere; returns where, by the number of the profile's own mapping."""
+        places: dict[int, int] = {}
+        found = {}
+        for number, (start, _end, _offset, file, build_id) in self._mappings.items():
+            if start == 0 and is_build_id(self._text(build_id).lower()) and self._text(file).startswith("/"):
+                if file not in places:
+                    places[file] = _ROOM * (1 + len(places))
+                    self._learn_mapping(places[file], places[file] + _ROOM, LINKED, file, build_id)
+                found[number] = places[file]
+        return found
+
+    def _learn_mapping(self, start: int, end: int, offset: int, file: int, build_id: int) -> None:
+        path = self._text(file)
+        self.mappings.append(Mapping(start, end, "r-xp", offset, path, False))
+        if is_build_id(self._text(build_id).lower()):
+            self.build_ids[path] = self._text(build_id).lower()
 
     def add_stacks(self, builder: StackBuilder, places: dict[int, tuple[int, ...]], columns: list[int]) -> None:
         """Add the samples, without those of which nothing is counted."""

@@ -42,9 +42,10 @@ func main() {
 _CACHE = Path(__file__).resolve().parents[3] / ".cache" / "go-build"
 
 
-def go(where: Path, *arguments: str) -> str:
+def go(where: Path, *arguments: str, **variables: str) -> str:
     """Run the go command. Compiling its library takes minutes, so that is kept."""
-    environment = {**os.environ, "HOME": str(where), "GOCACHE": str(_CACHE)}
+    assert shutil.which("go"), "without Go nobody knows whether its profiles are read: install golang-go"
+    environment = {**os.environ, "HOME": str(where), "GOCACHE": str(_CACHE), **variables}
     return subprocess.run(
         ["go", *arguments], cwd=where, env=environment, capture_output=True, text=True, check=True
     ).stdout
@@ -52,7 +53,6 @@ def go(where: Path, *arguments: str) -> str:
 
 def built(directory: Path) -> Path:
     """The program."""
-    assert shutil.which("go"), "without Go nobody knows whether its profiles are read: install golang-go"
     (directory / "leak.go").write_text(_SOURCE)
     go(directory, "build", "-o", "leak", "leak.go")
     return directory / "leak"

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A program in C that forgets blocks of about 1,000 bytes, and the tools that see it."""
+"""Programs in C and Python that forget blocks of about 1,000 bytes, and the tools that see it."""
 
 from __future__ import annotations
 
+import glob
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 _SOURCE = """\
@@ -14,6 +17,24 @@ _SOURCE = """\
 STAY void *take(int size) { void *p = malloc(size); memset(p, 1, size); return p; }
 STAY void leak(int blocks) { for (int i = 0; i < blocks; i++) take(1000 + i % 3); }
 int main(int count, char **words) { leak(count > 1 ? atoi(words[1]) : 100); free(take(50)); return 0; }
+"""
+
+# memray does not see what ctypes calls. Its own allocator forgets the last block.
+_PYTHON = """\
+import sys
+from memray._test import MemoryAllocator
+
+def take(allocator, size):
+    allocator.malloc(size)
+
+def leak(allocator, blocks):
+    for number in range(blocks):
+        take(allocator, 1000 + number % 3)
+
+leak(MemoryAllocator(), int(sys.argv[1]))
+kept = MemoryAllocator()
+take(kept, 50)
+kept.free()
 """
 
 
@@ -33,7 +54,7 @@ def sanitizer_report(directory: Path, blocks: int, option: str = "leak") -> byte
 
 def massif_file(directory: Path, blocks: int) -> Path:
     """Massif's file, with every snapshot in detail."""
-    output = directory / "massif.out"
+    output = directory / f"massif.{blocks}"
     options = ["--tool=massif", f"--massif-out-file={output}", "--detailed-freq=1", "--peak-inaccuracy=0.0"]
     command = ["valgrind", "-q", *options, built(directory), str(blocks)]
     subprocess.run(command, check=True, capture_output=True)
@@ -52,3 +73,29 @@ def folded_by_heaptrack(trace: Path, folded: Path) -> str:
     """Write the stacks of what was leaked; gives what heaptrack_print says."""
     command = ["heaptrack_print", "-F", str(folded), "--flamegraph-cost-type", "leaked", str(trace)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def gperftools_dump(directory: Path, blocks: int) -> Path:
+    """What tcmalloc's profiler dumps at the program's end."""
+    (library,) = glob.glob("/usr/lib/*/libtcmalloc.so")
+    dump = directory / f"tcmalloc{blocks}"
+    environment = {**os.environ, "LD_PRELOAD": library, "HEAPPROFILE": str(dump)}
+    subprocess.run([built(directory), str(blocks)], check=True, env=environment, capture_output=True)
+    return dump.with_name(f"{dump.name}.0001.heap")
+
+
+def memray_file(directory: Path, blocks: int) -> Path:
+    """memray's own file."""
+    program, file = directory / "leak.py", directory / f"memray{blocks}.bin"
+    program.write_text(_PYTHON)
+    subprocess.run([sys.executable, "-m", "memray", "run", "-q", "-o", file, program, str(blocks)], check=True)
+    return file
+
+
+def memray_table(directory: Path, blocks: int) -> Path:
+    """What memray's own reader gives of it."""
+    file = memray_file(directory, blocks)
+    table = file.with_suffix(".csv")
+    command: list[str | Path] = [sys.executable, "-m", "memray", "transform", "csv", "--leaks", "-o", table, file]
+    subprocess.run(command, check=True, capture_output=True)
+    return table

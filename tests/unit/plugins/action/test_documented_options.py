@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import options
+
 PLUGINS = "ansible_collections.offheap.profiler.plugins"
 ACTIONS = """
-    archive_prune archive_sync heap_analyze heap_compare heap_fetch heap_import leak_assert leak_push leak_report
-    triage_report
+    archive_prune archive_sync heap_analyze heap_compare heap_fetch heap_import lake_update leak_assert leak_push
+    leak_report rollout_canary triage_report
 """.split()
 SHARED = ("type", "elements", "required", "default", "choices")
+#: types of our own, whose errors are plainer
+TYPES = {options.size: "bytes", options.whole_number: "int"}
 #: what an action passes to its own other half
 INTERNAL = {"heap_fetch": {"step", "request"}}
 
@@ -23,21 +27,23 @@ INTERNAL = {"heap_fetch": {"step", "request"}}
 def documented(name: str) -> dict[str, Any]:
     """The options of a module, including those of its fragments."""
     documentation = yaml.safe_load(importlib.import_module(f"{PLUGINS}.modules.{name}").DOCUMENTATION)
-    options = dict(documentation["options"])
+    found = dict(documentation["options"])
     for fragment in documentation["extends_documentation_fragment"]:
         file, _dot, part = fragment.removeprefix("offheap.profiler.").partition(".")
-        found = importlib.import_module(f"{PLUGINS}.doc_fragments.{file}").ModuleDocFragment
-        options |= yaml.safe_load(getattr(found, part.upper() or "DOCUMENTATION"))["options"]
-    return options
+        fragments = importlib.import_module(f"{PLUGINS}.doc_fragments.{file}").ModuleDocFragment
+        found |= yaml.safe_load(getattr(fragments, part.upper() or "DOCUMENTATION"))["options"]
+    return found
 
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_an_action_has_the_documented_options(name: str) -> None:
     arguments = importlib.import_module(f"{PLUGINS}.action.{name}")._ARGUMENTS
-    options = documented(name)
+    found = documented(name)
     for internal in INTERNAL.get(name, ()):
-        assert options.pop(internal)["description"].startswith("Internal.")
-    assert set(arguments) == set(options)
-    for option, described in options.items():
+        assert found.pop(internal)["description"].startswith("Internal.")
+    assert set(arguments) == set(found)
+    for option, described in found.items():
         wanted = {key: described[key] for key in SHARED if key in described}
-        assert {key: value for key, value in arguments[option].items() if key != "no_log"} == wanted
+        taken = {key: value for key, value in arguments[option].items() if key != "no_log"}
+        taken["type"] = TYPES.get(taken["type"], taken["type"])
+        assert taken == wanted

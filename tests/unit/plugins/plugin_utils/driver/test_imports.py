@@ -13,7 +13,6 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
-from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.imports import (
     Imported,
     Origin,
@@ -21,10 +20,11 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.imports im
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Scope, survey
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
 from ansible_collections.offheap.profiler.tests.unit.strategies import go_program, leak_tools, leaky_archives
+from ansible_collections.offheap.profiler.tests.unit.strategies.imported_series import A_DAY, judged, surveyed
 
 START = 1763780400
 MIB = 1 << 20
@@ -40,14 +40,6 @@ def folded(directory: Path, leaked: list[int], steady: int = 9 * MIB) -> list[Pa
         os.utime(path, (START + 3600 * hour,) * 2)
         files.append(path)
     return files
-
-
-def surveyed(root: Path) -> list[Host]:
-    archive, warnings = Archive.open(root), list[str]()
-    with reading(archive, warnings.append) as reader:
-        found = list(survey(archive, reader, Scope(), warnings.append))
-    assert not warnings
-    return found
 
 
 def test_a_leak_in_imported_profiles_is_told_by_name(tmp_path: Path) -> None:
@@ -162,45 +154,46 @@ def test_images_named_by_the_user_come_into_the_archive_and_no_others(tmp_path: 
 
 def test_profiles_of_a_go_program_end_in_the_true_verdict(tmp_path: Path) -> None:
     program = go_program.built(tmp_path)
-    for step in range(6):
-        path = tmp_path / f"{step}.pb.gz"
-        go_program.write_profile(program, path, 4096, 4000 * (1 + step))
-        origin = Origin("web", "app1", time=START + 600.0 * step)
-        (one,) = import_profiles([path], origin, tmp_path / "archive")
-        assert (one.facts.source, one.facts.measure, one.clock) == ("pprof", "live", "option")
-    (host,) = surveyed(tmp_path / "archive")
+    files = [tmp_path / f"{step}.pb.gz" for step in range(6)]
+    for step, file in enumerate(files):
+        go_program.write_profile(program, file, 4096, 4000 * (1 + step))
+    host = judged(files, tmp_path)
+    facts = host.processes[0].captures[-1].facts
+    assert (facts.source, facts.measure) == ("pprof", "live")
     assert host.verdict.answer is Answer.LEAK
     (suspect,) = host.verdict.suspects
     assert [frame.label for frame in suspect.path][:2] == ["main.leak", "main.main"]
-    assert abs(suspect.growth - 4000 * go_program.SIZE * 144) < suspect.error
+    assert abs(suspect.growth - 4000 * go_program.SIZE * A_DAY) < suspect.error
 
 
-def sanitizers(directory: Path, blocks: int) -> tuple[Path, str]:
+def sanitizers(directory: Path, blocks: int) -> Path:
     path = directory / f"{blocks}.report"
     path.write_bytes(leak_tools.sanitizer_report(directory, blocks))
-    return path, ""
+    return path
 
 
-def massif(directory: Path, blocks: int) -> tuple[Path, str]:
-    return leak_tools.massif_file(directory, blocks), ""
-
-
-def heaptrack(directory: Path, blocks: int) -> tuple[Path, str]:
+def heaptrack(directory: Path, blocks: int) -> Path:
     path = directory / f"{blocks}.folded"
     leak_tools.folded_by_heaptrack(leak_tools.heaptrack_trace(directory, blocks), path)
-    return path, "live:bytes:1"
+    return path
 
 
-@pytest.mark.parametrize("tool", [sanitizers, massif, heaptrack])
-def test_reports_of_leak_tools_end_in_the_true_verdict(
-    tool: Callable[[Path, int], tuple[Path, str]], tmp_path: Path
+@pytest.mark.parametrize(
+    ("tool", "told"),
+    [
+        (sanitizers, ""),
+        (leak_tools.massif_file, ""),
+        (heaptrack, "live:bytes:1"),
+        (leak_tools.gperftools_dump, ""),
+        (leak_tools.memray_table, ""),
+    ],
+    ids="sanitizer massif heaptrack gperftools memray".split(),
+)
+def test_what_leak_tools_see_ends_in_the_true_verdict(
+    tool: Callable[[Path, int], Path], told: str, tmp_path: Path
 ) -> None:
-    for step in range(5):
-        path, told = tool(tmp_path, 1000 * (1 + step))
-        origin = Origin("web", "app1", time=START + 600.0 * step, told=told_in_short(told))
-        import_profiles([path], origin, tmp_path / "archive")
-    (host,) = surveyed(tmp_path / "archive")
+    host = judged([tool(tmp_path, 1000 * (1 + step)) for step in range(5)], tmp_path, told, [tmp_path])
     assert host.verdict.answer is Answer.LEAK
     (suspect,) = host.verdict.suspects
     assert suspect.path[0].function.startswith("take")
-    assert suspect.growth == pytest.approx(1000 * 1001 * 144, rel=1e-3)
+    assert suspect.growth == pytest.approx(1000 * 1001 * A_DAY, rel=1e-3)

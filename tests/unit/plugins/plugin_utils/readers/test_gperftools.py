@@ -56,6 +56,7 @@ def test_the_head_says_what_the_numbers_are(kind: str, measure: Measure, samplin
         (("heapprofile", "heap_v2/99999999999999999999"), "64 bits"),
         (("heapprofile", "HEAP"), "line 1: expected 'heap profile"),
         (("@ 0x401011", "@ 401011"), "line 2: expected a stack"),
+        (("@ 0x401011 0x401021", "@ 0x4010110x401021"), "line 2: expected a stack"),
         (("     2:      200", "    -2:     -200"), "line 2: expected a stack"),
         (("     2:      200", "     2: 99999999999999999999"), "64 bits"),
         (("MAPPED_LIBRARIES:", ""), "expected a stack|cut off"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto, unpack
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import pprof
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import LINKED
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Counts, Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme
@@ -135,11 +136,29 @@ def test_addresses_keep_their_place_in_the_image() -> None:
     places = located(read(made), {}).locations
     assert [(one.path, one.offset) for one in places] == [("/srv/app", 0x2000 - 0x1000 + 0x100)]
     assert read(made).build_ids == {"/srv/app": "ab" * 20}
-    # jemalloc_pprof: every image begins at 0 and ends nowhere.
-    made.mapping[0].memory_start, made.mapping[0].memory_limit, made.mapping[0].file_offset = 0, 2**64 - 1, 0
+
+
+def test_linked_addresses_lead_to_the_image() -> None:
+    """jemalloc_pprof: every image begins at 0, with a mapping for each of its segments."""
+    made = profile(DDPROF, [[1, 8, 1, 8]], ("bytes", 1))
+    made.string_table.append("ab" * 20)
+    for location in made.location:
+        del location.line[:]
+    made.mapping[0].build_id = len(made.string_table) - 1
+    made.mapping[0].memory_start = made.mapping[0].memory_limit = 0
+    made.mapping.add(id=2, filename=3, build_id=made.mapping[0].build_id)
+    made.location[1].mapping_id = 2
     records = read(made)
-    assert not records.addresses and not records.build_ids
-    assert [frame.label for frame in records.names] == ["app+0x2000", "main"]
+    places = located(records, records.build_ids).locations
+    assert [(one.path, one.build_id, one.shown, one.offset & LINKED) for one in places] == [
+        ("/srv/app", "ab" * 20, 0x2000, LINKED),
+        ("/srv/app", "ab" * 20, 0x4000, LINKED),
+    ]
+    # Without a build-id nothing leads to the image.
+    made.mapping[0].build_id = made.mapping[1].build_id = 0
+    records = read(made)
+    assert not records.addresses and not records.mappings
+    assert [frame.label for frame in records.names] == ["app+0x2000", "app+0x4000"]
 
 
 def test_a_build_id_is_no_path() -> None:

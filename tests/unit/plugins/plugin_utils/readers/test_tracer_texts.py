@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Texts of perf, memleak, bpftrace and massif: what they say, what they leave out in silence, and what is damaged."""
+"""Texts of perf, memleak, bpftrace, massif, memray and LeakSanitizer: what they say, what they leave out in silence,
+and what is damaged.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records, Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure, Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
@@ -78,7 +81,31 @@ n1: 150 (heap allocation functions) malloc/new/new[], --alloc-fns, etc.
   n0: 30 in 3 places, all below massif's threshold (1.00%)
  n0: 10 in 1 place, below massif's threshold (1.00%)
 """
-TEXTS = {"perf": PERF, "memleak": PYTHON, "bpftrace": BPFTRACE, "massif": MASSIF}
+MEMRAY = b"""\
+allocator,num_allocations,size,tid,thread_name,stack_trace
+MALLOC,3,3001,1,0x1,take;/srv/app.py;9|main;/srv/app.py;12|<module>;<string>;1
+MMAP,1,4096,2,"0x2 (a ""b"", c)","operator|(A;B, C);/srv/a.cc;7|PyEval;/usr/lib/libpython3.so.1;0"
+CALLOC,1,16,0,0x3,
+"""
+LSAN = b"""\
+==4711==ERROR: LeakSanitizer: detected memory leaks
+Direct leak of 40 byte(s) in 1 object(s) allocated from:
+    #0 0x7fa94de13545 in __interceptor_malloc lsan_interceptors.cpp:75
+    #1 0x557d43fac169 in leak(int, A (B)) /srv/app.c:4
+    #2 0x7f3e0f24d249  (/lib/libc.so.6+0x27249) (BuildId: 4196)
+Indirect leak of 20 byte(s) in 2 object(s) allocated from:
+    #0 0x557d43fac169 in keep (/srv/app+0x1169)
+
+SUMMARY: LeakSanitizer: 60 byte(s) leaked in 3 allocation(s).
+"""
+TEXTS = {
+    "perf": PERF,
+    "memleak": PYTHON,
+    "bpftrace": BPFTRACE,
+    "massif": MASSIF,
+    "memray": MEMRAY,
+    "lsan": LSAN,
+}
 
 
 def sizes(records: Records) -> dict[str, tuple[int, int]]:
@@ -167,6 +194,44 @@ def test_a_map_of_bpftrace_is_what_the_user_says() -> None:
             detect.parse(text, "x", told)
 
 
+def test_leaks_of_both_kinds() -> None:
+    records = detect.parse(LSAN, "x", Told())
+    assert sizes(records) == {"malloc < leak(int, A (B)) < libc.so.6+0x27249": (1, 40), "keep": (2, 20)}
+
+
+def test_memrays_table() -> None:
+    records = detect.parse(MEMRAY, "x", Told())
+    assert (records.measure, records.sampling) == (Measure.LIVE, EXACT)
+    assert sizes(records) == {
+        "take < main < <module>": (3, 3001),
+        "operator|(A;B, C) < PyEval": (1, 4096),
+        "": (1, 16),
+    }
+    assert [(one.module, one.kind, one.file, one.line) for one in records.names] == [
+        ("[python]", Kind.PYTHON, "/srv/app.py", 9),
+        ("[python]", Kind.PYTHON, "/srv/app.py", 12),
+        ("[python]", Kind.PYTHON, "<string>", 1),
+        ("", Kind.NATIVE, "/srv/a.cc", 7),
+        ("libpython3.so.1", Kind.NATIVE, "/usr/lib/libpython3.so.1", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ((b",3,3001,", b",3,-3001,"), "line 2: expected 6 fields"),
+        ((b",3,3001,", b",3,99999999999999999999,"), "64 bits"),
+        ((b"MMAP,1,", b"MMAP,"), "line 3: expected 6 fields"),
+        ((b'PyEval;/usr/lib/libpython3.so.1;0"', b"PyEval"), "comma-separated values"),
+        ((b"0x3,\n", b"0x3"), "line 4: .*cut off"),
+    ],
+)
+def test_a_damaged_table_of_memray(change: tuple[bytes, bytes], why: str) -> None:
+    assert change[0] in MEMRAY
+    with pytest.raises(OffheapError, match=why):
+        detect.parse(MEMRAY.replace(*change), "x", Told())
+
+
 def test_massifs_tree_becomes_stacks_and_loses_nothing() -> None:
     records = detect.parse(MASSIF, "x", Told())
     assert (records.measure, records.total.bytes) == (Measure.LIVE, 150)
@@ -205,8 +270,13 @@ def test_a_damaged_tree_is_refused(change: tuple[bytes, bytes], why: str) -> Non
         MASSIF + b"".join(b" " * depth + b"n1: 1 0x1: f (a.c:1)\n" for depth in range(1, 1200)),
         b"desc:\ncmd:\nheap_tree=peak\nn1: 1 x\n" + b" " * 300000,
         b"LeakSanitizer: detected memory leaks\n" + b"Direct leak of " * 30000,
+        LSAN[: LSAN.index(b"Indirect")] + b"    #0 0x1 in f (x+0x1)\n" * 5000 + b"    #0 0x1 in " + b"(" * 100000,
+        MEMRAY + b"MALLOC,1,1,1,x," + b"f;/srv/app.py;1|" * 5000 + b"\n",
+        MEMRAY + b"MALLOC,1,1,1,x," + b";-1;|" * 60000 + b"\n",
+        MEMRAY + b'"' * 300001 + b"\n",
+        MEMRAY + b"MALLOC,1,1,1,x," + b"a" * (3 << 20) + b"\n",
     ],
-    ids="deep spaces brackets blank parentheses nested indented leaks".split(),
+    ids="deep spaces brackets blank parentheses nested indented leaks frames recursive bars quotes long".split(),
 )
 def test_hostile_text_costs_no_more_than_it_is_long(text: bytes) -> None:
     with costs_at_most(20, 64):

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Recordings of async-profiler's mode nativemem: what was allocated since it began, and is not freed.
+
+``profiler.Malloc`` has the address, size and stack of every allocation that carries the count of bytes over a multiple
+of the interval R, and ``profiler.Free`` the address of every free (async-profiler 4, src/mallocTracer.cpp). Sizes are
+not scaled: an allocation smaller than R is recorded with probability size / R and stands for R bytes, a larger one is
+always recorded. So each counts max(size, R). R is a setting in the file's first chunk.
+
+What is known of an address is what happened there last. So an allocation whose free was lost counts as live until the
+address is recorded again. A recording without any free (``nofree``) says what was allocated, not what is live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...module_utils.formats.jfr_header import MAGIC
+from ..base import libraries
+from ..base.printable import printable
+from ..model.frame import Frame, Kind, without_hidden_class
+from ..model.raw import Records, Told
+from ..model.sampling import EXACT, Measure, Sampling, Scheme
+from .format_error import FormatError, UnusableError
+from .jfr_chunk import Chunk, Damaged, split
+from .stack_builder import MOST_FRAMES, StackBuilder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .jfr_chunk import Column
+
+    Flags = NDArray[np.bool_]
+    Numbers = NDArray[np.float64]
+else:
+    np = libraries.optional("numpy")
+
+_MALLOC, _FREE, _SETTING = "profiler.Malloc", "profiler.Free", "jdk.ActiveSetting"
+_NATIVE = frozenset({"Native", "C++", "Kernel"})
+_MOST_EVENTS = 1 << 24
+# No process allocates so much.
+_LARGEST = 1 << 62
+
+
+class Allocations(NamedTuple):
+    """Every recorded allocation: when (seconds since the epoch), how large, whether it is still live, and its stack,
+    a number in ``stacks``, whose frames are leaf first. ``end`` is when the recording ended; ``interval`` is R."""
+
+    times: Numbers
+    sizes: Column
+    live: Flags
+    stack: Column
+    stacks: list[tuple[Frame, ...]]
+    end: float
+    interval: int
+    frees: int
+
+    @property
+    def weights(self) -> Column:
+        """Bytes that each stands for."""
+        return np.maximum(self.sizes, np.uint64(max(self.interval, 1)))
+
+
+def recognizes(data: bytes) -> bool:
+    return data.startswith(MAGIC)
+
+
+def parse(data: bytes, name: str, told: Told) -> Records:
+    """The recording in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
+    found = allocations(data, name, told)
+    builder = StackBuilder(name)
+    places = [[builder.named(frame) for frame in frames] for frames in found.stacks]
+    weights = found.weights.astype(np.float64)
+    objects = weights / np.maximum(found.sizes, 1)
+    counted = found.stack.astype(np.int64)
+
+    def sums(values: Numbers) -> list[int]:
+        per_stack = np.bincount(counted, values, len(places)) if len(places) else np.zeros(0)
+        return [round(value) for value in per_stack.tolist()]
+
+    allocated = [sums(objects), sums(weights)]
+    live = [sums(objects * found.live), sums(weights * found.live)]
+    columns = [*live, *allocated] if found.frees else allocated
+    for stack, counts in zip(places, zip(*columns, strict=True), strict=True):
+        builder.add(stack, counts)
+    measure = Measure.LIVE if found.frees else Measure.ALLOCATED
+    sampling = Sampling(Scheme.SYSTEMATIC, found.interval) if found.interval > 1 else EXACT
+    return builder.records(measure, sampling, unbiased=True, time=found.end)
+
+
+def allocations(data: bytes, name: str, told: Told) -> Allocations:
+    """Every allocation in a recording. Raises FormatError, UnusableError."""
+    try:
+        return _Recording(name, told).read(data)
+    except Damaged as error:
+        raise FormatError(name, 1, f"a recording of Java Flight Recorder ({printable(str(error))})") from None
+
+
+class _Recording:
+    """Collects the events of all chunks. ``name`` is for messages."""
+
+    def __init__(self, name: str, told: Told) -> None:
+        self._name = name
+        self._interval = told.interval or None
+        self._asked = False
+        self._end = 0.0
+        self._numbers: dict[tuple[Frame, ...], int] = {}
+        self._mallocs: list[tuple[Numbers, Column, Column, Column, Column]] = []
+        self._frees: list[tuple[Column, Column]] = []
+        self._order: tuple[list[int], list[int]] = ([], [])
+        self._events = 0
+
+    def read(self, data: bytes) -> Allocations:
+        for part in split(data):
+            self._add(Chunk(part))
+        if not self._end:
+            raise UnusableError(self._name, "has no finished chunk: stop the profiler, then copy the file")
+        # A service at rest allocates nothing, and is told from a recording of something else by the setting.
+        if not self._asked and not any(len(column[0]) for column in self._mallocs):
+            raise UnusableError(
+                self._name, f"has no {_MALLOC}: it is no recording of native memory (async-profiler, -e nativemem)"
+            )
+        if self._interval is None:
+            raise UnusableError(
+                self._name, "does not say how it was sampled: say it, source_interval (fab: --source live:bytes:1MiB)"
+            )
+        times, ticks, addresses, sizes, stack = (np.concatenate(parts) for parts in zip(*self._mallocs, strict=True))
+        freed_at, freed = (np.concatenate(parts) for parts in zip(*self._frees, strict=True))
+        chunks = [np.repeat(np.arange(len(counts)), counts) for counts in self._order]
+        return Allocations(
+            times,
+            sizes,
+            _last_there(np.concatenate((addresses, freed)), np.concatenate((ticks, freed_at)), np.concatenate(chunks))[
+                : len(addresses)
+            ],
+            stack,
+            list(self._numbers),
+            self._end,
+            self._interval,
+            len(freed),
+        )
+
+    def _add(self, chunk: Chunk) -> None:
+        self._end = max(self._end, (chunk.start + chunk.duration) / 1e9)
+        self._learn_interval(chunk)
+        start, traces, addresses, sizes = chunk.columns(_MALLOC, ("startTime", "stackTrace", "address", "size"))
+        freed_at, freed = chunk.columns(_FREE, ("startTime", "address"))
+        self._events += len(start) + len(freed)
+        if self._events > _MOST_EVENTS:
+            raise UnusableError(
+                self._name, f"has more than {_MOST_EVENTS} allocations and frees: record for a shorter time"
+            )
+        if len(sizes) and (sizes.max() >= _LARGEST or not sizes.min()):
+            raise Damaged("an allocation of an impossible size")
+        known, back = np.unique(traces, return_inverse=True)
+        frames = _Frames(chunk)
+        numbers = [self._numbers.setdefault(frames.of(trace), len(self._numbers)) for trace in known.tolist()]
+        stack = np.array(numbers, dtype=np.uint64)[back]
+        self._mallocs.append((_seconds(chunk, start), start, addresses, sizes, stack))
+        self._frees.append((freed_at, freed))
+        for counts, column in zip(self._order, (start, freed), strict=True):
+            counts.append(len(column))
+
+    def _learn_interval(self, chunk: Chunk) -> None:
+        for setting in chunk.each(_SETTING):
+            if setting.get("name") == "nativemem":
+                value = setting.get("value")
+                if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > 18:
+                    raise Damaged("its interval is no number")
+                self._interval = max(int(value), 1)
+                self._asked = True
+
+
+class _Frames:
+    """The stacks of a chunk, by number."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self._known: dict[tuple[int, int], Frame] = {}
+        self._type = chunk.number_of("jdk.types.StackTrace")
+        if self._type is None:
+            return
+        self._frames, frame = chunk.field(self._type, "frames")
+        (self._method, method), (self._kind, kind) = (chunk.field(frame.type, name) for name in ("method", "type"))
+        self._methods, self._kinds = method.type, kind.type
+        (self._class, of_class), (self._name, name) = (chunk.field(method.type, one) for one in ("type", "name"))
+        self._classes, self._symbols = of_class.type, name.type
+        self._class_name, _field = chunk.field(of_class.type, "name")
+
+    def of(self, trace: int) -> tuple[Frame, ...]:
+        """The frames of a stack, leaf first. Raises Damaged."""
+        found = self._chunk.value(self._type, trace) if self._type is not None else None
+        if not found:
+            return (Frame("[unknown]", ""),)
+        frames = found[self._frames]
+        if not isinstance(frames, list) or len(frames) > MOST_FRAMES:
+            raise Damaged(f"a stack of more than {MOST_FRAMES} frames")
+        return tuple([self._frame(frame) for frame in frames])
+
+    def _frame(self, found: Any) -> Frame:
+        method, kind = found[self._method], found[self._kind]
+        if not isinstance(method, int) or not isinstance(kind, int):
+            raise Damaged("a frame without a method")
+        key = (method, kind)
+        if key not in self._known:
+            self._known[key] = self._named(method, self._text(self._kinds, kind) in _NATIVE)
+        return self._known[key]
+
+    def _named(self, number: int, native: bool) -> Frame:
+        method = self._chunk.value(self._methods, number)
+        if not method:
+            return Frame("[unknown]", "")
+        its_class = self._chunk.value(self._classes, method[self._class]) if method[self._class] else None
+        module = self._text(self._symbols, its_class[self._class_name]) if its_class else ""
+        function = self._text(self._symbols, method[self._name])
+        if native:
+            # Code without a symbol has the path of its library for a name.
+            return Frame(function.rpartition("/")[2] if function.startswith("/") else function or "[unknown]", module)
+        name = ".".join(filter(None, (module.replace("/", "."), function)))
+        return Frame(without_hidden_class(name), "[java]", Kind.JAVA)
+
+    def _text(self, type_number: int, number: Any) -> str:
+        """The text in a constant of one field."""
+        found = self._chunk.value(type_number, number) if isinstance(number, int) else None
+        while isinstance(found, tuple):
+            found = found[0]
+        return found if isinstance(found, str) else ""
+
+
+def _seconds(chunk: Chunk, ticks: Column) -> Numbers:
+    """Times of events as seconds since the epoch."""
+    times: Numbers = chunk.start / 1e9 + (ticks.astype(np.float64) - chunk.ticks) / chunk.frequency
+    return times
+
+
+def _last_there(addresses: Column, ticks: Column, chunks: NDArray[np.int64]) -> Flags:
+    """Which events are the last that happened at their address."""
+    order = np.lexsort((ticks, chunks, addresses))
+    where = addresses[order]
+    last = np.zeros(len(where), dtype=np.bool_)
+    last[order] = np.append(where[1:] != where[:-1], True)
+    return last
+
+
+def each_live(found: Allocations) -> Iterator[tuple[tuple[Frame, ...], int, float]]:
+    """What is still live, as (stack, bytes, age in seconds at the end)."""
+    rows = np.flatnonzero(found.live)
+    weights = found.weights
+    for row in rows.tolist():
+        yield found.stacks[int(found.stack[row])], int(weights[row]), found.end - float(found.times[row])
