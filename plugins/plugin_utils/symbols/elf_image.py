@@ -22,6 +22,7 @@ from ...module_utils.formats import elf_headers
 from ...module_utils.formats.elf_headers import ElfError, Section
 from ..base import libraries
 from ..base.errors import ControllerError
+from ..model.location import LINKED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,7 +141,9 @@ class ElfImage:
         self._debug_data = kept.get(b".gnu_debugdata")
 
     def virtual_address(self, file_offset: int) -> int | None:
-        """The linked address of the byte at ``file_offset``, None if no segment loads it."""
+        """The linked address of the byte at ``file_offset``, None if no segment loads it. It may be that (LINKED)."""
+        if file_offset & LINKED:
+            return file_offset ^ LINKED
         found = None
         for start, end, address, executable in self._loads:
             if start <= file_offset < end:

@@ -18,11 +18,10 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from ..base.printable import printable
-from ..model.frame import Frame, Kind
+from ..model.frame import Frame, Kind, without_hidden_class
 
 _LONGEST = 1000
 _JAVA = re.compile(r"(?:[^\s()]+ )?([^\s()]+\.[^\s().]+)\(([^()]*)\)\Z")
-_HIDDEN_CLASS = re.compile(r"(?:\$[0-9]+)?[/+]0x[0-9a-fA-F]+")
 _PYTHON = re.compile(r"py::([^:]+):(.+)\Z")
 _JS = re.compile(r"(?:JS|LazyCompile|Function|Eval|Script):[*~^+]?(\S*) ?(.*?)(?::([0-9]{1,9}):[0-9]{1,9})?\Z")
 
@@ -33,7 +32,7 @@ def frame_of(name: str) -> Frame:
     name = printable(name)
     java = _JAVA.match(name)
     if java:
-        return Frame(_short(_HIDDEN_CLASS.sub("", java[1])), "[java]", Kind.JAVA, signature=name)
+        return Frame(_short(without_hidden_class(java[1])), "[java]", Kind.JAVA, signature=name)
     python = _PYTHON.match(name)
     if python:
         shown = f"{python[1]} ({PurePosixPath(python[2]).name or python[2]})"

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from ..base.errors import ControllerError
 from ..base.printable import printable
 from ..model.frame import Frame, Kind
-from ..model.location import JIT, Location
+from ..model.location import JIT, LINKED, Location
 from . import image_names, symcache
 from .debuginfo import DebugFiles
 from .elf_image import SymbolError
@@ -84,7 +84,7 @@ class Symbolizer:
                 # What else there is may be what cannot be read.
                 alone = ImageFiles(name, files.image)
                 self._files[build] = None if files == alone else alone
-        return [(Frame("", name, Kind.NATIVE, offset),) for offset in offsets]
+        return [(Frame("", name, Kind.NATIVE, offset & ~LINKED),) for offset in offsets]
 
     def _find(self, name: str, build_id: str) -> ImageFiles | None:
         """The files of a build, None if there are none that can be read."""
