@@ -11,17 +11,16 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.archive import retention
-from ..plugin_utils.archive.archive import Archive
+from ..plugin_utils.archive import far_archive, retention
 from ..plugin_utils.base import libraries
-from ..plugin_utils.base.options import from_here
+from ..plugin_utils.base.options import size, whole_number
 
 _DAY = 86400.0
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
     "keep_days": {"type": "float", "default": 0.0},
-    "keep_captures": {"type": "int", "default": 0},
-    "keep_size": {"type": "bytes", "default": "0"},
+    "keep_captures": {"type": whole_number, "default": 0},
+    "keep_size": {"type": size, "default": "0"},
 }
 
 
@@ -43,10 +42,12 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("a limit of archive_prune is negative; use 0 for no limit")
         try:
             libraries.require("zstandard")
-            archive = Archive.open(from_here(arguments["archive"]))
-            removed, size = retention.prune(archive, keep, time.time(), self._task.check_mode)
+            archive = far_archive.opened(arguments["archive"])
+            removed, freed = retention.prune(archive, keep, time.time(), self._task.check_mode)
         except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
         paths = [archive.name_of(capture) for capture in removed]
-        result.update(changed=bool(removed), removed=paths, bytes=size)
+        result.update(changed=bool(removed), removed=paths, bytes=freed)
+        if not any((keep.age, keep.count, keep.size)):
+            result["warnings"] = ["nothing is pruned without keep_days, keep_captures or keep_size"]
         return result

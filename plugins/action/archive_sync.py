@@ -11,13 +11,14 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
 from ..module_utils.formats.errors import OffheapError
+from ..plugin_utils.archive import far_archive
 from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.archive.capture import Capture
 from ..plugin_utils.archive.remote import Remote
-from ..plugin_utils.base import libraries
-from ..plugin_utils.base.options import from_here
+from ..plugin_utils.base import libraries, progress
 from ..plugin_utils.columns import sample_cache
 from ..plugin_utils.columns.parquet import NAME, SamplesError
 
@@ -27,6 +28,8 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "direction": {"type": "str", "choices": ["push", "pull"], "required": True},
     "storage_options": {"type": "dict", "default": {}, "no_log": True},
 }
+
+display = Display()
 
 
 class ActionModule(ActionBase):
@@ -41,16 +44,17 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
-        root, check_mode = from_here(arguments["archive"]), self._task.check_mode
+        name, check_mode = arguments["archive"], self._task.check_mode
+        told = progress.for_people(lambda text: display.display(text, stderr=True))
         try:
             libraries.require("fsspec", "pyarrow", "zstandard")
             remote = Remote(arguments["url"], arguments["storage_options"])
             if arguments["direction"] == "push":
-                archive = Archive.open(root)
-                copied = remote.push(archive, functools.partial(_samples, archive), check_mode)
+                archive = far_archive.opened(name)
+                copied = remote.push(archive, functools.partial(_samples, archive), check_mode, told)
             else:
-                archive = Archive.open(root) if check_mode else Archive.create(root)
-                copied = remote.pull(archive, warnings.append, check_mode)
+                archive = (far_archive.opened if check_mode else far_archive.created)(name)
+                copied = remote.pull(archive, warnings.append, check_mode, told)
         except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
         changed = bool(copied.captures or copied.images)

@@ -35,7 +35,7 @@ requirements:
 options:
   archive:
     description:
-      - Directory of the archive on the controller. With O(direction=pull) it is created if missing.
+      - Directory of the archive on the controller, or its address. With O(direction=pull) it is created if missing.
       - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     required: true

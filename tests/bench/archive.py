@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """An archive of a thousand captures and more: adding them, and ranking what leaks.
 
-    archive.py [--captures 1000,3000,10000] [--only rows] [--output build/bench/archive.json]
+    archive.py [--captures 1000,3000,10000] [--only rows|report] [--output build/bench/archive.json]
 
 Each capture has 2,000 stacks of 24 frames, a hundred captures are one process, each process is on a host of its own,
 and one host in three leaks. Two processes at once add the captures, as Ansible's forks would; one ranks them.
@@ -16,8 +16,9 @@ several in one process. The peer is
 tools that look up symbols are replaced by /bin/true, since samples have no names either. ``--only rows`` measures
 nothing else and takes some seconds.
 
-Exits with status 1 if the ranking does not find the leak where it is, if ranking 10,000 captures takes more than a
-minute or 4 GiB, or if the samples of a dump of 2 MB are made at less than 40 MB per second.
+Exits with status 1 if the ranking or the report does not find the leak where it is, if ranking or reporting 10,000
+captures takes more than a minute or 4 GiB, if the report says nothing in its first two seconds, or if the samples of a
+dump of 2 MB are made at less than 40 MB per second.
 """
 
 from __future__ import annotations
@@ -42,20 +43,25 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_f
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import child
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.progress import Progress
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints, ranking
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import unbias
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report import files
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 
 STACKS, DEPTH, SITES, PER_PROCESS = 2000, 24, 3000, 100
+REPORT_HOSTS = 50
 INTERVAL, BASE, DAY = 524288, 0x7F3A10000000, 86400.0
 START, STEP = 1761234000.0, 900.0
 OBJECT = 4096
 BUILD_ID = "00112233445566778899"
 # Sampled objects of the leak in each capture: about half a MiB, every quarter of an hour.
 LEAKED = 1
-MOST_SECONDS, MOST_MEMORY = 60.0, 4 << 30
+MOST_SECONDS, MOST_MEMORY, FIRST_WORD = 60.0, 4 << 30, 2.0
 # The dumps whose samples are made, by number of stacks; and how often.
 ROWS, ROWS_ROUNDS, LEAST_RATE = {"92kB": 215, "2MB": 4600}, 5, 40.0
 NO_SYMBOLS = "--tools=" + ",".join(f"{tool}:/bin/true" for tool in ("addr2line", "nm", "c++filt", "objdump"))
@@ -166,6 +172,20 @@ def rank(root: Path) -> None:
     print(json.dumps({"seconds": seconds, "leaks": found, "processes": len(watched)}))
 
 
+def report(root: Path, dest: Path) -> None:
+    """What leak_report does, with progress."""
+    began = time.perf_counter()
+    told: list[float] = []
+    warnings: list[str] = []
+    progress = Progress(lambda _text: told.append(time.perf_counter() - began))
+    limits = Limits(hints=hints.load([]))
+    found = files.make(Archive.open(root), Scope(), limits, dest, True, False, warnings.append, None, progress)
+    seconds = time.perf_counter() - began
+    leaking = sorted(one.host for one, _paths in found.reports if one.verdict.answer is Answer.LEAK)
+    size = Path(found.fleet["page"]).stat().st_size
+    print(json.dumps({"seconds": seconds, "first": told[0], "leaking": leaking, "size": size, "warnings": warnings}))
+
+
 def processor_time() -> float:
     """Seconds of this process and of the child that parses for it."""
     children = [Path(f"/proc/{process.pid}/schedstat").read_text() for process in child._running]
@@ -185,8 +205,8 @@ def make_rows(root: Path) -> None:
     print(json.dumps({"seconds": best}))
 
 
-def started(*arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(Path(__file__).resolve()), *map(str, arguments)]
+def started(*arguments: object, script: str = __file__) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(Path(script).resolve()), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
@@ -260,22 +280,51 @@ def measure(count: int, directory: Path) -> tuple[list[dict[str, Any]], list[str
     return rows, broken
 
 
+def measure_report(count: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows for the report on an archive of so many captures, and the promises that it breaks."""
+    root = directory / "archive"
+    halves = ((0, REPORT_HOSTS // 2), (REPORT_HOSTS // 2, REPORT_HOSTS))
+    for process in [started("ingest", root, *half, count // REPORT_HOSTS) for half in halves]:
+        finished(process)
+    told, memory = finished(started("report", root, directory / "report"))
+    name = f"report-{count // 1000}k"
+    rows = [
+        row(name, "seconds", "s", told["seconds"]),
+        row(name, "first-word", "s", told["first"]),
+        row(name, "peak-MB", "MB", memory / 1e6),
+        row(name, "page-MB", "MB", told["size"] / 1e6),
+    ]
+    broken = []
+    if told["leaking"] != sorted(f"app{host}" for host in range(0, REPORT_HOSTS, 3)) or told["warnings"]:
+        broken.append(f"{name}: found leaks on {told['leaking']}, warnings: {told['warnings'][:3]}")
+    if told["seconds"] > MOST_SECONDS or memory > MOST_MEMORY:
+        broken.append(f"{name}: took {told['seconds']:.0f} s and {memory / 2**20:.0f} MiB")
+    if told["first"] > FIRST_WORD:
+        broken.append(f"{name}: the first word came after {told['first']:.1f} s")
+    return rows, broken
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--captures", default="1000,3000,10000")
-    parser.add_argument("--only", choices=["rows"])
+    parser.add_argument("--only", choices=["rows", "report"])
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "archive.json")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     broken: list[str] = []
-    measures = [partial(measure_rows, name, stacks) for name, stacks in ROWS.items()]
+    counts = [int(count) for count in arguments.captures.split(",")]
+    measures = []
+    if arguments.only in (None, "rows"):
+        measures += [partial(measure_rows, name, stacks) for name, stacks in ROWS.items()]
     if arguments.only is None:
-        measures += [partial(measure, count) for count in map(int, arguments.captures.split(","))]
+        measures += [partial(measure, count) for count in counts]
+    if arguments.only in (None, "report"):
+        measures.append(partial(measure_report, max(counts)))
     for measured in measures:
         with tempfile.TemporaryDirectory(prefix="offheap-bench-") as directory:
             more, failed = measured(Path(directory))
         for line in more:
-            print(f"{line['case']:12} {line['metric']:8} {line['ours']:10.1f} {line['unit']}", flush=True)
+            print(f"{line['case']:14} {line['metric']:8} {line['ours']:10.1f} {line['unit']}", flush=True)
         rows += more
         broken += failed
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -290,6 +339,8 @@ if __name__ == "__main__":
         ingest(Path(sys.argv[2]), range(int(sys.argv[3]), int(sys.argv[4])), int(sys.argv[5]))
     elif sys.argv[1:2] == ["rows"]:
         make_rows(Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["report"]:
+        report(Path(sys.argv[2]), Path(sys.argv[3]))
     elif sys.argv[1:2] == ["rank"]:
         rank(Path(sys.argv[2]))
     else:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The controller's directory of captures and images.
+"""The controller's directory of captures and images. far_archive.py has the same at an address.
 
     <archive>/archive.json                                                       {"format": 3}
     <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/
@@ -23,7 +23,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -35,14 +35,16 @@ from ...module_utils.formats.capture_facts import (
 )
 from ..base import unpack
 from ..base.directory_name import directory_name
-from ..base.durable import compress, lock, make_directory, rename_directory, sync, write
+from ..base.durable import lock, make_directory, rename_directory, sync, write
 from ..base.errors import ControllerError
-from .capture import DUMP, PERF_MAP, Arrived, Capture, DumpWriter, capture_of
+from .capture import FACTS, Arrived, Capture, capture_of, in_order, write_capture
 
 FORMAT = 3
 #: formats that this version reads and writes; the first new capture upgrades the archive to FORMAT
 READABLE = (2, FORMAT)
 INDEX = "archive.json"
+# How many names a message lists.
+_MOST_NAMES = 8
 #: marks a removed capture, so that it is not collected again
 REMOVED = "removed"
 
@@ -84,10 +86,16 @@ class Archive:
         except FileNotFoundError as exc:
             raise ArchiveError(
                 f"there is no archive in {root}: collect_profiles, the module heap_fetch and fab collect create it; if"
-                " it is elsewhere, set offheap_archive"
+                " it is elsewhere, set offheap_archive (fab: --archive)"
             ) from exc
-        except (OSError, ValueError) as exc:
-            raise ArchiveError(f"cannot read {place}: {exc}") from exc
+        except NotADirectoryError as exc:
+            raise ArchiveError(f"{root} is a file, and an archive is a directory: name that") from exc
+        except OSError as exc:
+            raise ArchiveError(f"cannot read {place}: {exc.strerror}") from exc
+        except ValueError as exc:
+            raise ArchiveError(
+                f"{place} is damaged: {exc}. Write {index().decode().strip()} into it; the captures do not need it"
+            ) from exc
         return cls(root, format_of(found, str(place)))
 
     @classmethod
@@ -106,7 +114,8 @@ class Archive:
             with archive.incoming() as aside:
                 archive._write_index(aside)
         except OSError as exc:
-            raise ArchiveError(f"cannot create the archive {root}: {exc}") from exc
+            reason = "there is a file of that name" if root.is_file() else exc.strerror
+            raise ArchiveError(f"cannot create the archive {root}: {reason}; name another directory") from exc
         return archive
 
     def _write_index(self, aside: Path) -> None:
@@ -114,6 +123,11 @@ class Archive:
         os.rename(aside / INDEX, self.root / INDEX)
         sync(self.root)
         self._format = FORMAT
+
+    @property
+    def where(self) -> str:
+        """What users call it."""
+        return str(self.root)
 
     @property
     def symcaches(self) -> Path:
@@ -166,25 +180,68 @@ class Archive:
         found = (self.root / "captures" / directory_name(unit)).glob("[!.]*")
         return sorted(unquote(path.name) for path in found if path.is_dir())
 
-    def lacking(self, name: str, units: Sequence[str] = (), hosts: Sequence[str] = ()) -> int:
-        """How many captures of these units and hosts (none given: of all) lack the derived file ``name``."""
-        count = 0
-        for facts in (self.root / "captures").glob("*/*/*/*/capture.json"):
-            unit, host = map(unquote, facts.parts[-5:-3])
-            wanted = (not units or unit in units) and (not hosts or host in hosts)
-            count += wanted and not (facts.parent / name).is_file()
-        return count
+    def absent(self, units: Iterable[str] = (), hosts: Iterable[str] = ()) -> list[str]:
+        """A sentence about the units, and one about the hosts, that have no captures here: perhaps typing errors."""
+        there = {unit: self.hosts(unit) for unit in self.units()}
+        told = []
+        for kind, wanted, known in (("unit", units, set(there)), ("host", hosts, set().union(*there.values()))):
+            if unknown := [name for name in wanted if name not in known]:
+                some = sorted(known)
+                has = f"it has {', '.join(some[:_MOST_NAMES])}" if some else "it is empty"
+                more = f" and {len(some) - _MOST_NAMES} more" if len(some) > _MOST_NAMES else ""
+                told.append(f"the archive {self.where} has no captures of the {kind} {', '.join(unknown)}: {has}{more}")
+        return told
+
+    def nothing(self, units: Iterable[str] = (), hosts: Iterable[str] = ()) -> str:
+        """Why there is nothing to say about these units and hosts (none given: all)."""
+        together = f"the archive {self.where} has no captures of these units on these hosts"
+        empty = f"the archive {self.where} is empty: collect_profiles and fab collect bring captures"
+        return "; ".join(self.absent(units, hosts)) or (together if self.units() else empty)
+
+    def require(self, units: Sequence[str] = (), hosts: Sequence[str] = ()) -> None:
+        """Raises ArchiveError if none of these units has captures of one of these hosts (none given: of any)."""
+        for unit in self.units():
+            if (not units or unit in units) and any(not hosts or host in hosts for host in self.hosts(unit)):
+                return
+        raise ArchiveError(self.nothing(units, hosts))
 
     def name_of(self, capture: Capture) -> str:
         """The capture's path below the root, the same in every archive."""
         return capture.path.relative_to(self.root).as_posix()
 
-    def memo(self, capture: Capture, *about: str) -> Path:
-        """The path of an empty file that notes something about a capture, such as which server has its profile."""
-        return self.root.joinpath(*about, *capture.path.parts[-4:])
+    def named(self, unit: str, host: str, names: Iterable[str]) -> list[Capture]:
+        """Those captures of a unit on a host that have these names, in the order of ``captures``."""
+        wanted = set(names)
+        return [one for one in self.captures(unit, host, lambda _warning: None) if self.name_of(one) in wanted]
 
-    def captures(self, unit: str | None = None, host: str | None = None) -> list[Capture]:
-        """All captures, or those of a unit or host, sorted by unit, host, process and sequence. Raises ArchiveError."""
+    def knows(self, inside: Path) -> bool:
+        """Whether there is, or was, a capture with this path below ``captures``."""
+        return (self.root / "captures" / inside).is_dir()
+
+    def noted(self, capture: Capture, about: str) -> bool:
+        """Whether ``note`` was called for this capture, by anybody."""
+        return self._memo(capture, about).exists()
+
+    def note(self, capture: Capture, about: str) -> None:
+        """Note something about a capture, such as which server has its profile. Raises OSError or ControllerError."""
+        memo = self._memo(capture, about)
+        memo.parent.mkdir(parents=True, exist_ok=True)
+        memo.touch()
+
+    def _memo(self, capture: Capture, about: str) -> Path:
+        return self.root.joinpath(about, *capture.path.parts[-4:])
+
+    def size_of(self, capture: Capture) -> int:
+        """What a capture takes here, in bytes."""
+        return sum(path.stat().st_size for path in capture.path.iterdir() if path.is_file())
+
+    def captures(
+        self, unit: str | None = None, host: str | None = None, warn: Callable[[str], None] | None = None
+    ) -> list[Capture]:
+        """All captures, or those of a unit or host, sorted by unit, host, process and sequence.
+
+        Without ``warn``, which is told of those that are damaged, raises ArchiveError for the first of them.
+        """
         pattern = "/".join(
             ("*" if unit is None else directory_name(unit), "*" if host is None else directory_name(host), "*", "*")
         )
@@ -194,14 +251,17 @@ class Archive:
                 continue
             try:
                 found.append(self._read_capture(path))
-            except ArchiveError:
-                if path.is_dir() and not _is_removed(path):  # else another process has just removed it
+            except ArchiveError as error:
+                if not path.is_dir() or _is_removed(path):  # another process has just removed it
+                    continue
+                if warn is None:
                     raise
-        return sorted(found, key=lambda capture: (capture.unit, capture.host, capture.process, capture.sequence))
+                warn(str(error))
+        return in_order(found)
 
     def _read_capture(self, path: Path) -> Capture:
         try:
-            facts = CaptureFacts.from_json(json.loads((path / "capture.json").read_text(encoding="utf-8")))
+            facts = CaptureFacts.from_json(json.loads((path / FACTS).read_text(encoding="utf-8")))
         except (OSError, ValueError, CaptureFactsError) as exc:
             raise ArchiveError(f"{path} is damaged: {exc}; remove it, the other captures do not need it") from exc
         return capture_of(path, facts)
@@ -256,7 +316,7 @@ class Archive:
         ``incoming``, passed to no other call of this method.
         """
         if self._format < FORMAT:  # so that an older reader refuses it instead of misreading it
-            with _failing(f"cannot write {self.root / INDEX}"):
+            with failing(f"cannot write {self.root / INDEX}"):
                 self._write_index(aside)
         found = [
             self._add(one, self.place(one.facts), aside / f"capture-{number}") for number, one in enumerate(arrived)
@@ -268,17 +328,8 @@ class Archive:
         if self.has(arrived.facts) and not _is_removed(place):
             return self._read_capture(place), False
         stale = place.is_dir()
-        with _failing(f"cannot write the capture {place}"):
-            capture.mkdir()
-            if arrived.dump.suffix == ".zst":
-                os.rename(arrived.dump, capture / DUMP)
-            else:
-                _pack(arrived.dump, capture / DUMP)
-            sync(capture / DUMP)
-            if arrived.perf_map is not None:
-                compress(arrived.perf_map, capture / PERF_MAP)
-            write(capture / "capture.json", json.dumps(arrived.facts.to_json(), sort_keys=True).encode() + b"\n")
-            sync(capture)
+        with failing(f"cannot write the capture {place}"):
+            write_capture(arrived, capture)
             make_directory(place.parent)
             if stale:
                 with contextlib.suppress(FileNotFoundError):  # another writer was first
@@ -289,7 +340,7 @@ class Archive:
 
     def remove_capture(self, capture: Capture) -> None:
         """Remove a capture. A marker stays in its place, so that it is not collected again."""
-        with self.incoming() as aside, _failing(f"cannot remove {capture.path}"):
+        with self.incoming() as aside, failing(f"cannot remove {capture.path}"):
             (aside / "place").mkdir()
             write(aside / "place" / REMOVED, b"")
             with contextlib.suppress(FileNotFoundError):  # another process was first
@@ -303,7 +354,7 @@ class Archive:
         if existing is not None:
             return existing
         place = self._image_directory(build_id) / directory_name(basename)
-        with self.incoming() as aside, _failing(f"cannot write the image {place}"):
+        with self.incoming() as aside, failing(f"cannot write the image {place}"):
             self._bring(source, aside / "image")
             make_directory(place.parent)
             os.rename(aside / "image", place)
@@ -320,6 +371,11 @@ class Archive:
     def missing_images(self, build_ids: Iterable[str]) -> list[str]:
         """The build-ids that have no image here, in order and without duplicates."""
         return [build_id for build_id in dict.fromkeys(build_ids) if self.image(build_id) is None]
+
+    def images(self) -> list[str]:
+        """The names of all images, below ``images``: build-id and file name."""
+        found = (self.root / "images").glob("[!.]*/[!.]*")
+        return sorted(path.relative_to(self.root / "images").as_posix() for path in found if path.is_file())
 
     def _image_directory(self, build_id: str) -> Path:
         if not is_build_id(build_id):
@@ -342,23 +398,18 @@ def read_dump(path: Path, sha256: str) -> bytes:
     return data
 
 
-def _pack(source: Path, target: Path) -> None:
-    with source.open("rb") as stream, DumpWriter(target, source.stat().st_size) as output:
-        shutil.copyfileobj(stream, output, 1 << 20)
-
-
 def _is_removed(path: Path) -> bool:
-    return (path / REMOVED).is_file() and not (path / "capture.json").is_file()
+    return (path / REMOVED).is_file() and not (path / FACTS).is_file()
 
 
 def _sync_all(directories: Iterable[Path]) -> None:
     for directory in directories:
-        with _failing(f"cannot write {directory}"):
+        with failing(f"cannot write {directory}"):
             sync(directory)
 
 
 @contextlib.contextmanager
-def _failing(what: str) -> Iterator[None]:
+def failing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as exc:

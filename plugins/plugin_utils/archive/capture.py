@@ -5,16 +5,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...module_utils.formats import dump_name
 from ...module_utils.formats.capture_facts import HEAD, CaptureFacts, KnownImage, SamplingFacts, sampling_of
 from ..base import libraries
+from ..base.durable import compress, sync, write
 
 zstandard = libraries.optional("zstandard")
 
 DUMP = "dump.heap.zst"
+FACTS = "capture.json"
 #: a perf map in a capture's directory, compressed with gzip
 PERF_MAP = "perf.map.gz"
 # Level 3 takes half as long again and packs real dumps no better.
@@ -48,6 +54,10 @@ class Capture:
         path = self.path / PERF_MAP
         return path if path.is_file() else None
 
+    def files(self) -> dict[str, Path]:
+        """All files of this capture, by name."""
+        return {path.name: path for path in self.path.iterdir()}
+
     @property
     def images(self) -> list[KnownImage]:
         """The images whose build-id is known; ``facts.images`` also has the others, with the reason."""
@@ -78,6 +88,26 @@ def capture_of(path: Path, facts: CaptureFacts) -> Capture:
         time=float(facts.dump.time),
         facts=facts,
     )
+
+
+def in_order(captures: Iterable[Capture]) -> list[Capture]:
+    """Captures by unit, host, process and sequence."""
+    return sorted(captures, key=lambda capture: (capture.unit, capture.host, capture.process, capture.sequence))
+
+
+def write_capture(arrived: Arrived, directory: Path) -> None:
+    """Write a capture's files to a new directory, and sync it. A packed dump is moved there. Raises OSError."""
+    directory.mkdir()
+    if arrived.dump.suffix == ".zst":
+        os.rename(arrived.dump, directory / DUMP)
+    else:
+        with arrived.dump.open("rb") as stream, DumpWriter(directory / DUMP, arrived.dump.stat().st_size) as output:
+            shutil.copyfileobj(stream, output, 1 << 20)
+    sync(directory / DUMP)
+    if arrived.perf_map is not None:
+        compress(arrived.perf_map, directory / PERF_MAP)
+    write(directory / FACTS, json.dumps(arrived.facts.to_json(), sort_keys=True).encode() + b"\n")
+    sync(directory)
 
 
 class DumpWriter:

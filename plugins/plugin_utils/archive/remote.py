@@ -8,14 +8,13 @@ written last. Pulled data is checked like data from a host: facts, checksums, bu
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import json
 import posixpath
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,12 @@ from typing import Any
 from ...module_utils.formats import elf_headers, limits
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ...module_utils.formats.errors import OffheapError
-from ..base import libraries, unpack
+from ..base import unpack
+from ..base.progress import Progress
 from .archive import FORMAT, INDEX, Archive, ArchiveError, format_of, index
-from .capture import DUMP, PERF_MAP, Capture
+from .capture import DUMP, FACTS, PERF_MAP, Capture
+from .object_store import ObjectStore
 
-fsspec = libraries.optional("fsspec")
-
-_FACTS = "capture.json"
 _PIECE = 1 << 20
 
 
@@ -47,65 +45,73 @@ class Copied:
 
 
 class Remote:
-    """An archive at a URL. ``options`` are those of the file system, such as keys. Raises ArchiveError."""
+    """An archive at a URL. ``options`` are those of the file system, such as keys. Raises ControllerError."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self.url = url
         self._format = FORMAT
-        try:
-            self._files, self._root = fsspec.core.url_to_fs(url, **options)
-            found = self._files.find(self._root) if self._files.exists(self._root) else []
-            self._paths = {posixpath.relpath(path, self._root) for path in found}
-        except (ImportError, OSError, ValueError, TypeError) as error:
-            raise ArchiveError(f"{url} cannot be read: {type(error).__name__}: {error}") from error
+        self._store = ObjectStore(url, options)
+        self._paths = set(self._store.files())
 
-    def push(self, archive: Archive, beside: Beside, check_mode: bool = False) -> Copied:
+    def push(
+        self, archive: Archive, beside: Beside, check_mode: bool = False, progress: Progress | None = None
+    ) -> Copied:
         """Copy to the remote what it lacks. Raises ArchiveError."""
-        copied = Copied()
+        copied, progress = Copied(), progress or Progress()
+        progress.at(f"copying to {self.url}")
         self._check_index(make=not check_mode)
-        for path in sorted((archive.root / "images").glob("*/*")):
-            name = path.relative_to(archive.root).as_posix()
-            if path.is_file() and not path.name.startswith(".") and name not in self._paths:
-                copied.images += 1
-                if not check_mode:
-                    self._put(path, name)
+        for name in archive.images():
+            if f"images/{name}" in self._paths:
+                continue
+            copied.images += 1
+            image = None if check_mode else archive.image(posixpath.dirname(name))
+            if image is not None:
+                self._store.put(f"images/{name}", image)
         for capture in archive.captures():
             place = archive.name_of(capture)
-            if f"{place}/{_FACTS}" in self._paths:
+            if f"{place}/{FACTS}" in self._paths:
                 continue
             copied.captures += 1
             if not check_mode:
                 self._put_capture(capture, place, beside)
+            progress.capture()
         return copied
 
     def _put_capture(self, capture: Capture, place: str, beside: Beside) -> None:
         if self._format < FORMAT:
-            self._pipe(INDEX, index())
+            self._store.put(INDEX, index())
             self._format = FORMAT
         with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
-            files = {path.name: path for path in capture.path.iterdir()}
-            files.update(beside(capture, Path(directory)))
-            for name in sorted(files, key=lambda name: name == _FACTS):
-                self._put(files[name], f"{place}/{name}")
+            files = {**capture.files(), **beside(capture, Path(directory))}
+            for name in sorted(files, key=lambda name: name == FACTS):
+                self._store.put(f"{place}/{name}", files[name])
 
-    def pull(self, archive: Archive, warn: Callable[[str], None], check_mode: bool = False) -> Copied:
+    def pull(
+        self,
+        archive: Archive,
+        warn: Callable[[str], None],
+        check_mode: bool = False,
+        progress: Progress | None = None,
+    ) -> Copied:
         """Copy from the remote what the archive lacks; invalid data is skipped with a warning. Raises ArchiveError."""
-        copied = Copied()
+        copied, progress = Copied(), progress or Progress()
+        progress.at(f"copying from {self.url}")
         self._check_index(make=False)
-        facts_of = [
-            path for path in sorted(self._paths) if path.startswith("captures/") and path.endswith(f"/{_FACTS}")
-        ]
+        if not self._paths:
+            raise ArchiveError(f"there is no archive at {self.url}: direction=push makes one there")
+        facts_of = [path for path in sorted(self._paths) if path.startswith("captures/") and path.endswith(f"/{FACTS}")]
         wanted: dict[str, None] = {}
         with archive.incoming() as aside:
             for path in facts_of:
                 place = posixpath.dirname(path)
                 try:
-                    if not (archive.root / "captures" / _inside(place)).is_dir():
+                    if not archive.knows(_inside(place)):
                         facts = self._facts(archive, place)
                         if not check_mode:
                             self._add(archive, facts, place, aside)
                         copied.captures += 1
                         wanted.update(dict.fromkeys(facts.build_ids.values()))
+                        progress.capture()
                 except (OffheapError, ValueError) as error:
                     warn(f"{self.url}/{place} was skipped: {error}")
             copied.images = self._add_images(archive, archive.missing_images(wanted), aside, warn, check_mode)
@@ -121,10 +127,10 @@ class Remote:
         elif self._paths:
             raise ArchiveError(f"{self.url} is not an archive, and not empty; name another address")
         elif make:
-            self._pipe(INDEX, index())
+            self._store.put(INDEX, index())
 
     def _facts(self, archive: Archive, place: str) -> CaptureFacts:
-        facts = CaptureFacts.from_json(json.loads(self._read(f"{place}/{_FACTS}", limits.LARGEST_FACTS)))
+        facts = CaptureFacts.from_json(json.loads(self._read(f"{place}/{FACTS}", limits.LARGEST_FACTS)))
         if archive.place(facts).relative_to(archive.root).as_posix() != place:
             raise ArchiveError("its facts belong to another path")
         if facts.dump.size > limits.LARGEST_DUMP:
@@ -166,42 +172,16 @@ class Remote:
                 warn(f"{self.url}/{names[build_id]} was skipped: {error}")
         return count
 
-    def _put(self, source: Path, name: str) -> None:
-        with self._talking(name):
-            self._files.makedirs(posixpath.dirname(self._at(name)), exist_ok=True)
-            self._files.put_file(str(source), self._at(name))
-
-    def _pipe(self, name: str, content: bytes) -> None:
-        with self._talking(name):
-            self._files.makedirs(self._root, exist_ok=True)
-            self._files.pipe_file(self._at(name), content)
-
     def _read(self, name: str, limit: int) -> bytes:
-        with self._talking(name):
-            self._check_size(name, limit)
-            content: bytes = self._files.cat_file(self._at(name))
-            return content
+        content = self._store.read(name, limit)
+        if content is None:
+            raise ArchiveError(f"{posixpath.basename(name)} is missing")
+        return content
 
     def _get(self, name: str, target: Path, limit: int) -> Path:
-        with self._talking(name):
-            self._check_size(name, limit)
-            self._files.get_file(self._at(name), str(target))
-            return target
-
-    def _check_size(self, name: str, limit: int) -> None:
-        size = self._files.size(self._at(name))
-        if size is None or size > limit:
-            raise ArchiveError(f"{posixpath.basename(name)} is larger than {limit} bytes")
-
-    def _at(self, name: str) -> str:
-        return posixpath.join(self._root, name)
-
-    @contextlib.contextmanager
-    def _talking(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise ArchiveError(f"{self.url}/{name}: {error}") from error
+        if not self._store.get(name, target, limit):
+            raise ArchiveError(f"{posixpath.basename(name)} is missing")
+        return target
 
 
 def _inside(place: str) -> Path:

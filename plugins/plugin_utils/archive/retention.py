@@ -34,7 +34,7 @@ class Keep:
 def prune(archive: Archive, keep: Keep, now: float, check_mode: bool = False) -> tuple[list[Capture], int]:
     """Remove what exceeds the limits. Returns the removed captures and their size in bytes. Raises ArchiveError."""
     captures = archive.captures()
-    sizes = {capture.path: _size(capture) for capture in captures}
+    sizes = {capture.path: archive.size_of(capture) for capture in captures}
     removed = too_much(captures, keep, now, [sizes[capture.path] for capture in captures])
     for capture in removed:
         if not check_mode:
@@ -101,7 +101,3 @@ def _thinned(series: list[Capture], count: int) -> list[Capture]:
         left = [position for position in range(1, len(series) - 1) if position not in chosen]
         chosen.add(min(left, key=lambda at: abs(series[at].time - wanted)))
     return [series[position] for position in sorted(chosen)]
-
-
-def _size(capture: Capture) -> int:
-    return sum(path.stat().st_size for path in capture.path.iterdir() if path.is_file())

@@ -107,20 +107,20 @@ def is_current(path: Path) -> bool:
 
 def read_moment(path: Path, time: float) -> Moment:
     """What a capture holds, by stack; ``time`` (seconds since the epoch) is when. Raises SamplesError."""
-    table = _read(path, ["stack", "objects", "bytes"])
+    table = read_columns(path, ["stack", "objects", "bytes"])
     stack, objects, size = (table.column(name).to_numpy() for name in ("stack", "objects", "bytes"))
     return Moment(time, *_measured(path, table), stack, objects, size)
 
 
 def read_stacks(path: Path) -> StackPlaces:
     """What the stack numbers stand for. Raises SamplesError."""
-    table = _read(path, ["stack", "frames", _NAMES])
+    table = read_columns(path, ["stack", "frames", _NAMES])
     return StackPlaces(table.column("stack").to_numpy(), *_places(table))
 
 
 def read(path: Path) -> Located:
     """The whole profile. Raises SamplesError."""
-    table = _read(path, [*_VALUES, "frames", _NAMES, "threads"])
+    table = read_columns(path, [*_VALUES, "frames", _NAMES, "threads"])
     locations, names, places, bounds = _places(table)
     threads = _flat(table, "threads")
     thread_bounds = _bounds_of(table, "threads")
@@ -202,7 +202,8 @@ def _one_piece(table: Any, column: str) -> Any:
     return chunks
 
 
-def _read(path: Path, columns: Sequence[str]) -> Any:
+def read_columns(path: Path, columns: Sequence[str]) -> Any:
+    """These columns of the table, those that it has. Raises SamplesError."""
     try:
         with pq.ParquetFile(path) as file:
             return file.read(columns=list(columns), use_threads=False)

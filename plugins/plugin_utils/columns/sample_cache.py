@@ -8,7 +8,7 @@ It says nothing that the dump does not, so it may be deleted at any time, and se
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,9 +25,6 @@ from ..model.samples import located
 from ..readers import detect
 from . import parquet
 from .parquet import NAME, SamplesError
-
-# Reading this many captures takes some seconds.
-_MANY = 100
 
 
 def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
@@ -55,12 +52,6 @@ def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
     return place
 
 
-def notice(archive: Archive, units: Sequence[str], hosts: Sequence[str]) -> str:
-    """A notice for users about to wait for samples of these units and hosts (none: all); empty if it takes no time."""
-    new = archive.lacking(NAME, units, hosts)
-    return f"reading up to {new} captures for the first time; this may take minutes" if new >= _MANY else ""
-
-
 @contextmanager
 def _directory(capture: Capture) -> Iterator[int]:
     """A descriptor of the capture's directory, so that nothing is written to one that has replaced it meanwhile."""
@@ -76,10 +67,11 @@ def _directory(capture: Capture) -> Iterator[int]:
 
 def _make(capture: Capture, path: Path) -> None:
     dump = capture.facts.dump
+    file = capture.dump  # from elsewhere, perhaps; that it cannot be had now is no problem of this capture
     try:
         if dump.size > limits.LARGEST_DUMP:
-            raise ArchiveError(f"{capture.dump} is larger than {as_text(limits.LARGEST_DUMP)}")
-        answer = child.call(_parsed, capture.dump, capture.facts, size=dump.size)
+            raise ArchiveError(f"{file} is larger than {as_text(limits.LARGEST_DUMP)}")
+        answer = child.call(_parsed, file, capture.facts, size=dump.size)
         profile, _about = located_bytes.unpacked(answer)
     except ControllerError as error:
         raise SamplesError(f"{capture.path} has no samples: {error}") from error
@@ -93,4 +85,4 @@ def _parsed(path: Path, facts: CaptureFacts) -> bytes:
     """In the child."""
     dump = facts.dump
     records = detect.parse_capture(read_dump(path, dump.sha256), f"{path} ({dump.name})", facts)
-    return located_bytes.packed(located(records, facts.build_ids), {})
+    return located_bytes.packed(located(records, {**records.build_ids, **facts.build_ids}), {})

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ..archive.archive import Archive
 from ..archive.capture import Capture
 from ..base import child, libraries
+from ..base.progress import Progress
 from ..model.frame import Frame, is_allocator_function, is_allocator_module
 from ..model.location import Location
 from ..model.samples import Samples, named, without_allocator
@@ -27,6 +28,7 @@ from ..model.series import Moment, Series, Stack, gather, stack_of
 from ..symbols.jit_symbols import JitMaps
 from ..symbols.symbolizer import Symbolizer
 from . import parquet, sample_cache
+from .dask_cluster import Cluster, connected
 from .parquet import SamplesError
 
 if TYPE_CHECKING:
@@ -43,15 +45,23 @@ _APART = 0x9E3779B97F4A7C15
 
 
 @contextmanager
-def reading(archive: Archive, warn: Callable[[str], None], check_mode: bool = False) -> Iterator[Reader]:
+def reading(
+    archive: Archive,
+    warn: Callable[[str], None],
+    check_mode: bool = False,
+    progress: Progress | None = None,
+    cluster: str = "",
+) -> Iterator[Reader]:
     """A reader of an archive. The files that it makes stay there, except in check mode or if it cannot write there.
 
-    Calls ``warn`` for what it cannot read and, at the end, for images that gave no names.
+    Calls ``warn`` for what it cannot read and, at the end, for images that gave no names. ``progress`` counts captures.
+    ``cluster`` is the address of a cluster (dask_cluster.py) that does most of it. Raises ClusterError.
     """
     child.start(sample_cache.__name__, *libraries.DUMPS)
-    with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
+    with connected(cluster) as workers, tempfile.TemporaryDirectory(prefix="offheap-") as directory:
         aside = Path(directory) if check_mode or not os.access(archive.root, os.W_OK) else None
-        reader = Reader(archive, Symbolizer(archive.image, aside or archive.symcaches), warn, aside)
+        symbolizer = Symbolizer(archive.image, aside or archive.symcaches)
+        reader = Reader(archive, symbolizer, warn, aside, progress or Progress(), workers)
         yield reader
         for warning in dict.fromkeys(reader.symbolizer.warnings):
             warn(warning)
@@ -60,22 +70,38 @@ def reading(archive: Archive, warn: Callable[[str], None], check_mode: bool = Fa
 class Reader:
     """Reads the captures of an archive. One object should serve all processes, so that each place is named once.
 
-    The files that it makes stay in the archive, or go to ``aside`` for the moment.
+    The files that it makes stay in the archive, or go to ``aside`` for the moment. With a ``cluster``, whoever has many
+    captures to read asks that.
     """
 
     def __init__(
-        self, archive: Archive, symbolizer: Symbolizer, warn: Callable[[str], None], aside: Path | None
+        self,
+        archive: Archive,
+        symbolizer: Symbolizer,
+        warn: Callable[[str], None],
+        aside: Path | None,
+        progress: Progress,
+        cluster: Cluster | None = None,
     ) -> None:
         self.symbolizer = symbolizer
+        self.progress = progress
+        self.cluster = cluster
         self._archive = archive
-        self._warn = warn
+        self._tell = warn
+        self._told: set[str] = set()
         self._aside = aside
         self._stacks: dict[int, Stack] = {}
+
+    def warn(self, text: str) -> None:
+        """Tell it once."""
+        if text not in self._told:
+            self._told.add(text)
+            self._tell(text)
 
     def maps(self, captures: Sequence[Capture]) -> JitMaps:
         """The perf maps that name the compiled code of a process; ``captures`` are all captures of it."""
         times = {path: capture.time for capture in captures if (path := capture.perf_map) is not None}
-        return JitMaps(times, self._warn)
+        return JitMaps(times, self.warn)
 
     def series(self, captures: Sequence[Capture], maps: JitMaps) -> tuple[Series, list[Capture]]:
         """The series of one process, and those of its captures that could be read; ``captures`` are ordered by time.
@@ -91,8 +117,9 @@ class Reader:
                     path = sample_cache.of(self._archive, capture, Path(aside) if self._aside else None)
                     moments.append(parquet.read_moment(path, capture.time))
                 except SamplesError as error:
-                    self._warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
+                    self.warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
                     continue
+                self.progress.capture()
                 read.append(capture)
                 samples.append(path)
             bare: dict[int, Call] = {}
@@ -108,6 +135,20 @@ class Reader:
             located = parquet.read(sample_cache.of(self._archive, capture, Path(aside) if self._aside else None))
         jit = maps.at(capture.time)
         return named(located, lambda locations: self.symbolizer.frames(locations, jit))
+
+    def paths(self, samples: Path, moment: Moment, numbers: Sequence[int]) -> list[str]:
+        """The functions of these stacks of a moment, leaf first, in one line each. Compiled code has no names: those
+        differ between processes."""
+        bare: dict[int, Call] = {}
+        self._learn(samples, moment.stacks, bare)
+        known = _Bare(self, bare, JitMaps({}, self.warn))
+        known.apart(moment)
+        return [" < ".join(stack.members) for stack in known.stacks(list(numbers))]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the files that it makes stay in the archive."""
+        return self._aside is None
 
     def known(self, number: int) -> Stack:
         """The stack with this number, all of whose frames are in files."""

@@ -114,5 +114,5 @@ def test_other_places_are_refused(archive: Archive, tmp_path: Path) -> None:
     (tmp_path / "home" / "archive.json").write_text('{"format": 1}')
     with pytest.raises(AnsibleActionFail, match="is not in format 3 or 2"):
         _run(archive.root, f"file://{tmp_path}/home", "pull")
-    with pytest.raises(AnsibleActionFail, match="cannot be read"):
+    with pytest.raises(AnsibleActionFail, match="nosuch://place: Protocol not known"):
         _run(archive.root, "nosuch://place", "push")

@@ -157,12 +157,3 @@ def test_an_archive_that_cannot_be_written_to(
     with pytest.raises(ArchiveError, match="cannot write to the archive"):
         sample_cache.of(archive, capture)
     assert _files(capture) == _CAPTURE
-
-
-def test_who_has_to_wait_is_told(archive: Archive, capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sample_cache.notice(archive, [], []) == ""
-    monkeypatch.setattr(sample_cache, "_MANY", 2)
-    sample_cache.of(archive, capture)
-    assert "up to 5 captures for the first time" in sample_cache.notice(archive, [], [])
-    assert "up to 2 captures" in sample_cache.notice(archive, ["frontend.service"], ["app1"])
-    assert sample_cache.notice(archive, ["other.service"], []) == ""
