@@ -87,8 +87,10 @@ def _built_in() -> tuple[Hint, ...]:
 def _read(path: Path) -> list[Hint]:
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise HintError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise HintError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise HintError(f"{path} is not YAML: {error}") from error
     if not isinstance(entries, list):
         raise HintError(f"{path} is not a list of hints")
     return [_hint(entry, f"{path}, entry {number}") for number, entry in enumerate(entries, 1)]

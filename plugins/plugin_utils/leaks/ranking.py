@@ -15,6 +15,7 @@ from hashlib import blake2b
 from statistics import median
 
 from ..archive.archive import Archive
+from ..base.progress import Progress
 from ..columns.series_reader import reading
 from ..model.frame import Frame
 from ..model.sampling import CONFIDENCE
@@ -62,13 +63,19 @@ class Leak:
 
 
 def rank(
-    archive: Archive, warn: Callable[[str], None], scope: Scope, check_mode: bool = False
+    archive: Archive,
+    warn: Callable[[str], None],
+    scope: Scope,
+    check_mode: bool = False,
+    progress: Progress | None = None,
+    cluster: str = "",
 ) -> tuple[list[Leak], list[Watched]]:
     """The leaks of an archive, the fastest first, and every process that was looked at.
 
-    In check mode nothing is written to the archive. Raises ArchiveError.
+    In check mode nothing is written to the archive. ``cluster`` is the address of one that does the work. Raises
+    ArchiveError, ClusterError.
     """
-    with reading(archive, warn, check_mode) as reader:
+    with reading(archive, warn, check_mode, progress, cluster) as reader:
         hosts = survey(archive, reader, scope, warn)
         watched = [process.watched for host in hosts for process in host.processes]
     return leaks_of(watched), watched

@@ -11,13 +11,18 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from ..archive.archive import Archive, ArchiveError
+from ..archive import far_archive
+from ..archive.archive import Archive
 from ..archive.capture import Capture
-from ..columns.series_reader import Reader
+from ..base.progress import Progress
+from ..columns.dask_cluster import Cluster
+from ..columns.series_reader import Reader, reading
 from ..model.series import Series, evenly_spread
 from ..symbols.jit_symbols import JitMaps
 from .own_numbers import beyond_the_stacks
+from .stretch import Stretch, newest
 from .verdict import LEAST_SPAN, Answer, Verdict, judge
 
 # How much is read of one process: at most a hundred dumps, fewer if they are large, spread evenly over the time.
@@ -86,23 +91,34 @@ class Host:
 def survey(archive: Archive, reader: Reader, scope: Scope, warn: Callable[[str], None]) -> Iterator[Host]:
     """Each unit on each host of an archive, ordered by name.
 
-    Leaves out what it cannot read, and calls ``warn``. Raises ArchiveError if the archive cannot be written to.
+    Leaves out what it cannot read, and calls ``warn``. Raises ArchiveError if the archive cannot be written to, and
+    ClusterError.
     """
-    for unit, host, captures in in_scope(archive, scope, warn):
-        yield _host(unit, host, captures, reader, scope.least_span, warn)
+    found = in_scope(archive, scope, warn, reader.progress)
+    if reader.cluster is None:
+        for unit, host, captures in found:
+            yield _host(unit, host, captures, list(_processes(captures, reader, scope.least_span, warn)))
+    else:
+        yield from _by_cluster(reader.cluster, archive, reader, scope.least_span, list(found))
 
 
-def in_scope(archive: Archive, scope: Scope, warn: Callable[[str], None]) -> Iterator[tuple[str, str, list[Capture]]]:
-    """The captures of each unit on each host, ordered by name."""
-    for unit, host in [(name, host) for name in archive.units() for host in archive.hosts(name)]:
-        if (scope.units and unit not in scope.units) or (scope.hosts and host not in scope.hosts):
-            continue
-        try:
-            captures = archive.captures(unit, host)
-        except ArchiveError as error:
-            warn(str(error))
-            continue
-        if captures:
+def in_scope(
+    archive: Archive, scope: Scope, warn: Callable[[str], None], progress: Progress | None = None
+) -> Iterator[tuple[str, str, list[Capture]]]:
+    """The captures of each unit on each host, ordered by name. Calls ``warn`` for units and hosts that have none."""
+    for sentence in archive.absent(scope.units, scope.hosts):
+        warn(sentence)
+    chosen = [
+        (unit, host)
+        for unit in archive.units()
+        if not scope.units or unit in scope.units
+        for host in archive.hosts(unit)
+        if not scope.hosts or host in scope.hosts
+    ]
+    progress = progress or Progress()
+    for number, (unit, host) in enumerate(chosen, 1):
+        progress.at(f"reading {unit} on {host}, {number} of {len(chosen)}")
+        if captures := archive.captures(unit, host, warn):
             yield unit, host, captures
 
 
@@ -121,23 +137,75 @@ def by_process(captures: list[Capture], warn: Callable[[str], None]) -> Iterator
         yield key, timely
 
 
-def _host(
-    unit: str, host: str, captures: list[Capture], reader: Reader, least_span: float, warn: Callable[[str], None]
-) -> Host:
-    processes = []
-    for key, timely in by_process(captures, warn):
-        maps = reader.maps(timely)
-        series, read = reader.series(thinned(timely), maps)
-        if read:
-            processes.append(Process(_watched(key, series, read, least_span), read, series, maps))
+def _host(unit: str, host: str, captures: list[Capture], processes: list[Process]) -> Host:
     processes.sort(key=lambda process: process.watched.end)
     verdict = verdict_on_host([process.watched for process in processes])
     return Host(unit, host, len(captures), processes, verdict)
 
 
+def _processes(
+    captures: list[Capture], reader: Reader, least_span: float, warn: Callable[[str], None]
+) -> Iterator[Process]:
+    """The processes of a unit on a host that can be read, judged."""
+    for key, timely in by_process(captures, warn):
+        maps = reader.maps(timely)
+        stretch = newest(timely, least_span)
+        series, read = reader.series(thinned(stretch.captures), maps)
+        if read:
+            verdict = with_stretch(with_own_numbers(judge(key, series, least_span), series, read), stretch)
+            yield Process(_watched(key, series, read, verdict), read, series, maps)
+
+
+class _Judged(NamedTuple):
+    """What a worker tells of the processes of a unit on a host: of each, the names of the captures that it has read;
+    its warnings, and those about images."""
+
+    processes: list[tuple[Watched, list[str], Series]]
+    warnings: list[str]
+    of_images: list[str]
+
+
+def _by_cluster(
+    cluster: Cluster,
+    archive: Archive,
+    reader: Reader,
+    least_span: float,
+    found: list[tuple[str, str, list[Capture]]],
+) -> Iterator[Host]:
+    by_name = [{archive.name_of(capture): capture for capture in captures} for _unit, _host, captures in found]
+    calls = [
+        (archive.where, unit, host, list(names), least_span, not reader.keeps)
+        for (unit, host, _captures), names in zip(found, by_name, strict=True)
+    ]
+    answers = cluster.map(_judged, calls)
+    for number, ((unit, host, captures), names, judged) in enumerate(zip(found, by_name, answers, strict=True), 1):
+        reader.progress.at(f"judged {unit} on {host}, {number} of {len(found)}")
+        maps = {key: reader.maps(timely) for key, timely in by_process(captures, lambda _warning: None)}
+        processes = [
+            Process(watched, [names[name] for name in read], series, maps[watched.process])
+            for watched, read, series in judged.processes
+        ]
+        for warning in judged.warnings:
+            reader.warn(warning)
+        reader.symbolizer.warnings.extend(judged.of_images)
+        yield _host(unit, host, captures, processes)
+
+
+def _judged(where: str, unit: str, host: str, names: list[str], least_span: float, check_mode: bool) -> _Judged:
+    """In a worker: these captures of a unit on a host."""
+    archive = far_archive.opened(where)
+    captures = archive.named(unit, host, names)
+    warnings: list[str] = []
+    with reading(archive, warnings.append, check_mode) as reader:
+        found = [
+            (process.watched, [archive.name_of(capture) for capture in process.captures], replace(process.series))
+            for process in _processes(captures, reader, least_span, warnings.append)
+        ]
+        return _Judged(found, list(warnings), list(reader.symbolizer.warnings))
+
+
 def thinned(captures: list[Capture]) -> list[Capture]:
-    """The captures of a process ordered by time, evenly thinned if there are more than are worth reading."""
-    captures = sorted(captures, key=lambda capture: (capture.time, capture.sequence))
+    """The captures of a process, oldest first, evenly thinned if there are more than are worth reading."""
     average = max(1, sum(capture.facts.dump.size for capture in captures) // max(len(captures), 1))
     most = min(max(_MOST_BYTES // average, _FEWEST_DUMPS), _MOST_DUMPS)
     if len(captures) <= most:
@@ -145,7 +213,7 @@ def thinned(captures: list[Capture]) -> list[Capture]:
     return [captures[position] for position in evenly_spread([capture.time for capture in captures], most)]
 
 
-def _watched(key: str, series: Series, read: list[Capture], least_span: float) -> Watched:
+def _watched(key: str, series: Series, read: list[Capture], verdict: Verdict) -> Watched:
     return Watched(
         unit=read[-1].unit,
         host=read[-1].host,
@@ -153,7 +221,7 @@ def _watched(key: str, series: Series, read: list[Capture], least_span: float) -
         label=read[-1].facts.label or "",
         start=series.times[0],
         end=series.times[-1],
-        verdict=with_own_numbers(judge(key, series, least_span), series, read),
+        verdict=verdict,
         live=float(series.bytes[:, -1].sum()),
     )
 
@@ -168,6 +236,15 @@ def with_own_numbers(verdict: Verdict, series: Series, read: list[Capture]) -> V
     if verdict.answer is Answer.LEAK:
         return replace(verdict, reason=reason)
     return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth)
+
+
+def with_stretch(verdict: Verdict, stretch: Stretch) -> Verdict:
+    """The verdict, with what was left out because sampling was switched off. Without sampling it is none."""
+    if not stretch.sampled:
+        return Verdict(
+            Answer.CANNOT_TELL, stretch.caution, process=verdict.process, points=verdict.points, span=verdict.span
+        )
+    return replace(verdict, reason=f"{verdict.reason}; {stretch.caution}") if stretch.caution else verdict
 
 
 def verdict_on_host(processes: Sequence[Watched]) -> Verdict:

@@ -48,8 +48,8 @@ else:
 
 # Standard deviations that growth has to exceed: with a thousand stacks, one in thirty healthy reports would err.
 SIGNIFICANT = 4.0
-# The same of a walk that says itself how much it varies: of eleven steps, Student's t exceeds 5.5 once in 10,000.
-_UNLIKE_A_WALK = 5.5
+# The same of a walk that says itself how much it varies: of eleven steps, Student's t exceeds 5.6 once in 10,000.
+_UNLIKE_A_WALK = 5.6
 # Sampled allocations that growth has to consist of. Fewer may be coincidence.
 LEAST_EVENTS = 20
 # The part of the time that counts as the program's start-up.
@@ -65,9 +65,9 @@ _LARGEST = 2.0**62
 PERSISTENT = 0.35
 _GIVEN_BACK = 0.25
 # When growth comes on average, as part of the time: of a line 0.5, of a square root 0.42. It slows down if it comes
-# about halfway between them, and surely (one line in 400 does by chance) before that of a line.
-_EARLY = 0.465
-_SURELY = 2.81
+# about halfway between them, and surely (one line in 250 does by chance) before that of a line.
+_EARLY = 0.47
+_SURELY = 2.65
 
 
 class Shape(Enum):

@@ -66,7 +66,7 @@ def test_users_add_and_replace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot be read"),
+        ("{", "is not YAML"),
         ("id: x", "is not a list"),
         ("- x", "entry 1 is not a mapping"),
         ("- {id: x, title: y, check: z, match: [a], when: now}", "unknown key 'when'"),

@@ -110,8 +110,9 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path: Path) -> None:
     (paths[3] / "dump.heap.zst").unlink()
     (archive.captures(host="app2")[0].path / "capture.json").write_text("{")
     warnings: list[str] = []
-    (leak,), watched = ranking.rank(archive, warnings.append, Scope())
-    assert [(process.host, process.verdict.points) for process in watched] == [("app1", 10)]
-    assert leak.watched == 1 and watched[0].verdict.answer is Answer.LEAK
+    _leaks, watched = ranking.rank(archive, warnings.append, Scope())
+    points = {process.host: process.verdict.points for process in watched}
+    assert points == {"app1": 10, "app2": 11}, "a damaged capture costs itself alone"
+    assert watched[0].verdict.answer is Answer.LEAK
     for part in ("has no samples", "samples.parquet: ", "is damaged"):
         assert sum(part in warning for warning in warnings) == 1

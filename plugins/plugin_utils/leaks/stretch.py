@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The dumps of a process between which sampling was never switched: only those make a series.
+
+What a process allocates while sampling is off is in no dump, ever. Across such a time a leak seems to pause, and after
+it memory that is replaced seems to grow. The agent notes with each dump whether sampling was on, and since when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..archive.capture import Capture
+from .verdict import LEAST_POINTS
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Dumps of one process, oldest first. ``caution`` says what was left out, and is empty if nothing was; ``sampled``
+    is whether sampling was on."""
+
+    captures: list[Capture]
+    caution: str = ""
+    sampled: bool = True
+
+
+def newest(captures: Sequence[Capture], least_span: float) -> Stretch:
+    """The newest stretch with dumps enough to be judged over ``least_span`` seconds, else the longest."""
+    ordered = sorted(captures, key=lambda capture: (capture.time, capture.sequence))
+    stretches: list[list[Capture]] = []
+    since: object = None
+    for capture in ordered:
+        told = capture.facts.agent or {}
+        if told.get("active") is False:
+            continue
+        begun = told.get("active_since")
+        if not stretches or (begun is not None and since is not None and begun != since):
+            stretches.append([])
+        stretches[-1].append(capture)
+        since = begun if begun is not None else since
+    if not stretches:
+        caution = f"sampling was off at each of its {len(ordered)} dumps, so they cannot show what it allocates"
+        return Stretch(ordered, caution, sampled=False)
+    enough = [one for one in stretches if len(one) >= LEAST_POINTS and _span(one) >= least_span]
+    chosen = enough[-1] if enough else max(stretches, key=lambda one: (_span(one), len(one)))
+    left = len(ordered) - len(chosen)
+    if not left:
+        return Stretch(chosen)
+    others = "one other dump is" if left == 1 else f"{left} other dumps are"
+    return Stretch(chosen, f"{others} left out, because sampling was switched in between")
+
+
+def _span(captures: Sequence[Capture]) -> float:
+    return captures[-1].time - captures[0].time
