@@ -15,7 +15,7 @@ description:
     This is proven, not read off a version. A throw-away process runs under the library, samples, and dumps.
   - A release that is known to crash services is never said to be able to (RV(unsound)). Nor is a library that others
     than root could replace. Root must own every part of its path, and nobody else may write there.
-  - Says which allocator each process of a unit uses.
+  - Says which allocators each process of a unit uses, and how to profile each.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -159,6 +159,24 @@ processes:
     preloaded:
       description: Whether the library was preloaded.
       type: bool
+    allocators:
+      description: All that it has, since a program or a library may bring one besides. The first is the one that
+        C(malloc) leads to in the program itself.
+      type: list
+      elements: dict
+      contains:
+        allocator:
+          description: As above.
+          type: str
+          sample: jemalloc
+        file:
+          description: The program or library that it is in.
+          type: str
+          sample: /usr/local/bin/router
+        profile:
+          description: How to profile it, or why that is impossible.
+          type: str
+          sample: "profiled_service_mode: own sets _RJEM_MALLOC_CONF"
 mapped_by:
   description: Processes that have a file below O(mapped_below) mapped.
   type: list
@@ -172,7 +190,11 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries, proof
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import (
+    allocator_libraries,
+    process_allocators,
+    proof,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 
@@ -181,7 +203,7 @@ def processes(unit: str) -> list[dict[str, Any]]:
     found = []
     for pid in service.load(unit).pids():
         try:
-            found.append(allocator_libraries.of_process(pid))
+            found.append({**allocator_libraries.of_process(pid), "allocators": process_allocators.of_process(pid)})
         except procfs.ProcessGone:
             continue
     return found

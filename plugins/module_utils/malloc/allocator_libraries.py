@@ -103,24 +103,34 @@ def _sha256(path: str) -> str:
     return digest.hexdigest()
 
 
+def name_of(library: str) -> str:
+    """The allocator that a library is, by its file's name; empty for any other."""
+    match = _ALLOCATORS.search(library)
+    return match.group(1) if match else ""
+
+
 def of_process(pid: int) -> dict[str, Any]:
     """The allocator that serves a process: the first preloaded or linked one, else one in the program, else libc's.
 
     Raises ProcfsError when the process is gone or may not be read.
     """
     executable = procfs.exe(pid)
-    libraries = [path for path in procfs.mapped_files(pid) if _ALLOCATORS.search(path)]
+    libraries = [path for path in procfs.mapped_files(pid) if name_of(path)]
     preloaded = procfs.environ(pid).get("LD_PRELOAD", "").replace(":", " ").split()
     first = [path for wanted in map(os.path.realpath, preloaded) for path in libraries if path == wanted]
-    used = next(iter(first or libraries), None)
-    match = _ALLOCATORS.search(used or "")
-    if match:
-        name, library = match.group(1), used
-        return {"pid": pid, "exe": executable, "allocator": name, "library": library, "preloaded": bool(first)}
-    return {"pid": pid, "exe": executable, "allocator": _inside(executable), "library": None, "preloaded": False}
+    for library in first or libraries:
+        return {
+            "pid": pid,
+            "exe": executable,
+            "allocator": name_of(library),
+            "library": library,
+            "preloaded": bool(first),
+        }
+    return {"pid": pid, "exe": executable, "allocator": inside(executable), "library": None, "preloaded": False}
 
 
-def _inside(executable: str | None) -> str:
+def inside(executable: str | None) -> str:
+    """The allocator that a program has linked in, by its symbols; "libc" if none."""
     try:
         program = elf.read(executable or "")
         return next((name for name, symbols in _STATIC_SYMBOLS.items() if program.defines(symbols)), "libc")

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A profile that a service offers: which source wrote it, and whether it is whole. Its samples are not parsed here.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+
+_GZIP = b"\x1f\x8b"
+_MAPPINGS, _LAST_MAPPINGS = b"\nMAPPED_LIBRARIES:\n", (b"[stack]", b"[vdso]")
+# Texts, by how they begin; both end with a copy of /proc/<pid>/maps.
+_TEXTS = {b"heap_v2/": dump_name.PREFIX, b"heap profile: ": dump_name.GPERFTOOLS}
+# Fields of pprof's Profile.
+_FIELDS, _SAMPLE_TYPE, _MAPPING, _FUNCTION, _STRING = range(1, 16), 1, 3, 5, 6
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class NoProfileError(OffheapError):
+    """The bytes are no whole profile that could be read later. The message says why."""
+
+
+def unpacked(data: bytes) -> bytes:
+    """The profile without gzip, which pprof's have around them. Raises NoProfileError."""
+    if not data.startswith(_GZIP):
+        return data
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        found = inflater.decompress(data, limits.LARGEST_DUMP)
+    except zlib.error as exc:
+        raise NoProfileError(f"its compression is damaged: {exc}") from exc
+    if inflater.unconsumed_tail:
+        raise NoProfileError(f"it has more than {limits.LARGEST_DUMP >> 20} MiB when unpacked")
+    if not inflater.eof or inflater.unused_data:
+        raise NoProfileError("its compression does not end where it ends: it is cut off, or still being written")
+    return found
+
+
+def prefix_of(data: bytes) -> str:
+    """The prefix of the name that such a profile gets as a dump. Raises NoProfileError."""
+    for beginning, prefix in _TEXTS.items():
+        if data.startswith(beginning):
+            mappings = data.rpartition(_MAPPINGS)
+            if not mappings[1] or not data.endswith(b"\n") or not any(last in mappings[2] for last in _LAST_MAPPINGS):
+                raise NoProfileError("it ends before or within its list of mappings")
+            return prefix
+    try:
+        fields = _fields(data)
+    except IndexError:
+        fields = set()
+    if _SAMPLE_TYPE in fields and _STRING in fields:
+        return dump_name.PPROF
+    raise NoProfileError(
+        f"it is neither pprof's nor jemalloc's nor gperftools' and whole: it begins with {bytes(data[:40])!r}"
+    )
+
+
+def is_nameless(data: bytes) -> bool:
+    """Whether pprof's profile names no function: jemalloc_pprof leaves that to those who have the images."""
+    try:
+        fields = _fields(data)
+    except IndexError:
+        return False
+    return _MAPPING in fields and _FUNCTION not in fields
+
+
+def _fields(data: bytes) -> set[int]:
+    """The fields of a protobuf message; none if it has others than a Profile. Raises IndexError if it is cut off."""
+    found: set[int] = set()
+    position, end = 0, len(data)
+    while position < end:
+        key, position = _varint(data, position)
+        if key >> 3 not in _FIELDS:
+            return set()
+        found.add(key >> 3)
+        kind = key & 7
+        if kind == _VARINT:
+            _value, position = _varint(data, position)
+        elif kind == _BYTES:
+            length, position = _varint(data, position)
+            position += length
+        elif kind in (_FIXED64, _FIXED32):
+            position += 8 if kind == _FIXED64 else 4
+        else:
+            return set()
+    if position > end:
+        raise IndexError
+    return found
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """(value, position after it)"""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 63:
+            raise IndexError
