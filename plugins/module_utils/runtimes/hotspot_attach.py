@@ -36,6 +36,7 @@ _CLONE_NEWNS = 0x00020000
 _NO_ATTACH = "+DisableAttachMechanism"
 _OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _VERSION = re.compile(r"^JDK ([0-9]{1,3})\b", re.MULTILINE)
+_RETURNED = re.compile(r"^return code: (-?[0-9]{1,10})", re.MULTILINE)
 _CHUNK = 1 << 16
 _MAX_OUTPUT = 4 << 20
 
@@ -88,6 +89,26 @@ def version(jvm: Jvm, timeout: float = 20.0, proc: str = "/proc") -> int:
     if not match:
         raise HotspotError(f"process {jvm.pid} did not report its version: {answer[:200]!r}")
     return int(match.group(1))
+
+
+def load(
+    jvm: Jvm, library: str, options: str, files: Collection[str] = (), timeout: float = 60.0, proc: str = "/proc"
+) -> int:
+    """Make the JVM load an agent's library, or call that of one again; returns what the agent returned, 0 for success.
+
+    ``files`` are what the agent is to write. Raises HotspotError.
+    """
+    parts: list[bytes] = []
+
+    def work(wake: Wake, write: Write) -> None:
+        hotspot_protocol.load(jvm, library, options, files, timeout, wake, write)
+
+    _in_its_place(jvm, work, parts.append, _MAX_OUTPUT, timeout, proc)
+    answer = b"".join(parts).decode("utf-8", "replace")
+    found = _RETURNED.search(answer)
+    if not found:
+        raise HotspotError(f"JVM {jvm.pid} did not load {library}: {answer.strip()[:500] or 'it does not say why'}")
+    return int(found[1])
 
 
 def perf_map(

@@ -17,7 +17,7 @@ import socket
 import stat
 import struct
 import time
-from typing import Any, Callable, Collection, Iterator, NamedTuple
+from typing import Any, Callable, Collection, Iterator, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_methods, hotspot_structs
@@ -51,9 +51,39 @@ class Jvm(NamedTuple):
 
 def jcmd(jvm: Jvm, text: str, timeout: float, wake: Wake, write: Write) -> None:
     """Write what ``jcmd <pid> <text>`` would print. Raises HotspotError and OSError, as all here do."""
+    _ask(jvm, ("jcmd", text, "", ""), timeout, wake, write)
+
+
+def load(
+    jvm: Jvm, library: str, options: str, files: Collection[str], timeout: float, wake: Wake, write: Write
+) -> None:
+    """Make the JVM load an agent's library, and write what it says to that.
+
+    First it is made sure that the JVM can: that it sees the library, that it may map code from there, and that it may
+    write to these ``files``.
+    """
+    if os.statvfs(library).f_flag & os.ST_NOEXEC:
+        raise HotspotError(
+            f"{library} is on a file system that it must not map code from (noexec, or NoExecPaths= of the unit)"
+        )
+    for path in (library, *files):
+        try:
+            os.close(os.open(path, (os.O_RDONLY if path == library else os.O_RDWR) | os.O_NOFOLLOW | os.O_CLOEXEC))
+        except OSError as exc:
+            raise HotspotError(
+                f"it cannot use {path}: {exc.strerror}. The unit's sandbox hides it or makes it read-only"
+                " (ProtectSystem=strict, ReadOnlyPaths=, InaccessiblePaths=); ReadWritePaths=-/run/offheap in a drop-in"
+                " allows it from the next restart on"
+            ) from exc
+    _ask(jvm, ("load", library, "true", options), timeout, wake, write)
+
+
+def _ask(jvm: Jvm, words: Sequence[str], timeout: float, wake: Wake, write: Write) -> None:
+    """Send a command with three arguments, and write what follows the number 0."""
+    text = " ".join(filter(None, words[:2]))
     deadline = time.monotonic() + timeout
     with _attached(jvm, wake, deadline) as connection:
-        connection.sendall(b"1\0jcmd\0" + text.encode("utf-8") + b"\0\0\0")
+        connection.sendall(b"1\0" + b"".join([word.encode("utf-8") + b"\0" for word in words]))
         code, _newline, rest = b"", b"", b""
         while not _newline:
             part = _receive(connection, deadline)

@@ -29,6 +29,8 @@ STATUS = "Name:\tjava\nNSpid:\t50\t5\nUid:\t1\t990\t1\t1\nGid:\t1\t991\t1\t1\nGr
 IMPOSTOR = """
 import os, socket, sys, time
 path = f"/tmp/.java_pid{os.getpid()}"
+if os.path.lexists(path):
+    os.unlink(path)  # of a JVM that was killed, whose process ID came round again
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(path)
 listener.listen()
@@ -113,7 +115,8 @@ def impostor() -> Iterator[Callable[..., hotspot_protocol.Jvm]]:
         command = [sys.executable, "-c", IMPOSTOR, answer, str(count), str(pause)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         started.append(process)
-        assert process.stdout and process.stdout.readline()
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == b"listening\n", process.stderr.read()
         return jvm_of(process.pid)
 
     yield start

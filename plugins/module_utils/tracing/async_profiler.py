@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""async-profiler in a running JVM: whether that can be, and a recording of what is allocated and freed.
+
+The library is loaded by HotSpot's own attach, writes a recording, and stays mapped until the JVM ends; its hooks in
+malloc and free stay as well and then do nothing (async-profiler, src/mallocTracer.cpp). It opens the recording's file
+once. So that file loses its name as soon as it is open, and ceases to be when the last one closes it, whoever dies. It
+stops by itself after a time that it is told at the start.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+from types import TracebackType
+from typing import Iterator, NamedTuple
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, jfr_header
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
+
+OLDEST = 11
+#: what the profiler may take for stacks (its option memlimit), in bytes
+MEMORY = 64 << 20
+# No system information, properties, libraries, load or heap: they are not needed, and properties hold secrets.
+_ONLY_EVENTS = "0x1f"
+_NO_LOADING = re.compile(r"bool EnableDynamicAgentLoading\s+=\s*false")
+_MOST_SAID = 4096
+
+
+class Traceable(NamedTuple):
+    """A JVM that can be traced, its release, and the library that will do it."""
+
+    jvm: Jvm
+    release: int
+    library: str
+
+
+def examine(pid: int, library: str) -> Traceable:
+    """Find out whether a JVM can be traced, without changing it. Raises TraceError, HotspotError, ProcfsError."""
+    jvm = hotspot_attach.look(pid)
+    if jvm.own_pid != pid:
+        raise TraceError(
+            f"process {pid} runs in a container, where it is {jvm.own_pid}: run async-profiler in there, and import the"
+            " recording (heap_import)"
+        )
+    try:
+        fault = trusted_path.fault(library)
+        ours = os.stat(library)
+    except OSError as exc:
+        raise TraceError(f"cannot use the library {library}: {exc.strerror}") from exc
+    if fault:
+        raise TraceError(f"the library {library} could be replaced: {fault}. Only root may write there")
+    try:
+        theirs = os.stat(f"/proc/{pid}/root{library}")
+    except OSError as exc:
+        raise TraceError(
+            f"process {pid} does not see {library}: {exc.strerror} (RootDirectory=, InaccessiblePaths=?)"
+        ) from exc
+    if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
+        raise TraceError(f"process {pid} has another file at {library}: it has a root directory of its own")
+    _check_machine(pid, library)
+    release = hotspot_attach.version(jvm)
+    if release < OLDEST:
+        raise TraceError(f"process {pid} runs JDK {release}; tracing needs JDK {OLDEST} or later")
+    if _NO_LOADING.search(hotspot_attach.command(jvm, "VM.flags -all")):
+        raise TraceError(
+            f"process {pid} runs with -XX:-EnableDynamicAgentLoading, so nothing can be loaded into it. Start it with"
+            " -XX:+EnableDynamicAgentLoading, or with the profiling jemalloc (enable_profiling)"
+        )
+    return Traceable(jvm, release, library)
+
+
+def _check_machine(pid: int, library: str) -> None:
+    """A JVM that is to load what it cannot gives up its stack guards, and says so in the service's log."""
+    try:
+        ours, theirs = elf.read(library), elf.read(f"/proc/{pid}/exe")
+    except elf.ElfError as exc:
+        raise TraceError(f"{library} is no library: {exc}") from exc
+    if (ours.bits, ours.machine) != (theirs.bits, theirs.machine):
+        raise TraceError(
+            f"{library} is for {ours.bits}-bit {ours.machine_name}, process {pid} is {theirs.bits}-bit"
+            f" {theirs.machine_name}: take async-profiler's library for that"
+        )
+
+
+class Recording:
+    """A recording while it is made. Use it as a context manager: leaving it stops the profiler."""
+
+    def __init__(self, found: Traceable, interval: int, seconds: int) -> None:
+        """Start. ``interval`` is in bytes; after ``seconds`` the profiler stops by itself. Raises HotspotError."""
+        self._found = found
+        with contextlib.ExitStack() as stack:
+            place = stack.enter_context(_Place(found.jvm))
+            file, log = (stack.enter_context(place.file(name)) for name in ("recording", "log"))
+            options = (
+                f"start,nativemem={interval},jfr,jfropts={_ONLY_EVENTS},file={file.path},timeout={seconds},"
+                f"memlimit={MEMORY},log={log.path},loglevel=warn"
+            )
+            code = hotspot_attach.load(found.jvm, found.library, options, (file.path, log.path))
+            if code:
+                said = os.pread(log.fd, _MOST_SAID, 0).decode("utf-8", "replace").strip()
+                raise TraceError(f"async-profiler did not start in process {found.jvm.pid} (code {code}): {said}")
+            self.fd = os.dup(file.fd)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            os.close(self.fd)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it has by now, on a file system in memory, where they count as the service's."""
+        return os.fstat(self.fd).st_size
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process is still the same one."""
+        try:
+            return procfs.start_ticks(self._found.jvm.pid) == self._found.jvm.start_ticks
+        except procfs.ProcfsError:
+            return False
+
+    def finish_chunk(self) -> int:
+        """Have what was recorded so far written; returns how many bytes are now whole. Raises TraceError."""
+        self._call("dump,jfr")
+        size = self.whole()
+        if size == self.size:  # else the next chunk has begun
+            raise TraceError(f"async-profiler in process {self._found.jvm.pid} was stopped by somebody else")
+        return size
+
+    def whole(self) -> int:
+        """How many bytes are in finished chunks."""
+        return jfr_header.finished(lambda count, offset: os.pread(self.fd, count, offset), self.size)
+
+    def stop(self) -> None:
+        """Stop the profiler, if the process still runs. Raises HotspotError; then it will stop by itself."""
+        if self.runs:
+            self._call("stop")
+
+    def _call(self, command: str) -> int:
+        # Its messages would go to the service's standard output.
+        return hotspot_attach.load(self._found.jvm, self._found.library, f"{command},quiet,loglevel=none")
+
+
+class _File(NamedTuple):
+    path: str
+    fd: int
+
+
+class _Place:
+    """A directory of root's for files that the JVM's user may write; they go once the profiler has opened them."""
+
+    def __init__(self, jvm: Jvm) -> None:
+        for path in (places.SOCKETS, places.TRACING):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o755)
+        _sweep()
+        self._owner = (jvm.uid, jvm.gid)
+        self._path = f"{places.TRACING}/{jvm.pid}-{secrets.token_hex(4)}"
+
+    def __enter__(self) -> _Place:
+        os.mkdir(self._path, 0o711)
+        self._lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        os.fchmod(self._lock, 0o711)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        os.close(self._lock)
+        _remove(self._path)
+
+    @contextlib.contextmanager
+    def file(self, name: str) -> Iterator[_File]:
+        """A file of the JVM's user, open for reading."""
+        path = f"{self._path}/{name}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchown(fd, *self._owner)
+            yield _File(path, fd)
+        finally:
+            os.close(fd)
+
+
+def _sweep() -> None:
+    """Remove what others left that were killed while they began. A directory that is in use is locked."""
+    for name in os.listdir(places.TRACING):
+        path = f"{places.TRACING}/{name}"
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(path)
+            finally:
+                os.close(fd)
+
+
+def _remove(path: str) -> None:
+    for name in os.listdir(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{path}/{name}")
+    os.rmdir(path)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What tracing costs a process, from the kernel's own account of its CPU time.
+
+A probe runs inside the kernel, in the time of the thread that meets it. What a service does for itself is therefore
+measured by its time outside the kernel, and the cost is how much more CPU time it needs for that than before:
+``(1 - before) / (1 - now) - 1``, where both are the shares that the kernel has of its time. A service with little to do
+uses more CPU then, and one that is at its limit does less; the cost is the same, whatever its load.
+
+The kernel finds the share by looking at each clock tick, so few ticks say little: a share counts as three standard
+deviations smaller than it seems.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended
+
+#: seconds for which a process is watched before it is traced
+BEFORE = 5.0
+# Fewer ticks than these say nothing of a process's ways; those of its whole life do.
+_FEW = 100
+_DEVIATIONS = 3.0
+# What the share must stay below for the cost to be a number.
+_ALL = 0.999
+
+
+class Budget:
+    """What tracing a process may cost: so many percent."""
+
+    def __init__(self, pid: int, most: float) -> None:
+        """Watch the process for a while, before it is traced. Raises ProcfsError if it ends."""
+        self._pid, self._most = pid, most
+        first = procfs.cpu_ticks(pid)
+        time.sleep(BEFORE)
+        self._began = procfs.cpu_ticks(pid)
+        before = _since(first, self._began)
+        self._before = _share(before if sum(before) >= _FEW else self._began)
+
+    def check(self) -> None:
+        """Raises Ended if tracing costs more by now; ProcfsError if the process has ended."""
+        spent = _since(self._began, procfs.cpu_ticks(self._pid))
+        cost = cost_of(self._before, spent)
+        if cost > self._most / 100:
+            raise Ended(
+                f"it cost the process at least {100 * cost:.0f} % more CPU time, and {self._most:g} % are allowed"
+                " (max_cost): it allocates too often to be watched so closely"
+            )
+
+
+def cost_of(before: float, spent: tuple[int, int]) -> float:
+    """The least that tracing costs, as a share: with this share of the kernel before, and so many ticks outside and
+    inside the kernel since."""
+    ticks = sum(spent)
+    if not ticks:
+        return 0.0
+    share = _share(spent)
+    least = share - _DEVIATIONS * math.sqrt(max(share * (1 - share), 1 / ticks) / ticks)
+    return max((1 - before) / (1 - min(least, _ALL)) - 1, 0.0)
+
+
+def _since(first: tuple[int, int], last: tuple[int, int]) -> tuple[int, int]:
+    return last[0] - first[0], last[1] - first[1]
+
+
+def _share(ticks: tuple[int, int]) -> float:
+    """That of the kernel."""
+    return min(ticks[1] / max(sum(ticks), 1), _ALL)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""One of a unit's JVMs, traced by async-profiler.
+
+All windows begin with the trace, so each dump has what the one before has, and more: what was allocated since the
+beginning and is still live. A leak grows from dump to dump; what only replaces what was there stops growing.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import time
+from typing import Iterator
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import async_profiler
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
+    Ended,
+    TraceError,
+    Wanted,
+    Window,
+    ticks,
+)
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+
+#: seconds after the last window, after which the profiler stops by itself if nobody has stopped it
+_GRACE = 30
+
+
+class JvmTrace:
+    """A Trace of a JVM. To make one changes nothing."""
+
+    prefix = dump_name.TRACED
+
+    def __init__(self, unit: service.Service, wanted: Wanted) -> None:
+        """Raises TraceError if none of the unit's JVMs, or not the one that is wanted, can be traced."""
+        library = wanted.library or _installed()
+        jvm = _chosen(unit, wanted.pid)
+        self._found = async_profiler.examine(jvm.pid, library)
+        _check_room(unit, wanted.largest)
+        self._wanted = wanted
+        self.pid, self.release, self.owner = jvm.pid, self._found.release, Owner(jvm.uid, jvm.gid)
+
+    @contextlib.contextmanager
+    def windows(self) -> Iterator[Iterator[Window]]:
+        """As a Trace's."""
+        seconds = self._wanted.seconds * self._wanted.count + _GRACE
+        with async_profiler.Recording(self._found, self._wanted.interval, seconds) as recording:
+            yield self._windows(recording)
+
+    def _windows(self, recording: async_profiler.Recording) -> Iterator[Window]:
+        began, largest = time.monotonic(), self._wanted.largest
+        for number in range(self._wanted.count):
+            for _tick in ticks(began + (number + 1) * self._wanted.seconds):
+                if not recording.runs:
+                    raise Ended("the process has ended")
+                if recording.size > largest:
+                    raise Ended(
+                        f"the recording has reached {largest >> 20} MiB (max_recording): the process frees often"
+                    )
+            yield Window(recording.fd, recording.finish_chunk(), time.time_ns())
+
+
+def runs_in(unit: service.Service) -> bool:
+    """Whether one of the unit's processes is a JVM."""
+    return bool(_look(unit)[0])
+
+
+def _look(unit: service.Service) -> tuple[dict[int, Jvm], list[str]]:
+    """The unit's JVMs, and why others of its processes are none."""
+    jvms, problems = {}, []
+    for own in unit.pids():
+        try:
+            jvms[own] = hotspot_attach.look(own)
+        except hotspot_attach.NotHotspot as exc:
+            problems.append(str(exc))
+        except procfs.ProcessGone:
+            continue
+    return jvms, problems
+
+
+def _installed() -> str:
+    found = glob.glob(f"{places.TRACER}/*/libasyncProfiler.so")
+    if not found:
+        raise TraceError(
+            f"async-profiler is not in {places.TRACER} here: the playbook trace_live.yml installs it, or name the path"
+            " of its library"
+        )
+    return max(found, key=os.path.getmtime)
+
+
+def _chosen(unit: service.Service, pid: int | None) -> Jvm:
+    """The unit's JVM with this pid, or that with the most memory."""
+    jvms, problems = _look(unit)
+    if pid is not None and pid not in jvms:
+        raise TraceError(f"process {pid} is no JVM of {unit.name}; its JVMs are {', '.join(map(str, jvms)) or 'none'}")
+    if not jvms:
+        why = problems[0] if problems else "it does not run"
+        raise TraceError(f"{unit.name} has no JVM that can be traced: {why}")
+    return jvms[pid if pid is not None else max(jvms, key=procfs.resident)]
+
+
+def _check_room(unit: service.Service, largest: int) -> None:
+    """The recording lies in memory, and counts as the service's."""
+    needed = largest + async_profiler.MEMORY
+    memory = cgroup.read(unit.text["ControlGroup"])
+    limits = [limit for limit in (memory["limit"], memory["high"]) if limit is not None]
+    if limits and memory["current"] is not None and min(limits) - memory["current"] < needed:
+        raise TraceError(
+            f"{unit.name} is {max(min(limits) - memory['current'], 0) >> 20} MiB below its memory limit, and a trace"
+            f" may take {needed >> 20} MiB of it. Raise the limit, or lower max_recording"
+        )
+    free = os.statvfs(os.path.dirname(places.SOCKETS))
+    if free.f_bavail * free.f_frsize < 2 * largest:
+        raise TraceError(
+            f"/run has less than {2 * largest >> 20} MiB free, which a trace may need. Lower max_recording"
+        )

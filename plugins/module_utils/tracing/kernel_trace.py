@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A process traced from outside, by tools of the kernel that the host has: bcc's memleak, or perf.
+
+memleak says at the end of each window what was allocated since it began and is still live. perf says what the process
+touched for the first time in each window: it grew by that, whoever asked for it. Each tool runs beside the service and
+ends with us, whoever kills us: the kernel then takes its probes away. Nothing is written to a disk.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from typing import IO, Generator, Iterator, Sequence, cast
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import process_allocators
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import Budget
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
+    Ended,
+    TraceError,
+    Wanted,
+    Window,
+    ticks,
+)
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+
+# The names of the tools, and how to get them.
+_NAMES = {"memleak": ("memleak-bpfcc", "memleak"), "perf": ("perf",)}
+_PACKAGES = {
+    "memleak": "Debian and Ubuntu: bpfcc-tools and linux-headers of the running kernel; Fedora, RHEL: bcc-tools",
+    "perf": "Debian: linux-perf; Ubuntu: linux-tools-generic; Fedora, RHEL: perf",
+}
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/share/bcc/tools"
+#: what memleak needs for itself and for its tables in the kernel
+MEMORY = 512 << 20
+_HEADING = re.compile(rb"^\[\d{1,2}:\d{1,2}:\d{1,2}\] Top \d{1,9} stacks with outstanding allocations:", re.MULTILINE)
+_FIELDS = "comm,pid,tid,time,period,event,ip,sym,symoff,dso"
+_LOST = b" PERF_RECORD_LOST"
+# Seconds in which a tool that was asked to end does so. memleak removes its probes one by one.
+_TO_END = 30.0
+_MOST_SAID = 4096
+_BLOCK = 1 << 16
+_LONGEST_HEADING = 100
+_PAUSE = 0.5
+_NICE = 19
+_PR_SET_PDEATHSIG = 1
+_C_LIBRARY = ctypes.CDLL(None, use_errno=True)
+
+
+class KernelTrace:
+    """A Trace by one of the tools. To make one changes nothing."""
+
+    release = 0
+
+    def __init__(self, unit: service.Service, wanted: Wanted, source: str) -> None:
+        """Raises TraceError if the tool is missing, or the unit has no such process; ProcfsError."""
+        self._tool = _found(source)
+        if not self._tool:
+            raise TraceError(f"{source} is not installed here, and nothing is installed unasked: {_PACKAGES[source]}")
+        self.prefix = dump_name.MEMLEAK if source == "memleak" else dump_name.PERF
+        self._wanted = wanted
+        self.pid = _chosen(unit, wanted.pid)
+        self._started = procfs.start_ticks(self.pid)
+        status = procfs.status(self.pid)
+        self.owner = Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1]))
+        if source == "memleak":
+            self._object = _allocator(self.pid)
+            _check_room()
+
+    @contextlib.contextmanager
+    def windows(self) -> Iterator[Iterator[Window]]:
+        """As a Trace's."""
+        budget = Budget(self.pid, self._wanted.max_cost)
+        trace = self._reports if self.prefix == dump_name.MEMLEAK else self._faults
+        with contextlib.closing(trace(budget)) as windows:
+            yield windows
+
+    def _reports(self, budget: Budget) -> Generator[Window, None, None]:
+        """memleak's reports. One is whole when the next begins, or when memleak has ended well."""
+        seconds, count = self._wanted.seconds, self._wanted.count
+        command = memleak_command(self._tool, self.pid, self._object, seconds, count)
+        with _memory_file() as said, _running(command, subprocess.PIPE, said) as tool:
+            output = cast("IO[bytes]", tool.stdout)
+            os.set_blocking(output.fileno(), False)
+            reports, taken = _Reports(), 0
+            try:
+                while taken < count:
+                    ended = tool.poll() is not None
+                    block = _read(output)
+                    done = ended and not block
+                    for report in reports.whole(block, done and not tool.returncode):
+                        yield from _window(*report)
+                        taken += 1
+                    if done and taken < count:
+                        self._check_runs()
+                        raise TraceError(_failure("memleak", tool.returncode, said))
+                    if reports.size > self._wanted.largest:
+                        raise Ended(f"a report of memleak is larger than {self._wanted.largest >> 20} MiB")
+                    if not block:
+                        for _tick in ticks(time.monotonic() + _PAUSE):
+                            self._check(budget)
+            except Ended:
+                rest = _last_words(tool)
+                for report in reports.whole(rest, tool.returncode == 0):
+                    yield from _window(*report)
+                raise
+
+    def _faults(self, budget: Budget) -> Generator[Window, None, None]:
+        """perf's page faults, window by window."""
+        record, script = perf_commands(self._tool, self.pid)
+        began = time.monotonic()
+        for number in range(self._wanted.count):
+            with contextlib.ExitStack() as stack:
+                said, text = stack.enter_context(_memory_file()), stack.enter_context(_memory_file())
+                recording = stack.enter_context(_running(record, subprocess.PIPE, said))
+                scripting = stack.enter_context(_running(script, text, said, recording.stdout))
+                cast("IO[bytes]", recording.stdout).close()  # else it would not learn that the other has ended
+                for _tick in ticks(began + (number + 1) * self._wanted.seconds):
+                    self._check(budget)
+                    if recording.poll() is not None or scripting.poll() is not None:
+                        self._check_runs()
+                        raise TraceError(_failure("perf", recording.poll() or scripting.poll() or 0, said))
+                    if os.fstat(text).st_size > self._wanted.largest:
+                        raise Ended(
+                            f"what perf says has reached {self._wanted.largest >> 20} MiB (max_recording): the process"
+                            " grows fast, so a shorter window will do"
+                        )
+                recording.send_signal(signal.SIGINT)
+                try:
+                    good = scripting.wait(_TO_END) == 0 and recording.wait(_TO_END) in (0, -signal.SIGINT)
+                except subprocess.TimeoutExpired:
+                    raise Ended(f"perf has not finished a window within {_TO_END:g} seconds of its end") from None
+                if not good:
+                    raise TraceError(_failure("perf", scripting.returncode or recording.returncode, said))
+                size = os.fstat(text).st_size
+                if _lost(text, size):
+                    raise Ended("perf lost page faults: the process grows faster than they can be written")
+                if size:
+                    yield Window(text, size, time.time_ns())
+
+    def _check(self, budget: Budget) -> None:
+        """Raises Ended if the process has ended, or tracing it costs too much."""
+        self._check_runs()
+        try:
+            budget.check()
+        except procfs.ProcfsError:
+            self._check_runs()
+            raise
+
+    def _check_runs(self) -> None:
+        with contextlib.suppress(procfs.ProcfsError):
+            zombie = procfs.status(self.pid)["State"].startswith("Z")
+            if procfs.start_ticks(self.pid) == self._started and not zombie:
+                return
+        raise Ended("the process has ended")
+
+
+class _Reports:
+    """What memleak has said that is not yet handed on. A report is whole when the next begins, or memleak has ended."""
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self._begun: list[tuple[int, int]] = []  # where, and when (nanoseconds since the epoch)
+
+    @property
+    def size(self) -> int:
+        return len(self._text)
+
+    def whole(self, block: bytes, ended: bool) -> Iterator[tuple[bytes, int]]:
+        """Add what was said; the reports that are whole by now, and when each began."""
+        last = self._begun[-1][0] + 1 if self._begun else 0
+        unseen = max(last, len(self._text) - _LONGEST_HEADING)
+        self._text += block
+        now = time.time_ns()
+        self._begun += [(match.start(), now) for match in _HEADING.finditer(self._text, unseen)]
+        while len(self._begun) > 1 or (self._begun and ended):
+            (start, when), *rest = self._begun
+            end = rest[0][0] if rest else len(self._text)
+            report = bytes(self._text[start:end])
+            del self._text[:end]
+            self._begun = [(place - end, time_of) for place, time_of in rest]
+            yield report, when
+
+
+def memleak_command(tool: str, pid: int, file: str, seconds: int, count: int) -> list[str]:
+    """What reports so often what came through ``file``'s malloc and stayed."""
+    return [tool, "-p", str(pid), "-O", file, "-T", "10000", str(seconds), str(count)]
+
+
+def perf_commands(tool: str, pid: int) -> tuple[list[str], list[str]]:
+    """What records a process's page faults, and what makes a text of that."""
+    record = [tool, "record", "-q", "-e", "page-faults", "-c", "1", "-g", "-p", str(pid), "-o", "-"]
+    return record, [tool, "script", "-i", "-", "--show-lost-events", "--pid", str(pid), "-F", _FIELDS]
+
+
+def available() -> str:
+    """Which of the tools is there for a process that is no JVM. Raises TraceError."""
+    for source in _NAMES:
+        if _found(source):
+            return source
+    raise TraceError(
+        "the unit has no JVM, and neither memleak nor perf is installed here: nothing is installed unasked."
+        f" {_PACKAGES['memleak']}; perf is in {_PACKAGES['perf']}"
+    )
+
+
+def _found(source: str) -> str:
+    """The tool's path, unless somebody but root could have put it there; empty if there is none."""
+    for name in _NAMES[source]:
+        path = shutil.which(name, path=_PATH)
+        if path and not trusted_path.fault(os.path.realpath(path)):
+            return path
+    return ""
+
+
+def _chosen(unit: service.Service, pid: int | None) -> int:
+    """The unit's process with this pid, or that with the most memory."""
+    pids = unit.pids()
+    if pid is not None and pid not in pids:
+        raise TraceError(f"process {pid} is none of {unit.name}; it has {', '.join(map(str, pids)) or 'none'}")
+    if not pids:
+        raise TraceError(f"{unit.name} has no process: it is {unit.text['ActiveState']}. Start it first")
+    return pid if pid is not None else max(pids, key=procfs.resident)
+
+
+def _allocator(pid: int) -> str:
+    """The file that has the process's malloc, as we see it."""
+    file = process_allocators.of_process(pid)[0]["file"]
+    if not file:
+        raise TraceError(
+            f"no file of process {pid} has its malloc; perf can still say what makes it grow (source: perf)"
+        )
+    path = f"/proc/{pid}/root{file}"
+    mapped = procfs.mapped_files(pid).get(file, [])
+    if not any(_is_at(path, f"/proc/{pid}/map_files/{one.start:x}-{one.end:x}") for one in mapped[:1]):
+        raise TraceError(
+            f"{file} was replaced since process {pid} started, as by an upgrade, so memleak would watch another file."
+            " perf can still say what makes it grow (source: perf)"
+        )
+    return path
+
+
+def _is_at(path: str, link: str) -> bool:
+    try:
+        return os.path.samefile(path, link)
+    except OSError:
+        return False
+
+
+def _check_room() -> None:
+    """memleak compiles a program and has tables for a million allocations."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        sizes = dict(line.split(":", 1) for line in file)
+    free = int(sizes.get("MemAvailable", "0 kB").split()[0]) << 10
+    if free < MEMORY:
+        raise TraceError(
+            f"the host has {free >> 20} MiB of memory available, and memleak may take {MEMORY >> 20} MiB. perf takes"
+            " less (source: perf)"
+        )
+
+
+@contextlib.contextmanager
+def _memory_file() -> Iterator[int]:
+    fd = os.memfd_create("trace")
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _running(
+    command: Sequence[str], output: int, errors: int, source: IO[bytes] | int | None = subprocess.DEVNULL
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A tool that runs until it ends or we leave, in the C locale, when nobody else needs the CPU."""
+    process = subprocess.Popen(  # pylint: disable=ansible-bad-function,subprocess-popen-preexec-fn
+        command,
+        stdin=source,
+        stdout=output,
+        stderr=errors,
+        env={**os.environ, "LC_ALL": "C", "PATH": _PATH},
+        preexec_fn=_end_with_us,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _end_with_us() -> None:
+    """In the new process: die when the thread that started it does."""
+    _C_LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(_NICE)
+
+
+def _read(stream: IO[bytes]) -> bytes:
+    """Some of what there is by now."""
+    try:
+        return os.read(stream.fileno(), _BLOCK)
+    except BlockingIOError:
+        return b""
+
+
+def _last_words(tool: subprocess.Popen[bytes]) -> bytes:
+    """Have memleak end by itself, and return what it still said."""
+    tool.send_signal(signal.SIGINT)
+    os.set_blocking(cast("IO[bytes]", tool.stdout).fileno(), True)
+    try:
+        return tool.communicate(timeout=_TO_END)[0]
+    except subprocess.TimeoutExpired:
+        return b""
+
+
+def _window(text: bytes, written: int) -> Iterator[Window]:
+    with _memory_file() as fd, open(os.dup(fd), "wb") as file:
+        file.write(text)
+        file.flush()
+        yield Window(fd, len(text), written)
+
+
+def _lost(text: int, size: int) -> bool:
+    return any(_LOST in os.pread(text, _BLOCK + len(_LOST), offset) for offset in range(0, size, _BLOCK))
+
+
+def _failure(tool: str, status: int, said: int) -> str:
+    """Why a tool has ended, in its own words, and what to do about those that are known."""
+    words = os.pread(said, _MOST_SAID, max(0, os.fstat(said).st_size - _MOST_SAID)).decode("utf-8", "replace")
+    way = ""
+    if "kernel headers" in words:
+        way = f". Install the headers of the running kernel: linux-headers-{os.uname().release}"
+    elif re.search("not permitted|Permission denied|No permission", words):
+        way = ". The kernel does not let even root do that here: a container, or lockdown"
+    shown = " ".join(words.split())[-400:]
+    return f"{tool} has ended with status {status}: {shown or 'it said nothing'}{way}"

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A trace of one of a unit's processes, in windows: each ends in a dump in the unit's spool.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import into_spool, jvm_trace, kernel_trace
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
+    Ended,
+    Trace,
+    Wanted,
+    interruptible,
+)
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
+
+
+@dataclass
+class Traced:
+    """What a trace has left: the names of dumps in the unit's spool, and why it ended early, if it did.
+
+    ``source`` is who traced.
+    """
+
+    unit: str
+    pid: int
+    release: int
+    source: str
+    dumps: list[str] = field(default_factory=list)
+    ended: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that is sent."""
+        return vars(self)
+
+
+def trace(wanted: Wanted, check_mode: bool = False) -> Traced:
+    """Trace, and wait for the end. In check mode, only find out whether that can be. Raises OffheapError."""
+    wanted.check()
+    unit = service.load(unit_name.service(wanted.unit))
+    source = wanted.source
+    if source == "auto":
+        source = "jvm" if jvm_trace.runs_in(unit) else kernel_trace.available()
+    tracer: Trace = (
+        jvm_trace.JvmTrace(unit, wanted) if source == "jvm" else kernel_trace.KernelTrace(unit, wanted, source)
+    )
+    result = Traced(unit.name, tracer.pid, tracer.release, source)
+    if check_mode:
+        return result
+    into_spool.have(unit.name, tracer.owner)
+    started = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
+    boot = procfs.boot_id().replace("-", "")
+    with interruptible(), tracer.windows() as windows:
+        try:
+            for number, window in enumerate(windows):
+                name = dump_name.of_trace(tracer.prefix, boot, started, tracer.pid, number)
+                into_spool.keep(unit.name, name, window.fd, window.size, window.written)
+                result.dumps.append(name)
+        except Ended as reason:
+            result.ended = str(reason)
+    return result

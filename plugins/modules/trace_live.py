@@ -1,0 +1,195 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Trace what a running unit allocates and does not free, without a restart."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: trace_live
+short_description: Trace what a running process allocates and does not free, without a restart
+version_added: 0.1.0
+description:
+  - Traces one process of a unit, in O(windows) that each end in a dump in the unit's spool;
+    M(offheap.profiler.heap_fetch) collects them, and M(offheap.profiler.leak_report) judges them like those of a
+    profiled service. Nothing is restarted.
+  - V(jvm) has a JVM load async-profiler, which records every allocation that crosses O(interval) and every free. The
+    library stays mapped in the JVM until it ends; its hooks do nothing after the trace. JDK 21 and later say in the
+    service's log that an agent was loaded. The recording lies in memory and counts as the service's. Where the unit's
+    memory limit leaves no room for it, nothing is traced. If the module is killed, the profiler stops by itself half a
+    minute after the last window.
+  - V(memleak) has bcc's memleak watch every allocation and every free of a process. Each of them then takes some
+    microseconds, so only a service that allocates seldom bears it; O(max_cost) ends it for others. Stacks are walked by
+    frame pointers. If the module is killed, memleak is too, and the kernel removes its probes.
+  - V(perf) counts the pages that the process touches for the first time, by stack. That is growth, never what is live,
+    so there is no verdict. It costs little. If the module is killed, perf is too.
+  - With V(jvm) and V(memleak), all windows begin with the trace. Each dump says what was allocated since then and is
+    still live.
+author:
+  - Offheap contributors (@offheap)
+extends_documentation_fragment:
+  - offheap.profiler.attributes
+attributes:
+  check_mode:
+    support: full
+    details: Finds out whether the unit can be traced.
+  diff_mode:
+    support: none
+  idempotent:
+    support: none
+  platform:
+    support: full
+    platforms: linux
+options:
+  unit:
+    description: The service unit. You may leave out C(.service).
+    type: str
+    required: true
+  source:
+    description:
+      - What traces. V(auto) takes V(jvm) for a unit with a JVM, else V(memleak) or V(perf), whichever the host has.
+      - V(memleak) is C(memleak-bpfcc) of Debian's C(bpfcc-tools), or C(memleak) of C(bcc-tools) or C(libbpf-tools).
+        Nothing is installed unasked.
+    type: str
+    choices: [auto, jvm, memleak, perf]
+    default: auto
+  library:
+    description:
+      - async-profiler's library (C(libasyncProfiler.so), 4.0 or later) on the host. Only root may be able to write to
+        it or to the directories above it. By default, the newest below C(/opt/offheap/async-profiler), where the
+        playbook C(trace_live.yml) puts it.
+    type: path
+  window:
+    description: Seconds between two dumps.
+    type: int
+    default: 300
+  windows:
+    description: How many dumps. A verdict needs three or more, over a minute or more.
+    type: int
+    default: 6
+  interval:
+    description:
+      - Bytes between two allocations that V(jvm) records. A leak shows from some twenty times this on. Smaller ones
+        cost more.
+    type: str
+    default: 1M
+  max_recording:
+    description: The trace ends early when its recording is larger. For a JVM, every free takes about 20 bytes.
+    type: str
+    default: 32M
+  max_cost:
+    description:
+      - Percent of CPU time that V(memleak) or V(perf) may add to what the process needs for the same work. The process
+        is watched for five seconds before it is traced, and the trace ends when it surely costs more.
+    type: float
+    default: 5
+  pid:
+    description: Trace this process of the unit. By default, the one that holds most memory.
+    type: int
+"""
+
+EXAMPLES = r"""
+- name: See for half an hour what the frontend keeps
+  offheap.profiler.trace_live:
+    unit: frontend
+    library: /opt/offheap/async-profiler/0d2c6b1f3a49/libasyncProfiler.so
+  become: true
+"""
+
+RETURN = r"""
+unit:
+  description: The unit's full name.
+  returned: always
+  type: str
+  sample: frontend.service
+pid:
+  description: The process that was traced.
+  returned: success
+  type: int
+release:
+  description: Its JDK's feature release; 0 if it is no JVM.
+  returned: success
+  type: int
+  sample: 17
+source:
+  description: What has traced it.
+  returned: success
+  type: str
+  sample: jvm
+dumps:
+  description: The dumps in the unit's spool, by name.
+  returned: success
+  type: list
+  elements: str
+ended:
+  description: Why the trace ended before its time; empty if it did not.
+  returned: success
+  type: str
+"""
+
+from typing import Any, NoReturn
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import windows
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError, Wanted
+
+
+def wanted(module: AnsibleModule) -> Wanted:
+    """What the task asks for. Raises TraceError."""
+    given = module.params
+    sizes = {name: _bytes(module, name) for name in ("interval", "max_recording")}
+    return Wanted(
+        given["unit"],
+        given["library"] or "",
+        given["window"],
+        given["windows"],
+        sizes["interval"],
+        sizes["max_recording"],
+        given["pid"],
+        given["source"],
+        given["max_cost"],
+    )
+
+
+def _bytes(module: AnsibleModule, name: str) -> int:
+    from ansible.module_utils.common.text.formatters import human_to_bytes
+
+    try:
+        return int(human_to_bytes(module.params[name]))
+    except ValueError as exc:
+        raise TraceError(f"{name} is no size: {exc}") from exc
+
+
+def main() -> NoReturn:
+    """Module entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "unit": {"type": "str", "required": True},
+            "source": {"type": "str", "default": "auto", "choices": ["auto", "jvm", "memleak", "perf"]},
+            "library": {"type": "path"},
+            "window": {"type": "int", "default": 300},
+            "windows": {"type": "int", "default": 6},
+            "interval": {"type": "str", "default": "1M"},
+            "max_recording": {"type": "str", "default": "32M"},
+            "max_cost": {"type": "float", "default": 5.0},
+            "pid": {"type": "int"},
+        },
+        supports_check_mode=True,
+    )
+    result: dict[str, Any] = {"unit": module.params["unit"]}
+    try:
+        result = windows.trace(wanted(module), module.check_mode).to_json()
+    except OffheapError as error:
+        module.fail_json(msg=str(error), **result)
+    if result["ended"]:
+        module.warn(f"the trace of {result['unit']} ended early: {result['ended']}")
+    elif not result["dumps"] and not module.check_mode:
+        module.warn(f"process {result['pid']} of {result['unit']} has touched no new memory in all that time")
+    module.exit_json(changed=True, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""JVMs are traced without a restart: a leak is named with its rate, a cache and a healthy service are not accused."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, read_dump
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import jfr
+from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
+from ansible_collections.offheap.profiler.tests.integration.playbooks import (
+    PROGRAMS,
+    REPOSITORY,
+    Controller,
+    PlaybookResult,
+)
+from ansible_collections.offheap.profiler.tests.unit.strategies import recordings
+
+RunPlaybook = Callable[..., PlaybookResult]
+HostOf = Callable[[str], LabHost]
+
+LEAKING, CACHING, HEALTHY = "app1", "app2", "app3"
+UNITS = {LEAKING: "frontend", CACHING: "cache", HEALTHY: "frontend"}
+WINDOW, WINDOWS = 5, 14
+#: what zlib allocates for an Inflater that has worked: its state, and a window of 32 KiB
+INFLATER = 7_160 + 32_768
+DAY = 86_400
+CACHE = """\
+import java.util.ArrayDeque;
+import java.util.zip.Inflater;
+
+/** Keeps the newest 600 Inflaters, a quarter of a second's worth at a time: filled after some fifteen seconds. */
+public final class Cache {
+    public static void main(String[] arguments) throws Exception {
+        byte[] packed = new byte[100_000];
+        java.util.zip.Deflater deflater = new java.util.zip.Deflater();
+        byte[] noise = new byte[60_000];
+        new java.util.Random(1).nextBytes(noise);
+        deflater.setInput(noise);
+        deflater.finish();
+        int length = deflater.deflate(packed);
+        ArrayDeque<Inflater> kept = new ArrayDeque<>();
+        while (true) {
+            for (int i = 0; i < 10; i++) {
+                Inflater made = new Inflater();
+                made.setInput(packed, 0, length);
+                made.inflate(new byte[40_000]);
+                kept.add(made);
+                if (kept.size() > 600) {
+                    kept.remove().end();
+                }
+            }
+            Thread.sleep(250);
+        }
+    }
+}
+"""
+CACHE_UNIT = "[Service]\nUser=app\nPrivateTmp=yes\nExecStart=/usr/bin/java -Xmx64m -cp /opt/cache Cache\n"
+
+
+@dataclass
+class Traced:
+    """What the playbook said of each host's unit, and what the frontend had leaked meanwhile (bytes a second)."""
+
+    reports: dict[str, dict[str, Any]]
+    run: PlaybookResult
+    rate: float
+    pids: dict[str, int]
+    archive: Archive
+
+
+@pytest.fixture(scope="module")
+def variables(directory: Path, controller: Controller) -> dict[str, Any]:
+    agent = recordings.library(directory)
+    return {
+        "offheap_trace_library": str(agent),
+        "offheap_trace_library_checksum": hashlib.sha256(agent.read_bytes()).hexdigest(),
+        "offheap_trace_interval": "16K",
+        "offheap_trace_window": WINDOW,
+        "offheap_archive": str(controller.directory / "live" / "archive"),
+        "offheap_report": str(controller.directory / "live" / "report"),
+    }
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("live")
+
+
+@pytest.fixture(scope="module")
+def cache(host: HostOf, directory: Path) -> Iterator[None]:
+    source = directory / "Cache.java"
+    source.write_text(CACHE)
+    subprocess.run(["javac", "--release", "17", "-d", directory, source], check=True)
+    files = {"/opt/cache/Cache.class": (directory / "Cache.class").read_bytes()}
+    files["/etc/systemd/system/cache.service"] = CACHE_UNIT.encode()
+    on = host(CACHING)
+    on.run("mkdir -p /opt/cache")
+    for path, content in files.items():
+        on.run(f"echo {base64.b64encode(content).decode()} | base64 -d > {path}")
+    on.run("systemctl daemon-reload && systemctl start cache")
+    yield
+    on.run(f"systemctl stop cache; rm -rf /opt/cache {' '.join(files)}; systemctl daemon-reload")
+
+
+@pytest.fixture(scope="module")
+def traced(playbook: RunPlaybook, host: HostOf, variables: dict[str, Any], cache: None) -> Iterator[Traced]:
+    for name in (LEAKING, HEALTHY):
+        host(name).run("systemctl start frontend")
+    pids = {name: host(name).main_pid(unit) for name, unit in UNITS.items()}
+    assert all(pids.values())
+    wait_for(lambda: host(LEAKING).run("ss -ltn | grep -q :8080", check=False).returncode == 0, "the frontend serves")
+    given = {
+        **variables,
+        "offheap_trace_windows": WINDOWS,
+        "offheap_trace_unit": f"{{{{ {UNITS}[inventory_hostname] }}}}",
+        "offheap_report_units": [],
+    }
+    began, before = time.monotonic(), int(host(LEAKING).frontend_health()["leaked_inflaters"])
+    run = playbook("trace-live.yml", extra_vars=given).check()
+    after = int(host(LEAKING).frontend_health()["leaked_inflaters"])
+    rate = (after - before) * INFLATER / (time.monotonic() - began)
+    yield Traced(_reports(run), run, rate, pids, Archive.open(Path(variables["offheap_archive"])))
+    for name, unit in UNITS.items():
+        host(name).run(f"systemctl restart {unit}; rm -rf /opt/offheap/async-profiler /var/lib/offheap/{unit}.service")
+
+
+def _reports(run: PlaybookResult) -> dict[str, dict[str, Any]]:
+    return {report["host"]: report for report in run.reports}
+
+
+def test_a_leak_is_named_with_its_rate(traced: Traced) -> None:
+    report = traced.reports[LEAKING]
+    assert report["verdict"] == "leak", report["reason"]
+    assert any("Frontend.serveAsset" in suspect["path"] for suspect in report["suspects"])
+    assert report["growth_bytes_per_day"] == pytest.approx(traced.rate * DAY, rel=0.15)
+
+
+def test_a_cache_and_a_healthy_service_are_not_accused(traced: Traced) -> None:
+    for name in (CACHING, HEALTHY):
+        report = traced.reports[name]
+        assert report["verdict"] != "leak" and report["captures"] == WINDOWS, report["reason"]
+
+
+def test_what_leaks_carries_the_applications_frames(traced: Traced) -> None:
+    capture = max(traced.archive.captures("frontend.service", LEAKING), key=lambda one: one.time)
+    assert (capture.facts.source, capture.facts.measure) == ("async-profiler", "live")
+    found = jfr.allocations(read_dump(capture.dump, capture.facts.dump.sha256), "x", Told())
+    # What is younger is in use, and not leaked.
+    leaked = [
+        (any(frame.function.startswith("Frontend.") for frame in stack), size)
+        for stack, size, age in jfr.each_live(found)
+        if age > WINDOW and any("Inflater" in frame.function for frame in stack)
+    ]
+    total = sum(size for _named, size in leaked)
+    assert total > 20 << 20
+    assert sum(size for named, size in leaked if named) >= 0.95 * total
+
+
+def test_nothing_was_restarted_and_nothing_stays_but_the_library(traced: Traced, host: HostOf) -> None:
+    for name, unit in UNITS.items():
+        on = host(name)
+        assert on.main_pid(unit) == traced.pids[name]
+        assert _recordings(on, traced.pids[name]) == 0
+        assert on.run("find /run/offheap/tracing -mindepth 1").stdout == ""
+        assert {path for path in on.mapped(unit) if "offheap" in path} == set(on.run(_LIBRARY).stdout.split())
+        assert on.run(f"find /var/lib/offheap/{unit}.service -type f").stdout.count(".heap") == WINDOWS
+
+
+_LIBRARY = "find /opt/offheap/async-profiler -name libasyncProfiler.so"
+
+
+def _recordings(on: LabHost, pid: int) -> int:
+    """How many recordings the process has open."""
+    return int(on.run(f"ls -l /proc/{pid}/fd | grep -c /run/offheap/tracing", check=False).stdout)
+
+
+@pytest.mark.soak_only
+def test_a_leak_in_jdk_21(
+    playbook: RunPlaybook, host: HostOf, controller: Controller, variables: dict[str, Any]
+) -> None:
+    on, settings = host(HEALTHY), "/etc/default/frontend"
+    on.run(f"cp {settings} /root/frontend && sed -i s/EVERY=.*/EVERY=3/ {settings} && systemctl restart frontend")
+    try:
+        wait_for(lambda: on.run("ss -ltn | grep -q :8080", check=False).returncode == 0, "the frontend serves")
+        given = {
+            **variables,
+            "offheap_trace_windows": WINDOWS,
+            "offheap_trace_unit": "frontend",
+            "offheap_archive": str(controller.directory / "live21" / "archive"),
+        }
+        run = playbook("trace-live.yml", limit=f"{HEALTHY},localhost", extra_vars=given).check()
+    finally:
+        on.run(f"mv /root/frontend {settings} && systemctl restart frontend")
+    report = _reports(run)[HEALTHY]
+    assert report["verdict"] == "leak", report["reason"]
+    assert any("Frontend.serveAsset" in suspect["path"] for suspect in report["suspects"])
+    assert [task.result["release"] for task in run.tasks if "release" in task.result] == [21]
+
+
+def test_fab_trace_says_what_came_and_stayed(traced: Traced, controller: Controller, booted_lab: Lab) -> None:
+    trace = f"-i {controller.inventory} --limit {LEAKING} trace --unit frontend --window 5 --windows 1 --interval 16K"
+    done = subprocess.run(
+        [PROGRAMS / "fab", "-r", str(REPOSITORY), *trace.split()],
+        cwd=controller.directory,
+        env={**controller.environment, "COLUMNS": "200"},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    heading, largest, *_others = done.stdout.splitlines()
+    assert "CAME AND STAYED" in heading
+    assert largest.split()[:2] == [LEAKING, str(traced.pids[LEAKING])]
+    assert "Frontend.serveAsset" in largest
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all below it. Ansible's workers have sessions of their own."""
+    children = [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
+    return [pid, *(one for child in children for one in _family(child))]
+
+
+def test_kill_9_of_the_playbook_ends_the_trace(
+    traced: Traced, host: HostOf, controller: Controller, variables: dict[str, Any]
+) -> None:
+    on, pid = host(LEAKING), traced.pids[LEAKING]
+    given = {**variables, "offheap_trace_windows": 200, "offheap_trace_unit": "frontend"}
+    playbook = controller.installed / "playbooks" / "trace-live.yml"
+    process = subprocess.Popen(
+        ["ansible-playbook", str(playbook), "--limit", f"{LEAKING},localhost", "--extra-vars", json.dumps(given)],
+        cwd=controller.directory,
+        env=controller.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: _recordings(on, pid), "the trace runs", timeout=60)
+    finally:
+        for one in _family(process.pid):
+            os.kill(one, signal.SIGKILL)
+        process.wait()
+    wait_for(lambda: _recordings(on, pid) == 0, "the trace has ended", timeout=30)
+    assert on.run("find /run/offheap/tracing -mindepth 1").stdout == ""
+    assert on.main_pid("frontend") == pid

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A JVM that leaks, async-profiler, and places of their own for what they leave."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
+from ansible_collections.offheap.profiler.tests.unit.strategies import recordings
+
+PROGRAMS = Path(__file__).resolve().parents[4] / "agent" / "programs"
+
+
+@pytest.fixture(scope="module")
+def agent(directory: Path) -> str:
+    return str(recordings.library(directory))
+
+
+@pytest.fixture(scope="module")
+def classes(directory: Path) -> Path:
+    subprocess.run(["javac", "-d", directory, PROGRAMS / "LeakingInflater.java"], check=True)
+    return directory
+
+
+@contextlib.contextmanager
+def running(classes: Path, *options: str) -> Iterator[int]:
+    """The pid of a JVM that handles SIGQUIT."""
+    command = ["java", "-Xmx64m", "-XX:+UseSerialGC", *options, "-cp", str(classes), "LeakingInflater", "50"]
+    with subprocess.Popen(command) as process:
+        try:
+            wait(lambda: is_jvm(process.pid), "the JVM handles SIGQUIT")
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def jvm(classes: Path, agent: str) -> Iterator[int]:
+    with running(classes) as pid:
+        wait(lambda: _loads(pid, agent), "it loads agents")
+        yield pid
+
+
+def _loads(pid: int, agent: str) -> bool:
+    """For a moment, a JVM answers and loads no agent yet."""
+    try:
+        return hotspot_attach.load(hotspot_attach.look(pid), agent, "status,quiet,loglevel=none") == 0
+    except OffheapError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def tracing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(places, "SOCKETS", str(tmp_path / "run"))
+    monkeypatch.setattr(places, "TRACING", str(tmp_path / "run" / "tracing"))
+    return tmp_path / "run" / "tracing"
+
+
+def is_jvm(pid: int) -> bool:
+    try:
+        return hotspot_attach.look(pid).catches
+    except OffheapError:
+        return False
+
+
+def wait(fact: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not fact():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A real JVM is traced without a restart, and nothing is left of that but the library; or it is refused, and why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import async_profiler, jvm_trace
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import jfr
+from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import (
+    is_jvm,
+    running,
+    wait,
+)
+
+R = 65536
+
+
+def _recorded(pid: int) -> list[str]:
+    """The recordings that a process has open."""
+    links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    return [link for link in links if "recording" in link]
+
+
+def test_a_trace_leaves_nothing_but_the_library(jvm: int, agent: str, tracing: Path, trusting: None) -> None:
+    found = async_profiler.examine(jvm, agent)
+    assert (found.jvm.pid, found.library) == (jvm, agent) and found.release >= 11
+    live = []
+    with async_profiler.Recording(found, R, 60) as recording:
+        assert list(tracing.iterdir()) == []
+        assert len(_recorded(jvm)) == 1
+        for enough in (1 << 20, 8 << 20):
+            while True:
+                data = os.pread(recording.fd, recording.finish_chunk(), 0)
+                if (total := jfr.parse(data, "x", Told()).total).accum_bytes > enough:
+                    break
+            live.append(total.bytes)
+    assert min(live) > 0
+    assert _recorded(jvm) == []
+    assert is_jvm(jvm)
+    with async_profiler.Recording(found, R, 60) as again:
+        wait(lambda: again.finish_chunk() > 0, "it can be traced again")
+
+
+def test_a_recording_holds_no_properties(jvm: int, agent: str, trusting: None) -> None:
+    with async_profiler.Recording(async_profiler.examine(jvm, agent), R, 60) as recording:
+        data = os.pread(recording.fd, recording.finish_chunk(), 0)
+    assert b"java.class.path" not in data and b"LeakingInflater 50" not in data
+
+
+def test_whoever_dies_the_trace_ends(jvm: int, agent: str, tracing: Path, trusting: None) -> None:
+    found = async_profiler.examine(jvm, agent)
+    child = os.fork()
+    if child == 0:
+        async_profiler.Recording(found, R, 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert list(tracing.iterdir()) == []
+    wait(lambda: not _recorded(jvm), "it has stopped by itself")
+
+
+def test_what_was_cut_off_while_it_began_is_removed(jvm: int, agent: str, tracing: Path, trusting: None) -> None:
+    left = tracing / "1-abcdef01"
+    left.mkdir(parents=True)
+    (left / "recording").write_bytes(b"x")
+    with async_profiler.Recording(async_profiler.examine(jvm, agent), R, 60):
+        assert list(tracing.iterdir()) == []
+
+
+def test_a_jvm_that_is_traced_already(jvm: int, agent: str, tracing: Path, trusting: None) -> None:
+    found = async_profiler.examine(jvm, agent)
+    with async_profiler.Recording(found, R, 60) as recording:
+        with pytest.raises(TraceError, match="Profiler already started"):
+            async_profiler.Recording(found, R, 60)
+        assert list(tracing.iterdir()) == []
+        assert recording.finish_chunk() > 0
+
+
+def test_a_trace_that_somebody_else_stopped(jvm: int, agent: str, trusting: None) -> None:
+    found = async_profiler.examine(jvm, agent)
+    with async_profiler.Recording(found, R, 60) as recording:
+        assert hotspot_attach.load(found.jvm, agent, "stop,quiet,loglevel=none") == 0
+        with pytest.raises(TraceError, match="stopped by somebody else"):
+            recording.finish_chunk()
+
+
+def test_a_library_that_is_none(jvm: int, tmp_path: Path, trusting: None) -> None:
+    text = tmp_path / "lib.so"
+    text.write_text("text")
+    with pytest.raises(TraceError, match="is no library"):
+        async_profiler.examine(jvm, str(text))
+
+
+def test_a_library_for_another_machine(jvm: int, agent: str, tmp_path: Path, trusting: None) -> None:
+    other = tmp_path / "lib.so"
+    content = bytearray(Path(agent).read_bytes())
+    content[18] = 0xF7 - content[18]  # e_machine: x86-64 is 62, AArch64 is 183
+    other.write_bytes(content)
+    with pytest.raises(TraceError, match="take async-profiler's library for that"):
+        async_profiler.examine(jvm, str(other))
+
+
+def test_a_library_that_others_may_write(jvm: int, agent: str, tmp_path: Path) -> None:
+    open_to_all = tmp_path / "lib.so"
+    shutil.copy(agent, open_to_all)
+    open_to_all.chmod(0o666)
+    with pytest.raises(TraceError, match="could be replaced"):
+        async_profiler.examine(jvm, str(open_to_all))
+
+
+def test_no_library(jvm: int, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot use the library"):
+        async_profiler.examine(jvm, str(tmp_path / "none.so"))
+
+
+def test_a_jvm_that_loads_nothing(classes: Path, agent: str, trusting: None) -> None:
+    error, way_out = TraceError, r"Start it with -XX:\+EnableDynamicAgentLoading"
+    with running(classes, "-XX:-EnableDynamicAgentLoading") as pid, pytest.raises(error, match=way_out):
+        async_profiler.examine(pid, agent)
+
+
+def test_what_is_no_jvm(agent: str, trusting: None) -> None:
+    with pytest.raises(OffheapError, match="it is not a JVM"):
+        async_profiler.examine(os.getpid(), agent)
+
+
+def test_an_old_jdk_and_a_container(jvm: int, agent: str, monkeypatch: pytest.MonkeyPatch, trusting: None) -> None:
+    found = hotspot_attach.look(jvm)
+    monkeypatch.setattr(hotspot_attach, "version", lambda _jvm: 8)
+    with pytest.raises(TraceError, match="needs JDK 11 or later"):
+        async_profiler.examine(jvm, agent)
+    monkeypatch.setattr(hotspot_attach, "look", lambda _pid: found._replace(own_pid=1))
+    with pytest.raises(TraceError, match="runs in a container, where it is 1"):
+        async_profiler.examine(jvm, agent)
+
+
+def test_a_file_system_without_code(
+    jvm: int, agent: str, tracing: Path, monkeypatch: pytest.MonkeyPatch, trusting: None
+) -> None:
+    found = async_profiler.examine(jvm, agent)
+    flags = os.statvfs_result((*os.statvfs("/")[:8], os.ST_NOEXEC, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: flags)
+    with pytest.raises(OffheapError, match="noexec, or NoExecPaths="):
+        async_profiler.Recording(found, R, 60)
+    assert list(tracing.iterdir()) == []
+
+
+def test_a_place_that_the_service_cannot_write_to(jvm: int, agent: str, trusting: None) -> None:
+    found = async_profiler.examine(jvm, agent)
+    with pytest.raises(OffheapError, match=r"cannot use /proc/none: .*ReadWritePaths=-/run/offheap"):
+        hotspot_attach.load(found.jvm, agent, "status", ("/proc/none",))
+
+
+@pytest.mark.parametrize("limit", ["limit", "high"])
+def test_a_unit_near_its_memory_limit(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unit:
+        name, text = "frontend.service", {"ControlGroup": "/x"}
+
+    memory = {"limit": None, "high": None, "current": 900 << 20, limit: 990 << 20}
+    monkeypatch.setattr(cgroup, "read", lambda _group: memory)
+    with pytest.raises(TraceError, match=r"frontend.service is 90 MiB below its memory limit"):
+        jvm_trace._check_room(Unit(), 32 << 20)  # type: ignore[arg-type]
+    jvm_trace._check_room(Unit(), 16 << 20)  # type: ignore[arg-type]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A unit's JVM is traced in windows, each of which ends in a recording in its spool."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import listing, provenance
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import running_trace
+from ansible_collections.offheap.profiler.plugins.modules import trace_live
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import jfr
+from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
+from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
+from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "spools"
+    monkeypatch.setattr(places, "SPOOLS", str(directory))
+    root = spool.Root
+    monkeypatch.setattr(spool, "Root", lambda path=str(directory): root(path))
+    return directory
+
+
+@pytest.fixture
+def run(
+    systemctl: Systemctl, spools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """Runs the module for a unit with these processes."""
+
+    def go(pids: list[int], check: bool = False, **arguments: Any) -> dict[str, Any]:
+        systemctl.states(shown("/usr/bin/java", Id="web.service", ActiveState="active", ControlGroup="/web.service"))
+        systemctl.processes("/web.service", *pids)
+        return run_module(trace_live.main, monkeypatch, capsys, check, unit="web", **arguments)
+
+    yield go
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_each_window_ends_in_a_recording(run: Run, jvm: int, agent: str, spools: Path, trusting: None) -> None:
+    result = run([os.getpid(), jvm], library=agent, window=5, windows=2, interval="64K")
+    assert (result["changed"], result["pid"], result["ended"]) == (True, jvm, "")
+    first, second = ((spools / "web.service" / name).read_bytes() for name in result["dumps"])
+    assert second.startswith(first), "all begin with the trace"
+    assert jfr.parse(first, "x", Told()).total.bytes > 1 << 20
+    found = listing.find(str(spools), [], 1 << 28, 10, provenance.Examiner())
+    assert [capture.name for capture in found.captures] == result["dumps"]
+    (process,) = found.processes
+    assert process.pid == jvm and process.exe is not None and process.exe.endswith("/java")
+    assert [path.name for path in (spools / "web.service").iterdir() if not dump_name.parse(path.name)] == []
+
+
+def test_check_mode_leaves_the_jvm_alone(run: Run, jvm: int, agent: str, spools: Path, trusting: None) -> None:
+    assert run([jvm], check=True, library=agent)["dumps"] == []
+    assert not spools.exists()
+
+
+def test_a_signal_ends_it_early(run: Run, jvm: int, agent: str, spools: Path, trusting: None) -> None:
+    def interrupt() -> None:
+        wait(lambda: any(spools.glob("*/*.heap")), "a window has ended")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    result = run([jvm], library=agent, window=5, windows=100, interval="64K")
+    thread.join()
+    assert "it was interrupted" in result["ended"] and result["ended"] in str(result["warnings"])
+    assert len(result["dumps"]) == 1
+
+
+def test_a_recording_that_grows_too_large(
+    run: Run, jvm: int, agent: str, monkeypatch: pytest.MonkeyPatch, trusting: None
+) -> None:
+    monkeypatch.setattr(running_trace.Wanted, "check", lambda _self: None)
+    result = run([jvm], library=agent, window=60, windows=9, interval="4K", max_recording="64K")
+    assert "the recording has reached" in result["ended"] and result["dumps"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"window": 1}, "5 seconds or more"),
+        ({"windows": 20000}, "a day at most"),
+        ({"interval": "1"}, "between 4K and 1G"),
+        ({"interval": "x"}, "interval is no size"),
+        ({"max_recording": "1G"}, "between 1M and 128M"),
+        ({"max_cost": 0}, "max_cost is percent"),
+        ({"source": "jvm"}, "has no JVM that can be traced"),
+        ({"source": "jvm", "pid": 1}, "process 1 is no JVM of web.service; its JVMs are none"),
+        ({"source": "jvm", "library": None}, "the playbook trace_live.yml installs it"),
+    ],
+)
+def test_what_cannot_be(run: Run, tmp_path: Path, arguments: dict[str, Any], says: str) -> None:
+    result = run([os.getpid()], **{"library": str(tmp_path / "none"), **arguments})
+    assert result["failed"] and says in result["msg"]
