@@ -29,6 +29,7 @@ author:
 extends_documentation_fragment:
   - offheap.profiler.attributes
   - offheap.profiler.attributes.action
+  - offheap.profiler.profiles.source
 attributes:
   action:
     support: full
@@ -47,7 +48,8 @@ attributes:
 options:
   archive:
     description:
-      - Directory of the archive on the controller. It is created if missing.
+      - Directory of the archive on the controller, or its address, such as C(s3://bucket/offheap). It is created if
+        missing.
       - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     required: true
@@ -118,6 +120,13 @@ EXAMPLES = r"""
     archive: offheap/archive
   become: true
 
+- name: Bring the profiles that a Rust service offers with jemalloc_pprof, which do not say how they were sampled
+  offheap.profiler.heap_fetch:
+    archive: offheap/archive
+    units: [router]
+    source_interval: 512KiB
+  become: true
+
 - name: Bring the captures of one unit and leave nothing on the target
   offheap.profiler.heap_fetch:
     archive: /srv/offheap
@@ -129,7 +138,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 archive:
-  description: The archive's directory on the controller.
+  description: The archive's directory on the controller, or its address.
   returned: always
   type: str
   sample: /home/ops/fleet/offheap/archive
@@ -265,6 +274,9 @@ def main() -> NoReturn:
             "max_image": {"type": "bytes", "default": "1G"},
             "max_captures": {"type": "int", "default": 5000},
             "label": {"type": "str", "default": ""},
+            "source_measure": {"type": "str", "choices": ["live", "allocated", "grown"]},
+            "source_unit": {"type": "str", "choices": ["bytes", "objects"]},
+            "source_interval": {"type": "str", "default": "0"},
             "step": {"type": "str", "choices": ["list", "pack", "mark"]},
             "request": {"type": "dict"},
         },

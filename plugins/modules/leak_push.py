@@ -20,6 +20,7 @@ author:
 extends_documentation_fragment:
   - offheap.profiler.attributes
   - offheap.profiler.attributes.controller
+  - offheap.profiler.cluster
 attributes:
   check_mode:
     support: full
@@ -37,7 +38,7 @@ requirements:
 options:
   archive:
     description:
-      - Directory of the archive on the controller.
+      - Directory of the archive on the controller, or its address, such as C(s3://bucket/offheap).
       - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     required: true

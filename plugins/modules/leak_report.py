@@ -29,6 +29,7 @@ author:
 extends_documentation_fragment:
   - offheap.profiler.attributes
   - offheap.profiler.attributes.controller
+  - offheap.profiler.cluster
 attributes:
   check_mode:
     support: full
@@ -47,7 +48,7 @@ requirements:
 options:
   archive:
     description:
-      - Directory of the archive on the controller.
+      - Directory of the archive on the controller, or its address, such as C(s3://bucket/offheap).
       - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
     required: true
@@ -233,6 +234,29 @@ reports:
         text: /home/ops/fleet/offheap/report/frontend.service/app1.txt
         folded: /home/ops/fleet/offheap/report/frontend.service/app1.folded
         flamegraph: /home/ops/fleet/offheap/report/frontend.service/app1.html
+found:
+  description: The same as counts and the worst, small enough to be passed on in a workflow.
+  returned: success
+  type: dict
+  contains:
+    leaks:
+      description: Units that leak, counted on each host.
+      type: int
+    no_leaks:
+      description: Units that do not.
+      type: int
+    cannot_tell:
+      description: Units about which there is too little to judge by.
+      type: int
+    worst:
+      description: The ten that grow fastest, at most, each with C(unit), C(host), C(path) and C(growth_bytes_per_day).
+      type: list
+      elements: dict
+      sample:
+        - unit: frontend.service
+          host: app1
+          path: inflate < Java_java_util_zip_Inflater_inflateBytesBytes < [jit]
+          growth_bytes_per_day: 67108864
 summary:
   description: The reports as lines of text.
   returned: success

@@ -110,40 +110,20 @@ watched:
   returned: success
 """
 
-import re
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import first_dump
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line, unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import health, service
 
-_JOURNAL_LINES = "15"
-# What the agent's one line in the journal begins with.
-_AGENT = "offheap: "
-_PATIENCE = 10.0
-
-
-def journal(module: AnsibleModule, *which: str) -> list[str]:
-    """Lines of the journal, which is empty if it cannot be read."""
-    command = ["journalctl", "--no-pager", "--output=short-iso", *which]
-    _status, output, _errors = module.run_command(command, handle_exceptions=True)
-    # A JVM says what its variables set, which may be secret.
-    return re.sub(r"(Picked up \w+: ).*", rf"\1{command_line.HIDDEN}", str(output)).splitlines()
-
 
 def look(module: AnsibleModule, unit: service.Service, seen: dict[str, Any]) -> None:
-    """Take a first dump, and note in ``seen`` what came of it. Raises Unhealthy if there is none and one must be."""
-    try:
-        seen["dumps"] = first_dump.take(unit, _PATIENCE)
-    except first_dump.Unseen as error:
-        lines = journal(module, f"_SYSTEMD_INVOCATION_ID={unit.text['InvocationID']}")
-        told = "; ".join(line.partition(_AGENT)[2] for line in lines if _AGENT in line)
-        seen["unseen"] = f"{error}. Its agent says: {told}" if told else str(error)
-        if not module.params["best_effort"]:
-            raise health.Unhealthy(f"no dump of {unit.name} can be had: {seen['unseen']}") from error
+    """Take a first dump, and note in ``seen`` what came of it."""
+    seen["dumps"], seen["unseen"] = first_dump.see(unit, module.params["best_effort"])
+    if seen["unseen"]:
         module.warn(f"{unit.name} is left under the profiler, but no dump of it can be had: {seen['unseen']}")
 
 
@@ -179,12 +159,7 @@ def main() -> NoReturn:
             (lambda unit: look(module, unit, seen)) if wanted["dump"] and not module.check_mode else None,
         )
     except health.Unhealthy as error:
-        module.fail_json(
-            msg="\n".join(
-                [f"{error}. Its journal ends with:", *journal(module, "--lines", _JOURNAL_LINES, "--unit", name)]
-            ),
-            unit=name,
-        )
+        module.fail_json(msg=health.with_journal(name, error), unit=name)
     except (OffheapError, OSError) as error:
         module.fail_json(msg=str(error), unit=name)
     module.exit_json(changed=wanted["restart"], unit=unit.name, pids=unit.pids(), watched=wanted["seconds"], **seen)

@@ -51,7 +51,7 @@ def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str
     if not processes:
         raise client.AgentError(
             f"no process of {unit}{' with that pid' if parameters['pid'] else ''} has an agent that answers{gone}. Make"
-            " sure that the unit is running and was enabled with the agent (enable-profiling.yml)"
+            " sure that the unit is running and was enabled with the agent (enable_profiling)"
         )
     return {"changed": changed, "processes": processes, "dumps": dumps}
 

@@ -15,24 +15,42 @@ import time
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import health
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 _POLL_SECONDS = 0.25
+_PATIENCE = 10.0  # until the first agent answers
 _TIMEOUT = 30.0
+# What the agent's one line in the journal begins with.
+_AGENT = "offheap: "
 
 
 class Unseen(OffheapError):
     """No dump of the unit was seen. The message says why."""
 
 
-def take(unit: Service, patience: float) -> list[str]:
-    """Paths of new dumps, one of each process with an agent. Waits ``patience`` seconds for the first agent.
+def see(unit: Service, best_effort: bool) -> tuple[list[str], str]:
+    """Paths of new dumps, or why there are none.
 
-    Raises Unseen if there is none, or if one of them cannot write a dump that a collection could read.
+    Raises Unhealthy if there are none, unless ``best_effort`` allows that.
     """
-    deadline = time.monotonic() + patience
+    try:
+        return _take(unit), ""
+    except Unseen as error:
+        if not best_effort:
+            raise health.Unhealthy(f"no dump of {unit.name} can be had: {error}") from error
+        return [], str(error)
+
+
+def _take(unit: Service) -> list[str]:
+    """Paths of new dumps, one of each process with an agent.
+
+    Raises Unseen, with what the agents say in the journal, if there is none, or if one of them cannot write a dump that
+    a collection could read.
+    """
+    deadline = time.monotonic() + _PATIENCE
     try:
         while True:
             written = [path for agent in client.find(unit.name) for path in _dump_of(agent, unit)]
@@ -42,7 +60,9 @@ def take(unit: Service, patience: float) -> list[str]:
                 raise Unseen("none of its processes has an agent that answers")
             time.sleep(_POLL_SECONDS)
     except (OffheapError, OSError) as error:
-        raise error if isinstance(error, Unseen) else Unseen(str(error)) from error
+        lines = systemd.journal(f"_SYSTEMD_INVOCATION_ID={unit.text['InvocationID']}")
+        told = "; ".join(line.partition(_AGENT)[2] for line in lines if _AGENT in line)
+        raise Unseen(f"{error}. Its agent says: {told}" if told else str(error)) from error
 
 
 def _dump_of(agent: client.AgentSocket, unit: Service) -> list[str]:

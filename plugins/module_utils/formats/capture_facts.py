@@ -24,11 +24,11 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, sidecar, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 FORMAT = 2
-JEMALLOC, LIVE = "jemalloc", "live"
+JEMALLOC, ASYNC_PROFILER, LIVE = "jemalloc", "async-profiler", "live"
 MEASURES = (LIVE, "allocated", "grown")
 #: whether a sampling has an interval, by scheme
 SCHEMES = {"poisson": True, "systematic": True, "exact": False, "unknown": False}
@@ -134,6 +134,14 @@ class CaptureFacts:
         """The process's memory as the agent measured it with the dump; empty if it did not."""
         found = (self.agent or {}).get("memory")
         return found if isinstance(found, dict) else {}
+
+    @property
+    def others(self) -> sidecar.OthersFacts | None:
+        """The unit's other processes, of which there are no dumps; None where they are not known."""
+        try:
+            return sidecar.OthersFacts.from_json((self.agent or {}).get("others"))
+        except sidecar.SidecarError:
+            return None
 
     @classmethod
     def from_json(cls, facts: object) -> CaptureFacts:

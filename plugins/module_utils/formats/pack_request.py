@@ -22,7 +22,10 @@ class RequestError(OffheapError):
 
 
 class Identity(NamedTuple):
-    """Identifies a file, to detect whether it has changed since. Times in nanoseconds since the epoch."""
+    """Identifies a file, to detect whether it has changed since. Times in nanoseconds since the epoch.
+
+    Each number is a count (values.is_size), whatever the file system or the file's owner has made of it.
+    """
 
     inode: int
     size: int
@@ -30,7 +33,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
-        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+        return cls(status.st_ino & values.MOST, status.st_size, min(max(status.st_mtime_ns, 0), values.MOST))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 FORMAT = 1
 _MAX_TEXT = 4096
 _MAX_KEYS = 64
+_MAX_OTHERS = 4
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 
 
@@ -39,11 +40,49 @@ class JemallocFacts:
 
 
 @dataclass(frozen=True)
+class OtherFacts:
+    """Another process of the unit, without a profile. ``rss`` is its memory without files, in bytes."""
+
+    pid: int
+    name: str | None
+    rss: int
+
+
+@dataclass(frozen=True)
+class OthersFacts:
+    """All other processes of the unit without a profile: how many, their memory in bytes, and the largest of them."""
+
+    processes: int
+    rss: int
+    largest: list[OtherFacts]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "largest": [vars(one) for one in self.largest]}
+
+    @classmethod
+    def from_json(cls, found: Any) -> OthersFacts | None:
+        """Check and read them; None where they are not known. Raises SidecarError."""
+        if found is None:
+            return None
+        _must("others", isinstance(found, dict) and set(found) == set(cls.__annotations__))
+        _must("others.processes", values.is_size(found["processes"]))
+        _must("others.rss", values.is_size(found["rss"]))
+        largest = found["largest"]
+        _must("others.largest", isinstance(largest, list) and len(largest) <= _MAX_OTHERS)
+        for one in largest:
+            _must("others.largest", isinstance(one, dict) and set(one) == set(OtherFacts.__annotations__))
+            _must("others.largest", values.is_size(one["pid"]) and values.is_size(one["rss"]))
+            _must("others.largest", one["name"] is None or _is_text(one["name"]))
+        return cls(found["processes"], found["rss"], [OtherFacts(**one) for one in largest])
+
+
+@dataclass(frozen=True)
 class AgentFacts:
     """What the agent knows about a dump.
 
     ``version`` is the agent's, ``reason`` why it dumped, ``duration`` how long that took in seconds; ``active_since``
-    is in seconds since the epoch. ``memory`` has jemalloc's statistics at the time, in bytes.
+    is in seconds since the epoch. ``memory`` has jemalloc's statistics at the time, in bytes. ``others`` is None where
+    it is not known, as from an agent before 1.0.
     """
 
     version: str | None
@@ -54,16 +93,19 @@ class AgentFacts:
     duration: float | None
     memory: dict[str, int]
     jemalloc: JemallocFacts
+    others: OthersFacts | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As stored in a capture's facts; the reverse of ``from_json``."""
-        return {**vars(self), "jemalloc": vars(self.jemalloc)}
+        others = self.others and self.others.to_json()
+        return {**vars(self), "jemalloc": vars(self.jemalloc), "others": others}
 
     @classmethod
     def from_json(cls, found: Any) -> AgentFacts:
         """Check and read the facts, as both ends do where facts enter. Raises SidecarError."""
         if not isinstance(found, dict) or not isinstance(found.get("jemalloc"), dict):
             raise SidecarError("it is not a mapping that contains jemalloc")
+        found = {"others": None, **found}
         if set(found) != set(cls.__annotations__):
             raise SidecarError("it does not have the expected fields")
         jemalloc = found["jemalloc"]
@@ -78,7 +120,8 @@ class AgentFacts:
             _must(key, found[key] is None or values.is_number(found[key]))
         _must("memory", _is_mapping(found["memory"], values.is_size))
         _must("jemalloc.options", _is_mapping(jemalloc["options"], _is_option))
-        return cls(**{**found, "jemalloc": JemallocFacts(**jemalloc)})
+        others = OthersFacts.from_json(found["others"])
+        return cls(**{**found, "jemalloc": JemallocFacts(**jemalloc), "others": others})
 
 
 def read(fd: int, name: str, size: int) -> AgentFacts:
@@ -106,6 +149,7 @@ def read(fd: int, name: str, size: int) -> AgentFacts:
             "version": _short(found.get("agent")),
             **{key: _short(found.get(key)) for key in ("reason", "unwinder")},
             **{key: found.get(key) for key in ("active", "active_since", "duration", "memory")},
+            "others": _with_short_names(found.get("others")),
             "jemalloc": {
                 **{key: _short(jemalloc.get(key)) for key in ("version", "malloc_conf")},
                 "options": {key: _short(value) for key, value in options.items()},
@@ -119,6 +163,14 @@ def _short(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return values.clean(re.sub("[\ud800-\udc7f\udd00-\udfff]", "\ufffd", value), _MAX_TEXT)
+
+
+def _with_short_names(others: Any) -> Any:
+    """The same with names that are valid UTF-8; what has not the expected form is left to OthersFacts."""
+    if not isinstance(others, dict) or not isinstance(others.get("largest"), list):
+        return others
+    largest = [{**one, "name": _short(one.get("name"))} if isinstance(one, dict) else one for one in others["largest"]]
+    return {**others, "largest": largest}
 
 
 def _must(name: str, right: bool) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 #: the year 5138, in seconds since the epoch
 LATEST = 10**11
+#: the largest whole number
+MOST = (1 << 62) - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -23,7 +25,7 @@ def is_text(value: Any, longest: int) -> bool:
 
 def is_whole(value: Any) -> bool:
     """A whole number that fits into 63 bits."""
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST
 
 
 def is_size(value: Any) -> bool:
@@ -39,6 +41,11 @@ def is_number(value: Any) -> bool:
 def is_time(value: Any) -> bool:
     """Seconds since the epoch that a calendar has."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LATEST
+
+
+def nearest_time(seconds: float) -> float:
+    """The time of a file, or the nearest that a calendar has: its owner may set any."""
+    return min(max(seconds, 0.0), float(LATEST))
 
 
 def clean(text: str, limit: int) -> str:

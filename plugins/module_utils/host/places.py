@@ -9,12 +9,18 @@ from __future__ import annotations
 
 #: the root of every library that this collection installs
 INSTALLED = "/opt/offheap"
+#: a library that traces JVMs, one directory per version
+TRACER = f"{INSTALLED}/async-profiler"
 #: dumps and the files beside them, one directory per unit
 SPOOLS = "/var/lib/offheap"
 #: where systemd keeps those of units with DynamicUser=yes; SPOOLS then has a link (systemd.exec(5))
 PRIVATE_SPOOLS = "/var/lib/private/offheap"
 #: control sockets of agents, one directory per unit
 SOCKETS = "/run/offheap"
+#: live traces while they begin, one directory each
+TRACING = "/run/offheap/tracing"
+#: programs that timers run to take what units offer, one directory per unit
+TAKING = "/run/offheap/taking"
 #: where systemd keeps those of units with DynamicUser=yes and RuntimeDirectoryPreserve=; SOCKETS then has a link
 PRIVATE_SOCKETS = "/run/private/offheap"
 #: where drop-ins go: for good, and until the next reboot

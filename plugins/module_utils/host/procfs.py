@@ -111,13 +111,23 @@ def exe(pid: int, proc: str = "/proc") -> str | None:
 
 def start_ticks(pid: int, proc: str = "/proc") -> int:
     """When the process started, in clock ticks since boot. With the pid it names one process of this boot."""
+    return _of_stat(pid, 22, proc)
+
+
+def cpu_ticks(pid: int, proc: str = "/proc") -> tuple[int, int]:
+    """The CPU time of all its threads, ended ones included, in clock ticks: (outside the kernel, inside)."""
+    return _of_stat(pid, 14, proc), _of_stat(pid, 15, proc)
+
+
+def _of_stat(pid: int, field: int, proc: str) -> int:
+    """A field by its number in proc(5)."""
     text = _read(proc, "stat", pid)
     # The second field is the program's name in parentheses and may hold anything, parentheses included.
     fields = text[text.rfind(b")") + 1 :].split()
     try:
-        return int(fields[19])
+        return int(fields[field - 3])
     except (IndexError, ValueError) as exc:
-        raise ProcfsError(f"no start time in the stat of process {pid}") from exc
+        raise ProcfsError(f"no field {field} in the stat of process {pid}") from exc
 
 
 def start_time(pid: int, proc: str = "/proc") -> float:
@@ -142,6 +152,14 @@ def status(pid: int, proc: str = "/proc") -> dict[str, str]:
     """The fields of status, as the kernel writes them: ``VmRSS`` is ``1234 kB``."""
     pairs = [line.partition(":") for line in _read(proc, "status", pid).decode("utf-8", "replace").split("\n")]
     return {key: value.strip() for key, _colon, value in pairs}
+
+
+def resident(pid: int, proc: str = "/proc") -> int:
+    """Its resident memory in bytes; 0 if it is gone or a kernel thread."""
+    try:
+        return int(status(pid, proc).get("VmRSS", "0 kB").split()[0]) << 10
+    except (ProcfsError, ValueError):
+        return 0
 
 
 def pids(proc: str = "/proc") -> list[int]:

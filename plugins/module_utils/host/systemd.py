@@ -7,6 +7,7 @@ Sources: systemd.unit(5), systemd.exec(5), systemd.syntax(7).
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import subprocess
@@ -17,6 +18,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
 _CGROUP_ROOTS = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
+# A journal of many files can take its time.
+_JOURNAL_SECONDS = 30.0
 # What systemd treats as blank; Python's own definition is wider.
 _BLANKS = " \t\n\r"
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*=[^\ud800-\udfff]*\\Z")
@@ -51,24 +54,58 @@ def systemctl(*arguments: str, timeout: float | None = None) -> str:
     """
     command = ["systemctl", "--no-pager", *arguments]
     try:
-        # Not AnsibleModule.run_command: this also runs, and is tested, without a module.
-        done = subprocess.run(  # pylint: disable=ansible-bad-function
-            command,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=timeout,
-            check=False,
-        )
+        done = _run(command, timeout)
     except subprocess.TimeoutExpired as error:
         raise SystemdTimeout(f"{' '.join(command)} was not done after {error.timeout:g} s") from error
     except OSError as error:
         raise SystemdError(f"systemctl cannot be run: {error.strerror}. Is this a systemd host?") from error
     if done.returncode:
-        raise SystemdError(f"{' '.join(command)} failed: {(done.stderr or done.stdout).strip()}")
+        reason = (done.stderr or done.stdout).strip()
+        if "not been booted with systemd" in reason:
+            raise SystemdError("this host does not run systemd (is it a container?), so it has no units to look at")
+        raise SystemdError(f"systemctl {arguments[0]} {arguments[-1]} failed: {reason}")
     return done.stdout
+
+
+def start_timer(name: str, description: str, command: Sequence[str], every: int) -> None:
+    """Have a command run for the first time in ``every`` seconds, and again so long after each end, until a reboot.
+
+    ``name`` is that of the transient timer without its suffix. Raises SystemdError.
+    """
+    properties = ("Type=oneshot", "TimeoutStartSec=5min", "MemoryMax=1G", "NoNewPrivileges=yes", "Nice=10")
+    run = ["systemd-run", "--quiet", f"--unit={name}", f"--description={description}"]
+    run += [f"--on-active={every}s", f"--on-unit-inactive={every}s", "--timer-property=AccuracySec=1s"]
+    run += [f"--property={one}" for one in properties]
+    try:
+        done = _run([*run, "--", *command], None)
+    except OSError as error:
+        raise SystemdError(f"systemd-run cannot be run: {error.strerror}") from error
+    if done.returncode:
+        raise SystemdError(f"systemd-run could not start the timer {name}: {(done.stderr or done.stdout).strip()}")
+
+
+def journal(*which: str) -> list[str]:
+    """Lines of the journal, without secrets; none if it cannot be read."""
+    try:
+        output = _run(["journalctl", "--no-pager", "--output=short-iso", *which], _JOURNAL_SECONDS).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    # A JVM says what its variables set, which may be secret.
+    return re.sub(r"(Picked up \w+: ).*", rf"\1{command_line.HIDDEN}", output).splitlines()
+
+
+def _run(command: list[str], timeout: float | None) -> subprocess.CompletedProcess[str]:
+    # Not AnsibleModule.run_command: this also runs, and is tested, without a module.
+    return subprocess.run(  # pylint: disable=ansible-bad-function
+        command,
+        env={**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=timeout,
+        check=False,
+    )
 
 
 def show(unit: str, properties: Iterable[str]) -> dict[str, list[str]]:
@@ -269,6 +306,13 @@ def _file_value(text: str, position: int) -> tuple[str, int]:
             characters.pop()
         parts += [char[-1] for char in characters if char not in ("\\\n", "\\\r")]
     return "".join(parts), position
+
+
+def users_with(unit: str) -> list[str]:
+    """Ids of the users whose own systemd runs a unit of that name (systemd.special(7), user.slice)."""
+    pattern = os.path.join("user.slice", "user-*.slice", "user@*.service", "**", glob.escape(unit))
+    found = [path for root in _CGROUP_ROOTS for path in glob.glob(os.path.join(root, pattern), recursive=True)]
+    return sorted({path.partition("/user@")[2].partition(".service/")[0] for path in found})
 
 
 def processes(control_group: str) -> list[int]:

@@ -24,7 +24,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 # host as much CPU time as collecting does.
 _ANSWERED_BY = {
     **dict.fromkeys(("find", "stream", "mark"), "fetch"),
-    **dict.fromkeys(("units", "sample", "control"), "units"),
+    **dict.fromkeys(("units", "sample", "control", "trace"), "units"),
 }
 
 

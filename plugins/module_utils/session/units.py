@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A session's answers about units and their agents.
+"""A session's answers about units and their agents, and live traces of units.
 
 This module is private to the collection.
 """
@@ -12,6 +12,7 @@ from typing import Any, Callable
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import commands
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name, wire
 from ansible_collections.offheap.profiler.plugins.module_utils.session import running_units
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import running_trace, windows
 
 
 def _units(_request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
@@ -28,8 +29,13 @@ def _control(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
     return {"unit": unit, **commands.control(parameters, unit, False)}
 
 
+def _trace(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
+    return windows.trace(running_trace.Wanted(**request["wanted"])).to_json()
+
+
 ANSWERS: dict[str, Callable[[dict[str, Any], wire.Write], dict[str, Any]]] = {
     "units": _units,
     "sample": _sample,
     "control": _control,
+    "trace": _trace,
 }

@@ -17,12 +17,13 @@ import stat
 from types import TracebackType
 from typing import Iterable, Iterator
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 
 COLLECTED = "collected"
+_PART = ".part"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -159,6 +160,41 @@ class Spool:
         if status.st_uid not in (self.owner, 0):
             return f"it belongs to user {status.st_uid}, the spool to user {self.owner}"
         return None
+
+    def has(self, name: str) -> bool:
+        """Whether a dump of this name is here, collected or not."""
+        return any(os.path.lexists(f"/proc/self/fd/{self._fd}/{part}{name}") for part in ("", f"{COLLECTED}/"))
+
+    def add(self, name: str, source: int, size: int, written: int | None = None) -> None:
+        """Copy the first ``size`` bytes of an open file into a new dump, which has its name when it is whole.
+
+        ``written`` is when it was (nanoseconds since the epoch), by default now. Raises SpoolError, also if there is no
+        room for it.
+        """
+        if not dump_name.parse(name):
+            raise SpoolError(f"{name!r} is not the name of a dump")
+        self.thin_collected(limits.LARGEST_SPOOL - size)
+        self._unlink(_PART)  # one that was cut off
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(_PART, flags, 0o600, dir_fd=self._fd)
+            try:
+                done = 0
+                while done < size:
+                    sent = os.sendfile(fd, source, done, size - done)
+                    if not sent:
+                        raise SpoolError(f"{name} became shorter while it was copied")
+                    done += sent
+                if written is not None:
+                    os.utime(fd, ns=(written, written))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(_PART, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except OSError as exc:
+            raise SpoolError(f"cannot write {self.path}/{name}: {exc.strerror}") from exc
+        finally:
+            self._unlink(_PART)
 
     def collect(self, dumps: Iterable[tuple[str, Identity]], delete: bool) -> list[str]:
         """Move dumps that have not changed since packing to ``collected/``, or delete them. Returns their names.

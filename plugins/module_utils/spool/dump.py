@@ -2,9 +2,13 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What the target reads from a dump, without parsing its samples.
 
+A recording of async-profiler is whole if all its chunks are finished; it says nothing of images, and names its code.
+A pprof profile was whole when it got its name (offered_profile.py), and so was a text of memleak or perf.
+
 jemalloc writes a dump in blocks of 64 KiB straight to its final name, so a file can exist before it is finished.
 The samples are followed by a copy of /proc/<pid>/maps (format ``heap_v2``, jemalloc's src/prof_data.c). That copy
-shows that the dump is finished, which process wrote it, and which images its addresses belong to.
+shows that the dump is finished, which process wrote it, and which images its addresses belong to. gperftools ends its
+profiles in the same way.
 
 This module is private to the collection.
 """
@@ -16,16 +20,22 @@ import os
 import re
 from typing import NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, maps
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, jfr_header, limits, maps
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import offered_profile
 
-_HEADER = re.compile(rb"heap_v2/[0-9]{1,20}\n")
+_HEADERS = {
+    dump_name.PREFIX: ("heap_v2", re.compile(rb"heap_v2/[0-9]{1,20}\n")),
+    dump_name.GPERFTOOLS: ("gperftools", re.compile(rb"heap profile: ")),
+}
 _LONGEST_HEADER = 64
 _MARKER = b"\nMAPPED_LIBRARIES:\n"
 _STACK = re.compile(rb"^@((?: 0x[0-9a-f]{1,16}){1,1000})$", re.MULTILINE)
 _MOST_TEXT = 64 << 20
 _BLOCK = 1 << 20
+# To look for names takes a second for each 4 MiB; without any, a profile has kilobytes.
+_MOST_NAMELESS = 4 << 20
 
 
 class DumpError(OffheapError):
@@ -37,14 +47,28 @@ class DumpError(OffheapError):
 
 
 class Content(NamedTuple):
-    """A finished dump: SHA-256 of the file (hex) and the mappings of its process at the time."""
+    """A finished dump: SHA-256 of the file (hex) and the mappings of its process at the time, if it has them.
+
+    ``nameless`` says that it has addresses and no names, and the builds that they belong to, but not where those lie.
+    """
 
     sha256: str
     mappings: list[maps.Mapping]
+    nameless: bool = False
 
 
-def read(fd: int, size: int) -> Content:
-    """Read the first ``size`` bytes of an open dump, in bounded memory. Raises DumpError if it is not whole."""
+def read(fd: int, size: int, prefix: str = dump_name.PREFIX) -> Content:
+    """Read the first ``size`` bytes of an open dump, in bounded memory; ``prefix`` of its name says what it is.
+
+    Raises DumpError if it is not whole.
+    """
+    if prefix == dump_name.TRACED:
+        return _read_recording(fd, size)
+    if prefix == dump_name.PPROF:
+        nameless = size <= _MOST_NAMELESS and offered_profile.is_nameless(os.pread(fd, size, 0))
+        return Content(_sha256(fd, size), [], nameless)
+    if prefix in (dump_name.MEMLEAK, dump_name.PERF):
+        return Content(_sha256(fd, size), [])
     digest = hashlib.sha256()
     listing: list[bytes] = []
     found = False
@@ -55,7 +79,7 @@ def read(fd: int, size: int) -> Content:
         if not block:
             raise DumpError("it became shorter while it was read", finished=False)
         if not offset:
-            _check_header(block[:_LONGEST_HEADER])
+            _check_header(block[:_LONGEST_HEADER], *_HEADERS[prefix])
         offset += len(block)
         digest.update(block)
         if found:
@@ -86,6 +110,23 @@ def read(fd: int, size: int) -> Content:
     return Content(digest.hexdigest(), mappings)
 
 
+def _read_recording(fd: int, size: int) -> Content:
+    try:
+        whole = jfr_header.finished(lambda count, offset: os.pread(fd, count, offset), size)
+    except jfr_header.HeaderError as exc:
+        raise DumpError(f"it is no recording: {exc}", finished=True) from exc
+    if not size or whole != size:
+        raise DumpError("its last chunk is not finished", finished=False)
+    return Content(_sha256(fd, size), [])
+
+
+def _sha256(fd: int, size: int) -> str:
+    digest = hashlib.sha256()
+    for offset in range(0, size, _BLOCK):
+        digest.update(os.pread(fd, min(_BLOCK, size - offset), offset))
+    return digest.hexdigest()
+
+
 def addresses(fd: int, size: int) -> set[int]:
     """The addresses in the stacks of an open dump; of a very large one, only those near its beginning."""
     text = os.pread(fd, min(size, _MOST_TEXT), 0)
@@ -95,11 +136,11 @@ def addresses(fd: int, size: int) -> set[int]:
     return {int(word, 16) for word in words}
 
 
-def _check_header(head: bytes) -> None:
-    if _HEADER.match(head):
+def _check_header(head: bytes, title: str, header: re.Pattern[bytes]) -> None:
+    if header.match(head):
         return
     line, newline, _rest = head.partition(b"\n")
     if not newline and len(head) < _LONGEST_HEADER:
         raise DumpError("it ends in its first line", finished=False)
     shown = line[:40].decode("ascii", "backslashreplace")
-    raise DumpError(f"its format is not heap_v2: the first line is {shown!r}", finished=True)
+    raise DumpError(f"its format is not {title}: the first line is {shown!r}", finished=True)

@@ -12,7 +12,13 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, sidecar, unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import (
+    dump_name,
+    limits,
+    sidecar,
+    unit_name,
+    values,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemory
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
@@ -145,7 +151,7 @@ class Finder:
             self._other("unreadable", unit, name, status.st_size, too_large)
             return
         try:
-            content = dump.read(fd, status.st_size)
+            content = dump.read(fd, status.st_size, parts.prefix)
         except dump.DumpError as exc:
             self._other("unreadable" if exc.finished else "incomplete", unit, name, status.st_size, str(exc))
             return
@@ -153,11 +159,15 @@ class Finder:
         if Identity.of(os.fstat(fd)) != identity:
             self._other("writing", unit, name, status.st_size, "it changed while it was read")
             return
-        process = self._examiner.process(parts.pid, content.mappings, status.st_mtime)
+        if content.mappings:
+            process = self._examiner.process(parts.pid, content.mappings, status.st_mtime)
+        else:
+            process = self._examiner.named_process(parts, status.st_mtime)
         if process.key not in self._processes:
             self._processes[process.key] = len(self._process_facts)
             self._process_facts.append(process)
-        images = self._examiner.images(parts.pid, content.mappings, status.st_mtime_ns)
+        mappings = self._examiner.mappings_now(process) if content.nameless else content.mappings
+        images = self._examiner.images(parts.pid, mappings, status.st_mtime_ns)
         agent, agent_problem = _agent(spooled, name, status.st_size)
         self._captures.append(
             ListedCapture(
@@ -165,7 +175,7 @@ class Finder:
                 name,
                 identity,
                 content.sha256,
-                status.st_mtime,
+                values.nearest_time(status.st_mtime),
                 self._processes[process.key],
                 [self._images.setdefault(image, len(self._images)) for image in images],
                 any(mapping.executable and mapping.file_less for mapping in content.mappings),
@@ -281,7 +291,9 @@ def _never_collected(spooled: directory.Spool, name: str) -> str | None:
     try:
         fd = spooled.open(name)
         try:
-            dump.read(fd, os.fstat(fd).st_size)
+            parts = dump_name.parse(name)
+            if parts:
+                dump.read(fd, os.fstat(fd).st_size, parts.prefix)
         finally:
             os.close(fd)
     except (directory.SpoolError, dump.DumpError) as exc:

@@ -11,11 +11,18 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from typing import NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line, elf_headers, maps, values
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import (
+    command_line,
+    dump_name,
+    elf_headers,
+    maps,
+    values,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 
 #: how much of a command line is kept, in bytes of UTF-8
@@ -107,9 +114,30 @@ class Examiner:
     def process(self, pid: int, mappings: list[maps.Mapping], written: float) -> FoundProcess:
         """The process of a dump. ``written`` is the dump's mtime in seconds since the epoch."""
         key = process_key.key(pid, mappings)
+        return self._process(pid, key, written, self._is_alive(pid, mappings))
+
+    def named_process(self, name: dump_name.DumpName, written: float) -> FoundProcess:
+        """The process of a dump that says nothing of it but in its name.
+
+        Each trace is a series of its own, since each begins at nothing; so is what a process offers of each source.
+        """
+        start = name.start or ""
+        key = f"{name.pid}-{hashlib.sha256(f'{name.prefix} {start}'.encode('ascii')).hexdigest()[:8]}"
+        return self._process(name.pid, key, written, self._ran_at(name.pid, start))
+
+    def _ran_at(self, pid: int, start: str) -> bool:
+        """Whether the process with this pid was running at the start in a dump's name."""
+        boot, _dash, started = start.partition("-")
+        try:
+            began = procfs.start_ticks(pid, self._proc) * 1000 // os.sysconf("SC_CLK_TCK")
+        except procfs.ProcfsError:
+            return False
+        return boot == procfs.boot_id(self._proc).replace("-", "")[:8] and began <= int(started or "0")
+
+    def _process(self, pid: int, key: str, written: float, alive: bool) -> FoundProcess:
         boot_id = procfs.boot_id(self._proc) if written >= procfs.boot_time(self._proc) else None
         start_time = exe = cmdline = None
-        if self._is_alive(pid, mappings):
+        if alive:
             try:
                 exe = procfs.exe(pid, self._proc)
                 start_time = procfs.start_time(pid, self._proc)
@@ -118,6 +146,10 @@ class Examiner:
             except procfs.ProcfsError:
                 pass  # it has just ended: what was read so far is right
         return FoundProcess(pid, key, boot_id, start_time, exe, cmdline)
+
+    def mappings_now(self, process: FoundProcess) -> list[maps.Mapping]:
+        """The mappings of the process of a dump while it runs; none later."""
+        return [] if process.start_time is None else self._mappings(process.pid)
 
     def images(self, pid: int, mappings: list[maps.Mapping], written_ns: int) -> list[FoundImage]:
         """The executable files of a dump, one per path, in the order of their addresses."""

@@ -29,8 +29,14 @@ class Changes:
 
     def note(self, path: str, before: str, after: str) -> None:
         """Record a change to a file's text or to a directory's attributes."""
-        self._differences.append({"before_header": path, "after_header": path, "before": before, "after": after})
+        texts = {"before_header": path, "after_header": path, "before": before, "after": after}
+        self._differences.append({name: _readable(text) for name, text in texts.items()})
 
     def diff(self) -> list[dict[str, str]]:
         """The changes in the form that Ansible prints."""
         return self._differences
+
+
+def _readable(text: str) -> str:
+    """Text that a result may hold: for one byte that is no UTF-8, Ansible refuses the whole of it."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

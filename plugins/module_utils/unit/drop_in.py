@@ -22,10 +22,11 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal impo
 
 NAME = "90-offheap.conf"
 ENVIRONMENT_NAME = "90-offheap.env"
-VARIABLES = ("LD_PRELOAD", "MALLOC_CONF", "MALLOC_ARENA_MAX", *aids.VARIABLES)
+MALLOC_CONF = "MALLOC_CONF"
+VARIABLES = ("LD_PRELOAD", MALLOC_CONF, "MALLOC_ARENA_MAX", *aids.VARIABLES)
 _RECORD = "# offheap: "
 _HEAD = (
-    "# Written by offheap.profiler: preloads a profiling jemalloc into this unit, or changes its malloc.",
+    "# Written by offheap.profiler: preloads a profiling jemalloc into this unit, or configures its malloc.",
     "# To undo by hand: remove this file (and 90-offheap.env beside it, if any), run",
     "# 'systemctl daemon-reload' and restart the unit. What a rollback needs to know:",
 )
@@ -89,6 +90,12 @@ class Swap(NamedTuple):
     arena_max: int
 
 
+class OwnMalloc(NamedTuple):
+    """The jemalloc that the program brings itself, and the variable that configures it. Nothing is preloaded."""
+
+    variable: str
+
+
 def is_ours(path: str) -> bool:
     """Whether a drop-in's path is the one that this collection writes."""
     return os.path.basename(path) == NAME
@@ -109,7 +116,7 @@ def read_environment(assignments: Sequence[systemd.Assignment], manager: Mapping
             if not assignment.value:
                 direct.clear()
             for key, value in filter(None, map(systemd.variable, systemd.split_words(assignment.value))):
-                value = systemd.expand(value, unit) if key in VARIABLES else value
+                value = systemd.expand(value, unit) if _may_be_set(key) else value
                 direct[key] = Variable(value, "Environment", assignment.path)
         elif assignment.key == "EnvironmentFile":
             if assignment.value:
@@ -128,10 +135,15 @@ def read_environment(assignments: Sequence[systemd.Assignment], manager: Mapping
     for word in unset:
         key, equals, value = word.partition("=")
         if key in variables and (
-            not equals or variables[key].value == (systemd.expand(value, unit) if key in VARIABLES else value)
+            not equals or variables[key].value == (systemd.expand(value, unit) if _may_be_set(key) else value)
         ):
             del variables[key]
     return Environment(variables, unset)
+
+
+def _may_be_set(name: str) -> bool:
+    """Whether it is a variable that we may set. A jemalloc with a prefix has it in the name of its own."""
+    return name in VARIABLES or name.endswith(f"_{MALLOC_CONF}")
 
 
 def _read_environment_files(value: str, unit: str) -> dict[str, str]:
@@ -162,12 +174,13 @@ def compose(
     directory: str,
     agent: AgentSettings | None = None,
     words: Mapping[str, Sequence[str]] | None = None,
-    swap: Swap | None = None,
+    instead: Swap | OwnMalloc | None = None,
 ) -> Injection:
     """Compose the drop-in for ``unit``.
 
     ``own`` are the unit's assignments without ours, ``sandbox`` further lines of the ``[Service]`` section,
-    ``directory`` where the drop-in will be, ``words`` what to add to variables of a language runtime.
+    ``directory`` where the drop-in will be, ``words`` what to add to variables of a language runtime, ``instead`` what
+    there is instead of a profiler that is preloaded.
 
     Raises UnitError when a setting that systemd reads after ours would undo it.
     """
@@ -179,8 +192,9 @@ def compose(
         if variable.setting == "EnvironmentFile" or variable.path in late
     }
     # The agent tells starts apart by itself. systemd can at least tell boots apart, but not in a file.
-    boot = "" if agent or "MALLOC_CONF" in overridden else systemd.expand("%b", unit)
-    ours = _injected_variables(library, options, effective, unit, agent, swap, boot)
+    conf = instead.variable if isinstance(instead, OwnMalloc) else MALLOC_CONF
+    boot = "" if agent or conf in overridden else systemd.expand("%b", unit)
+    ours = _injected_variables(library, options, effective, unit, agent, instead, boot)
     for name, added in (words or {}).items():
         theirs = effective.variables[name].value if name in effective.variables else ""
         ours[name] = aids.merge(theirs, added)
@@ -213,21 +227,20 @@ def _injected_variables(
     effective: Environment,
     unit: str,
     agent: AgentSettings | None,
-    swap: Swap | None,
+    instead: Swap | OwnMalloc | None,
     boot: str,
 ) -> dict[str, str]:
-    if swap and swap.arena_max:
-        return {"MALLOC_ARENA_MAX": str(swap.arena_max), "OFFHEAP_UNIT": unit}
+    if isinstance(instead, Swap) and instead.arena_max:
+        return {"MALLOC_ARENA_MAX": str(instead.arena_max), "OFFHEAP_UNIT": unit}
+    name = instead.variable if isinstance(instead, OwnMalloc) else MALLOC_CONF
     preload = [library, agent.library] if agent else [library]
     if "LD_PRELOAD" in effective.variables:
         # ld.so(8) splits the list at blanks and colons alike.
         theirs = effective.variables["LD_PRELOAD"].value.replace(":", " ").split()
         preload += [path for path in theirs if path not in preload]
     try:
-        before = (
-            malloc_conf.parse(effective.variables["MALLOC_CONF"].value) if "MALLOC_CONF" in effective.variables else {}
-        )
-        if swap:
+        before = malloc_conf.parse(effective.variables[name].value) if name in effective.variables else {}
+        if isinstance(instead, Swap):
             conf = malloc_conf.render({**before, **options})
             return {"LD_PRELOAD": ":".join(preload), **({"MALLOC_CONF": conf} if conf else {}), "OFFHEAP_UNIT": unit}
         merged: dict[str, malloc_conf.Value] = {"prof": True, **before, **options}
@@ -235,14 +248,15 @@ def _injected_variables(
         merged.update(prof=True, prof_prefix=f"{places.spool_of(unit)}/{dump_name.PREFIX}{start}")
         if agent:
             merged["prof_active"] = False  # the agent switches sampling on after static initialisation
-        ours = {"LD_PRELOAD": ":".join(preload), "MALLOC_CONF": malloc_conf.render(merged)}
+        if instead:
+            return {name: malloc_conf.render(merged), "OFFHEAP_UNIT": unit}
+        ours = {"LD_PRELOAD": ":".join(preload), name: malloc_conf.render(merged)}
         return {**ours, **(agent.variables if agent else {})}
     except malloc_conf.MallocConfError as error:
-        if "MALLOC_CONF" in effective.variables and effective.variables["MALLOC_CONF"].setting == "EnvironmentFile":
+        if name in effective.variables and effective.variables[name].setting == "EnvironmentFile":
             # A quote that is not closed makes the rest of that file part of the value.
             raise UnitError(
-                f"the MALLOC_CONF in an EnvironmentFile of {unit} is not of the form name:value,name:value. Correct it"
-                " there"
+                f"the {name} in an EnvironmentFile of {unit} is not of the form name:value,name:value. Correct it there"
             ) from None
         raise UnitError(str(error)) from error
 

@@ -26,6 +26,11 @@ class WantedFiles(NamedTuple):
     spool: str
     owner: preflight.Owner | None
 
+    @property
+    def drop_in(self) -> str:
+        """Path of the drop-in."""
+        return f"{self.directory}/{drop_in.NAME}"
+
 
 def installed(unit: str) -> list[str]:
     """Our drop-ins of a unit, in both places; also one of which a broken run left only other files."""
@@ -54,12 +59,11 @@ def write(changes: Changes, unit: str, wanted: WantedFiles) -> None:
     The environment file comes first: a drop-in that names a missing one would keep the unit from starting.
     """
     made_here = not os.path.isdir(wanted.directory)
-    record_path = f"{wanted.directory}/{drop_in.NAME}"
     record = {"made_directory": made_here or _is_our_directory(wanted.directory, places.sockets_of(unit))}
     _set(changes, f"{wanted.directory}/{drop_in.ENVIRONMENT_NAME}", wanted.injection.environment_file)
-    _set(changes, record_path, wanted.injection.text(record))
+    _set(changes, wanted.drop_in, wanted.injection.text(record))
     for path in installed(unit):
-        if path != record_path:
+        if path != wanted.drop_in:
             _remove_all(changes, os.path.dirname(path))
 
 

@@ -8,13 +8,14 @@ This module is private to the collection.
 from __future__ import annotations
 
 import time
-from typing import Callable
+from typing import Callable, Iterator, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 _POLL_SECONDS = 0.25
+_JOURNAL_LINES = "15"
 
 
 class Unhealthy(OffheapError):
@@ -39,6 +40,11 @@ def obstacle(unit: service.Service, mapped: str | None, clean: bool) -> str | No
     return None
 
 
+def with_journal(name: str, error: Exception) -> str:
+    """What is wrong with a unit, and the unit's last lines in the journal."""
+    return "\n".join([f"{error}. Its journal ends with:", *systemd.journal("--lines", _JOURNAL_LINES, "--unit", name)])
+
+
 def _restart(name: str, timeout: int) -> None:
     try:
         systemd.systemctl("restart", "--", name, timeout=timeout)
@@ -59,19 +65,61 @@ def _maps(pid: int, path: str) -> bool:
         return False
 
 
-def watch(
-    name: str,
-    mapped: str | None,
-    clean: bool,
-    seconds: int,
-    timeout: int,
-    restart: bool = False,
-    look: Callable[[service.Service], None] | None = None,
-) -> service.Service:
-    """Restart the unit if asked, wait for the requested state, then check that it lasts for ``seconds``.
+class Watch:
+    """A unit that is as required, while it has to stay so. ``unit`` is what systemd last said of it.
 
-    The restart and the wait together take at most ``timeout`` seconds. ``look`` is called once, when two thirds of
-    ``seconds`` are over, so that what it does to the unit is watched too. Raises Unhealthy with what happened.
+    ``look`` is called once, when two thirds of the time are over, so that what it does to the unit is watched too. The
+    time that it takes is added.
+    """
+
+    def __init__(
+        self,
+        unit: service.Service,
+        mapped: str | None,
+        clean: bool,
+        seconds: int,
+        look: Callable[[service.Service], None] | None = None,
+    ) -> None:
+        self.unit = unit
+        self._mapped = mapped
+        self._clean = clean
+        self._seconds = seconds
+        self._look = look
+        self._started = unit.text["InvocationID"]
+        self._restarts = unit.restarts
+        self._deadline = time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the unit has stayed up for as long as it had to."""
+        return self._look is None and time.monotonic() >= self._deadline
+
+    def poll(self) -> None:
+        """See whether the unit is still up. Raises Unhealthy with what happened."""
+        if self._look and time.monotonic() >= self._deadline - self._seconds / 3:
+            look, self._look = self._look, None
+            began = time.monotonic()
+            try:
+                look(self.unit)
+            except Unhealthy:
+                self._check()  # that the unit has ended says more
+                raise
+            self._deadline += time.monotonic() - began
+        self._check()
+
+    def _check(self) -> None:
+        self.unit = service.load(self.unit.name)
+        if self.unit.text["InvocationID"] != self._started or self.unit.restarts > self._restarts:
+            raise Unhealthy(f"{self.unit.name} was restarted while it was watched (result {self.unit.text['Result']})")
+        problem = obstacle(self.unit, self._mapped, self._clean)
+        if problem:
+            raise Unhealthy(f"{self.unit.name} did not stay up for {self._seconds} s: {problem}")
+
+
+def come_up(name: str, mapped: str | None, clean: bool, timeout: int, restart: bool) -> service.Service:
+    """Restart the unit if asked, and wait until it is as required: both together take at most ``timeout`` seconds.
+
+    Raises Unhealthy with what happened.
     """
     deadline = time.monotonic() + timeout
     if restart:
@@ -87,19 +135,44 @@ def watch(
         time.sleep(_POLL_SECONDS)
         unit = service.load(name)
         problem = obstacle(unit, mapped, clean)
-    started = unit.text["InvocationID"]
-    deadline = time.monotonic() + seconds
-    while look or time.monotonic() < deadline:
-        if look and time.monotonic() >= deadline - seconds / 3:
-            began = time.monotonic()
-            look(unit)
-            look = None
-            deadline += time.monotonic() - began
-        time.sleep(_POLL_SECONDS)
-        unit = service.load(name)
-        if unit.text["InvocationID"] != started or unit.restarts > restarts:
-            raise Unhealthy(f"{unit.name} was restarted while it was watched (result {unit.text['Result']})")
-        problem = obstacle(unit, mapped, clean)
+    return unit
+
+
+def outlast(watches: Sequence[Watch]) -> Iterator[tuple[Watch, OffheapError | OSError | None]]:
+    """Each watch when it ends, with what went wrong, if anything did.
+
+    However many there are, systemd is asked as often.
+    """
+    going_on = list(watches)
+    while going_on:
+        for watch in list(going_on):
+            problem = None
+            try:
+                watch.poll()  # also if its time is over by now: nobody has looked at it yet
+            except (OffheapError, OSError) as error:
+                problem = error
+            if problem or watch.is_over:
+                going_on.remove(watch)
+                yield watch, problem
+        time.sleep(_POLL_SECONDS * len(going_on))
+
+
+def watch(
+    name: str,
+    mapped: str | None,
+    clean: bool,
+    seconds: int,
+    timeout: int,
+    restart: bool = False,
+    look: Callable[[service.Service], None] | None = None,
+) -> service.Service:
+    """Restart the unit if asked, wait for the requested state, then check that it lasts for ``seconds``.
+
+    Raises Unhealthy with what happened.
+    """
+    unit = come_up(name, mapped, clean, timeout, restart)
+    for ended, problem in outlast([Watch(unit, mapped, clean, seconds, look)]):
         if problem:
-            raise Unhealthy(f"{unit.name} did not stay up for {seconds} s: {problem}")
+            raise problem
+        unit = ended.unit
     return unit

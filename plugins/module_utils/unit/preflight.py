@@ -18,7 +18,7 @@ import stat
 from typing import Mapping, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
@@ -48,6 +48,14 @@ class Owner(NamedTuple):
 def check_state(service: Service) -> None:
     """The unit must exist, be loaded cleanly and not be broken already."""
     state = service.text["LoadState"]
+    users = systemd.users_with(service.name) if state == "not-found" else []
+    if users:
+        raise Refusal(
+            "user-unit",
+            f"{service.name} is a unit of the user {users[0]}, and only units of the system are profiled. Make it one"
+            " (a file in /etc/systemd/system, with User=), or preload the library yourself with 'systemctl --user"
+            f" edit {service.name}'",
+        )
     if state == "not-found":
         raise Refusal("no-such-unit", f"there is no unit {service.name} on this host; see 'systemctl list-units'")
     if state == "masked":
@@ -199,14 +207,19 @@ def _check_program(path: str, service: Service, library: str) -> None:
     if inside and not _links_jemalloc(program):
         raise Refusal(
             "own-jemalloc",
-            f"{path} has its own jemalloc linked in, so a preloaded one would not be used."
-            " Build the program with --enable-prof, or with the system's malloc",
+            f"{path} has its own jemalloc linked in, so a preloaded one would not be used. If that has its profiler,"
+            " profiled_service_mode: own switches it on. If the service offers profiles by itself, say where in"
+            " offheap_offered. Otherwise build the program with --enable-prof (in Rust: tikv-jemallocator's feature"
+            " profiling), or with the system's malloc",
         )
-    _check_secure(path, service)
+    check_secure(path, service)
 
 
-def _check_secure(path: str, service: Service) -> None:
-    """The kernel sets AT_SECURE for such programs, and the loader then ignores LD_PRELOAD (ld.so(8))."""
+def check_secure(path: str, service: Service) -> None:
+    """The kernel sets AT_SECURE for such programs, and the loader then ignores LD_PRELOAD (ld.so(8)).
+
+    So does jemalloc with its own variable (secure_getenv(3)).
+    """
     try:
         capabilities = bool(os.getxattr(path, "security.capability"))
     except OSError:
@@ -334,13 +347,7 @@ def check_library(
     ``may_be_missing`` is for check mode, where the library may not be installed yet: then only ``version`` and the
     names of the options can be checked.
     """
-    try:
-        malloc_conf.render(options)
-    except malloc_conf.MallocConfError as error:
-        raise Refusal("bad-option", f"jemalloc cannot read malloc_conf: {error}. Correct it") from error
-    for name in ("prof", "prof_prefix"):
-        if name in options:
-            raise Refusal("bad-option", f"this module sets {name}; remove it from malloc_conf")
+    check_options(options)
     if os.path.exists(library):
         shown = proof.prove(library, options)
         if not shown.ok:
@@ -354,6 +361,17 @@ def check_library(
     unknown = malloc_conf.unknown_options(options, version or "")
     if unknown:
         raise Refusal("bad-option", f"jemalloc {version} has no option {', '.join(unknown)}; see its TUNING.md")
+
+
+def check_options(options: Mapping[str, malloc_conf.Value]) -> None:
+    """They must be written as jemalloc reads them, and be none that we set ourselves."""
+    try:
+        malloc_conf.render(options)
+    except malloc_conf.MallocConfError as error:
+        raise Refusal("bad-option", f"jemalloc cannot read malloc_conf: {error}. Correct it") from error
+    for name in ("prof", "prof_prefix"):
+        if name in options:
+            raise Refusal("bad-option", f"this module sets {name}; remove it from malloc_conf")
 
 
 def check_space(spool: str, needed_mib: int) -> None:

@@ -22,6 +22,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     health,
     service,
     spool_directory,
+    timer,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
@@ -51,8 +52,10 @@ class RolledBack(NamedTuple):
 
 
 def units() -> list[str]:
-    """The units of which something of ours lies on this host: a drop-in or what is left of one, a spool, a socket."""
-    traces = [name for place in (places.SPOOLS, places.SOCKETS) for name in drop_in_files.names(place)]
+    """The units of which something of ours lies on this host: a drop-in or what is left of one, a spool, a socket, or
+    what a timer runs.
+    """
+    traces = [name for place in (places.SPOOLS, places.SOCKETS, places.TAKING) for name in drop_in_files.names(place)]
     found = set(filter(unit_name.is_service, traces))
     for place in (places.PERSISTENT, places.UNTIL_REBOOT):
         for name in drop_in_files.names(place):
@@ -62,7 +65,8 @@ def units() -> list[str]:
 
 
 def take_out(changes: Changes, unit: service.Service) -> list[int]:
-    """Remove our files, and return the processes that still run under them."""
+    """Remove our files, and the timer that takes profiles. Returns the processes that still run under them."""
+    timer.stop(changes, unit.name)
     found = drop_in_files.installed(unit.name)
     library = next((str(drop_in.read_record(path).get("library", "")) for path in found), None)
     drop_in_files.remove(changes, unit.name)
@@ -174,3 +178,5 @@ def _remove_sockets(changes: Changes, name: str) -> None:
         path = os.path.join(places.PRIVATE_SOCKETS, os.path.basename(path))
     if os.path.isdir(path):
         changes.do(lambda: spool_directory.remove(path))
+    elif os.path.lexists(path):
+        changes.do(lambda: os.unlink(path))

@@ -45,8 +45,8 @@ def lines(service: Service, libraries: Sequence[str], spool: str | None) -> list
 
 
 def _escaped(path: str) -> str:
-    """A path without blanks as systemd reads it back: a unit's name may hold ``\\x20``."""
-    return path.replace("\\", "\\\\").replace("%", "%%")
+    """A path without blanks as systemd reads it back: a unit's name may hold ``\\x20``, or a colon, which separates."""
+    return path.replace("\\", "\\\\").replace("%", "%%").replace(":", "\\:")
 
 
 def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[str]:
@@ -56,8 +56,7 @@ def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[
     """
     ours = path[len(root) + 1 :]
     variable = {"StateDirectory": "STATE_DIRECTORY", "RuntimeDirectory": "RUNTIME_DIRECTORY"}[kind]
-    theirs = [word.partition(":")[0] for word in service.lists[kind]]
-    theirs = [f"{root}/{word}" for word in theirs if word != ours]
+    theirs = [f"{root}/{word.partition(':')[0]}" for word in service.lists[kind] if word != ours]
     if not theirs:
         return [f"{kind}={_escaped(ours)}", f"UnsetEnvironment={variable}"]
     value = f"{variable}=" + ":".join(theirs)

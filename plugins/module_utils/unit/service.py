@@ -94,11 +94,15 @@ def maps_file(pid: int, path: str) -> bool:
 
 
 def pids_mapping(prefix: str, among: list[int] | None = None) -> list[int]:
-    """Processes that have any file below ``prefix`` mapped: on the whole host, or among those given."""
+    """Processes that have any file below ``prefix`` mapped: on the whole host, or among those given.
+
+    A library that has traced a process is no part of how that runs.
+    """
     found = []
     for pid in procfs.pids() if among is None else among:
         try:
-            if any(path == prefix or path.startswith(prefix.rstrip("/") + "/") for path in procfs.mapped_files(pid)):
+            paths = [path for path in procfs.mapped_files(pid) if not path.startswith(f"{places.TRACER}/")]
+            if any(path == prefix or path.startswith(prefix.rstrip("/") + "/") for path in paths):
                 found.append(pid)
         except procfs.ProcfsError:
             continue  # it has ended, or we may not read it: then it holds nothing of ours either
@@ -119,7 +123,7 @@ def carries(pid: int, environment: Mapping[str, str]) -> bool:
 
 def _words(name: str, value: str) -> set[str]:
     """The parts of a variable to compare: MALLOC_CONF as a whole, other lists word by word."""
-    return {value} if name == "MALLOC_CONF" else set(re.split("[: ]", value))
+    return {value} if name.endswith("MALLOC_CONF") else set(re.split("[: ]", value))
 
 
 def pids_under_us(pids: list[int], unit: str, library: str | None = None) -> list[int]:

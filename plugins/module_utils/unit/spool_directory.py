@@ -73,7 +73,7 @@ def purge(changes: Changes, spool: str, in_use: bool, waiting: Sequence[str]) ->
     if waiting:
         raise UnitError(
             f"{spool} was not removed: {len(waiting)} dumps in it are not collected, the first is {waiting[0]}."
-            " Run collect-profiles.yml, or discard them with rollback_discard=true"
+            " Run collect_profiles, or discard them with rollback_discard=true"
         )
     changes.note(spool, "directory\n", "")
     if real != spool:

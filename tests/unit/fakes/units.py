@@ -49,7 +49,7 @@ echo "$*" >> $here/calls
 case "$*" in
     *" show-environment") cat $here/environment;;
     *" daemon-reload") exit "$(cat $here/reload-status)";;
-    *" reset-failed "*) ;;
+    *" reset-failed "*|*" stop "*) ;;
     *" restart "*) . $here/restart;;
     *" show "*|*"show --property"*)
         set -- $here/states/*

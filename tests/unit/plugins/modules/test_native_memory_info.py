@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleActionFail
 
 from ansible_collections.offheap.profiler.plugins.action import native_memory_info as action
 from ansible_collections.offheap.profiler.plugins.action import triage_report
@@ -106,4 +107,6 @@ def test_looks_are_kept_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (verdict["unit"], verdict["host"]) == (f"pid {pid}", "app1")
     assert json.loads((tmp_path / "t" / "verdicts.json").read_text()) == reported["verdicts"]
     assert not _run(triage_report, samples="t", show=False)["changed"]
-    assert "run triage.yml first" in _run(triage_report, samples="nothing", show=False)["warnings"][0]
+    with pytest.raises(AnsibleActionFail, match="nothing has no looks at these units and hosts"):
+        _run(triage_report, samples="nothing", show=False)
+    assert not (tmp_path / "nothing").exists()

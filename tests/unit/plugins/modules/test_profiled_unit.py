@@ -141,6 +141,33 @@ def test_another_malloc_without_a_profiler(
     assert [path for path in listing(host) if "90-offheap" in path] == []
 
 
+def test_the_programs_own_jemalloc(
+    host: Path, systemctl: Systemctl, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["_RJEM_MALLOC_CONF", "<jemalloc>: Run jeprof on dump output"]
+    source = "".join(f'__attribute__((used)) static const char t{n}[] = "{text}";\n' for n, text in enumerate(texts))
+    program = programs.compiled(tmp_path, "router", source + programs.SLEEPS)
+    (host / "web.service").write_text('[Service]\nEnvironment="_RJEM_MALLOC_CONF=narenas:1,lg_prof_sample:20"\n')
+    more = {"FragmentPath": str(host / "web.service")}
+    systemctl.states(stopped(program, **more))
+    wanted = {"mode": "own", "malloc_conf": {"lg_prof_interval": 28}}
+    done = run(**wanted)
+    spool, boot = host / "lib/offheap/web.service", procfs.boot_id().replace("-", "")
+    conf = (
+        f"prof:true,narenas:1,lg_prof_sample:19,prof_active:true,lg_prof_interval:28,prof_prefix:{spool}/jeprof.{boot}"
+    )
+    assert done["environment"] == {"_RJEM_MALLOC_CONF": conf, "OFFHEAP_UNIT": "web.service"}
+    assert (spool.stat().st_mode & 0o777, spool.stat().st_uid) == (0o700, 65534)
+    assert "LD_PRELOAD" not in (host / "etc" / OURS).read_text()
+    with programs.running(program, env=done["environment"]) as pid:
+        systemctl.states(running(program, pid, **more))
+        systemctl.processes("/web", pid)
+        assert not run(**wanted)["restart_needed"]
+        assert run(mode="own")["restart_needed"]
+        assert run(state="absent")["restart_needed"], "its process is known as ours"
+    assert "prof_prefix" in run(mode="own", malloc_conf={"prof_prefix": "/tmp"})["msg"]
+
+
 def test_until_reboot(host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str) -> None:
     systemctl.states(stopped(program))
     run(library=jemalloc)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client, first_dump
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import health
 from ansible_collections.offheap.profiler.plugins.modules import unit_health
@@ -183,7 +183,7 @@ def agent(systemctl: Systemctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(places, "SPOOLS", str(spool.parent))
     monkeypatch.setattr(client.find, "__defaults__", (str(sockets.parent),))
     monkeypatch.setattr(places, "spool_of", lambda _unit: str(spool))
-    monkeypatch.setattr(unit_health, "_PATIENCE", 0.0)
+    monkeypatch.setattr(first_dump, "_PATIENCE", 0.0)
     systemctl.states(state("active", os.getpid()))
     listener = socket.socket(socket.AF_UNIX)
     threads = []
@@ -254,6 +254,13 @@ def test_a_unit_of_which_no_dump_can_be_had_may_stay(run: Run, agent: Callable[[
 def test_what_a_dump_breaks_is_noticed(systemctl: Systemctl, run: Run, agent: Callable[[str], None]) -> None:
     systemctl.states(state("active", os.getpid()), state("failed", sub="failed"))
     assert "did not stay up" in run(dump=True, best_effort=True)["msg"]
+
+
+def test_that_the_unit_has_ended_says_more_than_that_there_is_no_dump(
+    systemctl: Systemctl, run: Run, agent: Callable[[str], None]
+) -> None:
+    systemctl.states(state("active", os.getpid()), state("failed", sub="failed"))
+    assert "did not stay up" in run(dump=True)["msg"]
 
 
 def test_it_changes_nothing_in_check_mode_either(systemctl: Systemctl, run: Run, plain: int) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,6 +79,29 @@ def put_drop_in(host: Path, unit: str = "web.service") -> Path:
 def state(program: Path, pid: int, **single: str) -> str:
     found = {"ActiveState": "active", "SubState": "running", "MainPID": str(pid), "ControlGroup": "/web", **single}
     return shown(str(program), Id="web.service", text=found)
+
+
+def test_a_drop_in_of_garbage(run: Run, host: Path, systemctl: Systemctl, program: Path, plain: int) -> None:
+    """Ansible refuses a result with bytes that are no UTF-8, and with it what was done for all other units."""
+    (put_drop_in(host) / "90-offheap.conf").write_bytes(b"\xff\xfe\n")
+    systemctl.states(state(program, plain))
+    result = run()
+    assert not (host / "etc/web.service.d/90-offheap.conf").exists()
+    assert json.dumps(result, ensure_ascii=False).encode()
+    assert "\ufffd" in result["diff"][0]["before"]
+
+
+def test_a_file_where_the_sockets_directory_was(
+    run: Run, host: Path, systemctl: Systemctl, program: Path, profiled: int, plain: int
+) -> None:
+    put_drop_in(host)
+    (host / "sockets" / "web.service").touch()
+    systemctl.processes("/web", profiled)
+    systemctl.restart(f"echo {plain} > {systemctl.cgroups}/web/cgroup.procs")
+    systemctl.states(state(program, profiled), state(program, profiled), state(program, plain))
+    result = run()
+    assert result["problems"] == [] and RESTART in systemctl.calls
+    assert not (host / "sockets" / "web.service").exists()
 
 
 def test_nothing_of_ours(run: Run, systemctl: Systemctl) -> None:

@@ -16,7 +16,15 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import du
 @pytest.mark.parametrize("start", [None, "1f3a9c20-48213507", "00000000-0", "1f3a9c20" * 4])
 def test_parts(start: str | None, namespace: str, pid: int, sequence: int, cause: str) -> None:
     name = f"jeprof.{start + '.' if start else ''}{namespace}{pid}.{sequence}.{cause}.heap"
-    assert dump_name.parse(name) == (pid, sequence, start)
+    assert dump_name.parse(name) == dump_name.DumpName(pid, sequence, start)
+    assert dump_name.parse(name.replace("jeprof", "asprof")) == dump_name.DumpName(
+        pid, sequence, start, dump_name.TRACED
+    )
+
+
+def test_a_recording_has_such_a_name() -> None:
+    name = dump_name.of_trace(dump_name.TRACED, "1f3a9c20aabb", 48213507, 12, 3)
+    assert dump_name.parse(name) == dump_name.DumpName(12, 3, "1f3a9c20-48213507", dump_name.TRACED)
 
 
 @pytest.mark.parametrize(

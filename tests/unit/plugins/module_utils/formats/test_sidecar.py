@@ -38,6 +38,7 @@ WHOLE: dict[str, Any] = {
         "options": {"prof_accum": False, "lg_prof_sample": 16, "lg_prof_interval": -1, "prof_prefix": "/x"},
     },
     "memory": {"rss": 403800064, "allocated": 296260008},
+    "others": {"processes": 7, "rss": 9000, "largest": [{"pid": 13, "name": "worker", "rss": 2000}]},
     "images": [{"path": "/usr/bin/java", "build_id": "b3"}],
 }
 
@@ -62,7 +63,15 @@ def test_what_is_kept(tmp_path: Path) -> None:
         "active_since": 1795257129.034,
         "jemalloc": WHOLE["jemalloc"],
         "memory": WHOLE["memory"],
+        "others": WHOLE["others"],
     }
+
+
+def test_an_agent_that_does_not_know_the_others(tmp_path: Path) -> None:
+    earlier = {key: value for key, value in WHOLE.items() if key != "others"}
+    assert read(json.dumps(earlier).encode(), tmp_path)["others"] is None
+    kept = {key: value for key, value in read(json.dumps(earlier).encode(), tmp_path).items() if key != "others"}
+    assert sidecar.AgentFacts.from_json(kept).others is None, "as captures of before hold it"
 
 
 @pytest.mark.parametrize(
@@ -77,6 +86,12 @@ def test_what_is_kept(tmp_path: Path) -> None:
         ({"memory": {"RSS!": 1}}, "memory"),
         ({"memory": {f"k{number}": 1 for number in range(65)}}, "memory"),
         ({"active": 1}, "active"),
+        ({"others": []}, "others"),
+        ({"others": {**WHOLE["others"], "processes": -1}}, "others.processes"),
+        ({"others": {**WHOLE["others"], "rss": 0.5}}, "others.rss"),
+        ({"others": {**WHOLE["others"], "largest": WHOLE["others"]["largest"] * 5}}, "others.largest"),
+        ({"others": {**WHOLE["others"], "largest": [{"pid": 13}]}}, "others.largest"),
+        ({"others": {**WHOLE["others"], "largest": [{"pid": 13, "name": 5, "rss": 1}]}}, "others.largest"),
         ({"duration": float("nan")}, "duration"),
         ({"unwinder": ["x"]}, "unwinder"),
         ({"jemalloc": None}, "jemalloc"),

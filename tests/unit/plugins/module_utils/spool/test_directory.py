@@ -271,3 +271,21 @@ def test_traps_beside_a_dump(root: Path, stack: contextlib.ExitStack) -> None:
                 found.open_companion(NAME, suffix)
         with pytest.raises(spool.SpoolError, match="not the name of a dump"):
             found.open_companion("../x", dump_name.PERF_MAP)
+
+
+def test_a_recording_is_added_whole(root: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"finished" + b"begun")
+    (root / UNIT / ".part").write_bytes(b"cut off")
+    name = dump_name.of_trace(dump_name.TRACED, "1f3a9c20", 7, 12, 0)
+    with contextlib.ExitStack() as stack, source.open("rb") as stream:
+        found = opened(root, stack)
+        found.add(name, stream.fileno(), 8)
+        assert list(found.names()) == [name]
+        with pytest.raises(spool.SpoolError, match="became shorter"):
+            found.add(dump_name.of_trace(dump_name.TRACED, "1f3a9c20", 7, 12, 1), stream.fileno(), 800)
+        with pytest.raises(spool.SpoolError, match="is not the name of a dump"):
+            found.add("../x", stream.fileno(), 8)
+    assert [path.name for path in (root / UNIT).iterdir()] == [name]
+    assert (root / UNIT / name).read_bytes() == b"finished"
+    assert stat.S_IMODE((root / UNIT / name).stat().st_mode) == 0o600

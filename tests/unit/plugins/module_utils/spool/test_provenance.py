@@ -7,15 +7,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, limits, maps
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, jfr_header, limits, maps
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump, listing, provenance
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.malloc import jemalloc_process
+from ansible_collections.offheap.profiler.tests.unit.strategies import offers
 
 GIB = 1 << 30
 
@@ -158,7 +161,7 @@ def test_opening_files() -> None:
             provenance.open_regular(path)
 
 
-def find(root: Path, *units: str, max_dump: int = GIB, limit: int = 100) -> dict[str, object]:
+def find(root: Path, *units: str, max_dump: int = GIB, limit: int = 100) -> dict[str, Any]:
     return listing.find(str(root), list(units), max_dump, limit, provenance.Examiner()).to_json()
 
 
@@ -229,3 +232,60 @@ def test_a_spool_that_cannot_be_entered_does_not_hide_the_others(
     assert found["captures"]
     assert isinstance(found["problems"], list)
     assert "linked.service" in found["problems"][0]
+
+
+def test_each_trace_is_a_series_of_its_own() -> None:
+    examiner = provenance.Examiner()
+    boot, now = procfs.boot_id().replace("-", ""), int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
+    first, second, before = (
+        examiner.named_process(_traced(boot, started), time.time()) for started in (now, now + 1, 0)
+    )
+    assert first.key != second.key and {first.pid, second.pid} == {os.getpid()}
+    assert first.exe == second.exe == os.path.realpath("/proc/self/exe")
+    assert before.exe is None, "another process had the pid then"
+    other = examiner.named_process(_traced("00000000", now), time.time())
+    assert other.exe is None, "that was before a reboot"
+
+
+def test_a_profile_without_names_comes_with_the_images_of_its_process(
+    process: subprocess.Popen[bytes], root: Path, spool: Path, program: Path
+) -> None:
+    (spool / "kept").mkdir()
+    for path in jemalloc_process.dumps(spool):
+        path.rename(spool / "kept" / path.name)
+    build_id = elf.read(program).build_id or ""
+    boot, started = (
+        procfs.boot_id().replace("-", ""),
+        procfs.start_ticks(process.pid) * 1000 // os.sysconf("SC_CLK_TCK"),
+    )
+    for number, data in enumerate((offers.nameless(9, str(program), build_id, 4096), offers.pprof(9))):
+        (spool / dump_name.of_offer(dump_name.PPROF, boot, started, process.pid, number, number)).write_bytes(data)
+    found = find(root)
+    nameless, named = sorted(found["captures"], key=lambda capture: str(capture["name"]))
+    paths = {found["images"][index]["path"]: found["images"][index]["build_id"] for index in nameless["images"]}
+    assert paths[str(program)] == build_id
+    assert named["images"] == []
+    process.kill()
+    process.wait()
+    assert [capture["images"] for capture in find(root)["captures"]] == [[], []]
+
+
+def _traced(boot: str, started: int) -> dump_name.DumpName:
+    found = dump_name.parse(dump_name.of_trace(dump_name.TRACED, boot, started, os.getpid(), 0))
+    assert found is not None and found.prefix == dump_name.TRACED
+    return found
+
+
+def test_a_recording_is_listed_once_its_chunks_are_finished(root: Path, spool: Path) -> None:
+    chunk = jfr_header.HEADER.pack(jfr_header.MAGIC, 2, 0, 100, 70, 68, 0, 0, 0, 1, 1) + bytes(32)
+    begun = jfr_header.HEADER.pack(jfr_header.MAGIC, 2, 0, 1 << 30, 0, 0, 0, 0, 0, 1, 1)
+    for number, content in enumerate((chunk, 2 * chunk, chunk + begun, b"heap_v2/1\n")):
+        path = spool / dump_name.of_trace(dump_name.TRACED, "1f3a9c20", 7, 1, number)
+        path.write_bytes(content)
+        os.utime(path, (1, 1))
+    found = listing.find(str(root), [], GIB, 100, provenance.Examiner())
+    assert [capture.name.split(".")[3] for capture in found.captures] == ["0", "1"]
+    assert all(not capture.images and not capture.jit for capture in found.captures)
+    assert (found.counts["incomplete"], found.counts["unreadable"]) == (2, 0)
+    waiting = listing.remaining(str(root), "probe.service")
+    assert len(waiting.waiting) == len(waiting.lost) == 2

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import preflight
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
@@ -47,6 +47,13 @@ def test_a_unit_that_runs_or_is_stopped() -> None:
 )
 def test_a_unit_in_no_state_to_be_restarted(single: dict[str, str], reason: str, way_out: str) -> None:
     refusal(lambda: preflight.check_state(unit(text=single)), reason, "probe.service", way_out)
+
+
+def test_a_unit_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "_CGROUP_ROOTS", (str(tmp_path),))
+    (tmp_path / "user.slice/user-1000.slice/user@1000.service/app.slice/probe.service").mkdir(parents=True)
+    missing = unit(text={"LoadState": "not-found"})
+    refusal(lambda: preflight.check_state(missing), "user-unit", "of the user 1000", "systemctl --user edit")
 
 
 def test_a_reload_that_our_own_file_needs() -> None:
@@ -143,7 +150,7 @@ def test_another_architecture(tmp_path: Path, dynamic: Path, library: Path) -> N
 def test_a_jemalloc_inside(tmp_path: Path, symbol: str) -> None:
     source = f"int {symbol}(void) {{ return 0; }}\n{programs.SLEEPS}"
     program = programs.compiled(tmp_path, "own", source)
-    refusal(lambda: check(program), "own-jemalloc", str(program), "--enable-prof")
+    refusal(lambda: check(program), "own-jemalloc", str(program), "mode: own", "offheap_offered", "--enable-prof")
 
 
 MESSAGES = 'const char *a = "<jemalloc>: %s", *b = "Invalid conf pair";\n'

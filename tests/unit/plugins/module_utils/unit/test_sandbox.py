@@ -78,6 +78,17 @@ def test_a_unit_with_an_escape_in_its_name() -> None:
     assert systemd.split_words(sandbox.lines(dynamic, [LIBRARY], spool)[0])[0] == f"StateDirectory={spool[9:]}"
 
 
+def test_a_unit_with_a_colon_in_its_name() -> None:
+    """A colon separates a directory from a link to it (systemd.exec(5), RuntimeDirectory=)."""
+    named = unit("/bin/true", Id="a:1.service")
+    assert sandbox.socket_lines(named) == [
+        r"RuntimeDirectory=offheap/a\:1.service",
+        "UnsetEnvironment=RUNTIME_DIRECTORY",
+    ]
+    again = unit("/bin/true", Id="a:1.service", lists={"RuntimeDirectory": ["offheap/a:1.service"]})
+    assert sandbox.socket_lines(again) == sandbox.socket_lines(named)
+
+
 def test_a_transient_user() -> None:
     assert lines(DynamicUser="yes", ProtectSystem="strict") == [
         "StateDirectory=offheap/probe.service",

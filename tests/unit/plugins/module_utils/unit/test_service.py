@@ -174,3 +174,5 @@ def test_which_processes_run_under_us(
         assert service.pids_under_us(everybody, "x.service", str(link)) == sorted([by_environment, by_mapping])
         monkeypatch.setattr(places, "INSTALLED", str(preloaded.parent))
         assert service.pids_under_us(everybody, "x.service") == sorted([by_environment, by_mapping])
+        monkeypatch.setattr(places, "TRACER", str(preloaded.parent))
+        assert service.pids_under_us(everybody, "x.service") == [by_environment], "a trace's library is no preload"

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Bring the profiler into a unit: what it takes, what rules it out, and what is then written.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
+    drop_in,
+    drop_in_files,
+    own_jemalloc,
+    preflight,
+    resource_limits,
+    rollback,
+    root_commands,
+    sandbox,
+    service,
+    spool_directory,
+    syscall_filter,
+)
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
+
+# Settings of the agent that are numbers; each is the variable OFFHEAP_<NAME>.
+_AGENT_NUMBERS = (
+    "start_delay",
+    "dump_seconds",
+    "dump_growth",
+    "stats_seconds",
+    "keep_files",
+    "keep_bytes",
+    "minimum_free",
+)
+
+#: how a unit is profiled, as an argument_spec; documented in the fragment offheap.profiler.injection
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mode": {"type": "str", "choices": ["profile", "own", "swap"], "default": "profile"},
+    "arena_max": {"type": "int", "default": 0},
+    "library": {"type": "path"},
+    "malloc_conf": {"type": "dict", "default": {}},
+    "version": {"type": "str"},
+    "agent": {"type": "path"},
+    "agent_settings": {
+        "type": "dict",
+        "options": {
+            "executable": {"type": "path"},
+            "start": {"type": "str", "choices": ["sampling", "dormant"], "default": "sampling"},
+            "unwinder": {"type": "str", "choices": ["hybrid", "fp", "builtin"], "default": "hybrid"},
+            "children": {"type": "bool", "default": False},
+            "dump_pressure": {"type": "bool", "default": False},
+            **{name: {"type": "int"} for name in _AGENT_NUMBERS},
+        },
+    },
+    "runtime": {"type": "str", "choices": ["auto", *aids.NAMES], "default": "native"},
+    "runtime_without": {"type": "list", "elements": "str", "choices": list(aids.AID_NAMES), "default": []},
+    "until_reboot": {"type": "bool", "default": False},
+    "min_free_mib": {"type": "int", "default": 512},
+}
+
+
+def few_arenas(parameters: dict[str, Any]) -> bool:
+    """Whether only glibc's arenas are limited, for which there is nothing to preload."""
+    return bool(parameters["mode"] == "swap" and parameters["arena_max"] > 0)
+
+
+def preloads(parameters: dict[str, Any]) -> bool:
+    """Whether a library is preloaded."""
+    return not few_arenas(parameters) and parameters["mode"] != "own"
+
+
+def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.WantedFiles:
+    """What to write for the unit, once every reason not to has been ruled out. Raises Refusal with the reason.
+
+    ``parameters`` are OPTIONS with their values.
+    """
+    preflight.check_state(unit)
+    if parameters["mode"] == "swap":
+        return _prepare_swap(parameters, unit, check_mode)
+    if parameters["mode"] == "own":
+        return _prepare_own(parameters, unit)
+    library = parameters["library"]
+    own = systemd.read_assignments(unit.own_files)
+    manager = systemd.manager_environment()
+    preflight.check_path(library)
+    preflight.check_container(unit)
+    preflight.check_wrappers(unit, library, drop_in.read_environment(own, manager, unit.name))
+    preflight.check_programs(unit, library)
+    owner = None if unit.text["DynamicUser"] == "yes" else preflight.owner(unit)
+    spool = places.spool_of(unit.name)
+    preflight.check_space(spool, parameters["min_free_mib"])
+    preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
+    directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
+    agent = _agent_of(parameters, unit, check_mode)
+    if agent:
+        resource_limits.check(unit, owner.uid if owner else None)
+    libraries = [library, agent.library] if agent else [library]
+    opened = sandbox.lines(unit, libraries, spool) + (sandbox.socket_lines(unit) if agent else [])
+    injection = drop_in.compose(
+        unit.name,
+        library,
+        parameters["malloc_conf"],
+        own,
+        manager,
+        opened,
+        directory,
+        agent,
+        _aids_of(parameters, unit),
+    )
+    root_commands.check(unit, own, injection.environment)
+    if agent and owner and not root_commands.options_that_dump(injection.environment):
+        owner = preflight.writer(unit, owner)
+    return drop_in_files.WantedFiles(directory, injection, spool, owner)
+
+
+def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.WantedFiles:
+    """Only the malloc: no agent, no spool."""
+    own = systemd.read_assignments(unit.own_files)
+    manager = systemd.manager_environment()
+    arena_max = parameters["arena_max"]
+    library = "" if arena_max else parameters["library"]
+    options = {} if arena_max else parameters["malloc_conf"]
+    if library:
+        preflight.check_path(library)
+    preflight.check_container(unit)
+    preflight.check_programs(unit, library)
+    if library:
+        preflight.check_wrappers(unit, library, drop_in.read_environment(own, manager, unit.name))
+        preflight.check_library(library, options, parameters["version"], may_be_missing=check_mode)
+    opened = sandbox.lines(unit, [library], None) if library else []
+    directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
+    swap = drop_in.Swap(arena_max)
+    injection = drop_in.compose(unit.name, library, options, own, manager, opened, directory, instead=swap)
+    return drop_in_files.WantedFiles(directory, injection, places.spool_of(unit.name), None)
+
+
+def _prepare_own(parameters: dict[str, Any], unit: service.Service) -> drop_in_files.WantedFiles:
+    """Only the variable of the jemalloc that the program brings itself: nothing is preloaded."""
+    own = systemd.read_assignments(unit.own_files)
+    preflight.check_container(unit)
+    variable = own_jemalloc.check(preflight.executable(unit), unit)
+    owner = None if unit.text["DynamicUser"] == "yes" else preflight.owner(unit)
+    spool = places.spool_of(unit.name)
+    preflight.check_space(spool, parameters["min_free_mib"])
+    preflight.check_options(parameters["malloc_conf"])
+    injection = drop_in.compose(
+        unit.name,
+        "",
+        {**own_jemalloc.OPTIONS, **parameters["malloc_conf"]},
+        own,
+        systemd.manager_environment(),
+        sandbox.lines(unit, [], spool),
+        directory := places.drop_ins_of(unit.name, parameters["until_reboot"]),
+        instead=drop_in.OwnMalloc(variable),
+    )
+    root_commands.check(unit, own, {drop_in.MALLOC_CONF: injection.environment[variable]})
+    return drop_in_files.WantedFiles(directory, injection, spool, owner)
+
+
+def _agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in.AgentSettings | None:
+    """The agent with its settings as the variables that it reads."""
+    library = parameters["agent"]
+    if not library:
+        return None
+    preflight.check_path(library)
+    syscall_filter.check(unit)
+    if not (check_mode or os.path.exists(library)):
+        raise Refusal("no-agent", f"{library} does not exist here; the role offheap.profiler.jemalloc installs it")
+    wanted = parameters["agent_settings"] or {}
+    numbers = {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in _AGENT_NUMBERS if wanted.get(name) is not None}
+    return drop_in.AgentSettings(
+        library,
+        {
+            "OFFHEAP_UNIT": unit.name,
+            "OFFHEAP_EXECUTABLE": wanted.get("executable") or preflight.executable(unit),
+            "OFFHEAP_START": wanted.get("start") or "sampling",
+            "OFFHEAP_UNWINDER": wanted.get("unwinder") or "hybrid",
+            # Such a service is a child of the process that systemd starts, and children have no agent by default.
+            **({"OFFHEAP_CHILDREN": "1"} if wanted.get("children") or unit.text["Type"] == "forking" else {}),
+            **({"OFFHEAP_DUMP_PRESSURE": "1"} if wanted.get("dump_pressure") else {}),
+            **numbers,
+        },
+    )
+
+
+def _aids_of(parameters: dict[str, Any], unit: service.Service) -> dict[str, list[str]]:
+    """What makes the frames of the unit's language runtime visible."""
+    runtime, executable = parameters["runtime"], preflight.executable(unit)
+    mapped = list(procfs.mapped_files(unit.main_pid)) if unit.main_pid and runtime != "native" else []
+    if runtime == "auto":
+        runtime = aids.detect(executable, mapped)
+    return aids.additions(runtime, parameters["runtime_without"], executable, mapped)
+
+
+def write(changes: Changes, unit: service.Service, wanted: drop_in_files.WantedFiles) -> None:
+    """Write what is missing, and let systemd read it."""
+    if wanted.owner:
+        spool_directory.make(changes, wanted.spool, wanted.owner)
+    drop_in_files.write(changes, unit.name, wanted)
+    drop_in_files.reload(changes, unit)
+
+
+def warning(unit: service.Service) -> str:
+    """What to know of the unit before it is restarted; mostly empty."""
+    if unit.text["KillMode"] not in rollback.SPARING:
+        return ""
+    return (
+        f"{unit.name} has KillMode={unit.text['KillMode']}: processes that outlive its restart go on as they are,"
+        " and after a rollback some may still run under the profiler until you end them"
+    )
+
+
+def restart_needed(unit: service.Service, wanted: drop_in_files.WantedFiles) -> bool:
+    """Whether the unit runs with other settings than those written.
+
+    Never for a job: a restart would break it off and do its work twice, and its next run has what is written.
+    """
+    return unit.is_running and unit.text["Type"] != "oneshot" and not _carries_everything(unit, wanted)
+
+
+def _carries_everything(unit: service.Service, wanted: drop_in_files.WantedFiles) -> bool:
+    """Whether every process that could have started under the drop-in did."""
+    leaders = [unit.main_pid] if unit.main_pid else unit.pids()
+    try:
+        return bool(leaders) and all(_carries(pid, wanted.injection) for pid in leaders)
+    except procfs.ProcessGone:
+        return False
+
+
+def _carries(pid: int, injection: drop_in.Injection) -> bool:
+    """The library may have been missing when the process started, or may have been replaced since."""
+    mapped = not injection.library or service.maps_file(pid, injection.library)
+    return mapped and service.carries(pid, injection.environment)

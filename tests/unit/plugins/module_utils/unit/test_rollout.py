@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""In what order the units of a host are restarted and watched, and what a failure means for the others.
+
+The units are simulated: the ways that they really fail are tried on booted hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
+    enabling,
+    health,
+    own_jemalloc,
+    rollback,
+    rollout,
+    service,
+)
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
+from ansible_collections.offheap.profiler.tests.unit.fakes import units
+
+PARAMETERS: dict[str, Any] = {
+    "mode": "profile",
+    "arena_max": 0,
+    "library": "/opt/offheap/jemalloc/1/lib/libjemalloc.so.2",
+    "agent": "/opt/offheap/agent/1/liboffheap.so",
+    "start_timeout": 10,
+    "healthy_seconds": 0,
+    "best_effort": False,
+}
+Fails = dict[str, str]
+
+
+class Host:
+    """A host on which units of some names refuse, or fail while they start, dump, or are asked by their users."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.fails: Fails = {}
+        self.unchanged: set[str] = set()
+        self.controller_leaves_after = 99
+
+    def load(self, name: str) -> service.Service:
+        crashes_at = {"later": f"restart {name}", "unwatched": "restart c"}.get(self.fails.get(name, ""))
+        state = "failed" if crashes_at in self.events else "active"
+        if f"put back {name}" in self.events:
+            state = "active"
+        return units.unit(Id=name, ActiveState=state, MainPID="1")
+
+    def prepare(self, parameters: dict[str, Any], unit: service.Service, _check_mode: bool) -> service.Service:
+        if self.fails.get(unit.name) == "refuses":
+            raise Refusal("static-binary", "it is statically linked")
+        if self.fails.get(unit.name) == "unreadable":
+            raise systemd.SystemdError("the unit file cannot be read")
+        return unit
+
+    def write(self, changes: Changes, unit: service.Service, _wanted: object) -> None:
+        if unit.name not in self.unchanged:
+            changes.do(lambda: self.events.append(f"write {unit.name}"))
+
+    def restart(self, name: str, _timeout: int) -> None:
+        self.events.append(f"restart {name}")
+        if self.fails.get(name) == "starts":
+            raise health.Unhealthy(f"{name} did not start")
+
+    def roll_back(self, name: str, check_mode: bool, always_restart: bool, *_rest: int) -> rollback.RolledBack:
+        assert always_restart and not check_mode
+        self.events.append(f"put back {name}")
+        problem = "its unit file is gone" if self.fails.get(name) == "starts" and "gone" in self.fails else ""
+        return rollback.RolledBack(name, Changes(False), True, problem)
+
+    def see_dump(self, unit: service.Service, best_effort: bool) -> tuple[list[str], str]:
+        self.events.append(f"dump {unit.name}")
+        if self.fails.get(unit.name) == "dumps":
+            if not best_effort:
+                raise health.Unhealthy(f"no dump of {unit.name} can be had")
+            return [], "its agent does not answer"
+        return [f"/var/lib/offheap/{unit.name}/1.heap"], ""
+
+    def check(self, parameters: dict[str, Any]) -> None:
+        self.events.append("check")
+        if parameters.get("health_command") == "false":
+            raise health.Unhealthy("the health command failed")
+
+    def goes_on(self) -> bool:
+        return sum(event.startswith("restart") for event in self.events) < self.controller_leaves_after
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    fake = Host()
+    monkeypatch.setattr(health, "_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(service, "load", fake.load)
+    monkeypatch.setattr(enabling, "prepare", fake.prepare)
+    monkeypatch.setattr(enabling, "write", fake.write)
+    monkeypatch.setattr(enabling, "restart_needed", lambda unit, _wanted: unit.name not in fake.unchanged)
+    monkeypatch.setattr(health, "_restart", fake.restart)
+    monkeypatch.setattr(service, "maps_file", lambda _pid, _path: True)
+    monkeypatch.setattr(rollback, "roll_back", fake.roll_back)
+    monkeypatch.setattr(systemd, "journal", lambda *_which: ["the journal"])
+    return fake
+
+
+@pytest.fixture
+def enable(host: Host) -> Callable[..., dict[str, rollout.Enabled]]:
+    def enable(*names: str, check_mode: bool = False, **parameters: Any) -> dict[str, rollout.Enabled]:
+        wanted = [rollout.Enabled(name, {**PARAMETERS, **parameters}, Changes(check_mode)) for name in names]
+        rollout.enable(wanted, rollout.Watchers(host.see_dump, host.check, host.goes_on), check_mode)
+        return {one.unit: one for one in wanted}
+
+    return enable
+
+
+Enable = Callable[..., dict[str, rollout.Enabled]]
+
+
+def test_the_first_is_watched_to_its_end_and_the_others_together(host: Host, enable: Enable) -> None:
+    done = enable("a", "b", "c")
+    assert host.events == [
+        *("write a", "restart a", "dump a", "check"),
+        *("write b", "restart b", "write c", "restart c", "dump b", "dump c", "check", "check"),
+    ] or host.events == [
+        *("write a", "restart a", "dump a", "check"),
+        *("write b", "restart b", "write c", "restart c", "dump b", "check", "dump c", "check"),
+    ]
+    assert all(one.restarted and one.changes.any and not one.problem for one in done.values())
+    assert done["b"].dumps == ["/var/lib/offheap/b/1.heap"]
+
+
+def test_a_unit_that_needs_no_restart_is_not_the_first(host: Host, enable: Enable) -> None:
+    host.unchanged = {"a"}
+    done = enable("a", "b", "c")
+    assert not done["a"].restarted and not done["a"].changes.any
+    assert host.events.index("dump b") < host.events.index("restart c")
+
+
+def test_nothing_happens_in_check_mode(host: Host, enable: Enable) -> None:
+    host.fails = {"b": "refuses"}
+    done = enable("a", "b", "c", check_mode=True)
+    assert host.events == []
+    assert [name for name, one in done.items() if one.restarted and one.changes.any] == ["a", "c"]
+    assert done["b"].refusal == "static-binary"
+
+
+def test_a_refused_unit_does_not_keep_the_others(host: Host, enable: Enable) -> None:
+    host.fails = {"a": "refuses"}
+    done = enable("a", "b")
+    assert done["a"].problem == "a is unchanged: it is statically linked"
+    assert done["b"].restarted and not done["b"].problem
+    assert "write a" not in host.events
+
+
+@pytest.mark.parametrize("way", ["starts", "later", "dumps"])
+def test_a_unit_that_fails_is_put_back_and_no_other_is_begun(host: Host, enable: Enable, way: str) -> None:
+    host.fails = {"a": way}
+    done = enable("a", "b")
+    assert host.events[-1] == "put back a" and "write b" not in host.events
+    said = done["a"].problem
+    assert said.startswith("a did not stay healthy with the drop-in. It was rolled back and runs as before.")
+    assert said.endswith("Its journal ends with:\nthe journal")
+    assert done["b"].problem == "b is unchanged: a failed before its turn."
+
+
+def test_the_failure_of_one_of_many_ends_no_other_watch(host: Host, enable: Enable) -> None:
+    host.fails = {"c": "dumps"}
+    done = enable("a", "b", "c", "d")
+    assert [name for name, one in done.items() if one.problem] == ["c"]
+    assert {"dump b", "dump d", "put back c"} <= set(host.events)
+
+
+@pytest.mark.parametrize("agent", ["", PARAMETERS["agent"]])
+def test_a_unit_whose_time_is_over_before_anybody_looks_is_looked_at(host: Host, enable: Enable, agent: str) -> None:
+    """While the units behind it are restarted, nobody watches it."""
+    host.fails = {"b": "unwatched"}
+    done = enable("a", "b", "c", agent=agent)
+    assert [name for name, one in done.items() if one.problem] == ["b"]
+    assert "put back b" in host.events
+
+
+def test_a_check_that_fails_counts_like_a_crash(host: Host, enable: Enable) -> None:
+    assert "the health command failed" in enable("a", health_command="false")["a"].problem
+    assert host.events[-1] == "put back a"
+
+
+def test_a_unit_that_cannot_be_put_back_is_told(host: Host, enable: Enable) -> None:
+    host.fails = {"a": "starts", "gone": ""}
+    assert "a is not rolled back: its unit file is gone." in enable("a")["a"].problem
+
+
+def test_what_cannot_be_read_stops_the_rollout_unchanged(host: Host, enable: Enable) -> None:
+    host.fails = {"a": "unreadable"}
+    done = enable("a", "b")
+    assert done["a"].problem == "the unit file cannot be read" and host.events == []
+    assert "unchanged" in done["b"].problem
+
+
+def test_a_unit_without_a_dump_may_stay(host: Host, enable: Enable) -> None:
+    host.fails = {"a": "dumps"}
+    done = enable("a", best_effort=True)
+    assert not done["a"].problem and done["a"].unseen == "its agent does not answer"
+    assert done["a"].warnings == [
+        "a is left under the profiler, but no dump of it can be had: its agent does not answer"
+    ]
+
+
+def test_nothing_is_begun_once_the_controller_is_gone(host: Host, enable: Enable) -> None:
+    host.controller_leaves_after = 1
+    done = enable("a", "b")
+    assert "restart b" not in host.events and "write b" not in host.events
+    assert done["b"].problem == "b is unchanged: the controller has gone away."
+    assert not done["a"].problem, "what was begun is seen to its end"
+
+
+def test_no_dump_is_asked_for_without_an_agent(host: Host, enable: Enable) -> None:
+    enable("a", agent="")
+    enable("b", mode="swap")
+    assert not any(event.startswith("dump") for event in host.events)
+
+
+def test_the_own_jemalloc_of_a_program_is_seen_to_listen(
+    host: Host, enable: Enable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def see(unit: service.Service, environment: dict[str, str]) -> None:
+        host.events.append(f"see {unit.name}")
+        if unit.name == "b":
+            raise health.Unhealthy("its jemalloc does not know what it was told")
+
+    wanted = SimpleNamespace(injection=SimpleNamespace(environment={"MALLOC_CONF": "prof:true"}))
+    monkeypatch.setattr(enabling, "prepare", lambda *_arguments: wanted)
+    monkeypatch.setattr(own_jemalloc, "see", see)
+    done = enable("a", "b", mode="own")
+    assert not any(event.startswith("dump") for event in host.events)
+    assert not done["a"].problem and done["a"].mapped is None
+    assert "put back b" in host.events and "does not know what it was told" in done["b"].problem
