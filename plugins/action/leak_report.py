@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from ansible import constants
@@ -13,9 +14,9 @@ from ansible.utils.display import Display
 
 from ..module_utils.formats import unit_name
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.archive.archive import Archive
-from ..plugin_utils.base import libraries
-from ..plugin_utils.base.options import from_here
+from ..plugin_utils.archive import far_archive
+from ..plugin_utils.base import libraries, progress
+from ..plugin_utils.base.options import from_here, whole_number
 from ..plugin_utils.leaks import hints
 from ..plugin_utils.leaks.code_paths import Suspect
 from ..plugin_utils.leaks.survey import Scope
@@ -29,15 +30,18 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "dest": {"type": "path", "default": "offheap/report"},
     "units": {"type": "list", "elements": "str", "default": []},
     "hosts": {"type": "list", "elements": "str", "default": []},
-    "top": {"type": "int", "default": 5},
-    "min_span": {"type": "int", "default": 60},
+    "top": {"type": whole_number, "default": 5},
+    "min_span": {"type": whole_number, "default": 60},
     "force": {"type": "bool", "default": True},
     "show": {"type": "bool", "default": True},
     "hints": {"type": "list", "elements": "path", "default": []},
     "triage": {"type": "path", "default": "offheap/triage"},
+    "cluster": {"type": "str", "default": ""},
 }
 # Most frames of a stack that are returned; the files have all of them.
 _MOST_FRAMES = 64
+# What is passed on in a workflow becomes variables of its next jobs, so it is kept small.
+_MOST_WORST, _MOST_NAMED = 10, 5
 
 display = Display()
 
@@ -62,7 +66,8 @@ class ActionModule(ActionBase):
                 top=max(arguments["top"], 0),
                 hints=hints.load([from_here(path) for path in arguments["hints"]]),
             )
-            archive = Archive.open(from_here(arguments["archive"]))
+            archive = far_archive.opened(arguments["archive"])
+            archive.require(scope.units, scope.hosts)
             dest = from_here(arguments["dest"])
             files = report_files.make(
                 archive,
@@ -73,11 +78,11 @@ class ActionModule(ActionBase):
                 self._task.check_mode,
                 warnings.append,
                 from_here(arguments["triage"]),
+                progress.for_people(lambda text: display.display(text, stderr=True)),
+                arguments["cluster"],
             )
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
-        if not files.reports:
-            warnings.append(f"the archive {archive.root} has no captures of the units and hosts asked for")
         lines = files.lines()
         if arguments["show"]:
             _show(lines)
@@ -86,6 +91,7 @@ class ActionModule(ActionBase):
             dest=str(dest),
             files=files.fleet,
             reports=[_returned(report, paths) for report, paths in files.reports],
+            found=_found([report for report, _paths in files.reports]),
             summary=[line for _answer, line in lines],
         )
         if self._task.diff and files.changed:
@@ -121,6 +127,25 @@ def _returned(report: Report, files: dict[str, str]) -> dict[str, Any]:
         "process": verdict.process,
         "captures": report.captures,
         "files": files,
+    }
+
+
+def _found(reports: list[Report]) -> dict[str, Any]:
+    counts = Counter(report.verdict.answer for report in reports)
+    leaking = [report for report in reports if report.verdict.answer is Answer.LEAK]
+    return {
+        "leaks": counts[Answer.LEAK],
+        "no_leaks": counts[Answer.NO_LEAK],
+        "cannot_tell": counts[Answer.CANNOT_TELL],
+        "worst": [
+            {
+                "unit": report.unit,
+                "host": report.host,
+                "path": " < ".join(_frames(report.suspects[0])[:_MOST_NAMED]) if report.suspects else "",
+                "growth_bytes_per_day": round(report.verdict.growth),
+            }
+            for report in sorted(leaking, key=lambda report: -report.verdict.growth)[:_MOST_WORST]
+        ],
     }
 
 

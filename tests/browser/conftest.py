@@ -49,10 +49,12 @@ def opened(browser: Browser, pages: Callable[[str, Callable[[], dict[str, Any]]]
     complaints: list[str] = []
     contexts = []
 
-    def open_page(path: Path | None = None, at: str = "", width: int = 1440, scheme: str = "light") -> Page:
+    def open_page(
+        path: Path | None = None, at: str = "", width: int = 1440, scheme: str = "light", height: int = 900
+    ) -> Page:
         path = path or pages("fleet", lambda: fleets.fleet(hosts=9, leaking=3, dumps=24))
         colours: Literal["light", "dark"] = "dark" if scheme == "dark" else "light"
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=colours)
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=colours)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(f"console: {message.text}"))
@@ -66,7 +68,7 @@ def opened(browser: Browser, pages: Callable[[str, Callable[[], dict[str, Any]]]
             ),
         )
         page.goto(f"{path.as_uri()}#{at}")
-        page.wait_for_selector(".card")
+        page.wait_for_selector(".card, .verdict")
         return page
 
     yield open_page

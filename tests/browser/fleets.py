@@ -15,6 +15,7 @@ import numpy as np
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import (
     CaptureFacts,
     DumpFacts,
+    KnownImage,
     ProcessFacts,
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
@@ -59,6 +60,18 @@ INIT = (
     *("inflateInit2_", "Java_java_util_zip_Inflater_init", "java:java.util.zip.Inflater.init"),
     *("java:java.util.zip.GZIPInputStream.<init>", *SERVE, *THREAD, *ENTRY),
 )
+# Where a JVM's native functions lie, by how their names begin.
+LIBRARIES = {
+    "inflate": "libz.so.1",
+    "Java_java_util_zip": "libzip.so",
+    "readCEN": "libzip.so",
+    "ZIP_": "libzip.so",
+    "start_thread": "libc.so.6",
+    "SSL_": "libtcnative.so",
+    "Java_tcnative": "libtcnative.so",
+    "JavaMain": "libjli.so",
+    "": "libjvm.so",
+}
 COMPILER = ("os::malloc", "AllocateHeap", "Chunk::operator new", "Arena::grow")
 COMPILE = ("Compile::Compile", "C2Compiler::compile_method", "CompileBroker::compiler_thread_loop", *ENTRY)
 
@@ -132,13 +145,21 @@ def facts(live: float, other: float, version: str, java: bool = True, pid: int =
     )
 
 
-def process(unit: str, host: str, key: str, dumps: Dumps, library: str = "app") -> Process:
-    """A process from its dumps, judged: time, stacks, facts. ``library`` is where its native functions lie."""
+def moved(found: Samples, libraries: dict[str, str]) -> Samples:
+    """The samples with native functions in these files, by how their names begin."""
+
+    def file(function: str) -> str:
+        return next(name for start, name in libraries.items() if function.startswith(start))
+
+    frames = [one._replace(module=file(one.function)) if one.kind is Kind.NATIVE else one for one in found.frames]
+    return replace(found, frames=frames)
+
+
+def process(unit: str, host: str, key: str, dumps: Dumps, libraries: dict[str, str] | None = None) -> Process:
+    """A process from its dumps, judged: time, stacks, facts. ``libraries`` says where its native functions lie."""
 
     def samples(stacks: Stacks) -> Samples:
-        found = profile(stacks)
-        moved = [frame._replace(module=library) if frame.kind is Kind.NATIVE else frame for frame in found.frames]
-        return replace(found, frames=moved)
+        return moved(profile(stacks), libraries or {"": "app"})
 
     series = of_samples([(time, samples(stacks)) for time, stacks, _facts in dumps])
     captures = [
@@ -197,8 +218,11 @@ def frontend(fleet: Fleet, host: str, rate: float, dumps: int, rng: random.Rando
         dump(number, 2.0 + rate * (number - first) * hours * rng.uniform(0.985, 1.015), "4.2.0", 2211)
         for number in range(first, dumps)
     ]
-    processes = [process(unit, host, "1904-0badc0de", old), process(unit, host, "2211-1a2b3c4d", new)]
-    observe(fleet, unit, host, processes, with_threads(new[-1][1], THREADS))
+    processes = [
+        process(unit, host, "1904-0badc0de", old, LIBRARIES),
+        process(unit, host, "2211-1a2b3c4d", new, LIBRARIES),
+    ]
+    observe(fleet, unit, host, processes, moved(with_threads(new[-1][1], THREADS), LIBRARIES))
 
 
 def _through(function: str, share: float = 1.0) -> Callable[[tuple[str, ...]], float]:
@@ -257,7 +281,7 @@ def two_distributions() -> dict[str, Any]:
             sizes = {"inflateInit2_": 5.0 + 9 * number, "cache_store": 60 * rng.uniform(0.99, 1.01), "SSL_new": 30.0}
             stacks: Stacks = {(name, "serve", "start_thread"): size * MIB for name, size in sizes.items()}
             series.append((START + number * STEP, stacks, facts(sum(stacks.values()), 0, "2", False, pid=61)))
-        observe(found, "web.service", host, [process("web.service", host, "61-0000beef", series, library)])
+        observe(found, "web.service", host, [process("web.service", host, "61-0000beef", series, {"": library})])
     return found.data()
 
 
@@ -274,6 +298,75 @@ def small_leak() -> dict[str, Any]:
         }
         series.append((START + number * STEP, stacks, facts(sum(stacks.values()), 0, "3.1", java=False, pid=44)))
     observe(found, "index.service", "db1", [process("index.service", "db1", "44-0000abcd", series)])
+    return found.data()
+
+
+def recursive() -> dict[str, Any]:
+    """A function that calls itself, in three dumps."""
+    stacks: Stacks = {("walk", "walk", "walk", "main"): 16.0 * MIB, ("walk", "main"): 8.0 * MIB}
+    found = Fleet()
+    series: Dumps = [(START + number * STEP, stacks, facts(24 * MIB, 0, "1", False)) for number in range(3)]
+    observe(found, "tree.service", "tree1", [process("tree.service", "tree1", "7-00000007", series)])
+    return found.data()
+
+
+# What a process holds, and what it holds later: one function that has grown, one that has shrunk, one that is new, one
+# that is gone, and one that sampling moves a little.
+TWO_TIMES: tuple[Stacks, Stacks] = (
+    {
+        ("leak", "serve", "main"): 10.0 * MIB,
+        ("free_most", "main"): 60.0 * MIB,
+        ("forget", "main"): 20.0 * MIB,
+        ("idle", "main"): 40.0 * MIB,
+        ("small", "main"): 0.2 * MIB,
+    },
+    {
+        ("leak", "serve", "main"): 80.0 * MIB,
+        ("free_most", "main"): 15.0 * MIB,
+        ("learn", "main"): 25.0 * MIB,
+        ("idle", "main"): 42.0 * MIB,
+        ("small", "main"): 0.6 * MIB,
+    },
+)
+
+
+def two_times() -> dict[str, Any]:
+    """A process at the two times."""
+    found = Fleet()
+    series: Dumps = [
+        (START + number * STEP, stacks, facts(sum(stacks.values()), 0, "1", False))
+        for number, stacks in enumerate(TWO_TIMES)
+    ]
+    observe(found, "tree.service", "tree1", [process("tree.service", "tree1", "7-00000007", series)])
+    return found.data()
+
+
+def unnamed() -> dict[str, Any]:
+    """A host whose captures have no label, and whose threads have no name."""
+    stacks: Stacks = {("load", "main"): 16.0 * MIB, ("store", "main"): 8.0 * MIB}
+    image = KnownImage("/usr/sbin/edge-proxy", "0123456789abcdef0123", 9)
+    known = replace(facts(24 * MIB, 0, "", False), label=None, images=(image,))
+    found = Fleet()
+    series: Dumps = [(START + number * STEP, stacks, known) for number in range(3)]
+    threads = with_threads(stacks, {"": (1, _through("load")), "worker": (1, _through("store"))})
+    observe(found, "tree.service", "tree1", [process("tree.service", "tree1", "7-00000007", series)], threads)
+    return found.data()
+
+
+def marked() -> dict[str, Any]:
+    """A host with a restart into the same version, and with a dump that growth has triggered."""
+    found = Fleet()
+    unit, host = "index.service", "db1"
+    processes = []
+    for pid, first in ((44, 0), (45, 8)):
+        series: Dumps = []
+        for number in range(first, first + 8):
+            known = facts(40 * MIB, 0, "3.1", False, pid)
+            if number == 11:
+                known = replace(known, agent={**(known.agent or {}), "reason": "rss grew by 64 MiB"})
+            series.append((START + number * STEP, {("load", "main"): 40.0 * MIB}, known))
+        processes.append(process(unit, host, f"{pid}-0000abcd", series))
+    observe(found, unit, host, processes)
     return found.data()
 
 
@@ -312,3 +405,17 @@ def hostile() -> dict[str, Any]:
     for host in (HOSTILE, "constructor"):
         observe(found, HOSTILE, host, [process(HOSTILE, host, "1-00000001", series)], newest)
     return found.data()
+
+
+# What a triage has said.
+LOOKED = {
+    "unit": "cache.service",
+    "host": "<b>web1</b>",
+    "verdict": "malloc-arenas",
+    "reason": "14 of 20 MiB are kept free in 12 arenas",
+    "next_step": "try MALLOC_ARENA_MAX=2",
+    "rss": 50 << 20,
+    "watched": 600.0,
+    "growth_bytes_per_hour": 3 << 20,
+    "notes": ["an agent in the JVM is a suspect: jdwp"],
+}

@@ -19,6 +19,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.report import hos
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import page as report_page
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet
 from ansible_collections.offheap.profiler.tests.browser import fleets
+from ansible_collections.offheap.profiler.tests.browser.colours import share
 from ansible_collections.offheap.profiler.tests.browser.conftest import Open
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
@@ -41,7 +42,7 @@ def test_the_summary_says_what_leaks_where_since_when(opened: Open) -> None:
     expect(first).to_contain_text(
         re.compile(
             r"frontend\.service leaks (\d+\.\d MiB ± \d+\.\d MiB) to (?!\1)\d+\.\d MiB ± \d+\.\d MiB a day"
-            r" on 3 of 9 hosts, since about \w{3} 2026"
+            r" on 3 of 9 hosts \(app08, app02, app05\), since about \w{3} 2026"
         )
     )
     expect(first).to_contain_text(re.compile(r"\+\d+\.\d MiB to \+\d+\.\d MiB in the \d+ hours watched"))
@@ -95,37 +96,6 @@ def test_comparing_with_a_time_a_host_and_a_version(opened: Open) -> None:
     expect(page.locator("input[value=grown]")).to_be_disabled()
 
 
-def _share(page: Page, *kinds: str) -> float:
-    """The share of the graph that has the colours of these words of the legend, by pixels."""
-    return float(
-        page.evaluate(
-            """kinds => {
-                const graph = document.querySelector("#graph");
-                const probe = document.createElement("canvas");
-                [probe.width, probe.height] = [graph.width, graph.height];
-                const context = probe.getContext("2d", {willReadFrequently: true});
-                context.drawImage(graph, 0, 0);
-                const pixels = context.getImageData(0, 0, graph.width, graph.height).data;
-                const colour = kind => {
-                    const style = getComputedStyle(document.querySelector(`#legend .${kind}`));
-                    context.fillStyle = style.backgroundColor;
-                    context.fillRect(0, 0, 1, 1);
-                    return context.getImageData(0, 0, 1, 1).data.join();
-                };
-                const wanted = kinds.map(colour);
-                let [hits, all] = [0, 0];
-                for (let at = 0; at < pixels.length; at += 4) {
-                    if (pixels[at + 3] < 255) continue;
-                    all++;
-                    if (wanted.includes(pixels.slice(at, at + 4).join())) hits++;
-                }
-                return hits / all;
-            }""",
-            list(kinds),
-        )
-    )
-
-
 def test_hosts_with_the_same_leak_differ_by_nothing_new(opened: Open, pages: Pages) -> None:
     """Functions are matched by name: the same code in another build of a library is not new."""
     page = opened(pages("two-distributions", fleets.two_distributions))
@@ -133,14 +103,14 @@ def test_hosts_with_the_same_leak_differ_by_nothing_new(opened: Open, pages: Pag
     page.locator("#base").select_option(options.first.get_attribute("value"))
     page.locator("label", has_text="Live").click()
     expect(page.locator("#detail")).to_contain_text(re.compile("against .*, the (older|newer) of the two"))
-    assert _share(page, "fresh") == 0
-    assert _share(page, "same") > 0.6
+    assert share(page, "fresh") == 0
+    assert share(page, "same") > 0.6
 
 
 def test_a_host_without_a_leak_has_the_colour_of_no_change(opened: Open) -> None:
     page = opened()
     page.locator("#hosts button", has_text="No leak").first.click()
-    assert _share(page, "same") > 0.6
+    assert share(page, "same") > 0.6
     expect(page.locator("#detail")).to_contain_text("no more than sampling explains")
 
 
@@ -293,6 +263,32 @@ def test_the_waterfall_ends_at_rss(opened: Open) -> None:
     assert abs(ends[0] - ends[-1]) < 2
 
 
+def test_sizes_of_allocations(opened: Open, pages: Pages) -> None:
+    def known() -> dict[str, Any]:
+        data = fleets.fleet(hosts=2, leaking=1, dumps=6)
+        data["units"][0]["hosts"][0]["sizes"] = [
+            {"least": 32, "older": 10 << 20, "live": 10 << 20, "count": 262144},
+            {"least": 64, "older": 0, "live": 0, "count": 0},
+            {"least": 128, "older": 1 << 20, "live": 40 << 20, "count": 218453},
+        ]
+        data["units"][0]["hosts"][1]["sizes"] = []
+        return data
+
+    page = opened(pages("sizes", known))
+    rows = page.locator("#sizes tbody tr")
+    expect(rows.locator("th")).to_have_text(["32 B to 64 B", "64 B to 128 B", "128 B to 256 B"])
+    expect(rows.nth(0).locator(".number")).to_have_text(["10.0 MiB", "20.0 %", "0 B", "262,144"])
+    expect(rows.nth(2).locator(".number")).to_have_text(["40.0 MiB", "80.0 %", "+39.0 MiB", "218,453"])
+    expect(rows.nth(0).locator(".same")).to_have_count(1)
+    expect(rows.nth(2).locator(".more")).to_have_count(1)
+    width = "one => one.getBoundingClientRect().width"
+    small, none, large = (rows.nth(number).locator(".bar").evaluate(width) for number in range(3))
+    assert none == 0
+    assert abs(large / small - 4) < 0.1
+    page.locator("#hosts button").nth(1).click()
+    expect(page.locator("#sizes")).to_be_hidden()
+
+
 @pytest.mark.parametrize("width", [360, 900, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_the_screen(opened: Open, width: int, scheme: str) -> None:
@@ -303,18 +299,7 @@ def test_nothing_is_wider_than_the_screen(opened: Open, width: int, scheme: str)
 
 
 def test_verdicts_of_the_triage(opened: Open, pages: Pages) -> None:
-    found = {
-        "unit": "cache.service",
-        "host": "<b>web1</b>",
-        "verdict": "malloc-arenas",
-        "reason": "14 of 20 MiB are kept free in 12 arenas",
-        "next_step": "try MALLOC_ARENA_MAX=2",
-        "rss": 50 << 20,
-        "watched": 600.0,
-        "growth_bytes_per_hour": 3 << 20,
-        "notes": ["an agent in the JVM is a suspect: jdwp"],
-    }
-    path = pages("triage", lambda: {**fleets.fleet(hosts=3, leaking=1, dumps=6), "triage": [found]})
+    path = pages("triage", lambda: {**fleets.fleet(hosts=3, leaking=1, dumps=6), "triage": [fleets.LOOKED]})
     page = opened(path)
     row = page.locator("#triage tbody tr")
     assert row.count() == 1
@@ -386,6 +371,6 @@ def test_the_committed_assets_are_what_the_build_gives(tmp_path: Path) -> None:
     if shutil.which("node") is None or not (tools / "node_modules").is_dir():
         pytest.skip("no Node with the libraries (npm ci in tools/report)")
     subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=tools, check=True)
-    for name in ("report.js", "report.css"):
-        committed = Path(report_page.__file__).parent / "assets" / name
+    for name in ("page.js", "page.css"):
+        committed = ROOT / "plugins/plugin_utils/export/assets" / name
         assert (tmp_path / name).read_bytes() == committed.read_bytes(), f"run npm run build in {tools}"

@@ -9,7 +9,7 @@ import { pathToFileURL } from "node:url";
 
 const target = process.argv[2]
     ? pathToFileURL(process.argv[2] + "/")
-    : new URL("../../plugins/plugin_utils/report/assets/", import.meta.url);
+    : new URL("../../plugins/plugin_utils/export/assets/", import.meta.url);
 
 const bundle = await build({
     entryPoints: ["src/report.js"],
@@ -37,6 +37,6 @@ ${licence}
 `;
 await mkdir(target, { recursive: true });
 for (const file of bundle.outputFiles) {
-    const name = file.path.endsWith(".css") ? "report.css" : "report.js";
+    const name = file.path.endsWith(".css") ? "page.css" : "page.js";
     await writeFile(new URL(name, target), head + file.text);
 }

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..views.selection import compiled
+from ..views.selection import SelectionError, compiled
 from ..views.table import Row, Table
 from . import top
 
 
 def peek(table: Table, pattern: str, look: top.Look, facts: list[tuple[str, str]]) -> str:
-    """The functions that match, each between its callers and callees. Raises SelectionError for a bad pattern."""
+    """The functions that match, each between its callers and callees. Raises SelectionError if none does."""
     search = compiled(pattern).search
     rows = [row for row in table.rows(look.cumulative) if search(row.name)]
+    if not rows:
+        raise SelectionError(f"no function matches {pattern!r}; the format text lists them (fab top)")
     return "\n".join([*top.head(facts), *_blocks(table, rows, look)]) + "\n"
 
 

@@ -72,7 +72,7 @@ def _places(samples: Samples) -> list[dict[str, Any]]:
     for frame, at in zip(samples.place_frame.tolist(), samples.place_location.tolist(), strict=True):
         location = samples.locations[at]
         image = images.get((location.path, location.build_id)) if location.in_file else None
-        found.append({"frame": frame, "image": image, "offset": location.offset})
+        found.append({"frame": frame, "image": image, "offset": location.shown})
     return found
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A page as one HTML file that needs neither other files nor a network.
+"""The page as one HTML file that needs neither other files nor a network.
 
 Data from hosts goes into it as JSON and as escaped text. The page's content security policy allows its one script and
 its one style sheet, by their hashes, and no request at all.
@@ -11,25 +11,28 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+_HERE = Path(__file__).parent
 
-def page(directory: Path, name: str, **parts: Any) -> str:
-    """The page from ``templates/NAME.html.j2`` with ``assets/NAME.js`` and ``.css`` below a directory.
 
-    ``parts`` are what the template shows. Needs jinja2.
+def page(data: Mapping[str, Any], text: str) -> str:
+    """The page that shows a fleet's data (report/fleet.py) or a single profile's (flamegraph.py).
+
+    ``text`` stands there where scripts are off. Needs jinja2.
     """
     import jinja2  # takes longer to load than reading most dumps, and no other format needs it
 
-    script, style = ((directory / "assets" / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
+    script, style = ((_HERE / "assets" / f"page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
     policy = (
         f"default-src 'none'; script-src '{content_hash(script)}'; style-src '{content_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     environment = jinja2.Environment(autoescape=True, trim_blocks=False, keep_trailing_newline=True)
-    template = environment.from_string((directory / "templates" / f"{name}.html.j2").read_text(encoding="utf-8"))
-    return template.render(policy=policy, script=script, style=style, **parts)
+    template = environment.from_string((_HERE / "templates" / "page.html.j2").read_text(encoding="utf-8"))
+    return template.render(policy=policy, script=script, style=style, data=json_text(data), text=text)
 
 
 def content_hash(content: str) -> str:

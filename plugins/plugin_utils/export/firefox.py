@@ -130,7 +130,7 @@ class _Writer:
                 resource = self.libraries.setdefault((location.path, location.build_id), len(self.libraries))
             file = self.string(frame.file) if frame.file else None
             function = (self.string(frame.label), resource, file)
-            table["address"].append(location.offset if location.in_file else -1)
+            table["address"].append(location.shown if location.in_file else -1)
             table["category"].append(_CATEGORIES[frame.kind])
             table["func"].append(self.functions.setdefault(function, len(self.functions)))
             table["line"].append(frame.line or None)

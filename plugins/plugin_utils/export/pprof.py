@@ -95,9 +95,9 @@ class _Writer:
             number = self.mapping_ids[key] = len(self.mapping_ids) + 1
             # The address of the file's first byte, mapped or not; of several processes, one of theirs.
             first = places[key][0]
-            base = self.bases[key] = max(first.address - 1 - first.offset, 0) // _PAGE * _PAGE
-            start = min(place.offset for place in places[key]) // _PAGE * _PAGE
-            end = (max(place.offset for place in places[key]) // _PAGE + 1) * _PAGE
+            base = self.bases[key] = max(first.address - 1 - first.shown, 0) // _PAGE * _PAGE
+            start = min(place.shown for place in places[key]) // _PAGE * _PAGE
+            end = (max(place.shown for place in places[key]) // _PAGE + 1) * _PAGE
             self.profile.mapping.add(
                 id=number,
                 memory_start=min(base + start, _LARGEST),
@@ -120,7 +120,7 @@ class _Writer:
         for number, location in enumerate(samples.locations):
             key = (location.path, location.build_id)
             found = self.profile.location.add(id=number + 1, mapping_id=self.mapping_ids.get(key, 0))
-            found.address = min(self.bases[key] + location.offset if key in self.bases else location.offset, _LARGEST)
+            found.address = min(self.bases[key] + location.shown if key in self.bases else location.shown, _LARGEST)
             for frame in frames_at.get(number, ()):
                 found.line.add(function_id=self.function(frame), line=frame.line)
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..archive.archive import Archive
 from ..base.directory_name import directory_name
 from ..base.output_file import write
+from ..base.progress import Progress
 from ..leaks.survey import Scope
 from ..leaks.verdict import Answer
 from ..triage import findings
@@ -48,14 +49,19 @@ def make(
     check_mode: bool,
     warn: Callable[[str], None],
     triage: Path | None = None,
+    progress: Progress | None = None,
+    cluster: str = "",
 ) -> Files:
     """Read the archive and write the reports below ``dest``. Without ``force`` existing files stay as they are.
 
     ``triage`` is a directory of samples (triage_samples.py), whose verdicts are shown if it exists. In check mode
-    nothing is written, and ``changed`` lists what would be. Raises ArchiveError, OutputError.
+    nothing is written, and ``changed`` lists what would be. ``cluster`` is the address of one that judges. Raises
+    ArchiveError, ClusterError, OutputError.
     """
+    progress = progress or Progress()
     seen = Fleet()
-    found = host_report.reports(archive, scope, limits, warn, check_mode, seen)
+    found = host_report.reports(archive, scope, limits, warn, check_mode, seen, progress, cluster)
+    progress.at(f"writing the report to {dest}")
     files = Files()
 
     def bring(path: Path, text: str) -> str:

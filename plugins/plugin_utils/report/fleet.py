@@ -12,24 +12,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..archive.capture import Capture
+from ..base import libraries
 from ..base.printable import printable
+from ..export.flamegraph import FORMAT
+from ..export.stack_tree import Frames, Held, StackTree, differences
 from ..leaks.code_paths import DAY, Suspect
 from ..leaks.hints import Hint
 from ..leaks.ranking import Leak, together
 from ..leaks.survey import Host, Process, Watched
 from ..leaks.verdict import Answer, Verdict
 from ..model.samples import Samples
-from ..model.sampling import CONFIDENCE, EXACT, Sampling, Scheme, coarsest
-from ..model.series import evenly_spread
+from ..model.sampling import CONFIDENCE, EXACT, Sampling, coarsest
+from ..model.series import Series, evenly_spread
 from ..model.stack_summary import render as short_path
 from .rss_breakdown import Unsampled, first_unsampled, reconcile
-from .stack_tree import Frames, Held, StackTree, differences
+from .sizes import SizeClass, by_size
 from .threads import by_name
 
-FORMAT = 1
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..model.samples import Integers
+else:
+    np = libraries.optional("numpy")
+
 # Dumps per process that keep their stacks, and numbers and nodes overall: a page of at most about 20 MB.
 _MOST_DUMPS = 48
 _MOST_NUMBERS = 1_200_000
@@ -67,6 +76,20 @@ class _Kept:
     suspects: list[tuple[dict[str, Any], set[int]]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """The process that the verdict is about: its series, and the tree's number of each of its stacks."""
+
+    series: Series
+    paths: Integers
+
+    def sizes(self, paths: set[int]) -> list[float]:
+        """What these paths hold in each dump, in bytes."""
+        chosen = np.isin(self.paths, list(paths))
+        sizes: list[float] = self.series.bytes[chosen].sum(axis=0).tolist()
+        return sizes
+
+
 class Fleet:
     """Takes hosts one by one, so that only one host's profiles are in memory, and gives the data at the end."""
 
@@ -84,25 +107,22 @@ class Fleet:
         tree = self._trees.setdefault(unit, StackTree(self._frames))
         kept = _Kept({"host": host, **_verdict(seen)}, verdict)
         points: dict[str, list[Any]] = {
-            name: [] for name in ("time", "process", "live", "error", "rss", "heap", "dump")
+            name: [] for name in ("time", "process", "live", "error", "rss", "heap", "trigger", "dump")
         }
-        judged: list[tuple[float, Held]] = []
+        judged: list[_Judged] = []
         for number, process in enumerate(seen.host.processes):
             self._watched.setdefault(unit, []).append(process.watched)
             series = process.series
             shown = set(evenly_spread(series.times, _MOST_DUMPS))
             first = first_unsampled(process)
             paths = tree.paths(stack.frames for stack in series.stacks)
+            if process.watched.process == verdict.process:
+                judged.append(_Judged(series, paths))
             for position, (capture, time) in enumerate(zip(process.captures, series.times, strict=True)):
                 live = float(series.bytes[:, position].sum())
                 _add_point(points, number, capture, live, series.sampling, len(kept.dumps), position in shown)
-                decides = process.watched.process == verdict.process
-                if not decides and position not in shown:
-                    continue
-                held = tree.hold(paths, series.bytes[:, position].tolist())
-                if decides:
-                    judged.append((time, held))
                 if position in shown:
+                    held = tree.hold(paths, series.bytes[:, position])
                     memory = _memory(capture, live, series.sampling, first)
                     kept.dumps.append(({"time": time, "process": number, "memory": memory}, held))
             self._sampling[unit] = coarsest([self._sampling.get(unit, EXACT), series.sampling])
@@ -110,13 +130,15 @@ class Fleet:
         if seen.newest is not None:
             paths = tree.paths(seen.newest.each_stack_of_frames())
             for group in by_name(seen.newest):
-                held = tree.hold(paths, group.bytes)
+                held = tree.hold(paths, np.array(group.bytes))
                 told = {"name": printable(group.name), "count": group.count, "live": round(held.total)}
                 kept.threads.append((told, held))
         for number, suspect in enumerate(seen.suspects):
             covered = tree.matching(suspect.covers)
             known = seen.hints[number] if number < len(seen.hints) else []
             kept.suspects.append((_suspect(suspect, covered, judged, known), covered))
+        shown_process = seen.host.decisive
+        kept.data["sizes"] = [] if shown_process is None else [_size(one) for one in by_size(shown_process.series)]
         kept.data["points"] = points
         kept.data["processes"] = [_process(process) for process in seen.host.processes]
         self._hosts.setdefault(unit, []).append(kept)
@@ -139,14 +161,9 @@ class Fleet:
 
     def _sizes(self, unit: str) -> str:
         """What the sizes of a unit are, as sentences."""
-        sampling, caution = self._sampling.get(unit, EXACT), self._caution.get(unit)
-        by_scheme = {
-            Scheme.EXACT: "Every allocation was recorded.",
-            Scheme.UNKNOWN: "Nobody knows how these sizes were sampled, nor how far off they are.",
-        }
-        usual = f"Sizes are estimates from samples, one in {sampling.text}; ± is the 95 % interval."
+        caution = self._caution.get(unit)
         not_live = f" Some are of memory {caution}." if caution else ""
-        return by_scheme.get(sampling.scheme, usual) + not_live
+        return self._sampling.get(unit, EXACT).remark + not_live
 
     def _unit(self, unit: str, hosts: list[_Kept], most_paths: int) -> dict[str, Any]:
         tree = self._trees[unit]
@@ -198,6 +215,11 @@ def _verdict(seen: Observed) -> dict[str, Any]:
     }
 
 
+def _size(found: SizeClass) -> dict[str, int]:
+    sizes = {"older": found.older, "live": found.live, "count": found.count}
+    return {"least": found.least, **{name: round(value) for name, value in sizes.items()}}
+
+
 def _add_point(
     points: dict[str, list[Any]],
     number: int,
@@ -216,10 +238,17 @@ def _add_point(
         "error": round(sampling.error(live)),
         "rss": memory.get("rss"),
         "heap": jvm.get("heap_resident", jvm.get("heap_committed")),
+        "trigger": _trigger(capture),
         "dump": dump if is_shown else None,
     }
     for name, value in row.items():
         points[name].append(value)
+
+
+def _trigger(capture: Capture) -> str | None:
+    """What made the agent dump, unless it was its schedule or somebody's command."""
+    reason = (capture.facts.agent or {}).get("reason")
+    return None if reason in (None, "schedule", "command") else printable(str(reason))
 
 
 def _memory(capture: Capture, live: float, sampling: Sampling, first: Unsampled | None) -> dict[str, Any] | None:
@@ -255,23 +284,20 @@ def _process(process: Process) -> dict[str, Any]:
 
 
 def _version(process: Process) -> str:
-    """The label given to the captures, else the beginning of the executable's build-id, else nothing."""
+    """``version 4.2.0`` from the label given to the captures, else ``build 0123456789ab`` from the executable's
+    build-id (of a JVM, that is the JVM's), else nothing."""
     facts = process.captures[-1].facts
     if facts.label:
-        return facts.label
+        return f"version {facts.label}"
     images = facts.build_ids
-    return images.get(facts.process.exe or next(iter(images), ""), "")[:12]
+    build_id = images.get(facts.process.exe or next(iter(images), ""), "")
+    return f"build {build_id[:12]}" if build_id else ""
 
 
-def _suspect(
-    suspect: Suspect, paths: set[int], judged: Sequence[tuple[float, Held]], known: Sequence[Hint]
-) -> dict[str, Any]:
+def _suspect(suspect: Suspect, paths: set[int], judged: Sequence[_Judged], known: Sequence[Hint]) -> dict[str, Any]:
     """``since`` is when it held nothing, going back at its rate; ``since_before``: earlier than the first dump."""
-    times = [time for time, _held in judged]
-    sizes = [
-        math.fsum(size for path, size in zip(held.paths, held.bytes, strict=True) if path in paths)
-        for _time, held in judged
-    ]
+    times = [time for one in judged for time in one.series.times]
+    sizes = [size for one in judged for size in one.sizes(paths)]
     since, before = None, False
     if times and suspect.growth > 0:
         since = max(times[-1] - sizes[-1] / (suspect.growth / DAY), times[0])

@@ -13,6 +13,7 @@ from ..archive.capture import Capture
 from ..base.byte_size import as_text
 from ..base.durations import duration, moment, per_day
 from ..base.printable import printable
+from ..base.progress import Progress
 from ..columns.parquet import SamplesError
 from ..columns.series_reader import Reader, reading
 from ..export import flamegraph, stacks, top
@@ -70,13 +71,15 @@ def reports(
     warn: Callable[[str], None],
     check_mode: bool,
     fleet: Fleet | None = None,
+    progress: Progress | None = None,
+    cluster: str = "",
 ) -> list[Report]:
     """The reports, by unit and host. Data that cannot be read is reported to ``warn`` and left out.
 
-    ``fleet`` gets each host for the report on all of them. In check mode nothing is written to the archive. Raises
-    ArchiveError.
+    ``fleet`` gets each host for the report on all of them. In check mode nothing is written to the archive. ``cluster``
+    is the address of one that judges. Raises ArchiveError, ClusterError.
     """
-    with reading(archive, warn, check_mode) as reader:
+    with reading(archive, warn, check_mode, progress, cluster) as reader:
         return [_report(host, limits, reader, warn, fleet) for host in survey(archive, reader, scope, warn)]
 
 
@@ -133,7 +136,7 @@ def _files(
         reason=report.verdict.reason,
         facts=facts,
         marks=[
-            flamegraph.Mark(rate_text(suspect.growth, suspect.error), short_path(suspect.path), suspect.covers)
+            flamegraph.Mark(suspect.growth, suspect.error, short_path(suspect.path), suspect.covers)
             for suspect in report.suspects
         ],
         baseline=_moment(process.captures[_first(process)].time, capture.time) if older is not None else "",

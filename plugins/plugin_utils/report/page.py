@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ..export import embedding
@@ -14,5 +13,4 @@ from . import ticket
 
 def render(data: Mapping[str, Any]) -> str:
     """The HTML for a Fleet's data. Needs jinja2."""
-    text = ticket.render(data)
-    return embedding.page(Path(__file__).parent, "report", data=embedding.json_text(data), text=text)
+    return embedding.page(data, ticket.render(data))

@@ -14,9 +14,7 @@ export class Curves {
         this.element = element;
         this.readout = readout;
         this.choose = choose;
-        new ResizeObserver(() => {
-            if (this.plot && element.clientWidth) this.plot.setSize({ width: element.clientWidth, height: this.plot.height });
-        }).observe(element);
+        resized(element, () => this.plot);
     }
 
     show(host, marks) {
@@ -29,10 +27,7 @@ export class Curves {
         if (this.plot) this.plot.destroy();
         const data = columns(host.points);
         this.places = data.places;
-        const style = getComputedStyle(document.documentElement);
-        const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-        const grid = { stroke: colour("line"), width: 1 };
-        const axis = { stroke: colour("muted"), grid, ticks: grid, font: "12px system-ui, sans-serif" };
+        const colour = chartColour;
         const line = (label, name, points) => ({
             label, stroke: colour(name), width: 2, spanGaps: false,
             points: { show: points, size: 6, fill: colour("panel"), width: 2 },
@@ -49,10 +44,7 @@ export class Curves {
                 legend: { show: false },
                 cursor: { drag: { x: false, y: false }, points: { size: 8 } },
                 scales: { y: { range: (_plot, _low, high) => [0, (high || 1) * 1.06] } },
-                axes: [
-                    { ...axis, space: 70, values: times },
-                    { ...axis, size: 68, incrs: KIB, space: 36, values: (_plot, splits) => splits.map((value) => short(value)) },
-                ],
+                axes: axes(),
                 series: [
                     {},
                     line("live", "live", true),
@@ -83,6 +75,31 @@ export class Curves {
     drawMarks(plot, colour) {
         const { ctx } = plot;
         ctx.save();
+        ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+        ctx.textBaseline = "top";
+        ctx.textAlign = "left";
+        let free = -Infinity; // up to where labels have been written
+        for (const mark of this.marks.events) {
+            const x = Math.round(plot.valToPos(mark.time, "x", true));
+            const wide = ctx.measureText(mark.short).width;
+            ctx.fillStyle = ctx.strokeStyle = colour(mark.kind === "trigger" ? "unsure" : "muted");
+            ctx.lineWidth = devicePixelRatio;
+            ctx.setLineDash([2 * devicePixelRatio, 2 * devicePixelRatio]);
+            ctx.beginPath();
+            ctx.moveTo(x, plot.bbox.top);
+            ctx.lineTo(x, plot.bbox.top + plot.bbox.height);
+            ctx.stroke();
+            ctx.setLineDash([]);
+            ctx.beginPath();
+            ctx.moveTo(x, plot.bbox.top);
+            ctx.lineTo(x - 5 * devicePixelRatio, plot.bbox.top - 8 * devicePixelRatio);
+            ctx.lineTo(x + 5 * devicePixelRatio, plot.bbox.top - 8 * devicePixelRatio);
+            ctx.fill();
+            const left = Math.min(x + 5 * devicePixelRatio, plot.bbox.left + plot.bbox.width - wide);
+            if (left < free) continue;
+            ctx.fillText(mark.short, left, plot.bbox.top + 2 * devicePixelRatio);
+            free = left + wide + 8 * devicePixelRatio;
+        }
         for (const [time, name, dash] of [[this.marks.base, "muted", [4, 4]], [this.marks.now, "accent", []]]) {
             if (time === null) continue;
             const x = Math.round(plot.valToPos(time, "x", true));
@@ -107,6 +124,25 @@ export class Curves {
         });
         this.readout(moment(plot.data[0][at]), parts);
     }
+}
+
+// Keeps a chart as wide as its place.
+export function resized(element, plot) {
+    new ResizeObserver(() => {
+        if (plot() && element.clientWidth) plot().setSize({ width: element.clientWidth, height: plot().height });
+    }).observe(element);
+}
+
+export const chartColour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+// Time below, bytes on the left.
+export function axes() {
+    const grid = { stroke: chartColour("line"), width: 1 };
+    const axis = { stroke: chartColour("muted"), grid, ticks: grid, font: "12px system-ui, sans-serif" };
+    return [
+        { ...axis, space: 70, values: times },
+        { ...axis, size: 68, incrs: KIB, space: 36, values: (_plot, splits) => splits.map((value) => short(value)) },
+    ];
 }
 
 // One process after the other, with a gap between them.

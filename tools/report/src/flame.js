@@ -5,11 +5,13 @@
 // not matter while one moves, and a change of time is one pass over the sums.
 
 import { h } from "./format.js";
+import { beyondChance } from "./stacks.js";
 
 const ROW = 21;
 const LEAST = 0.8; // pixels
 const WIDE = 14; // pixels: what is narrower does not make the graph deeper
 const MOST_ROWS = 220;
+const FONT = '12px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace';
 const MANAGED = ["java", "python", "js"];
 
 export class Flame {
@@ -23,7 +25,7 @@ export class Flame {
         this.texts = new Map();
         this.zoom = 0;
         this.cursor = 0;
-        this.search = "";
+        this.hits = null; // or whether a frame is searched for, by frame
         canvas.addEventListener("mousemove", (event) => events.hover(this.at(event), event));
         canvas.addEventListener("mouseleave", () => events.hover(null, null));
         canvas.addEventListener("click", (event) => {
@@ -97,7 +99,6 @@ export class Flame {
         canvas.style.height = `${height}px`;
         context.setTransform(ratio, 0, 0, ratio, 0, 0);
         context.clearRect(0, 0, width, height);
-        context.font = '12px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace';
         context.textBaseline = "middle";
         const theme = colours();
         this.found = { frames: 0, bytes: 0 };
@@ -115,9 +116,10 @@ export class Flame {
         context.fillRect(x, y, Math.max(w - gap, 0.6), ROW - 1);
         context.globalAlpha = 1;
         if (w < 28) return;
-        const name = this.frames.name[this.tree.frame[node]];
+        const frame = this.tree.frame[node];
+        context.font = this.frames.own[frame] && node ? `bold ${FONT}` : FONT;
         context.fillStyle = this.matches(node) ? "#1a1a1a" : theme.text;
-        context.fillText(this.fitted(name, w - 9), x + 4, y + ROW / 2);
+        context.fillText(this.fitted(this.frames.name[frame], w - 9), x + 4, y + ROW / 2);
     }
 
     fitted(name, width) {
@@ -155,23 +157,19 @@ export class Flame {
         return theme.calm(MANAGED.includes(this.frames.kind[frame]) ? 150 : hue(this.frames.module[frame]));
     }
 
-    // As heap_compare judges: beyond the 95 % interval, and beyond what one sampled allocation stands for.
     significant(node) {
         const { older, newer, interval, confidence } = this.values;
-        const change = Math.abs(newer[node] - older[node]);
-        return change >= 1 && change > confidence * Math.sqrt(interval * (older[node] + newer[node])) + interval;
+        return beyondChance(older[node], newer[node], interval, confidence);
     }
 
     matches(node) {
-        if (!this.search || node === 0) return false;
-        const frame = this.tree.frame[node];
-        return `${this.frames.name[frame]} ${this.frames.module[frame]}`.toLowerCase().includes(this.search);
+        return this.hits !== null && node > 0 && this.hits[this.tree.frame[node]];
     }
 
     // All frames of the tree that match, whether they are wide enough to be seen or not; nested ones count once.
     count() {
         this.found = { frames: 0, bytes: 0 };
-        if (!this.search) return;
+        if (!this.hits) return;
         const inside = new Uint8Array(this.tree.size);
         for (let node = 1; node < this.tree.size; node++) {
             const nested = inside[this.tree.parent[node]];
@@ -249,8 +247,9 @@ function colours() {
 // `pair` names the two dumps that are compared, or is null.
 export function legend(pair) {
     const entry = (kind, text) => h("span", {}, h("i", { class: `swatch ${kind}` }), text);
+    const own = h("span", {}, h("b", {}, "bold"), " own code");
     return pair
-        ? [h("span", {}, pair), entry("grown", "grown"), entry("shrunk", "shrunk"), entry("fresh", "new"), entry("same", "no more than sampling explains")]
-        : [entry("suspect", "on a suspected path"), entry("calm", "other code, by library")];
+        ? [h("span", {}, pair), own, entry("grown", "grown"), entry("shrunk", "shrunk"), entry("fresh", "new"), entry("same", "no more than sampling explains")]
+        : [own, entry("suspect", "on a suspected path"), entry("calm", "other code, by library")];
 }
 

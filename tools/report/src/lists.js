@@ -27,13 +27,14 @@ export function suspectItems(suspects, curveOf, find) {
     const most = widest(suspects);
     const told = new Set();
     const hint = (known) => {
-        const more = told.has(known.title) ? "" : `: ${known.check} ${known.link}`;
+        const more = told.has(known.title) ? [] : [`: ${known.check} `, link(known.link)];
         told.add(known.title);
-        return h("span", { class: "more" }, "Perhaps ", h("b", {}, known.title), more);
+        return h("p", { class: "more" }, "Perhaps ", h("b", {}, known.title), ...more);
     };
     return suspects.map((suspect) => {
-        const since = suspect.since === null ? "" : ` · since ${suspect.since_before ? "before " : "about "}${moment(suspect.since)}`;
-        const about = `${bytes(suspect.live)} live · ${Math.round(100 * suspect.share)} % of the growth${since}`;
+        const since = !suspect.since ? "" : ` · since ${suspect.since_before ? "before " : "about "}${moment(suspect.since)}`;
+        const share = suspect.share === undefined ? "" : ` · ${Math.round(100 * suspect.share)} % of the growth`;
+        const about = `${bytes(suspect.live)} live${share}${since}`;
         return h(
             "li",
             {},
@@ -45,11 +46,13 @@ export function suspectItems(suspects, curveOf, find) {
                 sparkline(curveOf(suspect)),
                 h("span", { class: "path" }, suspect.short),
                 h("span", { class: "more" }, about),
-                ...suspect.hints.map(hint),
             ),
+            ...suspect.hints.map(hint),
         );
     });
 }
+
+const link = (address) => (/^https?:/.test(address) ? h("a", { href: address, rel: "noreferrer" }, address) : address);
 
 export function threadButtons(threads, chosen, choose) {
     const whole = threads.reduce((sum, thread) => sum + thread.live, 0);

@@ -5,8 +5,10 @@
 // dump holds in them. A tree is parent and frame by node, parents first, so sums are one loop from the end.
 
 export class Stacks {
-    constructor(unit, frames) {
+    // `fold` gives by frame the one that it folds into (own_code.js).
+    constructor(unit, frames, fold) {
         this.frames = frames;
+        this.fold = fold;
         const { parent, frame } = unit.tree;
         this.frame = Int32Array.from(frame);
         this.parent = Int32Array.from(parent, (distance, node) => (node ? node - distance : -1));
@@ -31,36 +33,36 @@ export class Stacks {
         return path;
     }
 
-    // Kinds: "down", "up" (from the function that allocates), "callers" and "callees" of a frame.
-    tree(kind, frame = -1) {
-        if (kind === "down") return this.down;
-        const key = `${kind} ${frame}`;
+    // Kinds: "down", "up" (from the function that allocates), "callers" and "callees" of a frame. In a folded tree, what
+    // lies in one library without a break is one frame.
+    tree(kind, frame = -1, folded = false) {
+        if (kind === "down" && !folded) return this.down;
+        const key = `${kind} ${frame} ${folded}`;
         let tree = this.made.get(key);
         if (!tree) {
             if (this.made.size > 8) this.made.clear();
-            tree = this.derive(kind, frame);
+            tree = this.derive(kind, frame, folded);
             this.made.set(key, tree);
         }
         return tree;
     }
 
-    derive(kind, wanted) {
+    derive(kind, wanted, folded) {
         const frames = [wanted < 0 ? this.frame[0] : wanted];
         const parents = [-1];
         const nodes = new Map();
         const ends = [];
         const leaves = [];
         for (const leaf of this.leaves) {
-            let path = this.pathOf(leaf); // leaf first
+            let path = this.pathOf(leaf).map((node) => this.frame[node]); // leaf first
+            if (folded) path = path.map((frame) => this.fold[frame]).filter((frame, at, all) => frame !== all[at - 1] || this.frames.own[frame]);
             if (wanted >= 0) {
-                let at = path.length - 1;
-                while (at >= 0 && this.frame[path[at]] !== wanted) at--;
+                const at = path.lastIndexOf(wanted);
                 if (at < 0) continue;
                 path = kind === "callers" ? path.slice(at + 1) : path.slice(0, at).reverse();
-            }
+            } else if (kind === "down") path.reverse();
             let node = 0;
-            for (const original of path) {
-                const frame = this.frame[original];
+            for (const frame of path) {
                 const key = node * this.frames.name.length + frame;
                 let next = nodes.get(key);
                 if (next === undefined) {
@@ -133,6 +135,13 @@ export class Tree {
     childrenOf(node) {
         return this.children.subarray(this.first[node], this.first[node + 1]);
     }
+}
+
+// Whether a change is more than sampling explains, as heap_compare judges: beyond the 95 % interval, and beyond what one
+// sampled allocation stands for.
+export function beyondChance(older, newer, interval, confidence) {
+    const change = Math.abs(newer - older);
+    return change >= 1 && change > confidence * Math.sqrt(interval * (older + newer)) + interval;
 }
 
 // What the graph shows: widths by node, and the numbers behind them. `pair` is null, or the two dumps that are compared;

@@ -5,6 +5,7 @@
 
 import { bytes, count, duration, h, moment, signed } from "./format.js";
 
+const NAMED = 3; // hosts
 const WORDS = { leak: "leaks", "no-leak": "does not leak", "cannot-tell": "cannot be judged yet" };
 
 export function headline(unit) {
@@ -12,7 +13,7 @@ export function headline(unit) {
     const name = h("span", { class: "unit" }, unit.unit);
     if (unit.answer !== "leak") return [name, ` ${WORDS[unit.answer]} (${hosts})`];
     const leaking = unit.hosts.filter((host) => host.answer === "leak").sort((a, b) => a.growth - b.growth);
-    const since = unit.since === null ? "" : `, since ${unit.since_before ? "before " : "about "}${moment(unit.since)}`;
+    const since = unit.since === null ? [] : [`, since ${unit.since_before ? "before" : "about"} `, h("span", { class: "unbroken" }, moment(unit.since))];
     const error = (host) => h("span", { class: "error" }, ` ± ${bytes(host.error)}`);
     const [least, most] = [leaking[0], leaking.at(-1)];
     const lower = leaking.length > 1 ? [h("strong", {}, bytes(least.growth)), error(least), " to "] : [];
@@ -25,9 +26,17 @@ export function headline(unit) {
         h("strong", {}, " a day"),
         " on ",
         h("strong", {}, `${unit.leaking} of ${hosts}`),
-        since,
+        h("span", { class: "which" }, ` (${named(leaking)})`),
+        ...since,
         h("span", { class: "about" }, watched(leaking)),
     ];
+}
+
+// The hosts that leak most, by name.
+function named(leaking) {
+    const first = leaking.slice(-NAMED).reverse().map((host) => host.host);
+    const left = leaking.length - first.length;
+    return left > 0 ? `${first.join(", ")} and ${left} more` : first.join(", ");
 }
 
 // How long the leaking processes were watched, and what they gained in that time: rates a day can be far from it.

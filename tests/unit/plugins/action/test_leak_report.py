@@ -46,6 +46,9 @@ def test_reports_are_written_and_returned(here: Path) -> None:
     assert leaking["suspects"][0]["path"] == leaking["path"]
     assert abs(leaking["growth_bytes_per_day"] - 2.5 * (1 << 20) * 288) < leaking["growth_error"]
     assert leaking["captures"] == 12
+    growth = leaking["growth_bytes_per_day"]
+    worst = {"unit": "frontend.service", "host": "app1", "path": "inflate < [jit]", "growth_bytes_per_day": growth}
+    assert result["found"] == {"leaks": 1, "no_leaks": 1, "cannot_tell": 0, "worst": [worst]}
     assert (healthy["verdict"], healthy["path"], healthy["suspects"]) == ("no-leak", [], [])
     whole = {"report.html", "report.json", "report.txt"}
     expected = whole | {
@@ -118,7 +121,7 @@ def test_unreadable_captures_become_warnings(here: Path) -> None:
     [
         ({"archive": "nowhere"}, "there is no archive in .*nowhere"),
         ({"archive": "archive", "units": ["a b"]}, "'a b' is not the name of a service unit"),
-        ({"archive": "archive", "dest": "archive/archive.json"}, "archive.json.*Not a directory"),
+        ({"archive": "archive", "dest": "archive/archive.json"}, "archive.json.*is a file, not a directory"),
         ({}, "missing required arguments: archive"),
     ],
 )
@@ -127,10 +130,38 @@ def test_bad_arguments_fail_with_what_is_wrong(here: Path, arguments: dict[str, 
         _run(**arguments)
 
 
-def test_nothing_to_report_on_is_a_warning(here: Path) -> None:
-    result = _run(archive="archive", dest="report", units=["other"])
-    assert (result["changed"], result["reports"]) == (False, [])
-    assert "has no captures of the units and hosts asked for" in result["warnings"][0]
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"units": ["other"]}, "no captures of the unit other.service: it has frontend.service"),
+        ({"hosts": ["app7"]}, "no captures of the host app7: it has app1, app2"),
+    ],
+)
+def test_nothing_to_report_on_is_an_error_that_names_what_there_is(
+    here: Path, arguments: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(AnsibleActionFail, match=says):
+        _run(archive="archive", dest="report", **arguments)
+    assert not (here / "report").exists()
+
+
+def test_a_name_that_is_wrong_beside_one_that_is_right_is_a_warning(here: Path) -> None:
+    result = _run(archive="archive", dest="report", hosts=["app1", "app7"], show=False)
+    assert [report["host"] for report in result["reports"]] == ["app1"]
+    assert any("no captures of the host app7" in text for text in result["warnings"])
+
+
+def test_a_damaged_capture_is_left_out_and_told(here: Path) -> None:
+    first = sorted(here.glob("archive/captures/*/app1/*/*/capture.json"))[0]
+    whole = first.read_text()
+    first.write_text("{")
+    try:
+        result = _run(archive="archive", dest="report", hosts=["app1"], show=False, check=True)
+    finally:
+        first.write_text(whole)
+    (warning,) = result["warnings"]
+    assert str(first.parent) in warning and "is damaged" in warning
+    assert result["reports"][0]["captures"] == len(list(here.glob("archive/captures/*/app1/*/*"))) - 1
 
 
 def test_missing_libraries_are_named_at_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import pprof
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import combine
+from ansible_collections.offheap.profiler.tests.unit.strategies import go_program
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 from ansible_collections.offheap.profiler.tests.unit.strategies.samples import BUILD_ID, DUMP, samples_of
 
@@ -91,17 +90,12 @@ def test_the_same_samples_give_the_same_bytes() -> None:
 
 @pytest.mark.parametrize("kind", ["inuse_objects", "inuse_space", "alloc_objects", "alloc_space"])
 def test_go_reads_it(tmp_path: Path, kind: str) -> None:
-    go = shutil.which("go")
-    if go is None:
-        pytest.fail("no go: apt-get install golang-go")
     samples = samples_of(DUMP)
     (tmp_path / "x.pb.gz").write_bytes(pprof.render(samples, ABOUT))
     row = ["inuse_objects", "inuse_space", "alloc_objects", "alloc_space"].index(kind)
-    command = [go, "tool", "pprof", "-top", "-symbolize=none", "-unit=B" if "space" in kind else "-unit=count"]
-    result = subprocess.run(
-        [*command, f"-sample_index={kind}", str(tmp_path / "x.pb.gz")], capture_output=True, text=True, check=True
-    )
-    assert f"Build ID: {BUILD_ID}" in result.stdout and "host app1" in result.stdout and "File: app" in result.stdout
-    total = re.search(r"of ([0-9.]+)(?:B)? total", result.stdout)
-    assert total and float(total[1]) == pytest.approx(samples.total(row), rel=1e-3, abs=5), result.stdout
-    assert re.search(r" 100%\s+\S+\s+100%  allocate;it \(inline\)", result.stdout), result.stdout
+    options = ("-top", "-symbolize=none", "-unit=B" if "space" in kind else "-unit=count", f"-sample_index={kind}")
+    printed = go_program.go(tmp_path, "tool", "pprof", *options, "x.pb.gz")
+    assert f"Build ID: {BUILD_ID}" in printed and "host app1" in printed and "File: app" in printed
+    total = re.search(r"of ([0-9.]+)(?:B)? total", printed)
+    assert total and float(total[1]) == pytest.approx(samples.total(row), rel=1e-3, abs=5), printed
+    assert re.search(r" 100%\s+\S+\s+100%  allocate;it \(inline\)", printed), printed

@@ -7,18 +7,18 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, Samples
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report.stack_tree import (
+from ansible_collections.offheap.profiler.plugins.plugin_utils.export.stack_tree import (
     Frames,
     Held,
     StackTree,
     differences,
 )
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, Samples
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile, profiles
 
 
 def _add(tree: StackTree, samples: Samples) -> Held:
-    return tree.hold(tree.paths(samples.each_stack_of_frames()), samples.values[BYTES].tolist())
+    return tree.hold(tree.paths(samples.each_stack_of_frames()), samples.values[BYTES])
 
 
 def _sizes(tree: StackTree, frames: Frames, held: Held) -> dict[tuple[str, ...], int]:

@@ -8,13 +8,19 @@ this tree, and any two of them can be compared.
 
 from __future__ import annotations
 
-import math
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from ..base import libraries
 from ..model.frame import Frame, Kind
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..model.samples import Integers, Numbers
+else:
+    np = libraries.optional("numpy")
 
 Path = tuple[int, ...]
 ALL = Frame("all", "")
@@ -46,14 +52,14 @@ class Frames:
 
 @dataclass
 class Held:
-    """Live bytes by path; paths are the tree's numbers."""
+    """Live bytes by path; paths are the tree's numbers, in ascending order."""
 
-    paths: array[int] = field(default_factory=lambda: array("L"))
-    bytes: array[float] = field(default_factory=lambda: array("d"))
+    paths: Integers
+    bytes: Numbers
 
     @property
     def total(self) -> float:
-        return sum(self.bytes)
+        return float(self.bytes.sum())
 
 
 class StackTree:
@@ -62,7 +68,7 @@ class StackTree:
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
         self._paths: dict[Path, int] = {}
-        self._largest: list[float] = []
+        self._largest: Numbers = np.zeros(0)
         self._examples: list[tuple[Frame, ...]] = []
         self._nodes: dict[tuple[int, int], int] = {}
         self._parents: list[int] = []
@@ -70,28 +76,37 @@ class StackTree:
         self._leaf_of: dict[int, int] = {}
         self._rest = 0
 
-    def paths(self, stacks: Iterable[tuple[Frame, ...]]) -> list[int]:
+    def paths(self, stacks: Iterable[tuple[Frame, ...]]) -> Integers:
         """The numbers of these stacks (leaf first); new ones are added."""
-        return [self._path(frames or (_NO_STACK,)) for frames in stacks]
+        # The stacks of a profile share their frames, so a name is looked up once for each object.
+        numbers: dict[int, int] = {}
+        alive: list[Frame] = []
+        found = []
+        for stack in stacks:
+            frames = stack or (_NO_STACK,)
+            try:
+                path = tuple(map(numbers.__getitem__, map(id, frames)))
+            except KeyError:
+                new = [frame for frame in frames if id(frame) not in numbers]
+                numbers.update((id(frame), self._frames.number(frame)) for frame in new)
+                alive.extend(new)
+                path = tuple(map(numbers.__getitem__, map(id, frames)))
+            found.append(self._path(path[::-1], frames))
+        return np.array(found, dtype=np.int64)
 
-    def _path(self, frames: tuple[Frame, ...]) -> int:
-        path = tuple([self._frames.number(frame) for frame in reversed(frames)])
-        number = self._paths.setdefault(path, len(self._largest))
-        if number == len(self._largest):
-            self._largest.append(0.0)
+    def _path(self, path: Path, frames: tuple[Frame, ...]) -> int:
+        number = self._paths.setdefault(path, len(self._examples))
+        if number == len(self._examples):
             self._examples.append(frames)
         return number
 
-    def hold(self, paths: Sequence[int], sizes: Sequence[float]) -> Held:
+    def hold(self, paths: Integers, sizes: Numbers) -> Held:
         """What a profile holds: bytes by path. A path may occur several times in ``paths``."""
-        held: dict[int, float] = {}
-        for path, size in zip(paths, sizes, strict=True):
-            if size > 0:
-                held[path] = held.get(path, 0.0) + size
-        total = math.fsum(held.values()) or 1.0
-        for path, size in held.items():
-            self._largest[path] = max(self._largest[path], size / total)
-        return Held(array("L", held), array("d", held.values()))
+        sums: Numbers = np.bincount(paths, np.maximum(sizes, 0.0), len(self._examples)).astype(np.float64)
+        self._largest = np.pad(self._largest, (0, len(sums) - len(self._largest)))
+        np.maximum(self._largest, sums / (sums.sum() or 1.0), out=self._largest)
+        held = np.flatnonzero(sums)
+        return Held(held, sums[held])
 
     def matching(self, covers: Callable[[Sequence[Frame]], bool]) -> set[int]:
         """The paths whose frames (leaf first) a suspect covers."""
@@ -104,13 +119,14 @@ class StackTree:
         """
         paths = list(self._paths)
         wanted = set(always)
-        ranked = sorted(range(len(paths)), key=lambda number: (number not in wanted, -self._largest[number], number))
+        largest = np.pad(self._largest, (0, len(paths) - len(self._largest))).tolist()
+        ranked = sorted(range(len(paths)), key=lambda number: (number not in wanted, -largest[number], number))
         self._node(0, self._frames.number(ALL), root=True)
         self._rest = self._node(0, self._frames.number(REST))
         left_out = 0.0
         for position, number in enumerate(ranked):
             if number not in wanted and (position >= most_paths or len(self._parents) >= most_nodes):
-                left_out = max(left_out, self._largest[number])
+                left_out = max(left_out, largest[number])
                 continue
             node = 0
             for frame in paths[number]:
@@ -132,12 +148,10 @@ class StackTree:
 
     def by_node(self, held: Held) -> dict[str, list[int]]:
         """What a dump holds, by nodes in ascending order, as differences from the previous one; whole bytes."""
-        sums: dict[int, float] = {}
-        for path, size in zip(held.paths, held.bytes, strict=True):
-            node = self._leaf_of.get(path, self._rest)
-            sums[node] = sums.get(node, 0.0) + size
-        nodes = sorted(sums)
-        return {"nodes": differences(nodes), "bytes": [round(sums[node]) for node in nodes]}
+        leaves = [self._leaf_of.get(path, self._rest) for path in held.paths.tolist()]
+        sums = np.bincount(np.array(leaves, dtype=np.int64), held.bytes)
+        nodes = np.flatnonzero(sums)
+        return {"nodes": np.diff(nodes, prepend=0).tolist(), "bytes": np.rint(sums[nodes]).astype(np.int64).tolist()}
 
     def columns(self) -> Mapping[str, Any]:
         """Each node's distance to its parent, and its frame. Node 0 is the root; parents come before children."""

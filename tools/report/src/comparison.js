@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// Which two dumps are compared, and how that is said. A view is {unit, host, dump, base, pair}.
+
+import { moment } from "./format.js";
+
+// Of a process's time, so much at its start is not compared with: trend.py does the same.
+const SETTLED = 0.2;
+
+// The dump to compare with. `wanted` is "HOST.DUMP" by number, "none", or "" for the first dump of the same process after
+// its start has settled, if the shown one is newer.
+export function baseline(wanted, { unit, host, dump }) {
+    if (wanted === "none") return null;
+    const [hostNumber, dumpNumber] = wanted.split(".").map(Number);
+    const named = unit.hosts[hostNumber - 1]?.dumps[dumpNumber - 1];
+    if (named) return named === dump ? null : named;
+    const own = host.dumps.filter((one) => one.process === dump.process);
+    const settled = own[0].time + SETTLED * (own[own.length - 1].time - own[0].time);
+    const first = own.length === 2 ? own[0] : own.find((one) => one.time >= settled);
+    return first.time < dump.time ? first : null;
+}
+
+// Of one host, from the older dump to the newer; of two, from the other host to the one that is shown.
+export function compared({ host, dump, base }) {
+    const turned = host.dumps.includes(base) && base.time > dump.time;
+    return turned ? { older: dump, newer: base } : { older: base, newer: dump };
+}
+
+export function nameOf(one, { unit, host }) {
+    const owner = unit.hosts.find((each) => each.dumps.includes(one));
+    const when = one.name || moment(one.time);
+    return owner === host ? when : `${owner.host}, ${when}`;
+}
+
+// In words, how the shown dump stands to the one that it is compared with, and which of them is older.
+export function against(view) {
+    const { host, dump, base } = view;
+    if (host.dumps.includes(base)) return base.time < dump.time ? `since ${nameOf(base, view)}` : `until ${nameOf(base, view)}, which is later`;
+    return `against ${nameOf(base, view)}, the ${base.time < dump.time ? "older" : "newer"} of the two`;
+}
+
+export function direction(view) {
+    const { older, newer } = view.pair;
+    const age = (one, other) => (one.time < other.time ? "older" : "newer");
+    return `from ${nameOf(older, view)} (${age(older, newer)}) to ${nameOf(newer, view)} (${age(newer, older)}):`;
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The help dialog: what the keys do, and how to read the graph.
+
+import { h } from "./format.js";
+
+const KEYS = [
+    ["/", "search: a regular expression, over functions and libraries"],
+    [", .", "earlier and later dump"],
+    ["g", "live memory, or only what has grown"],
+    ["i", "turn the graph over: from malloc, or from main"],
+    ["f", "fold libraries, or show them"],
+    ["arrows", "move in the graph, once it has the focus (Tab)"],
+    ["Enter", "zoom to the frame; again on an upper one zooms out"],
+    ["s", "callers and callees of the frame"],
+    ["Esc", "back: tooltip, search, zoom"],
+    ["?", "this help"],
+];
+const READING = [
+    ["flat, cum", "what a function allocated itself, and what it and all that it called did."],
+    ["±", "the 95 % interval that sampling alone leaves. Grey has not changed by more than that."],
+    ["width", "live bytes in the dump that is shown, or what has grown or shrunk between two dumps."],
+    ["bold", "own code: the program's file, and what a runtime has named outside its standard library."],
+];
+
+export function helpDialog() {
+    const list = (entries, tag) => h("dl", {}, ...entries.flatMap(([term, text]) => [h("dt", {}, h(tag, {}, term)), h("dd", {}, text)]));
+    const dialog = h("dialog", { id: "help", "aria-labelledby": "help-title" });
+    dialog.append(
+        h("h2", { id: "help-title" }, "Help"),
+        h("h3", {}, "Keys"),
+        list(KEYS, "kbd"),
+        h("h3", {}, "Reading it"),
+        list(READING, "b"),
+        h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Close"),
+    );
+    return dialog;
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The flame graph with all that belongs to it: time, comparison, search, callers and callees, and the table of functions.
+
+import { against, direction, nameOf } from "./comparison.js";
+import { Flame, legend } from "./flame.js";
+import { bytes, count, h, moment, percent, signed } from "./format.js";
+import { Functions } from "./functions.js";
+import { ANSWERS } from "./lists.js";
+import { searching } from "./search.js";
+import { measure } from "./stacks.js";
+
+const KINDS = { jit: "code made at run time", inlined: "inlined", unknown: "in no mapping" };
+
+export class StacksPanel {
+    // `go(change, remember)` changes the page's state; `step(by)` goes to a later dump.
+    constructor(data, go, step) {
+        const { frames } = data;
+        Object.assign(this, { data, frames, go, step });
+        this.el = {};
+        this.functions = new Functions(frames, { sort: (sort) => go({ sort }), open: (frame) => this.open(frame) });
+        this.tip = this.made("tip", "div", { role: "tooltip", hidden: true });
+        this.element = this.made(
+            "stacks",
+            "section",
+            { class: "panel" },
+            h("h2", {}, "Stacks"),
+            this.controls(),
+            this.made("detail", "p", { class: "detail", "aria-live": "polite" }),
+            this.graphs(),
+            h("h3", {}, "Functions"),
+            this.functions.element,
+        );
+        this.main = new Flame(this.el.graph, frames, this.events(() => this.main));
+        this.up = new Flame(this.el.callers, frames, this.events(() => this.up));
+    }
+
+    made(name, tag, properties = {}, ...children) {
+        this.el[name] = h(tag, { id: name, ...properties }, ...children);
+        return this.el[name];
+    }
+
+    controls() {
+        const { go } = this;
+        const button = (name, text, onclick, more = {}) => this.made(name, "button", { type: "button", onclick, ...more }, text);
+        const choice = (group, value, text) =>
+            h("label", {}, h("input", { type: "radio", name: group, value, onchange: () => go({ [group]: value, zoom: "" }) }), h("span", {}, text));
+        return h(
+            "div",
+            { class: "controls" },
+            this.made(
+                "time",
+                "div",
+                { class: "time" },
+                button("earlier", "◀", () => this.step(-1), { "aria-label": "Earlier dump", title: "Earlier dump ( , )" }),
+                this.made("slider", "input", { type: "range", min: 0, step: 1, "aria-label": "Time", oninput: () => go({ dump: String(Number(this.el.slider.value) + 1) }) }),
+                button("later", "▶", () => this.step(1), { "aria-label": "Later dump", title: "Later dump ( . )" }),
+                this.made("when", "output"),
+            ),
+            this.made("versus", "label", { class: "versus" }, "compared with ", this.made("base", "select", { onchange: () => go({ base: this.el.base.value, zoom: "" }) })),
+            this.made("widths", "fieldset", { class: "views", "aria-label": "Width" }, choice("what", "live", "Live"), choice("what", "grown", "Grown"), choice("what", "shrunk", "Shrunk")),
+            h("fieldset", { class: "views", "aria-label": "Direction" }, choice("from", "root", "From main"), choice("from", "leaf", "From malloc")),
+            h(
+                "div",
+                { class: "finding" },
+                h(
+                    "label",
+                    { class: "switch", title: "Show what lies in one library as one frame" },
+                    this.made("fold", "input", { type: "checkbox", onchange: () => go({ fold: this.el.fold.checked ? "1" : "", zoom: "", around: "" }) }),
+                    " Fold libraries",
+                ),
+                this.made("search", "input", { type: "search", placeholder: "Search, regexp  ( / )", "aria-label": "Search functions and libraries by regular expression", autocomplete: "off", spellcheck: "false", oninput: () => go({ find: this.el.search.value.trim() }) }),
+                this.made("found", "output"),
+                button("reset", "Reset", () => go({ zoom: "", around: "", thread: "" }), { title: "Whole graph ( Esc )" }),
+                button("copy", "Copy link", () => this.copy()),
+            ),
+        );
+    }
+
+    graphs() {
+        const place = (name, about) => h("div", { class: "graph" }, this.made(name, "canvas", { tabindex: 0, role: "application", "aria-label": about }));
+        return h(
+            "div",
+            {},
+            this.made("legend", "p", { class: "legend" }),
+            this.made("above", "h3", {}),
+            place("callers", "Callers of the function; arrow keys move"),
+            this.made("below", "h3", {}),
+            place("graph", "Flame graph; arrow keys move, Enter zooms, s shows callers and callees"),
+            this.made("empty", "p", { class: "note" }, "Nothing of this kind here."),
+        );
+    }
+
+    events(which) {
+        return {
+            hover: (node, event) => this.hover(which(), node, event),
+            select: (node) => this.select(which(), node),
+            open: (node) => this.open(which().tree.frame[node]),
+        };
+    }
+
+    open(frame) {
+        this.go({ around: String(frame + 1), zoom: "" }, true);
+    }
+
+    // `view`: what comparison.js takes, and {state, what, thread, stacks}
+    show(view) {
+        this.view = view;
+        const { el, frames } = this;
+        const { state, host, unit, pair, what, thread, stacks } = view;
+        this.showControls();
+        const around = Number(state.around) - 1;
+        const sandwich = around >= 0 && around < frames.name.length;
+        const folded = Boolean(state.fold);
+        const tree = stacks.tree(sandwich ? "callees" : state.from === "leaf" ? "up" : "down", sandwich ? around : -1, folded);
+        const shown = thread || view.dump;
+        const suspects = new Set(host.suspects.flatMap((suspect) => suspect.nodes));
+        const limits = { interval: unit.interval, confidence: this.data.confidence };
+        const prepare = (which) => {
+            which.arrange(stacks.dumps);
+            return { ...measure(which, shown, pair, what, suspects), ...limits };
+        };
+        const values = prepare(tree);
+        const { matches, problem } = searching(state.find);
+        const hits = matches && frames.name.map((name, frame) => matches(name) || matches(frames.module[frame]));
+        this.main.hits = this.up.hits = hits;
+        this.main.show(tree, values);
+        const zoom = Number(state.zoom) || 0;
+        this.main.zoom = zoom > 0 && zoom < tree.size ? zoom : 0;
+        this.main.draw();
+        el.callers.parentElement.hidden = el.above.hidden = el.below.hidden = !sandwich;
+        if (sandwich) {
+            const callers = stacks.tree("callers", around, folded);
+            this.up.show(callers, prepare(callers));
+            const name = frames.name[around];
+            el.above.replaceChildren("Callers of ", h("span", { class: "name" }, name));
+            el.below.replaceChildren("What ", h("span", { class: "name" }, name), " calls");
+        }
+        el.empty.hidden = values.width[0] > 0;
+        const { found } = this.main;
+        const words = found.frames ? `${count(found.frames, "frame")}, ${bytes(found.bytes)}, ${percent(found.bytes, values.width[0])}` : "nothing found";
+        el.found.textContent = hits ? [words, problem].filter(Boolean).join(" · ") : "";
+        el.legend.replaceChildren(...legend(pair && direction(view)));
+        el.stacks.querySelector("h2").replaceChildren(`Stacks on ${host.host}`, thread ? `, ${thread.name.startsWith("thread ") ? "" : "thread "}${thread.name}` : "");
+        this.describe(this.main, this.main.zoom);
+        this.functions.show({ tree: stacks.tree("down", -1, folded), dump: shown, pair, sort: state.sort, hits, ...limits });
+    }
+
+    showControls() {
+        const { el, view } = this;
+        const { state, unit, host, dump, base, pair, what, thread } = view;
+        const index = host.dumps.indexOf(dump);
+        el.slider.max = host.dumps.length - 1;
+        el.slider.value = index;
+        const when = nameOf(dump, view);
+        el.slider.setAttribute("aria-valuetext", when);
+        el.when.textContent = when;
+        el.earlier.disabled = index === 0;
+        el.later.disabled = index === host.dumps.length - 1;
+        el.time.hidden = el.versus.hidden = Boolean(this.data.alone);
+        el.widths.hidden = host.dumps.length < 2;
+        this.showBases();
+        el.base.disabled = Boolean(thread);
+        for (const input of el.widths.querySelectorAll("input")) {
+            input.checked = input.value === what;
+            input.disabled = !pair && input.value !== "live";
+        }
+        for (const input of this.element.querySelectorAll("input[name=from]")) {
+            input.checked = input.value === (state.from === "leaf" ? "leaf" : "root");
+            input.disabled = Boolean(state.around);
+        }
+        el.fold.checked = Boolean(state.fold);
+        if (document.activeElement !== el.search) el.search.value = state.find;
+        el.reset.disabled = !(state.zoom || state.around || thread);
+    }
+
+    showBases() {
+        const { view } = this;
+        const { unit, host, dump, base } = view;
+        const owner = (one) => unit.hosts.find((each) => each.dumps.includes(one));
+        const value = (one) => `${unit.hosts.indexOf(owner(one)) + 1}.${owner(one).dumps.indexOf(one) + 1}`;
+        const option = (one, text) => h("option", { value: value(one), selected: one === base }, text);
+        const own = host.dumps.filter((one) => one !== dump).map((one) => option(one, `${moment(one.time)} (${bytes(one.total)})`));
+        const others = unit.hosts.filter((each) => each !== host && each.dumps.length).slice(0, 200).map((each) => option(each.dumps.at(-1), `${each.host} (${ANSWERS[each.answer].toLowerCase()})`));
+        const versions = new Map();
+        for (const each of unit.hosts) {
+            for (const one of each.dumps) {
+                const version = each.processes[one.process].version;
+                if (version && version !== host.processes[dump.process].version) versions.set(version, one);
+            }
+        }
+        const labels = [...versions].map(([version, one]) => option(one, `${version} (${nameOf(one, view)})`));
+        const group = (text, options) => (options.length ? h("optgroup", { label: text }, ...options) : null);
+        this.el.base.replaceChildren(
+            ...[h("option", { value: "none" }, "nothing"), group("Another time", own), group("Another host, newest dump", others), group("Another version", labels)].filter(Boolean),
+        );
+        this.el.base.value = base ? value(base) : "none";
+    }
+
+    errorOf(live) {
+        const { interval } = this.view.unit;
+        return interval > 1 ? this.data.confidence * Math.sqrt(interval * live) : 0;
+    }
+
+    lines(flame, node) {
+        const { view, frames } = this;
+        const { host, base, pair } = view;
+        const { tree, values } = flame;
+        const frame = tree.frame[node];
+        const now = values.now[node];
+        const where = [frames.module[frame], KINDS[frames.kind[frame]]].filter(Boolean).join(" · ");
+        const found = [["name", frames.name[frame]]];
+        if (where) found.push(["where", where]);
+        found.push(["", `${bytes(now)} ± ${bytes(this.errorOf(now))} live, ${percent(now, values.now[0])}`]);
+        if (pair) {
+            const [older, newer] = [values.older[node], values.newer[node]];
+            const words = older === 0 ? "new" : newer === 0 ? "gone" : signed(newer - older);
+            const doubt = flame.significant(node) ? "" : ", no more than sampling explains";
+            const then = `(${bytes(pair.older === base ? older : newer)} ${host.dumps.includes(base) ? "then" : "there"})`;
+            found.push([newer > older ? "grown" : "", `${words} ${against(view)} ${then}${doubt}`]);
+            if (values.what !== "live") found.push(["", `${bytes(values.width[node])} ${values.what}`]);
+        }
+        if (values.suspect[node] > 0) found.push(["hot", `${percent(values.suspect[node], now)} of it on a suspected path`]);
+        return found;
+    }
+
+    hover(flame, node, event) {
+        const { tip } = this;
+        tip.hidden = node === null || event === null;
+        if (node === null) return;
+        if (event === null) {
+            this.describe(flame, node);
+            return;
+        }
+        tip.replaceChildren(...this.lines(flame, node).map(([kind, text]) => h("div", { class: kind || null }, text)));
+        const box = tip.getBoundingClientRect();
+        tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - box.width - 8))}px`;
+        tip.style.top = `${event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 12 : event.clientY + 18}px`;
+    }
+
+    describe(flame, node) {
+        if (!flame.tree) return;
+        const text = this.lines(flame, node).map(([, line]) => line).join(" · ");
+        const frame = flame.tree.frame[node];
+        const open = h("button", { type: "button", onclick: () => this.open(frame) }, "Callers and callees");
+        this.el.detail.replaceChildren(h("span", {}, text), node === 0 ? "" : open);
+    }
+
+    select(flame, node) {
+        this.tip.hidden = true;
+        if (flame === this.up) {
+            flame.zoom = node;
+            flame.draw();
+            this.describe(flame, node);
+            return;
+        }
+        this.go({ zoom: node ? String(node) : "" }, true);
+    }
+
+    // Zoom to the frame that allocates, in the largest of the suspect's stacks.
+    find(suspect) {
+        const { host, stacks } = this.view;
+        const newest = host.dumps.at(-1);
+        const held = new Map(newest.nodes.map((node, index) => [node, newest.bytes[index]]));
+        const leaf = suspect.nodes.reduce((best, node) => ((held.get(node) || 0) > (held.get(best) || 0) ? node : best), suspect.nodes[0]);
+        const path = stacks.pathOf(leaf);
+        this.go({ zoom: String(path[0] || 0), around: "", from: "root", fold: "", thread: "", dump: "" }, true);
+        this.element.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+    }
+
+    async copy() {
+        let text = "Copied";
+        try {
+            await navigator.clipboard.writeText(location.href);
+        } catch {
+            text = "It is in the address bar";
+        }
+        this.el.copy.textContent = text;
+        setTimeout(() => (this.el.copy.textContent = "Copy link"), 2000);
+    }
+}
