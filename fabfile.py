@@ -31,17 +31,24 @@ def _make_importable() -> None:
 
 
 _make_importable()
+try:
+    import rich  # noqa: F401  # pylint: disable=unused-import
+except ImportError:
+    sys.exit(f"the console needs rich, too: {sys.executable} -m pip install -r {HERE / 'console' / 'requirements.txt'}")
 
 from ansible_collections.offheap.profiler.console import inventory
 
 if {"-i", "--inventory"} & set(sys.argv) and not {"-H", "--hosts"} & set(sys.argv):
     inventory.begin()
 
-from ansible_collections.offheap.profiler.console import answers, screen, target
+from ansible_collections.offheap.profiler.console import answers, screen, target, traced
 
 # fab finds its commands here
 from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F401  # pylint: disable=unused-import
     ARCHIVE,
+    ARCHIVE_HELP,
+    ONLY_HELP,
+    Units,
     captures,
     diff,
     failing,
@@ -51,15 +58,24 @@ from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F
     top,
     top_text,
 )
+from ansible_collections.offheap.profiler.console.fab_program import at_least
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
-from ansible_collections.offheap.profiler.console.serve import report_server
+from ansible_collections.offheap.profiler.console.serve import PAGE, report_server
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import far_archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import byte_size
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.byte_size import as_text
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import Collected, Wanted
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import collect as collect_from
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import Session
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.stream import SessionTransport
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
+
+_UNITS_HELP = "the service; may be given several times"
+# As large as trace_live's recordings; seconds beside the windows that a trace may take.
+_RECORDING, _TRACING = 32 << 20, 120
 
 
 @on_hosts
@@ -103,13 +119,13 @@ def _units(hosts: Hosts, wanted: Callable[[dict[str, Any]], bool]) -> int:
     if rows:
         hosts.show.table(("HOST", "UNIT", "MEMORY", "PROCS", "RUNTIME", "ALLOCATOR", "PROFILED"), rows, (2, 3))
     elif not failed:
-        hosts.show.say("no unit is profiled on these hosts: run enable-profiling.yml")
+        hosts.show.say("no unit is profiled on these hosts: the playbook enable_profiling starts that")
     return failed
 
 
 @on_hosts
 @helped(unit="the service", interval="seconds between looks (2)", seconds="stop after this long (never)")
-def watch(hosts: Hosts, unit: str = "", interval: int = 2, seconds: int = 0) -> int:
+def watch(hosts: Hosts, unit: Units = None, interval: int = 2, seconds: int = 0) -> int:
     """
     Live: resident and live memory, growth per hour, as curves. Ctrl-C ends it.
 
@@ -117,18 +133,23 @@ def watch(hosts: Hosts, unit: str = "", interval: int = 2, seconds: int = 0) -> 
     """
     from ansible_collections.offheap.profiler.console import watch as watching
 
+    at_least(1, interval=interval)
+    at_least(0, seconds=seconds)
+    if len(unit or ()) > 1:
+        raise target.TargetError("watch follows one service: give --unit once")
+    name = (unit or [""])[0]
     series = {host.name: watching.Series(host.name) for host in hosts.targets}
     stop = threading.Event()
-    timer = threading.Timer(float(seconds), stop.set)
+    timer = threading.Timer(seconds, stop.set)
     timer.daemon = True
-    if float(seconds) > 0:
+    if seconds > 0:
         timer.start()
 
     def work(host: target.Target, session: Session, _steps: screen.Steps) -> None:
-        watching.follow(series[host.name], session, unit, float(interval), stop)
+        watching.follow(series[host.name], session, name, interval, stop)
 
     try:
-        with _watched(hosts.show, watching.View(unit, list(series.values())), list(series.values()), float(interval)):
+        with _watched(hosts.show, watching.View(name, list(series.values())), list(series.values()), interval):
             return hosts.ask("", work)[1]
     finally:
         stop.set()
@@ -171,19 +192,21 @@ def _watched(show: screen.Screen, view: Any, series: list[Any], interval: float)
 
 
 @on_hosts
-@helped(unit="the service", archive=f"directory of the archive ({ARCHIVE})", rows="functions to show (15)")
-def dump(hosts: Hosts, unit: str = "", archive: str = ARCHIVE, rows: int = 15) -> int:
+@helped(unit=_UNITS_HELP, archive=ARCHIVE_HELP, rows="functions to show (15)")
+def dump(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, rows: int = 15) -> int:
     """
     Dump now, collect the dump into the archive, and show what holds the memory.
 
         fab -H app1 dump --unit frontend
     """
+    at_least(1, rows=rows)
+    units = unit or []
     store = _archive(archive)
 
     def work(host: target.Target, session: Session, steps: screen.Steps) -> Any:
-        done = session.ask("control", 120.0, unit=unit, parameters={"command": "dump"})
-        names = {Path(str(one["path"])).name for one in done["dumps"]}
-        brought = _collected(host, session, steps, store, [unit])
+        done = [session.ask("control", 120.0, unit=name, parameters={"command": "dump"}) for name in units]
+        names = {Path(str(one["path"])).name for each in done for one in each["dumps"]}
+        brought = _collected(host, session, steps, store, units)
         return [facts for facts in brought.captures if facts.dump.name in names]
 
     outcomes, failed = hosts.ask("dumping", work)
@@ -192,22 +215,22 @@ def dump(hosts: Hosts, unit: str = "", archive: str = ARCHIVE, rows: int = 15) -
         hosts.show.json([{"host": one.host, "unit": one.unit, "capture": str(store.place(one))} for one in taken])
         return failed
     for capture in taken:
-        sys.stdout.write(top_text(store.place(capture), int(rows), False, ("", ""), hosts.show))
+        sys.stdout.write(top_text(store.place(capture), rows, False, ("", ""), hosts.show))
     return failed
 
 
 @on_hosts
-@helped(unit="only this service; may be given several times", archive=f"directory of the archive ({ARCHIVE})")
-def collect(hosts: Hosts, unit: str = "", archive: str = ARCHIVE) -> int:
+@helped(unit=ONLY_HELP, archive=ARCHIVE_HELP, source="what offered profiles do not say themselves: live::512KiB")
+def collect(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, source: str = "") -> int:
     """
     Collect all new captures of all hosts into the archive, in parallel.
 
         fab -i inventory collect                     as: fab collect -i inventory
     """
+    units, told = unit or [], told_in_short(source)
     store = _archive(archive)
-    units = [unit] if unit else []
     outcomes, failed = hosts.ask(
-        "collecting", lambda host, session, steps: _collected(host, session, steps, store, units)
+        "collecting", lambda host, session, steps: _collected(host, session, steps, store, units, told)
     )
     brought = [(outcome.target.name, outcome.result) for outcome in outcomes if outcome.result is not None]
     for host, one in brought:
@@ -238,17 +261,72 @@ def collect(hosts: Hosts, unit: str = "", archive: str = ARCHIVE) -> int:
     return failed
 
 
+@on_hosts
+@helped(
+    unit="the service",
+    source="what traces: jvm, memleak or perf (what the unit and the host allow)",
+    window="seconds between two dumps (30)",
+    windows="how many dumps (6); a verdict needs three over a minute",
+    max_cost="percent of CPU time that memleak or perf may add (5)",
+    interval="bytes between two allocations that are recorded in a JVM (1M)",
+    library="async-profiler's library on the host (the one that trace_live.yml has installed)",
+    archive=ARCHIVE_HELP,
+    rows="paths to show of each host (5)",
+)
+def trace(
+    hosts: Hosts,
+    unit: str = "",
+    source: str = "auto",
+    window: int = 30,
+    windows: int = 6,
+    max_cost: int = 5,
+    interval: str = "1M",
+    library: str = "",
+    archive: str = ARCHIVE,
+    rows: int = 5,
+) -> int:
+    """
+    Trace what a running process allocates and does not free, without a restart, into the archive.
+
+        fab -H app1 trace --unit frontend
+    """
+    store = _archive(archive)
+    wanted = {"unit": unit, "library": library, "interval": byte_size.parse(interval), "largest": _RECORDING}
+    wanted |= {"seconds": int(window), "count": int(windows), "source": source, "max_cost": float(max_cost)}
+
+    def work(host: target.Target, session: Session, steps: screen.Steps) -> tuple[dict[str, Any], Collected]:
+        done = answers.traced(session.ask("trace", _TRACING + wanted["seconds"] * wanted["count"], wanted=wanted))
+        return done, _collected(host, session, steps, store, [unit])
+
+    outcomes, failed = hosts.ask("tracing", work)
+    done = [(outcome.target.name, *outcome.result) for outcome in outcomes if outcome.result is not None]
+    for host, one, brought in done:
+        for warning in traced.warnings(one) + brought.warnings:
+            hosts.show.say(f"{host}: {printable(warning)}", "yellow")
+    if hosts.show.as_json:
+        hosts.show.json([{"host": host, **one} for host, one, _brought in done])
+        return failed
+    for heading, table in traced.tables(store, done, int(rows)):
+        hosts.show.table(heading, table, traced.NUMBERS)
+    return failed
+
+
 def _archive(path: str) -> Archive:
     """The archive, created if there is none. Raises ArchiveError."""
-    return Archive.create(Path.cwd() / Path(path).expanduser())
+    return far_archive.created(path)
 
 
 def _collected(
-    host: target.Target, session: Session, steps: screen.Steps, store: Archive, units: list[str]
+    host: target.Target,
+    session: Session,
+    steps: screen.Steps,
+    store: Archive,
+    units: list[str],
+    told: Told | None = None,
 ) -> Collected:
     """Collect what is new on a host. Raises CollectError."""
     wanted = Wanted(host.name)
-    transport = SessionTransport(session, units, wanted.max_dump, wanted.max_captures, came=steps.came)
+    transport = SessionTransport(session, units, wanted.max_dump, wanted.max_captures, came=steps.came, told=told)
     return collect_from(transport, store, wanted)
 
 
@@ -258,47 +336,46 @@ def _first(items: Any) -> Iterator[tuple[bool, Any]]:
 
 
 @on_hosts
-@helped(unit="the service")
-def on(hosts: Hosts, unit: str = "") -> int:
+@helped(unit=_UNITS_HELP)
+def on(hosts: Hosts, unit: Units = None) -> int:
     """
     Switch sampling on in the running service, without a restart.
 
         fab -H app1 on --unit frontend
     """
-    return _switch(hosts, unit, "activate")
+    return _switch(hosts, unit or [], "activate")
 
 
 @on_hosts
-@helped(unit="the service")
-def off(hosts: Hosts, unit: str = "") -> int:
+@helped(unit=_UNITS_HELP)
+def off(hosts: Hosts, unit: Units = None) -> int:
     """
     Switch sampling off in the running service, without a restart.
 
         fab -H app1 off --unit frontend
     """
-    return _switch(hosts, unit, "deactivate")
+    return _switch(hosts, unit or [], "deactivate")
 
 
-def _switch(hosts: Hosts, unit: str, command: str) -> int:
-    outcomes, failed = hosts.ask(
-        "switching",
-        lambda _host, session, _steps: answers.switched(
-            session.ask("control", unit=unit, parameters={"command": command})
-        ),
-    )
-    done = [(outcome.target.name, outcome.result) for outcome in outcomes if outcome.result is not None]
+def _switch(hosts: Hosts, units: list[str], command: str) -> int:
+    def work(_host: target.Target, session: Session, _steps: screen.Steps) -> list[tuple[str, dict[str, Any]]]:
+        asked = {"parameters": {"command": command}}
+        return [(name, answers.switched(session.ask("control", unit=name, **asked))) for name in units]
+
+    outcomes, failed = hosts.ask("switching", work)
+    done = [(outcome.target.name, *one) for outcome in outcomes for one in outcome.result or []]
     if hosts.show.as_json:
-        hosts.show.json([{"host": host, **result} for host, result in done])
+        hosts.show.json([{"host": host, **result} for host, _name, result in done])
         return failed
     rows = [
         (
             host,
-            unit,
+            name,
             str(process["pid"]),
             "sampling" if process["answer"].get("wanted") else "off",
             "changed" if result["changed"] else "as it was",
         )
-        for host, result in done
+        for host, name, result in done
         for process in result["processes"]
     ]
     if rows:
@@ -308,14 +385,15 @@ def _switch(hosts: Hosts, unit: str, command: str) -> int:
 
 @task(
     help={
-        "archive": f"directory of the archive ({ARCHIVE})",
+        "archive": ARCHIVE_HELP,
         "dest": "directory for the reports (offheap/report)",
-        "unit": "only this service",
+        "unit": ONLY_HELP,
         "json": "print JSON",
-    }
+    },
+    iterable=["unit"],
 )
 def report(
-    _context: Context, archive: str = ARCHIVE, dest: str = "offheap/report", unit: str = "", json: bool = False
+    _context: Context, archive: str = ARCHIVE, dest: str = "offheap/report", unit: Units = None, json: bool = False
 ) -> None:
     """
     Judge from the archive what leaks, and write the report as HTML.
@@ -323,10 +401,12 @@ def report(
         fab report
     """
     from ansible_collections.offheap.profiler.console import offline
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.base import progress
 
     show = screen.Screen(json)
     with failing():
-        made = offline.reported(Path(archive), Path(dest), unit, lambda text: show.say(text, "yellow"))
+        told = progress.for_people(show.say)
+        made = offline.reported(archive, Path(dest), unit or [], lambda text: show.say(text, "yellow"), told)
     if json:
         show.json({"files": made.fleet, "summary": [line for _answer, line in made.lines()]})
         return
@@ -341,12 +421,15 @@ def serve(_context: Context, directory: str = "offheap/report", port: int = 8800
 
         fab serve
     """
-    if not Path(directory).is_dir():
-        raise Exit(f"there is no directory {directory}: report-leaks.yml and fab report create it", 2)
+    if not (Path(directory) / PAGE).is_file():
+        raise Exit(f"there is no report in {directory}: `fab report` writes one", 2)
+    if not 0 <= port <= 65535:
+        raise Exit(f"--port is {port}; give 0 (any free one) to 65535", 2)
     try:
         server, address = report_server(directory, port)
     except OSError as error:
-        raise Exit(f"cannot listen on 127.0.0.1:{port}: {error.strerror}", 2) from error
+        reason = f"cannot listen on 127.0.0.1:{port}: {error.strerror}; --port 0 takes any free one"
+        raise Exit(reason, 2) from error
     with server:
-        print(f"{address}   Ctrl-C ends", flush=True)
+        print(f"{address}{PAGE}   Ctrl-C ends", flush=True)
         server.serve_forever()

@@ -35,6 +35,17 @@ def switched(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def traced(answer: dict[str, Any]) -> dict[str, Any]:
+    """What a live trace left, as tracing.windows has it. Raises SessionError."""
+    numbers = all(values.is_size(answer.get(key)) for key in ("pid", "release"))
+    dumps = answer.get("dumps")
+    named = isinstance(dumps, list) and all(values.is_text(name, _LONGEST) for name in dumps)
+    texts = all(values.is_text(answer.get(key), _LONGEST) for key in ("source", "ended"))
+    if not numbers or not named or not texts:
+        raise _nonsense()
+    return answer
+
+
 def _mappings(answer: dict[str, Any], key: str) -> list[dict[str, Any]]:
     found = answer.get(key)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):

@@ -20,8 +20,13 @@ from ..plugins.plugin_utils.base.byte_size import as_text
 from ..plugins.plugin_utils.base.durations import moment
 from ..plugins.plugin_utils.base.printable import printable_lines
 from . import screen
+from .fab_program import at_least
 
 ARCHIVE = "offheap/archive"
+ARCHIVE_HELP = f"directory of the archive, or its address ({ARCHIVE})"
+ONLY_HELP = "only this service; may be given several times"
+#: how often --unit was given, and with what
+Units = list[str] | None
 _FILE_HELP = {
     "archive": f"where UNIT@HOST is looked up ({ARCHIVE})",
     "binary_path": "where executables and libraries are, in the form of PPROF_BINARY_PATH",
@@ -49,11 +54,11 @@ def _dump_named(name: str, archive: str) -> Path:
     from . import offline
 
     with failing():
-        return offline.dump_named(name, Path(archive).expanduser())
+        return offline.dump_named(name, archive)
 
 
-@_command(help={**_JSON_HELP, "archive": f"directory of the archive ({ARCHIVE})", "unit": "only this service"})
-def captures(_context: Context, archive: str = ARCHIVE, unit: str = "", json: bool = False) -> None:
+@_command(help={**_JSON_HELP, "archive": ARCHIVE_HELP, "unit": ONLY_HELP}, iterable=["unit"])
+def captures(_context: Context, archive: str = ARCHIVE, unit: Units = None, json: bool = False) -> None:
     """
     What is in the archive: each process's captures, with the name by which other commands take the newest.
 
@@ -61,9 +66,9 @@ def captures(_context: Context, archive: str = ARCHIVE, unit: str = "", json: bo
     """
     from . import offline
 
-    with failing():
-        found = offline.captures(Path(archive).expanduser(), unit)
     show = screen.Screen(json)
+    with failing():
+        found = offline.captures(archive, unit or [], lambda text: show.say(text, "yellow"))
     if json:
         keys = ("unit", "host", "process", "time")
         show.json([{"path": str(each.path), **{key: getattr(each, key) for key in keys}} for each in found])
@@ -74,10 +79,7 @@ def captures(_context: Context, archive: str = ARCHIVE, unit: str = "", json: bo
         resident = own[-1].facts.memory.get("rss")
         size = "" if resident is None else as_text(resident)
         rows.append((name, process, str(len(own)), moment(own[0].time), moment(own[-1].time), size))
-    if rows:
-        show.table(("NAME", "PROCESS", "CAPTURES", "FIRST", "LAST", "RSS"), rows, (2, 5))
-    else:
-        show.say(f"{archive} has no captures{f' of {unit}' if unit else ''}: `fab collect` brings them", "yellow")
+    show.table(("NAME", "PROCESS", "CAPTURES", "FIRST", "LAST", "RSS"), rows, (2, 5))
 
 
 @_command(
@@ -90,7 +92,7 @@ def captures(_context: Context, archive: str = ARCHIVE, unit: str = "", json: bo
         "host": "the host that they come from",
         "time": "when a single profile was taken, as 2026-11-22T03:00:00 in UTC (what it says, or its file's time)",
         "process": "the process's number, where the unit has several (0)",
-        "archive": f"directory of the archive ({ARCHIVE})",
+        "archive": ARCHIVE_HELP,
     },
 )
 def import_files(
@@ -118,7 +120,7 @@ def import_files(
     with failing():
         when = seconds_of(time) if time else None
         origin = Origin(unit, host, int(process), time=when, told=told_in_short(source))
-        found = offline.imported(files, origin, Path(archive), _paths(binary_path))
+        found = offline.imported(files, origin, archive, _paths(binary_path))
     show = screen.Screen(json)
     if json:
         show.json([{"src": str(one.file), "path": str(one.path), "new": one.new} for one in found])
@@ -144,7 +146,9 @@ def top_text(path: Path, rows: int, cumulative: bool, images: tuple[str, str], s
     """The functions that hold most, or JSON if the screen shows that."""
     from ..plugins.plugin_utils.export.top import Look
 
-    look = Look(cumulative, max(rows, 0), False)
+    with failing():
+        at_least(1, rows=rows)
+    look = Look(cumulative, rows, False)
     kind = "json" if show.as_json else "text"
     return printable_lines(_analyzed(path, images, show, kind=kind, look=look).decode("utf-8", "replace"))
 
@@ -197,6 +201,7 @@ def diff(
     show = screen.Screen(json)
     paths = _dump_named(before, archive), _dump_named(after, archive)
     with failing():
+        at_least(1, rows=rows)
         places = offline.places(_paths(binary_path), source)
         text = offline.compared(*paths, focus, rows, json, places, lambda text: show.say(text, "yellow"))
     sys.stdout.write(printable_lines(text))

@@ -14,16 +14,15 @@ from fabric import main as fabric_main
 from fabric import task
 from invoke.context import Context
 from invoke.exceptions import Exit
-from invoke.parser.argument import Argument
 
 from ..plugins.module_utils.formats.errors import OffheapError
 from ..plugins.plugin_utils.fetch.host_session import Session, code
-from . import each_host, inventory, screen, target
+from . import each_host, fab_program, inventory, screen, target
 from .connect import Connector
 
 _FLEET_HELP = {
     "inventory": "Ansible inventory; may be given several times (also as fab -i INVENTORY TASK)",
-    "limit": "pattern of hosts, as ansible-playbook --limit has it",
+    fab_program.LIMIT: fab_program.LIMIT_HELP,
     "json": "print JSON",
     "accept_new": "accept the keys of hosts never seen before and add them to known_hosts; a changed key is still"
     " refused",
@@ -32,22 +31,7 @@ _FLEET_HELP = {
 }
 
 
-_LIMIT = "limit"
-
-
-def _take_limit_before_tasks() -> None:
-    """Accept ``fab -i inventory --limit web status``, as ansible-playbook does.
-
-    Fabric loads us after reading its own options, and reads unknown ones afterwards, with the tasks.
-    """
-    program = fabric_main.program
-    own = program.core_args
-    program.core_args = lambda: [*own(), Argument(name=_LIMIT, help=_FLEET_HELP[_LIMIT])]
-    program.core[0].add_arg(Argument(name=_LIMIT))
-
-
-if hasattr(fabric_main.program, "core"):  # else Fabric is not what loads us
-    _take_limit_before_tasks()
+fab_program.adapt()
 
 
 class Hosts:
@@ -96,8 +80,9 @@ def on_hosts(body: Callable[..., int]) -> Any:
         show = screen.Screen(options.pop("json"))
         ways = {name: options.pop(name) for name in ("inventory", "limit", "accept_new", "at_once", "timeout")}
         try:
-            if options.get("unit") == "" and body.__name__ != "collect":
+            if options.get("unit") in ("", []) and body.__name__ != "collect":
                 raise target.TargetError("name the service with --unit, for example --unit frontend")
+            fab_program.at_least(1, at_once=ways["at_once"], timeout=ways["timeout"])
             hosts = Hosts(_targets(ways["inventory"], ways["limit"]), show, ways)
             failed = body(hosts, **options)
         except OffheapError as error:
@@ -112,7 +97,10 @@ def on_hosts(body: Callable[..., int]) -> Any:
     note.__signature__ = _with_fleet_options(body)  # type: ignore[attr-defined]
     # No positional arguments: --help would be taken for one.
     return task(
-        post=[task(work)], positional=[], iterable=["inventory"], help={**_FLEET_HELP, **getattr(body, "help", {})}
+        post=[task(work)],
+        positional=[],
+        iterable=["inventory", "unit"],
+        help={**_FLEET_HELP, **getattr(body, "help", {})},
     )(note)
 
 
@@ -144,11 +132,11 @@ def _targets(inventories: list[str], limit: str) -> list[target.Target]:
     given = list(core.identity.value or [])
     keys = [path for path in given if _is_private_key(path)]
     inventories = [*inventories, *(path for path in given if path not in keys)]
-    limit = limit or core[_LIMIT].value or ""
+    limit = limit or core[fab_program.LIMIT].value or ""
     if core.hosts.value:
         if inventories or limit:
             raise target.TargetError("name hosts with -H, or an inventory with -i and --limit, not both")
-        return [target.from_word(word.strip(), keys) for word in core.hosts.value.split(",") if word.strip()]
+        return [target.from_word(word.strip(), keys) for word in core.hosts.value.split(",")]
     inventory.begin()
     code()
     return inventory.targets(inventories, limit)

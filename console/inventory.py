@@ -31,6 +31,9 @@ def begin() -> None:
 
 def targets(sources: Sequence[str], limit: str) -> list[Target]:
     """The hosts that match ``limit``, an Ansible pattern; by default from ansible.cfg. Raises TargetError."""
+    for source in sources:
+        if "," not in source and not Path(source).expanduser().exists():
+            raise TargetError(f"there is no inventory {source}; a list of hosts needs a comma, as in -i app1,")
     begin()
     said, problems = _begun.pop().communicate(json.dumps([limit, *sources]))
     try:

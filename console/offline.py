@@ -10,9 +10,11 @@ from pathlib import Path
 
 from ..plugins.module_utils.formats import unit_name
 from ..plugins.module_utils.formats.dump_name import PERF_MAP
-from ..plugins.plugin_utils.archive.archive import INDEX, Archive, ArchiveError
+from ..plugins.plugin_utils.archive import far_archive
+from ..plugins.plugin_utils.archive.archive import INDEX, ArchiveError
 from ..plugins.plugin_utils.archive.capture import Capture
 from ..plugins.plugin_utils.base import libraries
+from ..plugins.plugin_utils.base.progress import Progress
 from ..plugins.plugin_utils.driver.analyze import analyze_dump
 from ..plugins.plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
 from ..plugins.plugin_utils.driver.formats import Request
@@ -29,9 +31,16 @@ Warn = Callable[[str], None]
 _MOST_NAMES = 8
 
 
-def captures(archive: Path, unit: str = "") -> list[Capture]:
-    """The archive's captures, or those of a service, by unit and host, oldest first. Raises OffheapError."""
-    found = Archive.open(archive).captures(unit_name.service(unit) if unit else None)
+def captures(archive: str | Path, units: Sequence[str] = (), warn: Warn | None = None) -> list[Capture]:
+    """The archive's captures, or those of services, by unit and host, oldest first. Raises OffheapError.
+
+    ``warn`` is told of captures that are damaged.
+    """
+    store = far_archive.opened(archive)
+    names = [unit_name.service(unit) for unit in units]
+    store.require(names)
+    wanted: Sequence[str | None] = names or [None]
+    found = [capture for name in wanted for capture in store.captures(name, warn=warn)]
     return sorted(found, key=lambda capture: (capture.unit, capture.host, capture.time))
 
 
@@ -40,7 +49,7 @@ def name_of(capture: Capture) -> str:
     return f"{capture.unit.removesuffix('.service')}@{capture.host}"
 
 
-def dump_named(name: str, archive: Path) -> Path:
+def dump_named(name: str, archive: str | Path) -> Path:
     """The dump that a user means: a file, a capture's directory, or the newest capture of ``UNIT@HOST``.
 
     Raises OffheapError if it is none of them, with names that would do.
@@ -49,25 +58,29 @@ def dump_named(name: str, archive: Path) -> Path:
     if (path / INDEX).is_file():
         raise ArchiveError(f"{name} is an archive: name one of its captures, which `fab captures` lists")
     unit, at, host = name.rpartition("@")
-    if path.exists() or not at:
+    if path.exists():
         return path
-    own = [capture for capture in captures(archive, unit) if capture.host == host]
+    if not at:
+        raise ArchiveError(f"there is no file {name}: name a dump's file, or UNIT@HOST, which `fab captures` lists")
+    own = far_archive.opened(archive).captures(unit_name.service(unit), host)
     if own:
-        return own[-1].path
+        newest = max(own, key=lambda capture: capture.time)
+        newest.files()  # brings them here from an address
+        return newest.path
     known = list(dict.fromkeys(name_of(capture) for capture in captures(archive)))
     more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
-    there = f"it has {', '.join(known[:_MOST_NAMES])}{more}" if known else "it is empty"
+    there = f"it has {', '.join(known[:_MOST_NAMES])}{more}"
     raise ArchiveError(f"{name} is neither a file nor a unit and host with captures in {archive}: {there}")
 
 
-def imported(pattern: str, origin: Origin, archive: Path, binary_path: Sequence[Path]) -> list[Imported]:
+def imported(pattern: str, origin: Origin, archive: str | Path, binary_path: Sequence[Path]) -> list[Imported]:
     """The files that match a pattern, or all of a directory, imported, oldest first. Raises OffheapError."""
     path = Path(pattern).expanduser()
     found = sorted(path.iterdir() if path.is_dir() else map(Path, glob(str(path))))
     files = [file for file in found if file.is_file() and file.suffix != PERF_MAP]
     if not files:
         raise ArchiveError(f"there is no file {pattern}")
-    done = import_profiles(files, origin, Path.cwd() / archive.expanduser(), binary_path)
+    done = import_profiles(files, origin, archive, binary_path)
     return sorted(done, key=lambda one: one.facts.dump.time)
 
 
@@ -90,12 +103,13 @@ def compared(before: Path, after: Path, focus: str, limit: int, as_json: bool, p
     return done.content
 
 
-def reported(archive: Path, dest: Path, unit: str, warn: Warn) -> files.Files:
+def reported(archive: str | Path, dest: Path, units: Sequence[str], warn: Warn, progress: Progress) -> files.Files:
     """The reports on an archive, written. Raises ArchiveError, MissingLibraryError, OutputError, UnitNameError."""
     libraries.require(*libraries.JUDGING, "jinja2", "yaml")
-    scope = Scope(units=[unit_name.service(unit)] if unit else [])
+    scope = Scope(units=[unit_name.service(unit) for unit in units])
     here = Path.cwd()
     triage = here / "offheap" / "triage"
-    return files.make(
-        Archive.open(here / archive), scope, Limits(hints=hints.load([])), here / dest, True, False, warn, triage
-    )
+    store = far_archive.opened(archive)
+    store.require(scope.units)
+    limits = Limits(hints=hints.load([]))
+    return files.make(store, scope, limits, here / dest.expanduser(), True, False, warn, triage, progress)

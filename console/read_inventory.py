@@ -16,7 +16,10 @@ from typing import Any
 
 gc.set_threshold(100_000)  # loading Ansible leaves no garbage, and hosts wait for it
 
-from ansible import constants
+try:
+    from ansible import constants
+except ImportError:
+    sys.exit(f"Ansible is missing: {sys.executable} -m pip install ansible-core; or name hosts with -H")
 from ansible.errors import AnsibleError
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader

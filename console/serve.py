@@ -9,6 +9,9 @@ import secrets
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+#: what is opened first (report/files.py writes it)
+PAGE = "report.html"
+
 
 class ReportHandler(SimpleHTTPRequestHandler):
     """Files of a directory, to who knows the ``token`` with which every path begins.

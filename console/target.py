@@ -38,9 +38,12 @@ class Target:
 
 def from_word(word: str, keys: Sequence[str] = ()) -> Target:
     """A host as -H takes it: [user@]host[:port]. localhost is this machine, without SSH."""
-    parts = derive_shorthand(word)
+    try:
+        parts = derive_shorthand(word)
+    except ValueError:  # a port that is no number
+        parts = {"host": ""}
     if not parts["host"]:
-        raise TargetError(f"{word!r} is not a host: expected [user@]host[:port]")
+        raise TargetError(f"{word!r} is not a host: expected [user@]host[:port], and commas between several")
     if word == "localhost":
         return Target(word, word, local=True)
     arguments = [argument for key in keys for argument in ("-i", key)]

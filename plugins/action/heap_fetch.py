@@ -18,27 +18,32 @@ from ansible.utils.display import Display
 
 from ..module_utils.formats.capture_facts import CaptureFacts
 from ..module_utils.formats.errors import OffheapError
+from ..plugin_utils.archive import far_archive
 from ..plugin_utils.archive.archive import Archive
+from ..plugin_utils.archive.object_store import is_address
 from ..plugin_utils.base import libraries
 from ..plugin_utils.base.byte_size import as_text
-from ..plugin_utils.base.options import from_here
+from ..plugin_utils.base.options import from_here, size
+from ..plugin_utils.driver import told_options
 from ..plugin_utils.fetch import ansible_ssh, ingest, unpack_tar
 from ..plugin_utils.fetch.collect import Collected, CollectError, Transport, Wanted, collect
 from ..plugin_utils.fetch.host_session import Session
 from ..plugin_utils.fetch.plan import Batch, Found
 from ..plugin_utils.fetch.stream import SessionTransport
 from ..plugin_utils.fetch.unpack_tar import TransferError
+from ..plugin_utils.model.raw import Told
 
 _MODULE = "offheap.profiler.heap_fetch"
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
     "units": {"type": "list", "elements": "str", "default": []},
     "delete_collected": {"type": "bool", "default": False},
-    "max_batch": {"type": "bytes", "default": "512M"},
-    "max_dump": {"type": "bytes", "default": "256M"},
-    "max_image": {"type": "bytes", "default": "1G"},
+    "max_batch": {"type": size, "default": "512M"},
+    "max_dump": {"type": size, "default": "256M"},
+    "max_image": {"type": size, "default": "1G"},
     "max_captures": {"type": "int", "default": 5000},
     "label": {"type": "str", "default": ""},
+    **told_options.ARGUMENTS,
 }
 
 display = Display()
@@ -56,15 +61,15 @@ class ActionModule(ActionBase):
         self._task_vars = task_vars or {}
         _validation, self._args = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         host = str(self._task.delegate_to or self._task_vars["inventory_hostname"])
-        root = from_here(self._args["archive"])
-        result["archive"] = str(root)
+        name = self._args["archive"]
+        result["archive"] = name if is_address(name) else str(from_here(name))
         self._finished = False
         try:
             libraries.require("zstandard")
             ansible_ssh.prepare(self._connection)
             with ansible_ssh.session(self._connection, self._python()) or nullcontext() as session:
                 result["streamed"] = session is not None
-                collected = self._collect(host, session, root)
+                collected = self._collect(host, session)
         except ansible_ssh.Unreachable as error:
             raise AnsibleConnectionFailure(str(error)) from None
         except CollectError as error:
@@ -99,9 +104,9 @@ class ActionModule(ActionBase):
         wanted = str(self._templar.template(self._task_vars.get("ansible_python_interpreter", "auto")))
         return str(facts.get("discovered_interpreter_python", "python3")) if wanted.startswith("auto") else wanted
 
-    def _collect(self, host: str, session: Session | None, root: Path) -> Collected:
+    def _collect(self, host: str, session: Session | None) -> Collected:
         args, check_mode = self._args, bool(self._task.check_mode)
-        archive = _archive(root, check_mode)
+        archive = (far_archive.foreseen if check_mode else far_archive.created)(args["archive"])
         wanted = Wanted(
             host, args["max_batch"], args["max_dump"], args["max_image"], args["label"], args["max_captures"]
         )
@@ -109,17 +114,21 @@ class ActionModule(ActionBase):
         return collect(transport, archive, wanted, check_mode, lambda text: display.display(f"{host}: {text}"))
 
     def _transport(self, session: Session | None, check_mode: bool) -> Transport:
+        told = told_options.told(self._args)
         if session is None:
             # Owned by the login user, and removed by the base class's cleanup.
             staging = str(self._connection._shell.tmpdir or self._make_tmp_path())
-            return ModuleTransport(self._execute, self._connection, staging)
+            return ModuleTransport(self._execute, self._connection, staging, told)
         units, max_dump, max_captures = (self._args[name] for name in ("units", "max_dump", "max_captures"))
-        return SessionTransport(session, units, max_dump, max_captures, not check_mode, self._args["delete_collected"])
+        delete = self._args["delete_collected"]
+        return SessionTransport(session, units, max_dump, max_captures, not check_mode, delete, told=told)
 
     def _execute(self, step: str, request: dict[str, Any]) -> dict[str, Any]:
+        # None is not among an option's choices: what was not given stays away.
+        given = {name: value for name, value in self._args.items() if value is not None}
         answer: dict[str, Any] = self._execute_module(
             module_name=_MODULE,
-            module_args={**self._args, "step": step, "request": request},
+            module_args={**given, "step": step, "request": request},
             task_vars=self._task_vars,
         )
         return answer
@@ -130,13 +139,15 @@ class ModuleTransport:
     """A transport by the steps of the module, which packs on the host's disk, in ``staging``; the file is fetched from
     there.
 
-    ``execute`` runs a step with its request on the host and returns the module's result. Failures raise TransferError
+    ``execute`` runs a step with its request on the host and returns the module's result. ``told`` is what the user says
+    of offered profiles. Failures raise TransferError
     or AnsibleConnectionFailure.
     """
 
     execute: Callable[[str, dict[str, Any]], dict[str, Any]]
     connection: Any
     staging: str
+    told: Told | None = None
 
     def find(self) -> dict[str, Any]:
         return self._step("list")
@@ -148,7 +159,7 @@ class ModuleTransport:
         with archive.incoming() as aside:
             file = aside / "transfer.tar"
             self._get(packed, file)
-            return packed, ingest.ingest(archive, batch, packed, file, aside)
+            return packed, ingest.ingest(archive, batch, packed, file, aside, self.told)
 
     def mark(self, safe: Sequence[Found]) -> dict[str, Any]:
         return self._step("mark", dumps=[found.mark() for found in safe])
@@ -178,12 +189,6 @@ class ModuleTransport:
             raise TransferError(f"cannot fetch {source}: {exc}") from exc
         if not file.is_file():
             raise TransferError(f"{source} did not arrive, although the connection reported no error")
-
-
-def _archive(root: Path, check_mode: bool) -> Archive | None:
-    if not check_mode:
-        return Archive.create(root)
-    return Archive.open(root) if (root / "archive.json").exists() else None
 
 
 def _as_result(collected: Collected) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from ansible.utils.display import Display
 
 from ..module_utils.formats import unit_name
 from ..module_utils.formats.errors import OffheapError
-from ..plugin_utils.archive.archive import Archive
-from ..plugin_utils.base import libraries, output_file
-from ..plugin_utils.base.options import from_here
-from ..plugin_utils.columns import sample_cache
+from ..plugin_utils.archive import far_archive
+from ..plugin_utils.base import libraries, output_file, progress
+from ..plugin_utils.base.options import from_here, size, whole_number
 from ..plugin_utils.leaks import baseline, ranking
 from ..plugin_utils.leaks.ranking import Leak
 from ..plugin_utils.leaks.survey import Scope
@@ -25,11 +24,12 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
     "units": {"type": "list", "elements": "str", "default": []},
     "hosts": {"type": "list", "elements": "str", "default": []},
-    "max_growth": {"type": "bytes"},
+    "max_growth": {"type": size},
     "baseline": {"type": "path"},
     "record": {"type": "path"},
-    "min_span": {"type": "int", "default": 60},
+    "min_span": {"type": whole_number, "default": 60},
     "require_verdict": {"type": "bool", "default": True},
+    "cluster": {"type": "str", "default": ""},
 }
 _MOST_FRAMES = 64
 
@@ -52,11 +52,12 @@ class ActionModule(ActionBase):
             libraries.require(*libraries.JUDGING)
             units = [unit_name.service(unit) for unit in arguments["units"]]
             known = baseline.read_baseline(from_here(arguments["baseline"])) if arguments["baseline"] else None
-            archive = Archive.open(from_here(arguments["archive"]))
-            if notice := sample_cache.notice(archive, units, arguments["hosts"]):
-                display.display(notice, stderr=True)
+            archive = far_archive.opened(arguments["archive"])
             scope = Scope(units, arguments["hosts"], max(arguments["min_span"], 0))
-            leaks, watched = ranking.rank(archive, warnings.append, scope, self._task.check_mode)
+            told = progress.for_people(lambda text: display.display(text, stderr=True))
+            leaks, watched = ranking.rank(
+                archive, warnings.append, scope, self._task.check_mode, told, arguments["cluster"]
+            )
             result["changed"] = self._record(leaks, arguments["record"])
         except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
@@ -74,7 +75,7 @@ class ActionModule(ActionBase):
             more = f" (and {len(offences) - 1} more)" if len(offences) > 1 else ""
             result.update(failed=True, msg=f"{offences[0]}{more}")
         elif arguments["require_verdict"] and not judged:
-            why = watched[-1].verdict.reason if watched else "the archive has no captures of these units and hosts"
+            why = watched[-1].verdict.reason if watched else archive.nothing(units, arguments["hosts"])
             result.update(failed=True, msg=f"cannot tell whether anything leaks: {why}")
         else:
             result["msg"] = f"processes judged: {len(judged)}, leaks: {len(leaks)}, beyond the limits: 0"

@@ -13,11 +13,11 @@ from ansible.utils.display import Display
 
 from ..module_utils.formats import unit_name
 from ..module_utils.formats.errors import OffheapError
+from ..plugin_utils.archive import far_archive
 from ..plugin_utils.archive.archive import Archive
 from ..plugin_utils.archive.capture import Capture
-from ..plugin_utils.base import libraries, output_file
+from ..plugin_utils.base import libraries, output_file, progress
 from ..plugin_utils.base.options import from_here
-from ..plugin_utils.columns import sample_cache
 from ..plugin_utils.columns.series_reader import Reader, reading
 from ..plugin_utils.export import pprof
 from ..plugin_utils.leaks import ranking
@@ -37,6 +37,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "max_profiles": {"type": "int", "default": 100},
     "textfile": {"type": "path"},
     "required": {"type": "bool", "default": False},
+    "cluster": {"type": "str", "default": ""},
 }
 
 display = Display()
@@ -55,10 +56,12 @@ class ActionModule(ActionBase):
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
         result.update(changed=False, pushed=0, left=0)
+        if not arguments["pyroscope_url"] and not arguments["textfile"]:
+            raise AnsibleActionFail("leak_push has nowhere to send to: set pyroscope_url, textfile, or both")
         try:
             libraries.require(*libraries.JUDGING, "google.protobuf", "prometheus_client", "urllib3")
             units = [unit_name.service(unit) for unit in arguments["units"]]
-            archive = Archive.open(from_here(arguments["archive"]))
+            archive = far_archive.opened(arguments["archive"])
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
         # If one fails, the other still runs.
@@ -102,9 +105,11 @@ class ActionModule(ActionBase):
     def _write(
         self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
     ) -> None:
-        if notice := sample_cache.notice(archive, units, arguments["hosts"]):
-            display.display(notice, stderr=True)
-        leaks, watched = ranking.rank(archive, problems.append, Scope(units, arguments["hosts"]), self._task.check_mode)
+        told = progress.for_people(lambda text: display.display(text, stderr=True))
+        scope = Scope(units, arguments["hosts"])
+        leaks, watched = ranking.rank(
+            archive, problems.append, scope, self._task.check_mode, told, arguments["cluster"]
+        )
         content = prometheus.render(leaks, watched)
         changed = output_file.write(from_here(arguments["textfile"]), content, True, self._task.check_mode)
         result["changed"] = result["changed"] or changed

@@ -52,13 +52,16 @@ class ActionModule(ActionBase):
         try:
             units = [unit_name.service(unit) for unit in arguments["units"]]
             found = findings.findings(samples, units, arguments["hosts"], warnings.append)
+            if not found and not self._task.check_mode:
+                raise AnsibleActionFail(
+                    f"there is nothing to judge: {samples} has no looks at these units and hosts. The playbook triage"
+                    " takes them on the hosts of the inventory (-i) for the units that offheap_units names"
+                )
             verdicts = [finding.data for finding in found]
             text = json.dumps(verdicts, indent=2) + "\n"
             changed = output_file.write(dest, text.encode(), force=True, check_mode=self._task.check_mode)
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
-        if not found:
-            warnings.append(f"{samples} has no samples of the units and hosts asked for: run triage.yml first")
         lines = findings.table(found)
         if arguments["show"]:
             for diagnosis, line in lines:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import trusted_path
+from ansible_collections.offheap.profiler.tests.unit.fakes import s3
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl
 
 
@@ -40,3 +41,19 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes libraries from anywhere: every user may write to /tmp, where those of tests are."""
     monkeypatch.setattr(trusted_path, "fault", lambda _path: None)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[s3.Server]:
+    with s3.running() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_store(s3_server: s3.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.Server]:
+    """An S3 server that libraries find by themselves, and a cache for what is read from it."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield s3_server
+    s3_server.be_strange()

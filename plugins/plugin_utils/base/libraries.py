@@ -18,6 +18,8 @@ from .errors import ControllerError
 
 #: import name -> pip's name; meta/ee-requirements.txt has the versions
 PACKAGES = {
+    "deltalake": "deltalake",
+    "distributed": "distributed",
     "fsspec": "fsspec",
     "google.protobuf": "protobuf",
     "jinja2": "Jinja2",

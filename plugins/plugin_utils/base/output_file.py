@@ -30,11 +30,15 @@ def write(path: Path, content: bytes, force: bool, check_mode: bool = False) -> 
             if path.read_bytes() == content:
                 return False
             if not force:
-                raise OutputError(f"{path}: exists with other content; it is replaced only with force=true")
+                raise OutputError(
+                    f"{path}: exists with other content; it is replaced only with force=true (fab: --force)"
+                )
         if not check_mode:
             _write(path, content, force)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise OutputError(f"{path} cannot be written: part of its path is a file, not a directory") from error
     except OSError as error:
-        raise OutputError(f"{error.filename or path}: {error.strerror or error}") from error
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}; name another place") from error
     return True
 
 

@@ -123,7 +123,7 @@ def collect(
     except OffheapError as error:
         raise CollectError(str(error), done) from error
     except OSError as error:
-        place = archive.root if archive else "the controller"
+        place = archive.where if archive else "the controller"
         raise CollectError(
             f"the archive {place} cannot be written: {error.strerror} ({error.filename or 'no path'}). Was it moved, or"
             " is its disk full?",

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -11,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.formats import elf_headers, limits, perf_map_line, wire
-from ..archive.archive import Archive
+from ...module_utils.formats.capture_facts import ASYNC_PROFILER, JEMALLOC, CaptureFacts, SamplingFacts
+from ..archive.archive import Archive, read_dump
 from ..archive.capture import Arrived, Capture, DumpWriter
+from ..base import child
+from ..base.errors import ControllerError
 from ..base.printable import printable
+from ..model.raw import Told
 from . import unpack_tar
 from .plan import Batch, Found
 from .unpack_tar import TransferError
@@ -24,6 +29,8 @@ PACKED_NAME = wire.PACKED
 _OVERHEAD = 1.001
 _PER_MEMBER = 2048
 _FIXED = 65536
+# What only our own tools put into a spool: live memory, sampled as its first line or each recording says.
+_OURS = (JEMALLOC, ASYNC_PROFILER)
 
 
 @dataclass(frozen=True)
@@ -81,8 +88,11 @@ def most_packed(sizes: Mapping[str, int]) -> int:
     return int(sum(sizes.values()) * _OVERHEAD) + len(sizes) * _PER_MEMBER + _FIXED
 
 
-def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Path) -> Ingested:
-    """Verify the file, unpack it into the directory ``aside`` and store its content.
+def ingest(
+    archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Path, told: Told | None = None
+) -> Ingested:
+    """Verify the file, unpack it into the directory ``aside`` and store its content. ``told`` is what the user says of
+    profiles that services offered, where they do not say it themselves.
 
     Raises TransferError if the file is not what was announced, ArchiveError if the archive cannot be written.
     """
@@ -114,10 +124,32 @@ def ingest(archive: Archive, batch: Batch, packed: Packed, file: Path, aside: Pa
             result.problems.append(f"{_title(batch, member)} changed between listing and packing; left on the host")
             continue
         facts = replace(found.facts, sampling=unpacked.dumps[member].sampling)
+        if facts.source not in _OURS:
+            try:
+                facts = _told(facts, files[member], told or Told())
+            except ControllerError as error:
+                result.problems.append(f"{_title(batch, member)} was left on the host: {error}")
+                continue
         arrived.append(_arrived(batch, packed, found, Arrived(facts, files[member]), files))
         result.safe.append(found)
     result.captures = archive.add_captures(arrived, aside)
     return result
+
+
+def _told(facts: CaptureFacts, dump: Path, told: Told) -> CaptureFacts:
+    """The facts with what the dump or the user says that it counts, and how. Raises ControllerError if nobody does."""
+    size = facts.dump.size
+    measure, scheme, interval = json.loads(child.call(_parsed, dump, facts.source, facts.dump.sha256, told, size=size))
+    return replace(facts, measure=measure, sampling=SamplingFacts(scheme, interval or None))
+
+
+def _parsed(path: Path, source: str, sha256: str, told: Told) -> bytes:
+    """In the child."""
+    from ..readers import detect  # this takes longer than storing a dump
+
+    records = detect.parse_as(source, read_dump(path, sha256), "its profile", told)
+    sampling = records.sampling
+    return json.dumps([records.measure.value, sampling.scheme.value, sampling.interval]).encode()
 
 
 class _Unpacked:

@@ -6,16 +6,25 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...module_utils.formats import command_line, jvm_memory, limits, sidecar, values
-from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
+from ...module_utils.formats import command_line, dump_name, jvm_memory, limits, sidecar, values
+from ...module_utils.formats.capture_facts import ASYNC_PROFILER, JEMALLOC, CaptureFacts, CaptureFactsError
 from ..archive.archive import Archive
 from .unpack_tar import TransferError
 
 _KINDS = ("incomplete", "unreadable", "writing")
 _MAX_REASON = 500
+# What a spool may hold, by how the names of dumps begin. How a recording was sampled, it says itself.
+_SOURCES = {
+    dump_name.PREFIX: JEMALLOC,
+    dump_name.TRACED: ASYNC_PROFILER,
+    dump_name.MEMLEAK: dump_name.MEMLEAK,
+    dump_name.PERF: dump_name.PERF,
+    dump_name.PPROF: dump_name.PPROF,
+    dump_name.GPERFTOOLS: dump_name.GPERFTOOLS,
+}
 #: captures that a host is asked for at once, unless told otherwise
 MOST_CAPTURES = 5000
 _REFUSED = (CaptureFactsError, sidecar.SidecarError, jvm_memory.JvmMemoryError)
@@ -225,7 +234,11 @@ def _found(
     beside = None if entry.get("map") is None else tuple(_count(part) for part in _a_list(entry, "map"))
     if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= limits.LARGEST_PERF_MAP):
         raise ValueError("a perf map's size is out of range")
-    return Found(CaptureFacts.from_json(facts), identity, entry.get("jit") is True, beside)
+    checked = CaptureFacts.from_json(facts)
+    parts = dump_name.parse(checked.dump.name)
+    if parts is not None:
+        checked = replace(checked, source=_SOURCES[parts.prefix])
+    return Found(checked, identity, entry.get("jit") is True, beside)
 
 
 def _process(found: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...module_utils.formats import limits
 from ..archive.archive import Archive
+from ..model.raw import Told
 from . import ingest, unpack_tar
 from .host_session import Session
 from .ingest import Ingested, Packed
@@ -27,7 +28,8 @@ _PATIENCE = 300.0
 class SessionTransport:
     """A transport for collect.py. ``ask_jvms`` also examines each JVM's own memory; ``delete`` removes what is safe.
 
-    ``came`` is called with the number of bytes that have just arrived. Failures raise HostError or SessionError.
+    ``came`` is called with the number of bytes that have just arrived, ``told`` is what the user says of offered
+    profiles. Failures raise HostError or SessionError.
     """
 
     session: Session
@@ -37,6 +39,7 @@ class SessionTransport:
     ask_jvms: bool = True
     delete: bool = False
     came: Callable[[int], None] = lambda _bytes: None
+    told: Told | None = None
 
     def find(self) -> dict[str, Any]:
         options = {"units": list(self.units), "max_dump": self.max_dump, "max_captures": self.max_captures}
@@ -69,7 +72,7 @@ class SessionTransport:
 
                 answer = self.session.ask("stream", _PATIENCE, take, request=batch.request())
             packed = ingest.read_packed(answer, batch)
-            return packed, ingest.ingest(archive, batch, packed, file, aside)
+            return packed, ingest.ingest(archive, batch, packed, file, aside, self.told)
 
     def mark(self, safe: Sequence[Found]) -> dict[str, Any]:
         return self.session.ask("mark", dumps=[found.mark() for found in safe], delete=self.delete)

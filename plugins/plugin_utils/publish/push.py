@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ...module_utils.formats.errors import OffheapError
 from ..archive.archive import Archive
@@ -45,9 +44,7 @@ def wanted(archive: Archive, server: Server, scope: Scope, warn: Callable[[str],
         for _process, timely in survey.by_process(captures, warn)
     ]
     ranked = itertools.zip_longest(*([(capture, process) for capture in process] for process in processes))
-    return [
-        pair for row in ranked for pair in row if pair is not None and not marker(archive, server, pair[0]).exists()
-    ]
+    return [pair for row in ranked for pair in row if pair is not None and not archive.noted(pair[0], about(server))]
 
 
 def push(
@@ -73,13 +70,11 @@ def push(
         except OffheapError as error:
             done.problems.append(str(error))
         else:
-            sent = marker(archive, server, capture)
-            sent.parent.mkdir(parents=True, exist_ok=True)
-            sent.touch()
+            archive.note(capture, about(server))
             done.sent, done.left = done.sent + 1, done.left - 1
     return done
 
 
-def marker(archive: Archive, server: Server, capture: Capture) -> Path:
-    """The empty file that says that the server has this capture's profile."""
-    return archive.memo(capture, "pushed", server.key)
+def about(server: Server) -> str:
+    """What the archive notes of each capture whose profile the server has."""
+    return f"pushed/{server.key}"

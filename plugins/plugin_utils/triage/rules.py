@@ -71,7 +71,7 @@ class Triaged:
     source: str
 
 
-_ENABLE = 'ansible-playbook enable-profiling.yml -l {host} -e \'{{"offheap_units": ["{unit}"]}}\''
+_ENABLE = 'ansible-playbook offheap.profiler.enable_profiling -l {host} -e \'{{"offheap_units": ["{unit}"]}}\''
 _PROFILE = f"find the code path: {_ENABLE}"
 _FRAGMENTATION = f"run it under jemalloc without profiling, and compare RSS: {_ENABLE} -e profiled_service_mode=swap"
 _ARENAS = f"{_FRAGMENTATION}, or with MALLOC_ARENA_MAX=2: add -e profiled_service_swap_arena_max=2"
@@ -82,7 +82,7 @@ RULES = (
         Diagnosis.CANNOT_TELL,
         lambda g: g.problem is not None,
         "two looks at one process are needed",
-        "run triage.yml again as root while {unit} runs",
+        "run triage again as root while {unit} runs",
     ),
     Rule(
         Diagnosis.JAVA_HEAP,
@@ -132,7 +132,7 @@ RULES = (
         Diagnosis.CANNOT_TELL,
         lambda g: g.leads(Part.MALLOC_USED) and g.process is not None and not g.process.malloc_known,
         "only its chunks say how much of malloc's memory is in use",
-        "run triage.yml with become, as root",
+        "run triage with become, as root",
     ),
     Rule(
         Diagnosis.NATIVE_GROWTH,
@@ -163,7 +163,7 @@ RULES = (
         Diagnosis.NOT_GROWING,
         lambda g: not g.grows,
         "growth below 1 MiB, or half a percent of RSS, is noise",
-        "if you expect slower growth, run triage.yml again later: the first look is kept",
+        "if you expect slower growth, run triage again later: the first look is kept",
     ),
     Rule(
         Diagnosis.CANNOT_TELL,

@@ -40,14 +40,15 @@ def test_files_and_captures_are_themselves(archive: Path, tmp_path: Path) -> Non
     odd = tmp_path / "frontend@app1"
     odd.write_text("a file of that name")
     assert offline.dump_named(str(odd), archive) == odd
-    assert offline.dump_named("missing.heap", archive) == Path("missing.heap")
+    with pytest.raises(ArchiveError, match=r"there is no file missing\.heap: name a dump's file, or UNIT@HOST"):
+        offline.dump_named("missing.heap", archive)
 
 
 def test_a_name_that_is_not_there_is_told_with_those_that_are(archive: Path, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="it has frontend@app1, frontend@app2"):
         offline.dump_named("fronted@app1", archive)
     Archive.create(tmp_path / "empty")
-    with pytest.raises(ArchiveError, match="it is empty"):
+    with pytest.raises(ArchiveError, match="empty is empty: collect_profiles and fab collect bring captures"):
         offline.dump_named("frontend@app1", tmp_path / "empty")
 
 
@@ -61,8 +62,9 @@ def test_captures_are_sorted_by_unit_host_and_time(archive: Path) -> None:
     assert [(each.unit, each.host, each.time) for each in found] == sorted(
         (each.unit, each.host, each.time) for each in found
     )
-    assert {each.host for each in offline.captures(archive, "frontend")} == {"app1", "app2"}
-    assert offline.captures(archive, "backend") == []
+    assert {each.host for each in offline.captures(archive, ["frontend"])} == {"app1", "app2"}
+    with pytest.raises(ArchiveError, match=r"no captures of the unit backend\.service: it has frontend\.service"):
+        offline.captures(archive, ["backend"])
 
 
 def test_files_directories_and_patterns_are_imported(tmp_path: Path) -> None:

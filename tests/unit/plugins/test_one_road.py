@@ -26,6 +26,7 @@ from ansible_collections.offheap.profiler.console import offline
 from ansible_collections.offheap.profiler.plugins.action import leak_assert, leak_push, leak_report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.progress import Progress
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope
@@ -84,7 +85,7 @@ def _report() -> Told:
 
 def _console() -> Told:
     with _heard() as told:
-        made = offline.reported(Path("archive"), Path("console"), "", told.warnings.add)
+        made = offline.reported(Path("archive"), Path("console"), [], told.warnings.add, Progress())
     told.result["reports"] = [leak_report._returned(report, paths) for report, paths in made.reports]
     told.written = {kind: Path(path).read_text() for kind, path in made.fleet.items()}
     return told

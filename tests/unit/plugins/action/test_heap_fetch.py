@@ -102,7 +102,7 @@ def test_a_failure_on_the_host_is_the_tasks(tmp_path: Path) -> None:
     assert (result["failed"], result["msg"], result["changed"]) == (True, "the disk is full", False)
     assert set(result) <= {"failed", "msg", "changed", "archive", "streamed", "warnings"}, "the sentence, and no more"
     (tmp_path / "archive" / "archive.json").write_text("{")
-    assert "cannot read" in run(tmp_path / "archive", {})["msg"]
+    assert "archive.json is damaged" in run(tmp_path / "archive", {})["msg"]
 
 
 def test_a_host_that_cannot_be_reached_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.base.libraries im
 _ROOT = Path(libraries.__file__).parents[3]
 # Each comes with ansible-core.
 _WITH_ANSIBLE = {"Jinja2", "PyYAML"}
+# Its option asks for it: a scheduler and workers need it as well, of the same version.
+_ON_REQUEST = {"distributed"}
 
 _IMPORT_ALL = """
 import importlib, sys
@@ -86,4 +88,4 @@ def test_the_table_has_what_is_used_and_the_requirements_have_the_table() -> Non
         for line in (_ROOT / "meta" / "ee-requirements.txt").read_text().splitlines()
         if not line.startswith("#")
     }
-    assert set(libraries.PACKAGES.values()) - _WITH_ANSIBLE == required
+    assert set(libraries.PACKAGES.values()) - _WITH_ANSIBLE - _ON_REQUEST == required

@@ -21,11 +21,16 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_f
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack as staging
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ingest, plan
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.unpack_tar import TransferError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import located_bytes
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
-from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives, offers
 
 GIB = 1 << 30
 
@@ -137,12 +142,12 @@ def test_fetching_loads_nothing_that_only_reading_needs() -> None:
 class Target:
     """The target's half, on files of ours."""
 
-    def __init__(self, directory: Path, contents: list[bytes]) -> None:
+    def __init__(self, directory: Path, contents: list[bytes], data: dict[str, Any] | None = None) -> None:
         self.staging = directory / "staging"
         self.staging.mkdir(mode=0o700)
         self.program = directory / "program"
         self.program.write_bytes(Path("/bin/true").read_bytes())
-        data = capture_samples.listing(*contents)
+        data = data or capture_samples.listing(*contents)
         data["images"][0].update(build_id=elf.read("/bin/true").build_id, size=self.program.stat().st_size)
         self.batch = next(
             plan.batches((listing := plan.read_listing(data, "app1", GIB, GIB)).captures, listing.images, GIB)
@@ -159,11 +164,11 @@ class Target:
         items = [staging.Item(member, opener(path)) for member, path in self.files.items()]
         return staging.pack(str(self.staging), items, 0)
 
-    def bring(self, archive: Archive, packed: dict[str, Any]) -> ingest.Ingested:
+    def bring(self, archive: Archive, packed: dict[str, Any], told: Told | None = None) -> ingest.Ingested:
         with archive.incoming() as aside:
             file = aside / "transfer"
             file.write_bytes((self.staging / PACKED).read_bytes())
-            return ingest.ingest(archive, self.batch, ingest.read_packed(packed, self.batch), file, aside)
+            return ingest.ingest(archive, self.batch, ingest.read_packed(packed, self.batch), file, aside, told)
 
 
 @pytest.fixture
@@ -332,3 +337,56 @@ def test_the_jvms_numbers_go_into_the_capture_when_they_are_right() -> None:
     data["captures"][0]["jvm"] = {**jvm, "nmt": {"Code": "<b>"}}
     with pytest.raises(TransferError, match="JvmMemoryError"):
         plan.read_listing(data, "app1", GIB, GIB)
+
+
+def offered(*contents: bytes, kind: str = "pprof") -> dict[str, Any]:
+    """The listing of profiles that a service has offered."""
+    data = capture_samples.listing(*contents)
+    for number, entry in enumerate(data["captures"]):
+        entry.update(name=f"{kind}.1f3a9c20-7.12.{number}.m{number}.heap", images=[])
+    return data
+
+
+def test_what_a_service_offers_says_itself_what_it_counts(archive: Archive, tmp_path: Path) -> None:
+    live, allocated = offers.pprof(9000, 4096), offers.pprof(9000, kinds=("alloc_objects", "alloc_space"))
+    contents = [live, allocated, b"neither"]
+    target = Target(tmp_path, contents, offered(*contents))
+    result = target.bring(archive, target.pack())
+    (problem,) = result.problems
+    assert "pprof.1f3a9c20-7.12.2.m2.heap of frontend.service was left on the host: its profile" in problem
+    assert len(result.safe) == 2
+    found = [capture.facts for capture in archive.captures()]
+    assert [(facts.source, facts.measure) for facts in found] == [("pprof", "live"), ("pprof", "allocated")]
+    assert [facts.sampling for facts in found] == [SamplingFacts("poisson", 4096), SamplingFacts("poisson", 524288)]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [(None, None), (Told(Measure.LIVE, "", 65536), ("live", SamplingFacts("poisson", 65536)))],
+)
+def test_what_it_does_not_say_the_user_can(
+    told: Told | None, expected: tuple[str, SamplingFacts] | None, archive: Archive, tmp_path: Path
+) -> None:
+    content = offers.pprof(9000, 0, kinds=("objects", "space"))
+    target = Target(tmp_path, [content], offered(content))
+    result = target.bring(archive, target.pack(), told)
+    found = [(capture.facts.measure, capture.facts.sampling) for capture in archive.captures()]
+    assert found == ([] if expected is None else [expected])
+    assert ["set source_measure" in problem for problem in result.problems] == [True] * (expected is None)
+
+
+def test_a_function_is_named_by_its_linked_address(archive: Archive, tmp_path: Path) -> None:
+    """By the build-id that the profile names: the loader may know the image by another path than the kernel."""
+    libz = leaky_archives.libz()
+    build_id = elf.read(libz).build_id or ""
+    symbols = subprocess.run(["nm", "-D", "--defined-only", libz], capture_output=True, text=True, check=True).stdout
+    (address,) = (int(line.split()[0], 16) for line in symbols.splitlines() if line.split()[2] == "inflate")
+    content = offers.nameless(9000, "/elsewhere/libz.so", build_id, address + 8)
+    target = Target(tmp_path, [content], offered(content))
+    assert not target.bring(archive, target.pack()).problems
+    archive.add_image(build_id, "libz.so", libz)
+    (capture,) = archive.captures()
+    samples = DumpReader(Images(archive=archive), tmp_path).read(capture.path).samples
+    assert [frame.function for frame in samples.frames] == ["inflate"]
+    located, _told = located_bytes.unpacked(sample_cache._parsed(capture.dump, capture.facts))
+    assert [place.build_id for place in located.locations] == [build_id]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What fab does before it runs a command: it takes --limit, and says what is wrong with a command line in our words."""
+
+from __future__ import annotations
+
+import re
+
+from fabric import main as fabric_main
+from invoke.exceptions import Exit, ParseError
+from invoke.parser.argument import Argument
+
+from .target import TargetError, from_word
+
+LIMIT = "limit"
+LIMIT_HELP = "pattern of hosts, as ansible-playbook --limit has it"
+_WAY_OUT = "`fab -l` lists the commands, `fab --help COMMAND` the options of one"
+# Invoke shows its own objects: Flag <Argument: unit (u)> needed value and was not given one!
+_FLAG = re.compile(r"Flag <Argument: ([\w-]+).*?> needed value")
+_UNKNOWN = re.compile(r"No idea what (.+) is!", re.DOTALL)
+
+
+def adapt() -> None:
+    """Adapt the program that loads us, if that is Fabric."""
+    if hasattr(fabric_main.program, "core"):
+        _take_limit_before_tasks()
+        _refuse_in_our_words()
+
+
+def at_least(least: int, **options: float) -> None:
+    """Raises TargetError for an option with a smaller value."""
+    for name, value in options.items():
+        if value < least:
+            raise TargetError(f"--{name.replace('_', '-')} is {value}; give {least} or more")
+
+
+def _take_limit_before_tasks() -> None:
+    """Accept ``fab -i inventory --limit web status``, as ansible-playbook does.
+
+    Fabric loads us after reading its own options, and reads unknown ones afterwards, with the tasks.
+    """
+    program = fabric_main.program
+    own = program.core_args
+    program.core_args = lambda: [*own(), Argument(name=LIMIT, help=LIMIT_HELP)]
+    program.core[0].add_arg(Argument(name=LIMIT))
+
+
+def _refuse_in_our_words() -> None:
+    program = fabric_main.program
+    own = program.parse_tasks
+
+    def parse_tasks() -> None:
+        try:
+            own()
+        except ParseError as error:
+            raise Exit(f"{_told(str(error))}; {_WAY_OUT}", 2) from error
+        except ValueError as error:  # from int()
+            word = str(error).rpartition(": ")[2]
+            raise Exit(f"{word} is not a whole number; {_WAY_OUT}", 2) from error
+        try:  # before Fabric connects to them in its own way
+            for word in hosts.split(",") if (hosts := program.core[0].args.hosts.value) else ():
+                from_word(word.strip())
+        except TargetError as error:
+            raise Exit(str(error), 2) from None
+
+    program.parse_tasks = parse_tasks
+
+
+def _told(error: str) -> str:
+    if found := _FLAG.match(error):
+        return f"--{found[1]} needs a value"
+    if found := _UNKNOWN.match(error):
+        return f"{found[1]} is neither a command nor an option that fits here"
+    return error.replace(" did not receive required positional arguments: ", " needs ")
