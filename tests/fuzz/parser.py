@@ -29,6 +29,8 @@ with atheris.instrument_imports(include=["ansible_collections.offheap.profiler.p
     from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, heap_v2
 
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_tracer_texts import TEXTS
+from ansible_collections.offheap.profiler.tests.unit.strategies import offers
+from ansible_collections.offheap.profiler.tests.unit.strategies.small_recordings import recording
 
 LIMIT = 1 << 20
 _TOLD = Told(Measure.LIVE, "bytes", 1)
@@ -46,6 +48,15 @@ MAPPED_LIBRARIES:
 00400000-00402000 r-xp 00001000 fe:00 11 /srv/my app (deleted)
 7ffc0000-7ffd0000 rw-p 00000000 00:00 0                                  [stack]
 """
+_GPERFTOOLS = b"""\
+heap profile: 2: 200 [ 3: 300] @ heapprofile
+ 2: 200 [ 3: 300] @ 0x401011 0x401021
+
+MAPPED_LIBRARIES:
+00400000-00402000 r-xp 00001000 fe:00 11 /srv/app
+"""
+_COLLAPSED = b"main;serve;inflate 65536\nmain 4096\n"
+_RECORDING = recording([(1, 10, 40, 1), (2, 20, 5000, 2)], [(3, 10)])
 
 
 def one_input(data: bytes) -> None:
@@ -75,7 +86,16 @@ def main() -> None:
     corpora = [Path(name) for name in sys.argv[1:] if not name.startswith("-")]
     for corpus in corpora[:1]:
         corpus.mkdir(parents=True, exist_ok=True)
-        for name, seed in {"jemalloc": _SEED, **TEXTS}.items():
+        seeds = {
+            "jemalloc": _SEED,
+            "async-profiler": _RECORDING,
+            "gperftools": _GPERFTOOLS,
+            "collapsed": _COLLAPSED,
+            **TEXTS,
+        }
+        seeds["pprof"] = offers.pprof(4096)
+        assert {*seeds} == {*detect.FORMATS}
+        for name, seed in seeds.items():
             (corpus / name).write_bytes(seed)
     limits = ["-timeout=10", "-rss_limit_mb=1024", "-max_len=65536"]
     dictionary = Path(__file__).with_name("heap_v2.dict")

@@ -99,6 +99,13 @@ class LabHost:
         assert not check or done.returncode == 0, text
         return done
 
+    def send(self, file: Path, path: str) -> None:
+        """Put a copy of a local file there, with its mode."""
+        command = f"cat > {shlex.quote(path)} && chmod {file.stat().st_mode & 0o777:o} {shlex.quote(path)}"
+        with file.open("rb") as content:
+            argv = [*self._ssh, self.name, "sudo -n sh -c " + shlex.quote(command)]
+            subprocess.run(argv, stdin=content, capture_output=True, timeout=120, check=True)
+
     def kill(self) -> None:
         """End the host at once, with its disk."""
         self.disconnect()

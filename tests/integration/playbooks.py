@@ -8,9 +8,10 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,12 @@ class PlaybookResult:
         """The tasks that changed something on `host`."""
         return [task for task in self.of(host) if task.changed]
 
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """What leak_report said of each process."""
+        found: list[dict[str, Any]] = next(task.result["reports"] for task in self.tasks if "reports" in task.result)
+        return found
+
     def failures(self, host: str | None = None) -> str:
         """The messages of all failed tasks, of one host if asked."""
         bad = [t for t in self.tasks if t.status in ("failed", "unreachable") and host in (None, t.host)]
@@ -91,6 +98,9 @@ class PlaybookResult:
         """Itself; fails the test, with the messages, unless the run ended well."""
         assert self.rc == 0, f"status {self.rc}, see {self.log}\n{self.failures()}\n{self.stdout[-2000:]}"
         return self
+
+
+During = Callable[[subprocess.Popen[bytes], Path], None]
 
 
 @dataclass
@@ -151,10 +161,12 @@ control_path_dir = {self.directory / "cp"}
         check: bool = False,
         diff: bool = False,
         timeout: float = 900,
+        during: During | None = None,
     ) -> PlaybookResult:
         """Run a playbook: a path, a name as offheap.profiler.rollback, or a file of the installed playbooks/.
 
-        The run's own failure is in the result; raises subprocess.TimeoutExpired after `timeout` seconds.
+        The run's own failure is in the result; raises subprocess.TimeoutExpired after `timeout` seconds. `during` is
+        called once the run has begun, with its process, which leads a group of its own, and its log.
         """
         installed = self.installed / "playbooks" / name
         argv = ["ansible-playbook", str(installed if installed.exists() else name), *args]
@@ -164,33 +176,46 @@ control_path_dir = {self.directory / "cp"}
         argv += ["--diff"] if diff else []
         record = self.directory / "record.jsonl"
         record.unlink(missing_ok=True)
-        rc, log = self._call(Path(name).stem, argv, timeout=timeout, OFFHEAP_RECORD=str(record))
+        rc, log = self._call(Path(name).stem, argv, timeout, during=during, OFFHEAP_RECORD=str(record))
         lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
         stats = {host: _stats(row) for line in lines if "stats" in line for host, row in line["stats"].items()}
         tasks = [Task(**line) for line in lines if "stats" not in line]
         return PlaybookResult(rc, log.read_text(errors="replace"), stats, tasks, log)
 
     def _call(
-        self, name: str, argv: list[str], timeout: float = 300, check: bool = False, **env: str
+        self,
+        name: str,
+        argv: list[str],
+        timeout: float = 300,
+        check: bool = False,
+        during: During | None = None,
+        **env: str,
     ) -> tuple[int, Path]:
         self.runs += 1
         log = self.logs / f"{self.runs:03}-{re.sub(r'[^A-Za-z0-9_.]+', '-', name)}.log"
         with log.open("w") as stream:
             stream.write(f"$ {shlex.join(argv)}\n")
             stream.flush()
-            done = subprocess.run(
+            process = subprocess.Popen(
                 argv,
                 cwd=self.directory,
                 env={**self.environment, **env},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                timeout=timeout,
-                check=False,
+                start_new_session=True,
             )
-        if check and done.returncode != 0:
-            raise RuntimeError(f"{shlex.join(argv)}: status {done.returncode}\n{log.read_text()[-4000:]}")
-        return done.returncode, log
+            try:
+                if during:
+                    during(process, log)
+                process.wait(timeout)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        if check and process.returncode != 0:
+            raise RuntimeError(f"{shlex.join(argv)}: status {process.returncode}\n{log.read_text()[-4000:]}")
+        return process.returncode, log
 
 
 def build(directory: Path) -> Path:

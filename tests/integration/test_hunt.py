@@ -2,6 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The whole hunt on three hosts: look, enable, collect, report, roll back; and the hosts are as they were.
 
+Its archive is in a bucket of an S3 server that is spoken to by HTTP; test_collect.py has one in a directory.
+
 The tests stand in the order of the hunt and each needs those before it.
 """
 
@@ -11,18 +13,21 @@ import json
 import re
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import far_archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import DUMP
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.object_store import ObjectStore
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import PROGRAMS, Controller, PlaybookResult
+from ansible_collections.offheap.profiler.tests.unit.fakes import s3
 from ansible_collections.offheap.profiler.tests.unit.strategies.leaky_archives import dump_of
 
 HOSTS = ("app1", "app2", "app3")
@@ -50,7 +55,19 @@ class Hunt:
 
 
 @pytest.fixture(scope="module")
-def hunt(lab: Lab, playbook: RunPlaybook, host: HostOf, controller: Controller, library: dict[str, Any]) -> Hunt:
+def bucket(controller: Controller) -> Iterator[str]:
+    """The address of an archive, which every program that the tests start finds the way to."""
+    with s3.running() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        patch.setenv("XDG_CACHE_HOME", str(controller.directory / "user-cache"))
+        yield f"{server.bucket()}/offheap"
+
+
+@pytest.fixture(scope="module")
+def hunt(
+    lab: Lab, playbook: RunPlaybook, host: HostOf, controller: Controller, library: dict[str, Any], bucket: str
+) -> Hunt:
     """Hosts that already have jemallocs of other owners, looked at in check mode and then enabled for real."""
     for name in HOSTS:
         host(name).run(
@@ -59,7 +76,7 @@ def hunt(lab: Lab, playbook: RunPlaybook, host: HostOf, controller: Controller, 
         host(name).run("cp /bin/true /usr/local/lib/libjemalloc.so.2")
     variables = {
         "offheap_units": [*UNITS[1:], {"name": "frontend", "health_url": "http://127.0.0.1:8080/health"}],
-        "offheap_archive": str(controller.directory / "archive"),
+        "offheap_archive": bucket,
         "offheap_report": str(controller.directory / "report"),
         **library,
         "offheap_serial": ["100%"],
@@ -77,13 +94,14 @@ def hunt(lab: Lab, playbook: RunPlaybook, host: HostOf, controller: Controller, 
 
 
 def _writes(result: PlaybookResult, host: str) -> dict[str, str]:
-    """Every file that the units' tasks write, with its text, as --diff tells it."""
-    tasks = [task for task in result.changes(host) if task.action.endswith("profiled_unit")]
+    """Every file that enabling the units writes, with its text, as --diff tells it."""
+    tasks = [task for task in result.changes(host) if task.action.endswith("unit_enable")]
     return {diff["after_header"]: diff["after"] for task in tasks for diff in task.diffs}
 
 
 def _restarts(result: PlaybookResult, host: str) -> list[str]:
-    return [task.task for task in result.changes(host) if "Restart" in task.task]
+    tasks = [task for task in result.changes(host) if task.action.endswith("unit_enable")]
+    return [one["unit"] for task in tasks for one in task.result["units"] if one["restarted"]]
 
 
 def _rolled_back(result: PlaybookResult, host: str) -> dict[str, bool]:
@@ -140,7 +158,8 @@ def test_the_agent_answers_in_every_unit_and_switches_without_a_restart(
         switched = playbook("switch-profiling.yml", "-e", f"state={state}").check()
         assert {name: stats.changed for name, stats in switched.stats.items()} == dict.fromkeys(HOSTS, changed), state
         for name in HOSTS:
-            results = switched.of(name)[-1].result["results"]
+            asked = next(task for task in switched.of(name) if task.action.endswith("heap_control"))
+            results = asked.result["results"]
             assert [result["unit"] for result in results] == sorted(f"{unit}.service" for unit in UNITS)
     assert {(name, unit): host(name).main_pid(unit) for name in HOSTS for unit in UNITS} == pids
 
@@ -153,13 +172,18 @@ def test_a_second_run_changes_and_restarts_nothing(hunt: Hunt, playbook: RunPlay
 
 
 def test_the_report_names_the_leaking_path(hunt: Hunt, playbook: RunPlaybook, host: HostOf) -> None:
+    def dumps(name: str) -> int:
+        count = "grep -ls ^MAPPED_LIB /var/lib/offheap/frontend.service/*.heap | wc -l"
+        return int(host(name).run(count).stdout)
+
+    # What came before holds a time without sampling.
+    before = {name: dumps(name) for name in HOSTS}
     for name in HOSTS:
 
-        def dumps(name: str = name) -> bool:
-            count = "grep -ls ^MAPPED_LIB /var/lib/offheap/frontend.service/*.heap | wc -l"
-            return int(host(name).run(count).stdout) >= DUMPS
+        def enough(name: str = name) -> bool:
+            return dumps(name) >= before[name] + DUMPS
 
-        wait_for(dumps, f"{DUMPS} dumps of the frontend on {name}", timeout=240, interval=2)
+        wait_for(enough, f"{DUMPS} more dumps of the frontend on {name}", timeout=240, interval=2)
     playbook("collect-profiles.yml", extra_vars=hunt.variables).check()
     reported = playbook("report-leaks.yml", extra_vars=hunt.variables).check()
     reports = next(task.result["reports"] for task in reported.tasks if "reports" in task.result)
@@ -185,6 +209,26 @@ def test_the_report_names_the_leaking_path(hunt: Hunt, playbook: RunPlaybook, ho
     assert "leak" not in others.values(), others
 
 
+def test_a_copy_in_a_directory_tells_the_same(hunt: Hunt, playbook: RunPlaybook, controller: Controller) -> None:
+    """To the byte, and in the bucket nothing lies beside the captures."""
+    address = hunt.variables["offheap_archive"]
+    pull = {"archive": "copy", "url": address, "direction": "pull"}
+    report = {"archive": "copy", "dest": "report-of-copy", "show": False}
+    tasks = [{"offheap.profiler.archive_sync": pull}, {"offheap.profiler.leak_report": report}]
+    path = controller.directory / "copy.yml"
+    path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    copied, _reported = playbook(path).check().of("localhost")
+    assert not copied.result.get("warnings")
+    made, of_copy = (
+        {file.relative_to(root): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+        for root in (controller.directory / "report", controller.directory / "report-of-copy")
+    )
+    assert made and made == of_copy
+    names = [name for name in ObjectStore(address).files() if name.startswith("captures/")]
+    captures = far_archive.opened(address).captures()
+    assert copied.result["captures"] == len(captures) == sum(name.endswith(f"/{DUMP}") for name in names) > 0
+
+
 @pytest.mark.parametrize("name", HOSTS)
 def test_totals_equal_those_of_the_jeprof_that_was_built(
     hunt: Hunt, name: str, controller: Controller, tmp_path: Path
@@ -196,7 +240,7 @@ def test_totals_equal_those_of_the_jeprof_that_was_built(
         archive.extract(member, tmp_path, filter="data")
     jeprof = tmp_path / member.name
     tools = ",".join(f"{tool}:/bin/true" for tool in ("addr2line", "nm", "c++filt", "objdump"))
-    captures = Archive.open(Path(hunt.variables["offheap_archive"])).captures(host=name)
+    captures = far_archive.opened(hunt.variables["offheap_archive"]).captures(host=name)
     assert len({capture.unit for capture in captures}) == len(UNITS)
     for capture in captures[::10]:
         (tmp_path / "dump").write_bytes(dump_of(capture))

@@ -14,7 +14,8 @@ from ansible_collections.offheap.profiler.tests.integration import small_service
 from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import PlaybookResult
 
-pytestmark = pytest.mark.usefixtures("quiet_lab")
+# It takes some reboots until a pid comes again.
+pytestmark = [pytest.mark.usefixtures("quiet_lab"), pytest.mark.soak_only]
 
 HOST = "app1"
 

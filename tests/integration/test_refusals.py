@@ -54,7 +54,7 @@ def test_each_unit_that_cannot_work_is_refused_with_its_reason(
     result = playbook("enable-profiling.yml", limit="app2", extra_vars={**variables, "offheap_units": list(wanted)})
     assert result.rc != 0
     task = next(task for task in result.of("app2") if "Find what cannot work" in task.task)
-    refused = {item["unit"].removesuffix(".service"): item["refusal"] for item in task.result["results"]}
+    refused = {item["unit"].removesuffix(".service"): item["refusal"] for item in task.result["units"]}
     assert refused == wanted
     assert all(f"{unit}.service is unchanged: " in result.failures("app2") for unit in wanted)
     assert [task.task for task in result.changes("app2") if "jemalloc" not in str(task.role)] == []

@@ -46,6 +46,7 @@ class Triage:
     without_root: dict[tuple[str, str], dict[str, Any]]
     listings: dict[str, tuple[list[str], list[str]]]
     pids: dict[tuple[str, str], tuple[int, int]]
+    peaks: dict[tuple[str, str], int]
 
 
 def _verdicts(result: PlaybookResult) -> dict[tuple[str, str], dict[str, Any]]:
@@ -78,6 +79,10 @@ def triage(lab: object, playbook: RunPlaybook, host: HostOf, controller: Control
     }
     result = playbook("triage.yml", extra_vars=variables).check()
     after = {(name, unit): host(name).main_pid(unit) for name in JDKS for unit in steady}
+    peaks = {
+        key: int(host(key[0]).run(f"awk '/^VmHWM/ {{print $2}}' /proc/{pid}/status").stdout) << 10
+        for key, pid in after.items()
+    }
     kept = [
         json.loads(sorted((controller.directory / "triage" / name).glob("*.json"))[-1].read_text()) for name in JDKS
     ]
@@ -97,6 +102,7 @@ def triage(lab: object, playbook: RunPlaybook, host: HostOf, controller: Control
         _verdicts(unprivileged),
         {name: (listings[name], host(name).listing()) for name in JDKS},
         {key: (pids[key], after[key]) for key in pids},
+        peaks,
     )
     for name in JDKS:
         host(name).run(f"systemctl stop {' '.join(VERDICTS)}; rm -f /var/tmp/grow*", check=False)
@@ -113,9 +119,10 @@ def test_the_verdict_is_right(triage: Triage, name: str, unit: str) -> None:
 def test_the_classes_add_up_to_the_resident_set(triage: Triage, name: str, unit: str) -> None:
     (process,) = triage.samples[name, unit]["processes"]
     total = sum(sizes["resident"] for sizes in process["classes"].values())
-    # The kernel counts these by itself; the service goes on growing between the two.
+    # The kernel counts these by itself, before; a service may have grown by all that it did until its peak was read.
+    # A memory map is no snapshot: what a JVM gives back behind the reader and takes again before it is counted twice.
     counted = process["rss_anon"] + process["rss_file"] + process["rss_shmem"]
-    assert total == pytest.approx(counted, rel=0.01)
+    assert 0.99 * counted < total < 1.1 * max(counted, triage.peaks[name, unit])
 
 
 @pytest.mark.parametrize("name", JDKS)
@@ -125,9 +132,15 @@ def test_the_jvm_has_told_its_part(triage: Triage, name: str) -> None:
     assert jvm["version"] == JDKS[name]
     assert jvm["flags"]["UseSerialGC"] == "true"
     assert jvm["heap_after_collection"] > 0 and jvm["metaspace"] > 0 and jvm["classes"] > 100
+    assert (jvm["native_heap"] is not None) == (JDKS[name] >= 21)
+
+
+@pytest.mark.parametrize("name", JDKS)
+def test_the_jvm_and_the_memory_map_agree_on_a_heap_that_stays(triage: Triage, name: str) -> None:
+    (process,) = triage.samples[name, "grow-java@not-growing.service"]["processes"]
+    jvm = process["jvm"]
     # Without one of the survivor spaces.
     assert jvm["nmt"]["categories"]["Java Heap"] == pytest.approx(jvm["heap_committed"], rel=0.1)
-    assert (jvm["native_heap"] is not None) == (JDKS[name] >= 21)
     assert process["classes"]["java-heap"]["resident"] <= jvm["nmt"]["categories"]["Java Heap"]
 
 
@@ -151,7 +164,12 @@ def test_fewer_arenas_are_tried_and_taken_back(triage: Triage, playbook: RunPlay
     }
     before = app2.listing()
     swapped = playbook("enable-profiling.yml", extra_vars=variables).check()
-    (told,) = [task.message for task in swapped.of("app2") if task.task.startswith("Report its memory")]
+    (told,) = [
+        one["msg"]
+        for task in swapped.of("app2")
+        if task.task.startswith("Report memory")
+        for one in task.result["results"]
+    ]
     assert unit in told and "MiB before" in told
     environment = app2.run(f"cat /proc/{app2.main_pid(unit)}/environ").stdout.split("\0")
     assert "MALLOC_ARENA_MAX=2" in environment
