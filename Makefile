@@ -40,7 +40,7 @@ lint sanity docs-check package unit integration: setup
 bench-analysis: setup
 	.venv/bin/python tests/bench/analysis.py
 
-#: make bench-overhead   the cost of jemalloc and the agent, in build/bench/overhead.json (ten minutes, quiet machine)
+#: make bench-overhead   the cost of jemalloc and the agent, in build/bench/overhead.json (fifteen minutes, quiet machine)
 .PHONY: bench-overhead
 bench-overhead: setup
 	.venv/bin/python tests/bench/overhead.py
@@ -60,6 +60,11 @@ bench-many-hosts: setup
 bench-archive: setup
 	.venv/bin/python tests/bench/archive.py
 
+#: make bench-lake       a lake made from dumps, and ranked, in build/bench/lake.json (fifteen minutes)
+.PHONY: bench-lake
+bench-lake: setup
+	.venv/bin/python tests/bench/lake.py
+
 #: make bench-triage     one sample of 2,000 threads and 60,000 mappings, in build/bench/triage.json (ten seconds)
 .PHONY: bench-triage
 bench-triage: setup
@@ -70,9 +75,14 @@ bench-triage: setup
 bench-truth: setup
 	.venv/bin/python tests/bench/truth.py
 
+#: make pictures     the pictures of docs/report.md anew, in docs/images (half a minute)
+.PHONY: pictures
+pictures: setup
+	.venv/bin/python tests/browser/screenshots.py docs/images
+
 #: make fuzz         a minute of coverage-guided fuzzing of the dump reader
 #: make soak         a million fuzzing inputs, the truth suite TRUTH_RUNS times (40), the agent under load for
-#:                   SOAK_SECONDS (600), and variants of faults and odd services on booted hosts
+#:                   SOAK_SECONDS (600), 60 faults at random moments of a hunt, and variants of tests on booted hosts
 .PHONY: fuzz soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz
@@ -80,7 +90,7 @@ soak: setup
 	OFFHEAP_FUZZ_INPUTS=1000000 .venv/bin/python -m pytest -s tests/fuzz
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_RUNS:-40} .venv/bin/python -m pytest -s tests/integration/truth
 	OFFHEAP_SOAK_SECONDS=$${SOAK_SECONDS:-600} .venv/bin/python -m pytest -m soak tests/agent
-	.venv/bin/python -m pytest -m soak_only tests/integration
+	.venv/bin/python -m pytest -m soak_only tests/agent tests/integration tests/faults/test_random.py
 
 #: make lock         lock the requirements again after a change; make lock UPGRADE=--upgrade takes the newest versions
 .PHONY: lock
@@ -90,7 +100,7 @@ lock: setup
 #: make faults       faults on booted hosts, judged by four invariants; FILTER="never ready" chooses, SEED=7 shuffles
 .PHONY: faults
 faults: setup
-	OFFHEAP_FAULTS_SEED=$${SEED:-0} .venv/bin/python -m pytest tests/faults -k "$${FILTER:-}"
+	OFFHEAP_FAULTS_SEED=$${SEED:-0} .venv/bin/python -m pytest tests/faults/test_matrix.py -k "$${FILTER:-}"
 
 #: make clean        remove what the above left here (the lab's images stay)
 .PHONY: clean

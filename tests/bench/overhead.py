@@ -8,33 +8,52 @@ Each round runs all cases several times, in a new order each time. A run does th
 case's time in the round is that of its fastest slice, since other load on the machine, or an unlucky memory layout, can
 only add to it. The cost is that time divided by the same round's time without preload, and the median over the rounds:
 ``throughput-cost`` in wall-clock time, which says little on a busy machine, and ``cpu-cost`` in CPU time.
-``agent-adds`` is what the agent adds to the cost of the same case without it: the median of the rounds' differences.
+``cost-over-jemalloc`` is the same beside jemalloc that does not profile. ``agent-adds`` is what the agent adds to the
+cost of the same case without it: the median of the rounds' differences. Wall-clock time scatters by more than that, so
+what the agent may add is decided by ``instructions``: those of a slice of the C program's work as callgrind counts
+them, with the agent and without, the medians of some runs.
+
+``live-jvm`` is a live trace of a JVM: async-profiler, which records every MiB that is allocated, and every free.
+``live-perf`` and ``live-memleak`` are live traces of the C program: the fastest slice while it is traced, beside the
+fastest of the same process before. memleak has no promise: a trace by it ends itself where it costs much.
+
 Exits with status 1 if a promise is not kept. OFFHEAP_TEST_JEMALLOC names a jemalloc other than the distribution's.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
+import re
+import select
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PLAIN = "no preload"
+sys.path.insert(0, str(ROOT / ".cache" / "collections"))
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import kernel_trace
+from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings
+
+PLAIN, JEMALLOC = "no preload", "jemalloc"
 DORMANT = "prof:true,prof_active:false"
 # case -> MALLOC_CONF (None: no preload), whether the agent is loaded, whether it switches sampling on
 CASES: dict[str, tuple[str | None, bool, bool]] = {
     PLAIN: (None, False, False),
-    "jemalloc": ("", False, False),
+    JEMALLOC: ("", False, False),
     "dormant": (DORMANT, False, False),
     "dormant-agent": (DORMANT, True, False),
     "512KiB": ("prof:true,lg_prof_sample:19", False, False),
@@ -42,8 +61,19 @@ CASES: dict[str, tuple[str | None, bool, bool]] = {
     "128KiB": ("prof:true,lg_prof_sample:17", False, False),
     "128KiB-agent": (f"{DORMANT},lg_prof_sample:17", True, True),
 }
+# A live trace of a JVM, beside those.
+LIVE = "live-jvm"
+TRACED = "start,nativemem=1m,jfr,jfropts=0x1f,loglevel=none"
+# Live traces of the C program. memleak slows it so much that it gets little to do.
+LIVE_PERF, LIVE_MEMLEAK = "live-perf", "live-memleak"
+LIVE_ROUNDS = {LIVE_PERF: 1_200_000, LIVE_MEMLEAK: 20_000}
+LIVE_SLICES = 8
+# Callgrind takes fifty times as long, so what it counts is less: the difference of so many slices.
+COUNTED_ROUNDS, COUNTED_SLICES, COUNTED_RUNS = 60_000, (1, 9), 5
+# What the shortest of its runs records, in bytes, is several times this.
+_RECORDED = 1 << 20
 AGENTS = [case for case in CASES if f"{case}-agent" in CASES]
-DORMANT_COST, SAMPLING_COST, AGENT_COST = 1.01, 1.03, 0.01
+DORMANT_COST, SAMPLING_COST, AGENT_COST, LIVE_COST, PERF_COST = 1.01, 1.03, 0.01, 1.03, 1.02
 
 
 def find_jemalloc() -> Path:
@@ -74,6 +104,7 @@ class Bench:
         if not java or not javac:
             raise SystemExit("no JDK")
         subprocess.run([javac, "-d", str(directory), str(HERE / "overhead" / "Deflaters.java")], check=True)
+        self.tracer = recordings.library(directory)
         flags = ["-XX:+PreserveFramePointer", "-XX:+UseSerialGC", "-Xms256m", "-Xmx256m", "-cp", str(directory)]
         self.workloads: dict[str, Callable[[int], list[str]]] = {
             "jvm": lambda slices: [os.path.realpath(java), *flags, "Deflaters", str(slices), "2000"],
@@ -81,7 +112,7 @@ class Bench:
         }
 
     def environment(self, case: str, executable: str) -> dict[str, str]:
-        conf, with_agent, sampling = CASES[case]
+        conf, with_agent, sampling = CASES[PLAIN if case == LIVE else case]
         environment = {"PATH": os.environ["PATH"]}
         if conf is None:
             return environment
@@ -102,17 +133,113 @@ class Bench:
     def run(self, workload: str, case: str, slices: int) -> Run:
         """The fastest slice's wall-clock and CPU time (each its own minimum)."""
         command = self.workloads[workload](slices)
+        if case == LIVE:
+            command.insert(1, f"-agentpath:{self.tracer}={TRACED},file={self.directory}/live.jfr")
         environment = self.environment(case, command[0])
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         if done.stderr:
             raise SystemExit(f"{workload}-{case}: {done.stderr}")
+        if case == LIVE and (self.directory / "live.jfr").stat().st_size < _RECORDED:
+            raise SystemExit(f"{case}: the recording is too small for this work")
         wall, cpu = zip(*(map(float, line.split()) for line in done.stdout.splitlines()), strict=True)
         return Run(min(wall), min(cpu))
+
+    def traced(self, case: str) -> tuple[float, float]:
+        """Seconds of the fastest slice of the C program while a tool of the kernel traces it, and before that."""
+        command = [*self.workloads["c"](1_000_000)[:-1], str(LIVE_ROUNDS[case])]
+        with contextlib.ExitStack() as stack:
+            program = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0))
+            stack.callback(program.kill)
+            assert program.stdout is not None
+            before = min(_seconds(program.stdout) for _slice in range(LIVE_SLICES))
+            if case == LIVE_PERF:
+                record, script = kernel_trace.perf_commands("perf", program.pid)
+                tool = stack.enter_context(subprocess.Popen(record, stdout=subprocess.PIPE))
+                stack.enter_context(subprocess.Popen(script, stdin=tool.stdout, stdout=subprocess.DEVNULL))
+                stack.callback(tool.send_signal, signal.SIGINT)
+                _seconds(program.stdout)  # the slice in which it begins
+            else:
+                c_library = next(path for path in procfs.mapped_files(program.pid) if "/libc.so" in path)
+                watching = kernel_trace.memleak_command("memleak-bpfcc", program.pid, c_library, 1, 1000)
+                environment = {**os.environ, **kernel_tools.headers(self.directory)}
+                tool = stack.enter_context(subprocess.Popen(watching, stdout=subprocess.PIPE, env=environment))
+                stack.callback(tool.kill)
+                assert tool.stdout is not None
+                while b"outstanding allocations" not in tool.stdout.readline():
+                    pass  # now it has set its probes
+                threading.Thread(target=tool.stdout.read, daemon=True).start()
+                _catch_up(program.stdout)
+            during = min(_seconds(program.stdout) for _slice in range(LIVE_SLICES))
+            if tool.poll() is not None:
+                raise SystemExit(f"{case}: the tool has ended by itself")
+            return during, before
+
+    def instructions(self, case: str) -> int:
+        """Those of a number of slices of the C program."""
+        counts = []
+        for slices in COUNTED_SLICES:
+            command = [*self.workloads["c"](slices)[:-1], str(COUNTED_ROUNDS)]
+            callgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command]
+            environment = self.environment(case, command[0])
+            done = subprocess.run(callgrind, env=environment, check=True, capture_output=True, text=True)
+            found = re.search(r"Collected : (\d+)", done.stderr)
+            if found is None:
+                raise SystemExit(f"callgrind has counted nothing: {done.stderr}")
+            counts.append(int(found[1]))
+        return counts[1] - counts[0]
+
+
+def _seconds(lines: IO[bytes]) -> float:
+    line = lines.readline()
+    if not line:
+        raise SystemExit("the program has ended while it was traced")
+    return float(line.split()[0])
+
+
+def _catch_up(lines: IO[bytes]) -> None:
+    """Read what was written before the probes were set, and the slice in which they were."""
+    while select.select([lines], [], [], 0)[0]:
+        os.read(lines.fileno(), 1 << 16)
+    _seconds(lines)
+    _seconds(lines)
+
+
+def measure_live(bench: Bench, rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of live traces of the C program, and the promises that they break."""
+    rows, broken = [], []
+    for case in LIVE_ROUNDS:
+        done = [bench.traced(case) for _round in range(rounds)]
+        cost = statistics.median(during / before for during, before in done)
+        during, before = (statistics.median(column) for column in zip(*done, strict=True))
+        rows.append(_row(case, "throughput-cost", "s", during, before, "the same process before", cost))
+        if case == LIVE_PERF and cost > PERF_COST:
+            broken.append(f"{case}: costs {cost:.3f}, not {PERF_COST}")
+    return rows, broken
+
+
+def measure_instructions(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of what the agent adds in instructions, and the promises that it breaks."""
+    rows, broken = [], []
+    for case in AGENTS:
+        done = [[bench.instructions(name) for name in (f"{case}-agent", case)] for _run in range(COUNTED_RUNS)]
+        ours, own = (statistics.median(column) for column in zip(*done, strict=True))
+        rows.append(
+            _row(f"c-{case}-agent", "instructions", "instructions", ours, own, f"{case} without the agent", ours / own)
+        )
+        if ours / own - 1 > AGENT_COST:
+            broken.append(f"c-{case}-agent: the agent adds {ours / own - 1:.4f} of the instructions, not {AGENT_COST}")
+    return rows, broken
+
+
+def _row(case: str, metric: str, unit: str, ours: float, peer: float, name: str, ratio: float) -> dict[str, Any]:
+    told = {"case": case, "metric": metric, "unit": unit, "ours": round(ours, 4), "peer": round(peer, 4)}
+    return {**told, "peer_name": name, "ratio": round(ratio, 4)}
 
 
 def measure(bench: Bench, rounds: int, repeats: int, slices: int) -> dict[str, dict[str, list[Run]]]:
     """Seconds, by workload and case, of each round."""
     times: dict[str, dict[str, list[Run]]] = {name: {case: [] for case in CASES} for name in bench.workloads}
+    times["jvm"][LIVE] = []
     dice = random.Random(1)
     for number in range(rounds):
         for workload, cases in times.items():
@@ -136,36 +263,25 @@ def report(times: dict[str, dict[str, list[Run]]]) -> tuple[list[dict[str, Any]]
             for case, runs in cases.items():
                 seconds = [getattr(run, kind) for run in runs]
                 costs[case] = statistics.median(ours / theirs for ours, theirs in zip(seconds, plain, strict=True))
-                rows.append(
-                    {
-                        "case": f"{workload}-{case}",
-                        "metric": metric,
-                        "unit": "s",
-                        "ours": round(statistics.median(seconds), 4),
-                        "peer": round(statistics.median(plain), 4),
-                        "peer_name": PLAIN,
-                        "ratio": round(costs[case], 4),
-                    }
-                )
+                name, own = LIVE if case == LIVE else f"{workload}-{case}", statistics.median(seconds)
+                rows.append(_row(name, metric, "s", own, statistics.median(plain), PLAIN, costs[case]))
+                if metric == "throughput-cost" and case not in (PLAIN, JEMALLOC, LIVE):
+                    idle = [run.wall for run in cases[JEMALLOC]]
+                    over = statistics.median(ours / theirs for ours, theirs in zip(seconds, idle, strict=True))
+                    rows.append(_row(name, "cost-over-jemalloc", "s", own, statistics.median(idle), JEMALLOC, over))
             if metric == "throughput-cost":
                 added = {case: _added(cases, case, kind) for case in AGENTS}
                 rows += [_row_of_added(workload, case, cases, added[case]) for case in AGENTS]
-                broken += promises(workload, costs, added)
+                broken += promises(workload, costs)
+                for case, cost in added.items():
+                    print(f"{workload}-{case}-agent: the agent adds {cost:+.3f}")
     rows = [row for row in rows if not row["case"].endswith(PLAIN)]
     return rows, broken
 
 
 def _row_of_added(workload: str, case: str, cases: dict[str, list[Run]], added: float) -> dict[str, Any]:
     ours, own = (statistics.median(run.wall for run in cases[name]) for name in (f"{case}-agent", case))
-    return {
-        "case": f"{workload}-{case}-agent",
-        "metric": "agent-adds",
-        "unit": "s",
-        "ours": round(ours, 4),
-        "peer": round(own, 4),
-        "peer_name": f"{case} without the agent",
-        "ratio": round(added, 4),
-    }
+    return _row(f"{workload}-{case}-agent", "agent-adds", "s", ours, own, f"{case} without the agent", added)
 
 
 def _added(cases: dict[str, list[Run]], case: str, kind: str) -> float:
@@ -176,17 +292,12 @@ def _added(cases: dict[str, list[Run]], case: str, kind: str) -> float:
     )
 
 
-def promises(workload: str, costs: dict[str, float], added: dict[str, float]) -> list[str]:
-    broken = [
+def promises(workload: str, costs: dict[str, float]) -> list[str]:
+    return [
         f"{workload}-{case}: costs {costs[case]:.3f}, not {limit}"
-        for case, limit in (("dormant", DORMANT_COST), ("512KiB-agent", SAMPLING_COST))
-        if costs[case] > limit
+        for case, limit in (("dormant", DORMANT_COST), ("512KiB-agent", SAMPLING_COST), (LIVE, LIVE_COST))
+        if costs.get(case, 0.0) > limit
     ]
-    for case, cost in added.items():
-        print(f"{workload}-{case}-agent: the agent adds {cost:+.3f}")
-        if cost > AGENT_COST:
-            broken.append(f"{workload}-{case}-agent: the agent adds {cost:.3f}, not {AGENT_COST}")
-    return broken
 
 
 def main() -> int:
@@ -197,7 +308,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "overhead.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        rows, broken = report(measure(Bench(Path(name)), options.rounds, options.repeats, options.slices))
+        bench = Bench(Path(name))
+        rows, broken = report(measure(bench, options.rounds, options.repeats, options.slices))
+        for more, others in (measure_live(bench, options.rounds), measure_instructions(bench)):
+            rows += more
+            broken += others
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
     print(f"{'case':22} {'metric':16} {'seconds':>9} {'peer':>11} {'ratio':>7}")

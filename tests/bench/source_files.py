@@ -84,12 +84,24 @@ def _gperftools() -> Iterator[bytes]:
         yield f"     1: {size:8} [     1: {size:8}] @ {places}\n".encode()
 
 
+def _memray() -> Iterator[bytes]:
+    yield b"allocator,num_allocations,size,tid,thread_name,stack_trace\r\n"
+    for number, stack in enumerate(Walks()):
+        places = "|".join(f"{_name(at)};/usr/lib/service/component{at % 97}.py;{at % 997}" for at in stack)
+        yield f"MALLOC,{1 + number % 9},{4096 + number % 65536},1,0x1,{places}\r\n".encode()
+
+
 FILES: dict[str, Callable[[], Iterator[bytes]]] = {
     "pprof": _pprof,
     "perf": _perf,
     "collapsed": _collapsed,
     "gperftools": _gperftools,
+    "memray": _memray,
 }
+
+
+# What a file has to end with, wherever it is cut to its size.
+_ENDS = {"gperftools": b"\nMAPPED_LIBRARIES:\n"}
 
 
 def main() -> None:
@@ -100,6 +112,7 @@ def main() -> None:
             left -= stream.write(piece)
             if left <= 0:
                 break
+        stream.write(_ENDS.get(name, b""))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 PATH=$PWD/.venv/bin:$PATH
 
 lock() {
-    uv pip compile --quiet --universal --python-version "$1" --generate-hashes --no-annotate \
+    uv pip compile --quiet --universal --fork-strategy fewest --python-version "$1" --generate-hashes --no-annotate \
         --custom-compile-command "make lock" ${upgrade:+"$upgrade"} --output-file "$2.lock" "$2.txt"
     head="# SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors"

@@ -34,3 +34,10 @@ fi
 python=$(tests/gates/find_python.sh) ||
     fail "ansible-core 2.19 needs Python 3.11, 3.12 or 3.13 with its venv module; this machine has none"
 tests/gates/venv.sh .venv "$python" tests/requirements.lock
+
+# What the page's build and its tests use: esbuild, uPlot, axe-core.
+libraries=tools/report/node_modules/.package-lock.json
+if [ -z "$(find "$libraries" -newer tools/report/package-lock.json 2>/dev/null)" ]; then
+    say "npm ci in tools/report"
+    npm ci --prefix tools/report --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+fi
