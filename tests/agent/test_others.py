@@ -48,7 +48,7 @@ def group() -> Iterator[Path]:
     path.mkdir()
     yield path
     (path / "cgroup.kill").write_text("1")
-    wait_for("an empty group", lambda: not (path / "cgroup.procs").read_text())
+    wait_for("an empty group", lambda: "populated 0" in (path / "cgroup.events").read_text())
     path.rmdir()
 
 

@@ -10,8 +10,10 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,13 +132,35 @@ def traced(playbook: RunPlaybook, host: HostOf, variables: dict[str, Any], cache
         "offheap_trace_unit": f"{{{{ {UNITS}[inventory_hostname] }}}}",
         "offheap_report_units": [],
     }
-    began, before = time.monotonic(), int(host(LEAKING).frontend_health()["leaked_inflaters"])
-    run = playbook("trace-live.yml", extra_vars=given).check()
-    after = int(host(LEAKING).frontend_health()["leaked_inflaters"])
-    rate = (after - before) * INFLATER / (time.monotonic() - began)
-    yield Traced(_reports(run), run, rate, pids, Archive.open(Path(variables["offheap_archive"])))
+    with _counted(host(LEAKING)) as counts:
+        run = playbook("trace-live.yml", extra_vars=given).check()
+    archive = Archive.open(Path(variables["offheap_archive"]))
+    times = [capture.time for capture in archive.captures("frontend.service", LEAKING)]
+    meanwhile = [count for count in counts if min(times) <= count[0] <= max(times)]
+    (began, before), (ended, after) = meanwhile[0], meanwhile[-1]
+    rate = (after - before) * INFLATER / (ended - began)
+    yield Traced(_reports(run), run, rate, pids, archive)
     for name, unit in UNITS.items():
         host(name).run(f"systemctl restart {unit}; rm -rf /opt/offheap/async-profiler /var/lib/offheap/{unit}.service")
+
+
+@contextmanager
+def _counted(on: LabHost) -> Iterator[list[tuple[float, int]]]:
+    """What the frontend says it has leaked, each second, with the time (seconds since the epoch)."""
+    counts: list[tuple[float, int]] = []
+    ended = threading.Event()
+
+    def count() -> None:
+        while not ended.wait(1):
+            counts.append((time.time(), int(on.frontend_health()["leaked_inflaters"])))
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield counts
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _reports(run: PlaybookResult) -> dict[str, dict[str, Any]]:

@@ -93,14 +93,13 @@ def parse(data: bytes, name: str, told: Told) -> Records:
         for piece in _pieces(data):
             found.learn(message.FromString(piece))
         columns, measure = found.meaning(told)
+        sampling = found.sampling(told)
         builder = StackBuilder(name)
         found.add_stacks(builder, found.places(builder), columns)
     except (_Damaged, ValueError, profile_proto.decode_error()) as error:
         why = printable(str(error)) or "its protobuf is damaged"
         raise FormatError(name, 1, f"a profile.proto, as pprof reads it ({why})") from None
-    return builder.records(
-        measure, found.sampling(told), found.mappings, unbiased=True, time=found.time, build_ids=found.build_ids
-    )
+    return builder.records(measure, sampling, found.mappings, unbiased=True, time=found.time, build_ids=found.build_ids)
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:

@@ -163,7 +163,8 @@ def test_profiles_of_a_go_program_end_in_the_true_verdict(tmp_path: Path) -> Non
     assert host.verdict.answer is Answer.LEAK
     (suspect,) = host.verdict.suspects
     assert [frame.label for frame in suspect.path][:2] == ["main.leak", "main.main"]
-    assert abs(suspect.growth - 4000 * go_program.SIZE * A_DAY) < suspect.error
+    # Go's samples are drawn anew in each run: one in twenty misses the interval, one in ten thousand twice of it.
+    assert abs(suspect.growth - 4000 * go_program.SIZE * A_DAY) < 2 * suspect.error
 
 
 def sanitizers(directory: Path, blocks: int) -> Path:

@@ -36,17 +36,21 @@ def test_a_sanitizers_report(option: str, tmp_path: Path) -> None:
     journal = b"".join(
         b"Nov 22 05:00:00 app1 leak[9]: " + line + b"\n" for line in (b"ready", *report.splitlines(), b"x")
     )
+    summary = re.search(rb"SUMMARY: .*: (\d+) byte\(s\) leaked in (\d+) allocation", report)
+    assert summary
+    size, blocks = map(int, summary.groups())
+    assert BLOCKS - 1 <= blocks <= BLOCKS, "a number that looks like a pointer can hide a block from the sanitizer"
     for data in (report, journal):
         assert detect.source_of(data, "x") == "lsan"
         records = detect.parse(data, "x", Told())
         assert (records.measure, records.sampling) == (Measure.LIVE, EXACT)
-        assert (records.total.objects, records.total.bytes) == (BLOCKS, LEAKED)
+        assert (records.total.objects, records.total.bytes) == (blocks, size)
         (path,) = sizes(records)
         assert path.startswith("malloc < take")
     with pytest.raises(OffheapError, match="it is cut off"):
         detect.parse(report[: report.rindex(b"SUMMARY")], "x", Told())
     with pytest.raises(OffheapError, match="max_leaks=0"):
-        detect.parse(report.replace(b"leak of 100099", b"leak of 99"), "x", Told())
+        detect.parse(re.sub(rb"leak of \d+", b"leak of 99", report), "x", Told())
 
 
 def test_massif(tmp_path: Path) -> None:

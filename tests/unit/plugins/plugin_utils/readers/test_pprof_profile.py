@@ -201,11 +201,12 @@ def damaged(change: Any) -> bytes:
         damaged(lambda made: made.sample[0].value.__setitem__(1, -8)),
         damaged(lambda made: made.sample[0].location_id.extend([1] * 5000)),
         damaged(lambda made: made.string_table.append("x" * (2 << 20))),
+        damaged(lambda made: made.period_type.MergeFromString(b"\x10\x40")),
         damaged(lambda _made: None)[:-3],
         b"\x0a\x04\x08\x01\x10\x02" + b"\xff" * 30,
         b"\x0a\x04\x08\x01\x10\x02" + b"\x12\x00" * 100000,
     ],
-    ids="values location function text lines negative deep long cut number empty".split(),
+    ids="values location function text lines negative deep long period cut number empty".split(),
 )
 def test_a_damaged_profile_is_refused(data: bytes) -> None:
     with costs_at_most(20, 64), pytest.raises((FormatError, UnusableError)) as caught:
