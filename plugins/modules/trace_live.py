@@ -23,7 +23,8 @@ description:
     microseconds, so only a service that allocates seldom bears it; O(max_cost) ends it for others. Stacks are walked by
     frame pointers. If the module is killed, memleak is too, and the kernel removes its probes.
   - V(perf) counts the pages that the process touches for the first time, by stack. That is growth, never what is live,
-    so there is no verdict. It costs little. If the module is killed, perf is too.
+    so there is no verdict. One page in 16 is recorded, or fewer, so that it costs little. Stacks are walked by what the
+    files say of their frames. If the module is killed, perf is too.
   - With V(jvm) and V(memleak), all windows begin with the trace. Each dump says what was allocated since then and is
     still live.
 author:
@@ -80,7 +81,7 @@ options:
     default: 32M
   max_cost:
     description:
-      - Percent of CPU time that V(memleak) or V(perf) may add to what the process needs for the same work. The process
+      - Percent of CPU time that V(memleak) may add to what the process needs for the same work. The process
         is watched for five seconds before it is traced, and the trace ends when it surely costs more.
     type: float
     default: 5

@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,10 +175,9 @@ control_path_dir = {self.directory / "cp"}
         argv += ["--extra-vars", json.dumps(extra_vars)] if extra_vars else []
         argv += ["--check"] if check else []
         argv += ["--diff"] if diff else []
-        record = self.directory / "record.jsonl"
-        record.unlink(missing_ok=True)
-        rc, log = self._call(Path(name).stem, argv, timeout, during=during, OFFHEAP_RECORD=str(record))
-        lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+        with tempfile.NamedTemporaryFile("r", dir=self.directory) as record:
+            rc, log = self._call(Path(name).stem, argv, timeout, during=during, OFFHEAP_RECORD=record.name)
+            lines = [json.loads(line) for line in record]
         stats = {host: _stats(row) for line in lines if "stats" in line for host, row in line["stats"].items()}
         tasks = [Task(**line) for line in lines if "stats" not in line]
         return PlaybookResult(rc, log.read_text(errors="replace"), stats, tasks, log)

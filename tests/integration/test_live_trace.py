@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, read_dump
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import jfr
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, jfr
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import (
     PROGRAMS,
@@ -30,7 +31,7 @@ from ansible_collections.offheap.profiler.tests.integration.playbooks import (
     Controller,
     PlaybookResult,
 )
-from ansible_collections.offheap.profiler.tests.unit.strategies import recordings
+from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings
 
 RunPlaybook = Callable[..., PlaybookResult]
 HostOf = Callable[[str], LabHost]
@@ -281,3 +282,122 @@ def test_kill_9_of_the_playbook_ends_the_trace(
     wait_for(lambda: _recordings(on, pid) == 0, "the trace has ended", timeout=30)
     assert on.run("find /run/offheap/tracing -mindepth 1").stdout == ""
     assert on.main_pid("frontend") == pid
+
+
+# Ten orders of some 1,000 bytes every 10 ms. Keeps all of them, the newest 4,000, or none.
+SHOP = """\
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <thread>
+#define STAY __attribute__((noinline))
+STAY char *describe(int size) { char *text = new char[size]; memset(text, 1, size); return text; }
+STAY char *take_order(int number) { return describe(1000 + number % 3); }
+int main(int, char **words) {
+    std::string way = words[1];
+    std::deque<char *> kept;
+    long number = 0;
+    for (auto next = std::chrono::steady_clock::now();; next += std::chrono::milliseconds(10)) {
+        std::this_thread::sleep_until(next);
+        for (int i = 0; i < 10; i++) {
+            char *order = take_order(number++);
+            if (way == "healthy") { delete[] order; continue; }
+            kept.push_back(order);
+            if (way == "cache" && kept.size() > 4000) { delete[] kept.front(); kept.pop_front(); }
+        }
+    }
+}
+"""
+ORDERS = 1000 * 1001  # bytes a second
+# Ten decompressors ten times a second.
+PYTHON = """\
+import time, zlib
+packed = zlib.compress(bytes(range(256)) * 200)
+kept = []
+def unpack():
+    one = zlib.decompressobj()
+    one.decompress(packed, 40000)
+    kept.append(one)
+after = time.monotonic()
+while True:
+    for _ in range(10):
+        unpack()
+    after += 0.1
+    time.sleep(max(after - time.monotonic(), 0))
+"""
+NATIVE = {
+    "leaking": "/opt/native/shop leaking",
+    "cache": "/opt/native/shop cache",
+    "healthy": "/opt/native/shop healthy",
+    "python": "/usr/bin/python3 /opt/native/leak.py",
+}
+
+
+@pytest.fixture(scope="module")
+def native(host: HostOf, directory: Path) -> Iterator[LabHost]:
+    """The host that has memleak and perf, headers of a kernel, and services that are no JVM."""
+    on = host("app2")
+    (directory / "shop.cpp").write_text(SHOP)
+    (directory / "leak.py").write_text(PYTHON)
+    # The kernel walks stacks by frame pointers.
+    options = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-static-libstdc++"]
+    subprocess.run(["g++", *options, "-o", directory / "shop", directory / "shop.cpp"], check=True)
+    tree = kernel_tools.debians_headers(directory)
+    pack = ["tar", "--dereference", "-C", tree, "-cf", directory / "headers.tar", "include", "arch/x86/include"]
+    subprocess.run(pack, check=True)
+    on.run("mkdir -p /opt/native")
+    for name in ("shop", "leak.py", "headers.tar"):
+        on.send(directory / name, f"/opt/native/{name}")
+    build = "/lib/modules/$(uname -r)/build"
+    on.run(f"chmod 755 /opt/native/shop; mkdir -p {build} && tar -xf /opt/native/headers.tar -C {build}")
+    for name, command in NATIVE.items():
+        on.run(f"systemd-run --unit=native-{name} --uid=app --property=SuccessExitStatus=143 {command}")
+    yield on
+    on.run("systemctl stop 'native-*'; rm -rf /opt/native /lib/modules /var/lib/offheap/native-*")
+
+
+def test_services_that_are_no_jvm(
+    native: LabHost, playbook: RunPlaybook, controller: Controller, variables: dict[str, Any]
+) -> None:
+    pids = {name: native.main_pid(f"native-{name}") for name in NATIVE}
+
+    def traced(name: str, source: str, windows: int) -> tuple[dict[str, Any], Archive]:
+        archive = controller.directory / "live" / f"{name}-{source}"
+        given = {
+            "offheap_trace_unit": f"native-{name}",
+            "offheap_trace_source": source,
+            "offheap_trace_window": 8,
+            "offheap_trace_windows": windows,
+            "offheap_trace_max_cost": 1000,  # they do nothing else
+            "offheap_archive": str(archive),
+            "offheap_report": str(archive.with_suffix(".report")),
+        }
+        run = playbook("trace-live.yml", limit="app2,localhost", extra_vars=given).check()
+        return _reports(run)["app2"], Archive.open(archive)
+
+    with ThreadPoolExecutor(len(NATIVE)) as pool:
+        judged = dict(zip(NATIVE, pool.map(lambda name: traced(name, "memleak", 9), NATIVE), strict=True))
+    report, _archive = judged["leaking"]
+    assert report["verdict"] == "leak", report["reason"]
+    assert "take_order(int)" in report["suspects"][0]["path"]
+    assert report["growth_bytes_per_day"] == pytest.approx(ORDERS * DAY, rel=0.1)
+    report, _archive = judged["python"]
+    assert report["verdict"] == "leak", report["reason"]
+    assert report["growth_bytes_per_day"] == pytest.approx(100 * INFLATER * DAY, rel=0.1)
+    for name in ("cache", "healthy"):
+        report, _archive = judged[name]
+        assert report["verdict"] != "leak", (name, report["reason"])
+    # Debian's Python and zlib have no frame pointers: the rate is memleak's, the way to the leak perf's.
+    report, archive = traced("python", "perf", 1)
+    assert report["verdict"] == "cannot-tell"
+    (capture,) = archive.captures("native-python.service")
+    records = detect.parse(read_dump(capture.dump, capture.facts.dump.sha256), "x", Told())
+    stacks = [({records.names[place].function for place in stack}) for stack in records.stacks()]
+    sizes = list(zip(stacks, records.counts.bytes, strict=True))
+    assert records.total.bytes > 0.8 * 8 * 100 * INFLATER, "it has grown by this much at least"
+    whole = sum(size for stack, size in sizes if {"_PyEval_EvalFrameDefault", "Py_RunMain"} <= stack)
+    assert whole > 0.9 * records.total.bytes
+    assert any("inflate" in stack for stack in stacks)
+    assert {name: native.main_pid(f"native-{name}") for name in NATIVE} == pids, "nothing was restarted"
+    assert native.run("pgrep -a 'memleak|perf'", check=False).stdout == ""

@@ -119,6 +119,11 @@ def cpu_ticks(pid: int, proc: str = "/proc") -> tuple[int, int]:
     return _of_stat(pid, 14, proc), _of_stat(pid, 15, proc)
 
 
+def page_faults(pid: int, proc: str = "/proc") -> int:
+    """Those of all its threads, ended ones included, with and without a disk."""
+    return _of_stat(pid, 10, proc) + _of_stat(pid, 12, proc)
+
+
 def _of_stat(pid: int, field: int, proc: str) -> int:
     """A field by its number in proc(5)."""
     text = _read(proc, "stat", pid)

@@ -49,7 +49,8 @@ class Budget:
         if cost > self._most / 100:
             raise Ended(
                 f"it cost the process at least {100 * cost:.0f} % more CPU time, and {self._most:g} % are allowed"
-                " (max_cost): it allocates too often to be watched so closely"
+                " (max_cost): it allocates too often to be watched so closely. Allow more if the host has CPU time to"
+                " spare, or see what makes it grow with perf (source: perf)"
             )
 
 

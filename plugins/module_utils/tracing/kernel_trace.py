@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import re
 import shutil
@@ -46,9 +47,20 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/share/bcc/tools"
 MEMORY = 512 << 20
 _HEADING = re.compile(rb"^\[\d{1,2}:\d{1,2}:\d{1,2}\] Top \d{1,9} stacks with outstanding allocations:", re.MULTILINE)
 _FIELDS = "comm,pid,tid,time,period,event,ip,sym,symoff,dso"
+# For each CPU: 500 faults with their stacks.
+_ROOM = "4M"
+# Seconds for which they are counted before.
+_BEFORE = 5.0
+# So many faults a second are recorded: each takes some microseconds of the process's time.
+_MOST_FAULTS = 250
+# One in so many is enough to see 64 KiB, and leaves room for those that come at once.
+_MANY = 16
+_RAREST = 1 << 16
 _LOST = b" PERF_RECORD_LOST"
 # Seconds in which a tool that was asked to end does so. memleak removes its probes one by one.
 _TO_END = 30.0
+# How often perf may fail to begin.
+_TRIES = 10
 _MOST_SAID = 4096
 _BLOCK = 1 << 16
 _LONGEST_HEADING = 100
@@ -81,14 +93,13 @@ class KernelTrace:
     @contextlib.contextmanager
     def windows(self) -> Iterator[Iterator[Window]]:
         """As a Trace's."""
-        budget = Budget(self.pid, self._wanted.max_cost)
-        trace = self._reports if self.prefix == dump_name.MEMLEAK else self._faults
-        with contextlib.closing(trace(budget)) as windows:
+        with contextlib.closing(self._reports() if self.prefix == dump_name.MEMLEAK else self._faults()) as windows:
             yield windows
 
-    def _reports(self, budget: Budget) -> Generator[Window, None, None]:
+    def _reports(self) -> Generator[Window, None, None]:
         """memleak's reports. One is whole when the next begins, or when memleak has ended well."""
         seconds, count = self._wanted.seconds, self._wanted.count
+        budget = Budget(self.pid, self._wanted.max_cost)
         command = memleak_command(self._tool, self.pid, self._object, seconds, count)
         with _memory_file() as said, _running(command, subprocess.PIPE, said) as tool:
             output = cast("IO[bytes]", tool.stdout)
@@ -116,38 +127,56 @@ class KernelTrace:
                     yield from _window(*report)
                 raise
 
-    def _faults(self, budget: Budget) -> Generator[Window, None, None]:
-        """perf's page faults, window by window."""
-        record, script = perf_commands(self._tool, self.pid)
-        began = time.monotonic()
-        for number in range(self._wanted.count):
-            with contextlib.ExitStack() as stack:
-                said, text = stack.enter_context(_memory_file()), stack.enter_context(_memory_file())
-                recording = stack.enter_context(_running(record, subprocess.PIPE, said))
-                scripting = stack.enter_context(_running(script, text, said, recording.stdout))
-                cast("IO[bytes]", recording.stdout).close()  # else it would not learn that the other has ended
-                for _tick in ticks(began + (number + 1) * self._wanted.seconds):
-                    self._check(budget)
-                    if recording.poll() is not None or scripting.poll() is not None:
-                        self._check_runs()
-                        raise TraceError(_failure("perf", recording.poll() or scripting.poll() or 0, said))
-                    if os.fstat(text).st_size > self._wanted.largest:
-                        raise Ended(
-                            f"what perf says has reached {self._wanted.largest >> 20} MiB (max_recording): the process"
-                            " grows fast, so a shorter window will do"
-                        )
-                recording.send_signal(signal.SIGINT)
-                try:
-                    good = scripting.wait(_TO_END) == 0 and recording.wait(_TO_END) in (0, -signal.SIGINT)
-                except subprocess.TimeoutExpired:
-                    raise Ended(f"perf has not finished a window within {_TO_END:g} seconds of its end") from None
-                if not good:
-                    raise TraceError(_failure("perf", scripting.returncode or recording.returncode, said))
-                size = os.fstat(text).st_size
-                if _lost(text, size):
-                    raise Ended("perf lost page faults: the process grows faster than they can be written")
-                if size:
-                    yield Window(text, size, time.time_ns())
+    def _faults(self) -> Generator[Window, None, None]:
+        """perf's page faults, window by window. One that has lost some is made again, with fewer of them recorded."""
+        before = procfs.page_faults(self.pid)
+        for _tick in ticks(time.monotonic() + _BEFORE):
+            self._check_runs()
+        period = fault_period((procfs.page_faults(self.pid) - before) / _BEFORE)
+        taken = tries = 0
+        while taken < self._wanted.count:
+            try:
+                yield from self._faults_of_a_window(period)
+                taken, tries = taken + 1, 0
+            except _NotBegun:
+                tries += 1
+                if tries == _TRIES:
+                    raise
+            except _Lost:
+                period *= _MANY
+                if period > _RAREST:
+                    raise Ended("perf loses page faults, however few are recorded") from None
+
+    def _faults_of_a_window(self, period: int) -> Iterator[Window]:
+        """Raises _NotBegun, _Lost."""
+        record, script = perf_commands(self._tool, self.pid, period)
+        with contextlib.ExitStack() as stack:
+            said, text = stack.enter_context(_memory_file()), stack.enter_context(_memory_file())
+            recording = stack.enter_context(_running(record, subprocess.PIPE, said))
+            scripting = stack.enter_context(_running(script, text, said, recording.stdout))
+            cast("IO[bytes]", recording.stdout).close()  # else it would not learn that the other has ended
+            for _tick in ticks(time.monotonic() + self._wanted.seconds):
+                self._check_runs()
+                if recording.poll() is not None or scripting.poll() is not None:
+                    error = TraceError if os.fstat(text).st_size else _NotBegun
+                    raise error(_failure("perf", recording.poll() or scripting.poll() or 0, said))
+                if os.fstat(text).st_size > self._wanted.largest:
+                    raise Ended(
+                        f"what perf says has reached {self._wanted.largest >> 20} MiB (max_recording): the process"
+                        " grows fast, so a shorter window will do"
+                    )
+            recording.send_signal(signal.SIGINT)
+            try:
+                good = scripting.wait(_TO_END) == 0 and recording.wait(_TO_END) in (0, -signal.SIGINT)
+            except subprocess.TimeoutExpired:
+                raise Ended(f"perf has not finished a window within {_TO_END:g} seconds of its end") from None
+            if not good:
+                raise TraceError(_failure("perf", scripting.returncode or recording.returncode, said))
+            size = os.fstat(text).st_size
+            if _lost(text, size):
+                raise _Lost
+            if size:
+                yield Window(text, size, time.time_ns())
 
     def _check(self, budget: Budget) -> None:
         """Raises Ended if the process has ended, or tracing it costs too much."""
@@ -164,6 +193,14 @@ class KernelTrace:
             if procfs.start_ticks(self.pid) == self._started and not zombie:
                 return
         raise Ended("the process has ended")
+
+
+class _NotBegun(TraceError):
+    """perf gives up, silently, if a thread ends after it has listed the process's threads. The next try is another."""
+
+
+class _Lost(TraceError):
+    """More faults came at once than there was room for."""
 
 
 class _Reports:
@@ -198,10 +235,21 @@ def memleak_command(tool: str, pid: int, file: str, seconds: int, count: int) ->
     return [tool, "-p", str(pid), "-O", file, "-T", "10000", str(seconds), str(count)]
 
 
-def perf_commands(tool: str, pid: int) -> tuple[list[str], list[str]]:
-    """What records a process's page faults, and what makes a text of that."""
-    record = [tool, "record", "-q", "-e", "page-faults", "-c", "1", "-g", "-p", str(pid), "-o", "-"]
-    return record, [tool, "script", "-i", "-", "--show-lost-events", "--pid", str(pid), "-F", _FIELDS]
+def fault_period(rate: float) -> int:
+    """One in how many of a process's page faults to record, at so many a second."""
+    return max(1 << max(math.ceil(math.log2(max(rate, 1) / _MOST_FAULTS)), 0), _MANY)
+
+
+def perf_commands(tool: str, pid: int, period: int) -> tuple[list[str], list[str]]:
+    """What records one in so many of a process's page faults, and what makes a text of that.
+
+    The first page of a block is touched by malloc itself, and distributions build libraries without frame pointers. So
+    perf copies the stack and walks it afterwards, by what the files say of their frames.
+    """
+    record = [tool, "record", "-q", "-e", "page-faults", "-c", str(period), "--call-graph", "dwarf,8192", "-m", _ROOM]
+    record += ["-p", str(pid), "-o", "-"]
+    script = [tool, "script", "-i", "-", "--no-inline", "--show-lost-events", "--pid", str(pid), "-F", _FIELDS]
+    return record, script
 
 
 def available() -> str:

@@ -40,6 +40,9 @@ def boot(settings: Settings, host: str, image: Path) -> None:
     nspawn = ["systemd-nspawn", "--quiet", f"--directory={mount}/root", "--boot", f"--machine={host}"]
     nspawn += [f"--hostname={host}", "--register=no", "--keep-unit", "--console=pipe", "--resolv-conf=off"]
     nspawn += ["--timezone=off", "--link-journal=no", f"--network-namespace-path=/run/netns/{settings.netns(host)}"]
+    # What root on a server may do, and tracing needs: events of the kernel, and programs in it.
+    nspawn += ["--capability=CAP_BPF,CAP_PERFMON,CAP_SYSLOG", "--system-call-filter=bpf perf_event_open"]
+    nspawn += ["--bind=/sys/kernel/tracing"]
     os.execv("/bin/sh", ["sh", "-c", _LOOP, f"{settings.name}-{host}", *nspawn])
 
 

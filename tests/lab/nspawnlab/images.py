@@ -30,7 +30,7 @@ _BASE = (
 # newer ones, which stand for production hosts, often without a compiler.
 _EXTRA = {
     "bullseye": "gcc make libc6-dev bzip2 openjdk-17-jdk-headless".split(),
-    "bookworm": ["openjdk-17-jre-headless"],
+    "bookworm": ["openjdk-17-jre-headless", "bpfcc-tools", "linux-perf"],
     "trixie": ["openjdk-21-jre-headless", "nodejs"],
 }
 SUITES = tuple(_EXTRA)

@@ -133,10 +133,22 @@ def headers(directory: Path) -> dict[str, str]:
     """Debian's headers of a kernel, where the running one has none: of it, memleak needs a few types that stay."""
     if Path("/lib/modules", platform.release(), "build").exists():
         return {}
-    tree = directory / "headers"
-    tree.mkdir()
+    return {"BCC_KERNEL_SOURCE": str(debians_headers(directory))}
+
+
+def debians_headers(directory: Path) -> Path:
+    """Those of Debian's kernel, of two packages, in one tree of links."""
     common = max(Path("/usr/src").glob("linux-headers-*-common"))
-    for part in (common, common.with_name(common.name.replace("-common", "-amd64"))):
-        for name in ("include", "arch"):
-            subprocess.run(["cp", "-rs", part / name, tree], check=True)
-    return {"BCC_KERNEL_SOURCE": str(tree)}
+    _merge(directory / "headers", [common, common.with_name(common.name.replace("-common", "-amd64"))])
+    return directory / "headers"
+
+
+def _merge(directory: Path, parts: list[Path]) -> None:
+    """Have the directory show what is in any of these."""
+    directory.mkdir()
+    for name in {entry.name for part in parts for entry in part.iterdir()}:
+        found = [part / name for part in parts if (part / name).is_dir() or (part / name).is_file()]
+        if len(found) > 1 and all(one.is_dir() for one in found):
+            _merge(directory / name, found)
+        elif found:
+            (directory / name).symlink_to(found[0])

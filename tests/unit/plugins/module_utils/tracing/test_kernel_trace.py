@@ -72,6 +72,13 @@ def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program's ways need no long look."""
+    monkeypatch.setattr(budget, "BEFORE", 0.5)
+    monkeypatch.setattr(kernel_trace, "_BEFORE", 0.5)
+
+
+@pytest.fixture
 def run(systemctl: Systemctl, spools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs the module for a unit with these processes."""
 
@@ -126,6 +133,7 @@ def _runs(tool: str, pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.usefixtures("briefly")
 @pytest.mark.slow
 def test_memleak_says_what_stays(run: Run, program: kernel_tools.Told, spools: Path) -> None:
     with _meanwhile(program, "l", 1000):
@@ -139,15 +147,56 @@ def test_memleak_says_what_stays(run: Run, program: kernel_tools.Told, spools: P
     assert leaked[2] - leaked[0] >= 3 * 1000 * 1000, "a thousand blocks a second, for ten seconds"
 
 
+@pytest.mark.usefixtures("briefly")
 def test_perf_says_what_came(run: Run, program: kernel_tools.Told, spools: Path) -> None:
     with _meanwhile(program, "g", 500):
-        result = run([program.pid], source="perf", windows=2, max_cost=1000)
+        result = run([program.pid], source="perf", windows=2)
     assert (result.get("ended"), result.get("source")) == ("", "perf"), result
     windows = _read(spools, result["dumps"])
     assert len(windows) == 2
     for records in windows:
         assert records.measure is Measure.GROWN
         assert _through("touch", records) >= 500 * 4096, "each window has its own"
+
+
+@pytest.mark.usefixtures("briefly")
+def test_perf_finds_who_called_a_library(run: Run, program: kernel_tools.Told, spools: Path) -> None:
+    """malloc touches most pages first, and the C library has no frame pointers."""
+    with _meanwhile(program, "l", 2000):
+        result = run([program.pid], source="perf", windows=1)
+    (records,) = _read(spools, result["dumps"])
+    assert _through("leak", records) >= 0.8 * records.total.bytes > 4 << 20
+
+
+@pytest.mark.usefixtures("briefly")
+def test_perf_records_less_where_much_comes_at_once(run: Run, program: kernel_tools.Told, spools: Path) -> None:
+    with _meanwhile(program, "g", 40_000):
+        result = run([program.pid], source="perf", windows=1)
+    assert result["ended"] == "", result
+    (records,) = _read(spools, result["dumps"])
+    assert records.sampling.interval > 16 * 4096
+    assert _through("touch", records) >= 0.9 * 40_000 * 4096
+
+
+@pytest.mark.usefixtures("briefly")
+def test_perf_is_tried_again_when_it_did_not_begin(
+    run: Run, program: kernel_tools.Told, tmp_path: Path, monkeypatch: Any
+) -> None:
+    tool, failed = tmp_path / "perf", tmp_path / "failed"
+    perf = shutil.which("perf")
+    tool.write_text(
+        f'#!/bin/sh\n[ $1 = script ] || [ -e {failed} ] || {{ touch {failed}; exit 255; }}\nexec {perf} "$@"\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setattr(kernel_trace, "_found", lambda _source: str(tool))
+    monkeypatch.setattr(kernel_trace, "_TRIES", 3)
+    with _meanwhile(program, "g", 500):
+        result = run([program.pid], source="perf", windows=1)
+    assert result.get("ended") == "" and len(result["dumps"]) == 1, result
+    failed.unlink()
+    tool.write_text("#!/bin/sh\nexit 255\n")
+    result = run([program.pid], source="perf", windows=1)
+    assert result["failed"] and "perf has ended with status 255" in result["msg"]
 
 
 def test_auto_takes_a_tool_where_there_is_no_jvm(run: Run, program: kernel_tools.Told, spools: Path) -> None:
@@ -252,7 +301,7 @@ def test_a_tool_that_does_not_end(run: Run, program: kernel_tools.Told, tmp_path
     tool.chmod(0o755)
     monkeypatch.setattr(kernel_trace, "_found", lambda _source: str(tool))
     monkeypatch.setattr(kernel_trace, "_TO_END", 0.5)
-    monkeypatch.setattr(budget, "BEFORE", 0.1)
+    monkeypatch.setattr(kernel_trace, "_BEFORE", 0.1)
     result = run([program.pid], source="perf", windows=3)
     assert "has not finished a window" in result.get("ended", ""), result
     assert not any("sleep" in procfs.cmdline(pid)[:1] for pid in _children()), "it was killed"
