@@ -344,7 +344,8 @@ def native(host: HostOf, directory: Path) -> Iterator[LabHost]:
     options = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-static-libstdc++"]
     subprocess.run(["g++", *options, "-o", directory / "shop", directory / "shop.cpp"], check=True)
     tree = kernel_tools.debians_headers(directory)
-    pack = ["tar", "--dereference", "-C", tree, "-cf", directory / "headers.tar", "include", "arch/x86/include"]
+    pack = ["tar", "--dereference", "-C", str(tree), "-cf", str(directory / "headers.tar")]
+    pack += ["include", "arch/x86/include"]
     subprocess.run(pack, check=True)
     on.run("mkdir -p /opt/native")
     for name in ("shop", "leak.py", "headers.tar"):
