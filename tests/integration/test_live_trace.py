@@ -260,10 +260,13 @@ def _family(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in _family(child))]
 
 
-def test_kill_9_of_the_playbook_ends_the_trace(
-    traced: Traced, host: HostOf, controller: Controller, variables: dict[str, Any]
+@pytest.mark.parametrize("struck", ["playbook", "sshd", "host"])
+def test_no_trace_goes_on_alone(
+    struck: str, traced: Traced, host: HostOf, controller: Controller, variables: dict[str, Any]
 ) -> None:
-    on, pid = host(LEAKING), traced.pids[LEAKING]
+    """The playbook or sshd is killed, or the host reboots."""
+    on = host(LEAKING)
+    pid = on.main_pid("frontend")
     given = {**variables, "offheap_trace_windows": 200, "offheap_trace_unit": "frontend"}
     playbook = controller.installed / "playbooks" / "trace-live.yml"
     process = subprocess.Popen(
@@ -275,13 +278,33 @@ def test_kill_9_of_the_playbook_ends_the_trace(
     )
     try:
         wait_for(lambda: _recordings(on, pid), "the trace runs", timeout=60)
+        if struck == "sshd":
+            on.run("pkill -KILL -f '[s]shd(-session)?: deploy'", check=False)
+            on.disconnect()
+            wait_for(lambda: _recordings(on, pid) == 0, "the trace has ended", timeout=30)
+        elif struck == "host":
+            _reboot(on)
     finally:
         for one in _family(process.pid):
             os.kill(one, signal.SIGKILL)
         process.wait()
-    wait_for(lambda: _recordings(on, pid) == 0, "the trace has ended", timeout=30)
-    assert on.run("find /run/offheap/tracing -mindepth 1").stdout == ""
-    assert on.main_pid("frontend") == pid
+    if struck == "playbook":
+        wait_for(lambda: _recordings(on, pid) == 0, "the trace has ended", timeout=30)
+    assert struck == "host" or on.main_pid("frontend") == pid
+    assert on.run("find /run/offheap/tracing -mindepth 1", check=False).stdout == ""
+    assert not any("offheap" in path and path.endswith(".jfr") for path in on.listing())
+
+
+def _reboot(on: LabHost) -> None:
+    """Returns when the frontend serves again."""
+    began = on.run("cut -d' ' -f22 /proc/1/stat").stdout
+    on.run("systemctl reboot", check=False)
+
+    def is_back() -> bool:
+        asked = on.run("cut -d' ' -f22 /proc/1/stat && systemctl start frontend", check=False)
+        return asked.returncode == 0 and asked.stdout != began
+
+    wait_for(is_back, "the host is back", timeout=60)
 
 
 # Ten orders of some 1,000 bytes every 10 ms. Keeps all of them, the newest 4,000, or none.
