@@ -50,6 +50,12 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import ke
 from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings
 
 PLAIN, JEMALLOC = "no preload", "jemalloc"
+# glibc adapts these as it goes. Then a JVM's slice takes 0.11 to 0.24 s, by chance.
+STEADY = {
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+    "MALLOC_TOP_PAD_": str(1 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
+}
 DORMANT = "prof:true,prof_active:false"
 # case -> MALLOC_CONF (None: no preload), whether the agent is loaded, whether it switches sampling on
 CASES: dict[str, tuple[str | None, bool, bool]] = {
@@ -116,7 +122,7 @@ class Bench:
         conf, with_agent, sampling = CASES[PLAIN if case == LIVE else case]
         environment = {"PATH": os.environ["PATH"]}
         if conf is None:
-            return environment
+            return {**environment, **STEADY}
         environment["LD_PRELOAD"] = f"{self.jemalloc}:{self.agent}" if with_agent else str(self.jemalloc)
         environment["MALLOC_CONF"] = ",".join(filter(None, [conf, f"prof_prefix:{self.directory}/jeprof"]))
         if not conf:
