@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import re
 import shutil
@@ -237,7 +236,10 @@ def memleak_command(tool: str, pid: int, file: str, seconds: int, count: int) ->
 
 def fault_period(rate: float) -> int:
     """One in how many of a process's page faults to record, at so many a second."""
-    return max(1 << max(math.ceil(math.log2(max(rate, 1) / _MOST_FAULTS)), 0), _MANY)
+    period = _MANY
+    while rate / period > _MOST_FAULTS:
+        period *= 2
+    return period
 
 
 def perf_commands(tool: str, pid: int, period: int) -> tuple[list[str], list[str]]:
