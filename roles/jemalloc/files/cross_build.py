@@ -35,6 +35,9 @@ _ZIG = [sys.executable, "-m", "ziglang"]
 # What the compiler adds of the C library has debug information that names the directory.
 _BARE = "-Wl,--strip-debug"
 _UNWINDER = ("_Unwind_Backtrace", "_Unwind_GetIP")  # what jemalloc takes from libgcc
+# Else configure takes them from the machine that it runs on: from its processor, where 57 bits are possible, and from
+# its kernel. Linux hands out no address above 48 bits unasked.
+_OF_ANY_MACHINE = ("--with-lg-vaddr=48", "--with-lg-hugepage=21")
 _SHOWN = 15  # lines of a command that failed
 
 
@@ -96,7 +99,8 @@ def library(work: Path, wanted: dict[str, Any]) -> dict[str, Path]:
         "ac_cv_lib_gcc__Unwind_Backtrace": "yes",
     }
     host = wanted["target"].rpartition(".2.")[0]
-    _run(tree, environment, "./configure", f"--host={host}", f"--prefix={wanted['place']}", *wanted["options"])
+    own = (f"--host={host}", f"--prefix={wanted['place']}", *_OF_ANY_MACHINE)
+    _run(tree, environment, "./configure", *own, *wanted["options"])
     _run(tree, environment, "make", f"-j{os.cpu_count() or 1}", "build_lib_shared")
     return {name: tree / name for name in ("lib/libjemalloc.so.2", "bin/jeprof")}
 
