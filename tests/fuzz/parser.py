@@ -1,38 +1,58 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Coverage-guided fuzzing of everything that reads a dump's bytes: unpacking, parsing, locating, unbiasing.
+"""Coverage-guided fuzzing of what reads the bytes that hosts send.
 
-    parser.py [CORPUS ...] [-runs=N] [-max_total_time=SECONDS] [other options of libFuzzer]
+    parser.py TARGET [CORPUS ...] [-runs=N] [-max_total_time=SECONDS] [other options of libFuzzer]
 
-Every input is given to the reader of every format. Whatever the bytes are, there is a dump or an error of ours; an
-input that takes over ten seconds or
-memory out of proportion to its size ends the run. Python code is measured by atheris, which knows which branches an
-input took.
+TARGET is one of:
+
+- ``dump``: unpacking, and the readers of all formats: parsing, locating, unbiasing
+- ``maps``: the memory map of a process; ``elf``: an image and its symbols; ``wire``: messages of a session
+- ``facts``: what a host says of a capture, with some of it replaced
+
+Whatever the bytes are, there is a result or an error of ours. An input that takes a second of CPU time, or more memory
+than 256 MiB at once, ends the run. Python code is measured by atheris, which knows which branches an input took.
 """
 
 from __future__ import annotations
 
+import copy
+import io
+import json
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".cache" / "collections"))
 
 import atheris
 
-with atheris.instrument_imports(include=["ansible_collections.offheap.profiler.plugins.plugin_utils"]):
+_OURS = "ansible_collections.offheap.profiler.plugins"
+with atheris.instrument_imports(include=[f"{_OURS}.plugin_utils", f"{_OURS}.module_utils.formats"]):
+    from ansible_collections.offheap.profiler.plugins.module_utils.formats import capture_facts, maps, sidecar, wire
+    from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
     from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpack
     from ansible_collections.offheap.profiler.plugins.plugin_utils.base.errors import ControllerError
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import plan
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records, Told
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import located, named
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure
     from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, heap_v2
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 
+from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.formats.test_sidecar import WHOLE
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_tracer_texts import TEXTS
 from ansible_collections.offheap.profiler.tests.unit.strategies import offers
 from ansible_collections.offheap.profiler.tests.unit.strategies.small_recordings import recording
 
 LIMIT = 1 << 20
+#: seconds of CPU time for one input
+LONGEST = 1.0
 _TOLD = Told(Measure.LIVE, "bytes", 1)
 _SEED = b"""\
 heap_v2/524288
@@ -59,8 +79,32 @@ _COLLAPSED = b"main;serve;inflate 65536\nmain 4096\n"
 _RECORDING = recording([(1, 10, 40, 1), (2, 20, 5000, 2)], [(3, 10)])
 
 
-def one_input(data: bytes) -> None:
-    """Read the input as a dump of every source; only our own errors may come out."""
+_MAPS = b"""\
+00400000-00402000 r-xp 00001000 fe:00 11                                 /srv/my app (deleted)
+7f0000000000-7f0000021000 rw-p 00000000 00:00 0
+7ffc00000000-7ffd00000000 rw-p 00000000 00:00 0                          [stack]
+"""
+_ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1 << 64,
+    1e308,
+    "",
+    "../..",
+    "\udcff",
+    "\x1b[2J",
+    "x" * 5000,
+    [],
+    [[]],
+    {},
+    {"": {}},
+]
+
+
+def read_dump(data: bytes) -> None:
+    """As a dump of every source."""
     try:
         content = unpack.unpack(data, "fuzz", LIMIT)
     except unpack.UnpackError as error:
@@ -82,24 +126,138 @@ def _look_at(dump: Records) -> None:
     assert [location.address for location in found.locations[: len(dump.addresses)]] == list(dump.addresses)
 
 
+def read_maps(data: bytes) -> None:
+    found = maps.parse(data)
+    assert all(one.start < one.end for one in found)
+
+
+def read_elf(data: bytes) -> None:
+    image = ElfImage(Path("fuzz"), data)
+    for start, end, _address, _is_code in image.segments:
+        image.virtual_address((start + end) // 2)
+    symbols = image.symbols()
+    for start, end in symbols.ranges()[:100]:
+        symbols.lookup((start + end) // 2)
+
+
+def read_facts(data: bytes) -> None:
+    """Of what a host that is sound would say, some is replaced, taken away or put elsewhere, as the bytes have it."""
+    chance = atheris.FuzzedDataProvider(data)
+    said = {"listing": capture_samples.listing(b"dump", b"another"), "facts": _FACTS, "agent": _AGENT}
+    said = copy.deepcopy(said)
+    for _change in range(chance.ConsumeIntInRange(0, 4)):
+        _replace(said, chance)
+    for read in (
+        lambda: plan.read_listing(said["listing"], "app1", LIMIT, LIMIT),
+        lambda: capture_facts.CaptureFacts.from_json(capture_facts.CaptureFacts.from_json(said["facts"]).to_json()),
+        lambda: sidecar.AgentFacts.from_json(sidecar.AgentFacts.from_json(said["agent"]).to_json()),
+    ):
+        try:
+            read()
+        except OffheapError as error:
+            assert str(error)
+
+
+def _replace(value: Any, chance: atheris.FuzzedDataProvider) -> None:
+    """A value somewhere within a mapping or a list."""
+    while True:
+        keys = [*value] if isinstance(value, dict) else [*range(len(value))]
+        if not keys:
+            return
+        key = keys[chance.ConsumeIntInRange(0, len(keys) - 1)]
+        if not isinstance(value[key], (dict, list)) or chance.ConsumeBool():
+            break
+        value = value[key]
+    ways: list[Callable[[], Any]] = [
+        lambda: _ODD[chance.ConsumeIntInRange(0, len(_ODD) - 1)],
+        lambda: chance.ConsumeUnicode(chance.ConsumeIntInRange(0, 40)),
+        lambda: chance.ConsumeInt(9),
+        lambda: chance.ConsumeFloat(),
+        lambda: [value[key]],
+    ]
+    value[key] = ways[chance.ConsumeIntInRange(0, len(ways) - 1)]()
+
+
+def read_wire(data: bytes) -> None:
+    """Part by part, as a session does."""
+    stream = io.BytesIO(data)
+    while (part := wire.read(stream.read, LIMIT)) is not None:
+        assert part.message is None or not part.data
+
+
+_FACTS = {
+    **capture_samples.written(),
+    "format": capture_facts.FORMAT,
+    "source": "jemalloc",
+    "measure": "live",
+    "sampling": {"scheme": "poisson", "interval": 1 << 19},
+}
+_AGENT = {key: WHOLE[key] for key in sidecar.AgentFacts.__annotations__ if key in WHOLE} | {"version": WHOLE["agent"]}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What reads, and inputs to begin with."""
+
+    read: Callable[[bytes], None]
+    seeds: Callable[[], dict[str, bytes]]
+
+
+def _dumps() -> dict[str, bytes]:
+    seeds = {
+        "jemalloc": _SEED,
+        "async-profiler": _RECORDING,
+        "gperftools": _GPERFTOOLS,
+        "collapsed": _COLLAPSED,
+        **TEXTS,
+        "pprof": offers.pprof(4096),
+    }
+    assert {*seeds} == {*detect.FORMATS}
+    return seeds
+
+
+def _messages() -> dict[str, bytes]:
+    sent = io.BytesIO()
+    wire.write_message(sent.write, {"captures": [{"unit": "frontend.service"}], "free": 1})
+    wire.write_alive(sent.write)
+    wire.write_data(sent.write, b"block")
+    return {"messages": sent.getvalue()}
+
+
+TARGETS = {
+    "dump": Target(read_dump, _dumps),
+    "maps": Target(read_maps, lambda: {"maps": _MAPS}),
+    "elf": Target(read_elf, lambda: {"small": Path("/bin/true").read_bytes()[:LIMIT]}),
+    "facts": Target(read_facts, lambda: {"facts": json.dumps(_FACTS).encode()}),
+    "wire": Target(read_wire, _messages),
+}
+
+
+def bounded(read: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Only our own errors may come out, and not after too long."""
+
+    def one_input(data: bytes) -> None:
+        began = time.process_time()
+        try:
+            read(data)
+        except OffheapError as error:
+            assert str(error)
+        took = time.process_time() - began
+        assert took < LONGEST, f"an input of {len(data)} bytes took {took:.1f} s"
+
+    return one_input
+
+
 def main() -> None:
-    corpora = [Path(name) for name in sys.argv[1:] if not name.startswith("-")]
+    target = TARGETS[sys.argv[1]]
+    corpora = [Path(name) for name in sys.argv[2:] if not name.startswith("-")]
     for corpus in corpora[:1]:
         corpus.mkdir(parents=True, exist_ok=True)
-        seeds = {
-            "jemalloc": _SEED,
-            "async-profiler": _RECORDING,
-            "gperftools": _GPERFTOOLS,
-            "collapsed": _COLLAPSED,
-            **TEXTS,
-        }
-        seeds["pprof"] = offers.pprof(4096)
-        assert {*seeds} == {*detect.FORMATS}
-        for name, seed in seeds.items():
+        for name, seed in target.seeds().items():
             (corpus / name).write_bytes(seed)
-    limits = ["-timeout=10", "-rss_limit_mb=1024", "-max_len=65536"]
+    limits = ["-timeout=30", "-malloc_limit_mb=256", "-rss_limit_mb=1024", "-max_len=65536"]
     dictionary = Path(__file__).with_name("heap_v2.dict")
-    atheris.Setup([sys.argv[0], *limits, f"-dict={dictionary}", *sys.argv[1:]], one_input)
+    atheris.Setup([sys.argv[0], *limits, f"-dict={dictionary}", *sys.argv[2:]], bounded(target.read))
     atheris.Fuzz()
 
 

@@ -86,11 +86,14 @@ def parse_line(line: bytes) -> Mapping:
     match = _LINE.match(line)
     if not match:
         raise MapsError(f"not a line of maps: {line[:200]!r}")
-    start, end, permissions, offset, device, inode, path = match.groups()
+    first, last, permissions, offset, device, inode, path = match.groups()
+    start, end = int(first, 16), int(last, 16)
+    if start >= end:
+        raise MapsError(f"a mapping ends before it begins: {line[:200]!r}")
     name, deleted = _path(path or b"")
     return Mapping(
-        int(start, 16),
-        int(end, 16),
+        start,
+        end,
         _word(permissions),
         int(offset, 16),
         name,

@@ -18,16 +18,16 @@ PATHS = st.binary(max_size=60).map(lambda path: b"/" + path.replace(b"\0", b"").
 
 
 @given(
-    st.integers(0, (1 << 64) - 1),
-    st.integers(0, (1 << 64) - 1),
+    st.lists(st.integers(0, (1 << 64) - 1), min_size=2, max_size=2, unique=True).map(sorted),
     st.tuples(*map(st.sampled_from, ("r-", "w-", "x-", "ps"))).map("".join),
     st.integers(0, (1 << 64) - 1),
     PATHS,
     st.booleans(),
 )
 def test_every_line_of_the_kernel_is_read(
-    start: int, end: int, permissions: str, offset: int, path: bytes, deleted: bool
+    bounds: list[int], permissions: str, offset: int, path: bytes, deleted: bool
 ) -> None:
+    start, end = bounds
     written = path.replace(b"\n", b"\\012") + (b" (deleted)" if deleted else b"")
     line = b"%08x-%08x %s %08x fd:01 4711" % (start, end, permissions.encode(), offset)
     mapping = maps.parse_line(line.ljust(73) + written)
@@ -55,6 +55,8 @@ def test_anonymous_memory(line: bytes) -> None:
         b"7F00-7f01 r-xp 0 00:00 0",
         b"12345678123456781-7f01 r-xp 0 00:00 0",
         b"7f00-7f01 r-xp 0 00:00 0/lib",
+        b"7f01-7f00 r-xp 00000000 00:00 0",
+        b"7f00-7f00 r-xp 00000000 00:00 0",
     ],
 )
 def test_what_is_no_line(line: bytes) -> None:
