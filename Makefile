@@ -80,16 +80,19 @@ bench-truth: setup
 pictures: setup
 	.venv/bin/python tests/browser/screenshots.py docs/images
 
-#: make fuzz         a minute of coverage-guided fuzzing of the dump reader
-#: make soak         a million fuzzing inputs, the truth suite TRUTH_RUNS times (40), the agent under load for
-#:                   SOAK_SECONDS (600), 60 faults at random moments of a hunt, and variants of tests on booted hosts
+#: make fuzz         a minute of coverage-guided fuzzing of what reads the bytes that hosts send
+#: make soak         three million fuzzing inputs for each reader, the truth suite TRUTH_RUNS times (40), the agent under
+#:                   load for SOAK_SECONDS (600), what the controller builds for x86_64 and aarch64, 60 faults at random
+#:                   moments of a hunt, and variants of tests on booted hosts
 .PHONY: fuzz soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz
 soak: setup
-	OFFHEAP_FUZZ_INPUTS=1000000 .venv/bin/python -m pytest -s tests/fuzz
+	OFFHEAP_FUZZ_INPUTS=3000000 .venv/bin/python -m pytest -s tests/fuzz
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_RUNS:-40} .venv/bin/python -m pytest -s tests/integration/truth
 	OFFHEAP_SOAK_SECONDS=$${SOAK_SECONDS:-600} .venv/bin/python -m pytest -m soak tests/agent
+	OFFHEAP_TEST_BUILD=cross .venv/bin/python -m pytest tests/agent tests/integration/test_hunt.py
+	OFFHEAP_TEST_BUILD=aarch64 .venv/bin/python -m pytest tests/agent/test_control.py tests/agent/test_spool.py
 	.venv/bin/python -m pytest -m soak_only tests/agent tests/integration tests/faults/test_random.py
 
 #: make lock         lock the requirements again after a change; make lock UPGRADE=--upgrade takes the newest versions

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Build the agent and the programs that try it, and run them as a service would."""
+"""Build the agent and the programs that try it, and run them as a service would.
+
+With OFFHEAP_TEST_BUILD=cross, agent and jemalloc are those that the controller builds, else those that gcc does; with
+aarch64, those that the controller builds for such hosts, under an emulator.
+"""
 
 from __future__ import annotations
 
 import ctypes.util
-import hashlib
 import os
 import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
+from ansible_collections.offheap.profiler.tests.agent import builds
+from ansible_collections.offheap.profiler.tests.agent.builds import BUILD, SOURCES
 from ansible_collections.offheap.profiler.tests.agent.service import Service
-from ansible_collections.offheap.profiler.tests.lab.nspawnlab import aptsource
-from ansible_collections.offheap.profiler.tests.lab.nspawnlab.settings import Settings
 
-ROOT = Path(__file__).resolve().parents[2]
-ROLE = ROOT / "roles" / "jemalloc"
-SOURCES = ROLE / "files" / "agent"
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-BUILD = ROOT / "build" / "agent"
+#: as builds.crossed names it, if it is the controller that builds
+PLATFORM = {"cross": "glibc-x86_64-4096", "aarch64": "glibc-aarch64-4096"}.get(os.environ.get("OFFHEAP_TEST_BUILD", ""))
+EMULATED = PLATFORM == "glibc-aarch64-4096"
+EMULATOR = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
 FLAGS = ("-std=gnu11", "-g", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror")
 
 
@@ -47,54 +47,40 @@ def compiled(name: str, sources: list[Path], *options: str, compiler: str = "gcc
 
 @pytest.fixture(scope="session")
 def library() -> Path:
-    """The agent: OFFHEAP_TEST_AGENT, as the controller builds it for instance, or built here by gcc."""
-    if os.environ.get("OFFHEAP_TEST_AGENT"):
-        return Path(os.environ["OFFHEAP_TEST_AGENT"])
-    subprocess.run(["make", "-s", "-C", str(SOURCES), f"BUILD={BUILD}"], check=True)
-    return BUILD / "liboffheap.so"
+    """The agent."""
+    return builds.crossed("agent", PLATFORM) if PLATFORM else builds.agent()
 
 
 @pytest.fixture(scope="session")
-def jemalloc() -> Path:
-    """A jemalloc with prof: OFFHEAP_TEST_JEMALLOC, or the distribution's (Debian's 5.3.0 has it)."""
-    names = [os.environ.get("OFFHEAP_TEST_JEMALLOC"), *Path("/usr/lib").glob("*/libjemalloc.so.2")]
-    for name in names:
-        if name and Path(name).exists():
-            environment = {"LD_PRELOAD": str(name), "MALLOC_CONF": "prof:true"}
-            tried = subprocess.run(["/bin/true"], env=environment, capture_output=True, check=True)
-            if b"Invalid" not in tried.stderr:
-                return Path(name)
+def unpatched_jemalloc() -> Path:
+    """A jemalloc with prof, the distribution's (Debian's 5.3.0 has it)."""
+    for path in Path("/usr/lib").glob("*/libjemalloc.so.2"):
+        environment = {"LD_PRELOAD": str(path), "MALLOC_CONF": "prof:true"}
+        tried = subprocess.run(["/bin/true"], env=environment, capture_output=True, check=True)
+        if b"Invalid" not in tried.stderr:
+            return path
     pytest.skip(f"no jemalloc with prof (apt-get install libjemalloc2); found {ctypes.util.find_library('jemalloc')}")
 
 
 @pytest.fixture(scope="session")
+def jemalloc(request: pytest.FixtureRequest) -> Path:
+    """A jemalloc with prof."""
+    path: Path = request.getfixturevalue("patched_jemalloc" if PLATFORM else "unpatched_jemalloc")
+    return path
+
+
+@pytest.fixture(scope="session")
 def patched_jemalloc() -> Path:
-    """The jemalloc that the role builds: the release with our patches (the first time, half a minute)."""
-    variables = yaml.safe_load((ROLE / "vars" / "main.yml").read_text())
-    defaults = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text())
-    version = defaults["jemalloc_version"]
-    script, patches = ROLE / "files" / "patched_source.sh", sorted((ROLE / "files" / "patches" / version).iterdir())
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in [script, *patches])).hexdigest()[:12]
-    target = BUILD / f"jemalloc-{version}-{digest}" / "libjemalloc.so.2"
-    if not target.exists():
-        release = aptsource.fetch_jemalloc(Settings.from_environment())
-        assert hashlib.sha256(release.read_bytes()).hexdigest() == variables["_jemalloc_checksums"][version]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=target.parent))
-        source = work / "source.tar"
-        subprocess.run([script, sys.executable, release, f"jemalloc-{version}", source, *patches], check=True)
-        subprocess.run(["tar", "--extract", "--file", source], cwd=work, check=True)
-        configure = ["./configure", *defaults["jemalloc_configure_options"], "EXTRA_CFLAGS=-g0"]
-        for command in (configure, ["make", "-j2", "build_lib_shared"]):
-            subprocess.run(command, cwd=work / f"jemalloc-{version}", check=True, stdout=subprocess.DEVNULL)
-        (work / f"jemalloc-{version}" / "lib" / target.name).rename(target)
-        shutil.rmtree(work)
-    return target
+    """The jemalloc that the role builds."""
+    return builds.crossed("library", PLATFORM) if PLATFORM else builds.library()
 
 
 @pytest.fixture(scope="session")
 def workload() -> Path:
-    return compiled("workload", [PROGRAMS / "workload.c"], "-O2")
+    source = [PROGRAMS / "workload.c"]
+    if EMULATED:
+        return compiled("aarch64/workload", source, "-O2", compiler="aarch64-linux-gnu-gcc")
+    return compiled("workload", source, "-O2")
 
 
 def driver_sources() -> list[Path]:
@@ -124,7 +110,8 @@ def start(tmp_path: Path, library: Path, jemalloc: Path) -> Iterator[Callable[..
     started: list[Service] = []
 
     def run(program: Path | str, *arguments: str, **settings: object) -> Service:
-        service = Service(tmp_path, library, jemalloc, program, arguments, settings)
+        emulator = EMULATOR if EMULATED else []
+        service = Service(tmp_path, library, jemalloc, program, arguments, settings, emulator)
         started.append(service)
         return service
 

@@ -26,10 +26,10 @@ from ansible_collections.offheap.profiler.tests.lab.nspawnlab.settings import Se
 ROLE = ROOT / "roles" / "jemalloc"
 CARRIED = ROLE / "files" / "cross_checksums.json"
 BUILDER = ROLE / "files" / "cross_build.py"
-_DEFAULTS = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text())
-_VARIABLES = yaml.safe_load((ROLE / "vars" / "main.yml").read_text())
-TARGETS: dict[str, str] = _VARIABLES["_jemalloc_cross_targets"]
-VERSION: str = _DEFAULTS["jemalloc_version"]
+DEFAULTS = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text())
+VARIABLES = yaml.safe_load((ROLE / "vars" / "main.yml").read_text())
+TARGETS: dict[str, str] = VARIABLES["_jemalloc_cross_targets"]
+VERSION: str = DEFAULTS["jemalloc_version"]
 
 
 def agent_stem() -> str:
@@ -41,8 +41,8 @@ def agent_stem() -> str:
 def library_stem() -> str:
     """As vars/main.yml names it, after what makes it what it is."""
     patches = sorted((ROLE / "files" / "patches" / VERSION).glob("*.patch"))
-    parts = [_VARIABLES["_jemalloc_checksums"][VERSION], _DEFAULTS["jemalloc_cflags"]]
-    parts += _DEFAULTS["jemalloc_configure_options"]
+    parts = [VARIABLES["_jemalloc_checksums"][VERSION], DEFAULTS["jemalloc_cflags"]]
+    parts += DEFAULTS["jemalloc_configure_options"]
     parts += [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in patches]
     return f"jemalloc-{VERSION}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:8]}"
 
@@ -60,14 +60,14 @@ def patched_source(directory: Path) -> Path:
 
 def built(part: str, platform: str, source: Path, directory: Path, sha256: str = "") -> dict[str, Any]:
     """Build a part, and return the record that lies beside its tarball."""
-    page = _VARIABLES["_jemalloc_lg_page"][int(platform.split("-")[-1])]
+    page = VARIABLES["_jemalloc_lg_page"][int(platform.split("-")[-1])]
     stem = library_stem() if part == "library" else agent_stem()
     wanted = {
         "part": part,
         "source": str(source),
         "target": TARGETS[platform],
-        "options": [f"--with-lg-page={page}", *_DEFAULTS["jemalloc_configure_options"]],
-        "cflags": _DEFAULTS["jemalloc_cflags"],
+        "options": [f"--with-lg-page={page}", *DEFAULTS["jemalloc_configure_options"]],
+        "cflags": DEFAULTS["jemalloc_cflags"],
         "place": f"/opt/offheap/{stem.partition('-')[0]}/{stem.partition('-')[2]}",
         "result": str(directory / f"{stem}-{platform}.tar.gz"),
         "sha256": sha256,

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Service:
         program: Path | str,
         arguments: tuple[str, ...],
         settings: dict[str, Any],
+        emulator: Sequence[str] = (),
     ) -> None:
         self.spool, self.run = directory / "spool", directory / "run"
         self.spool.mkdir(exist_ok=True)
@@ -54,9 +55,11 @@ class Service:
             **{f"OFFHEAP_{key.upper()}": str(value) for key, value in {**defaults, **settings}.items()},
             **added,
         }
+        if emulator:  # which is a program of this machine, and hands its environment on
+            emulator = [*emulator, "-E", f"LD_PRELOAD={self.environment.pop('LD_PRELOAD')}"]
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [str(program), *arguments],
+                [*emulator, str(program), *arguments],
                 env=self.environment,
                 stdout=subprocess.PIPE,
                 stderr=errors,

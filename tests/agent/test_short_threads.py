@@ -49,9 +49,9 @@ def test_they_are_sampled_without_bias(
     assert abs(off_by(short_threads, patched_jemalloc, at_a_time, 16, tmp_path / "dump")) < 5
 
 
-def test_an_unpatched_jemalloc_is_blind_to_them(short_threads: Path, jemalloc: Path, tmp_path: Path) -> None:
+def test_an_unpatched_jemalloc_is_blind_to_them(short_threads: Path, unpatched_jemalloc: Path, tmp_path: Path) -> None:
     """All threads sample at the same point of their lives: all forgotten blocks or, almost always, none."""
-    assert abs(off_by(short_threads, jemalloc, 1, 16, tmp_path / "dump")) > 5
+    assert abs(off_by(short_threads, unpatched_jemalloc, 1, 16, tmp_path / "dump")) > 5
 
 
 @pytest.mark.soak

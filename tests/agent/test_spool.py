@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED
 from ansible_collections.offheap.profiler.tests.agent.service import Service, parsed, wait_for
 
 Start = Callable[..., Service]
@@ -105,6 +106,7 @@ def test_dumps_of_earlier_processes_count_but_go_first(start: Start, workload: P
     assert all((spool / name).exists() for name in (*strangers, "collected"))
 
 
+@pytest.mark.skipif(EMULATED, reason="unshare is a program of this machine")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a namespace of pids")
 def test_a_pid_that_comes_again_replaces_no_dump(start: Start, workload: Path) -> None:
     """As after a reboot, or in a second container: both processes believe that their pid is 1."""

@@ -17,7 +17,9 @@ them, with the agent and without, the medians of some runs.
 ``live-perf`` and ``live-memleak`` are live traces of the C program: the CPU time of a slice while it is traced,
 beside that of the same process before and after. memleak has no promise: a trace by it ends itself where it costs much.
 
-Exits with status 1 if a promise is not kept. OFFHEAP_TEST_JEMALLOC names a jemalloc other than the distribution's.
+``cross`` is the library and the agent as the controller builds them, beside the same sources built by gcc.
+
+Exits with status 1 if a promise is not kept.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import kernel_trace
+from ansible_collections.offheap.profiler.tests.agent import builds
 from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings
 
 PLAIN, JEMALLOC = "no preload", "jemalloc"
@@ -80,15 +83,22 @@ COUNTED_ROUNDS, COUNTED_SLICES, COUNTED_RUNS = 60_000, (1, 9), 5
 # What the shortest of its runs records, in bytes, is several times this.
 _RECORDED = 1 << 20
 AGENTS = [case for case in CASES if f"{case}-agent" in CASES]
-DORMANT_COST, SAMPLING_COST, AGENT_COST, LIVE_COST, PERF_COST = 1.01, 1.03, 0.01, 1.03, 1.02
+# The controller's pair and gcc's, compared where they do most.
+CROSS = "512KiB-agent"
+DORMANT_COST, SAMPLING_COST, AGENT_COST, LIVE_COST, PERF_COST, CROSS_COST = 1.01, 1.03, 0.01, 1.03, 1.02, 1.01
 
 
 def find_jemalloc() -> Path:
-    names = [os.environ.get("OFFHEAP_TEST_JEMALLOC"), *map(str, Path("/usr/lib").glob("*/libjemalloc.so.2"))]
-    for name in names:
-        if name and Path(name).exists():
-            return Path(name)
-    raise SystemExit("no jemalloc: apt-get install libjemalloc2, or set OFFHEAP_TEST_JEMALLOC")
+    for path in Path("/usr/lib").glob("*/libjemalloc.so.2"):
+        return path
+    raise SystemExit("no jemalloc: apt-get install libjemalloc2")
+
+
+class Pair(NamedTuple):
+    """What is preloaded."""
+
+    jemalloc: Path
+    agent: Path
 
 
 class Run(NamedTuple):
@@ -99,11 +109,7 @@ class Run(NamedTuple):
 class Bench:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.jemalloc = find_jemalloc()
-        build = ROOT / "build" / "agent"
-        source = ROOT / "roles" / "jemalloc" / "files" / "agent"
-        subprocess.run(["make", "-s", "-C", str(source), f"BUILD={build}"], check=True)
-        self.agent = build / "liboffheap.so"
+        self.pair = Pair(find_jemalloc(), builds.agent())
         churn = directory / "churn"
         subprocess.run(["gcc", "-O2", "-o", str(churn), str(HERE / "overhead" / "churn.c"), "-pthread"], check=True)
         java = shutil.which("java")
@@ -123,7 +129,7 @@ class Bench:
         environment = {"PATH": os.environ["PATH"]}
         if conf is None:
             return {**environment, **STEADY}
-        environment["LD_PRELOAD"] = f"{self.jemalloc}:{self.agent}" if with_agent else str(self.jemalloc)
+        environment["LD_PRELOAD"] = ":".join(map(str, self.pair if with_agent else self.pair[:1]))
         environment["MALLOC_CONF"] = ",".join(filter(None, [conf, f"prof_prefix:{self.directory}/jeprof"]))
         if not conf:
             del environment["MALLOC_CONF"]
@@ -247,6 +253,27 @@ def measure_live(bench: Bench, rounds: int) -> tuple[list[dict[str, Any]], list[
     return rows, broken
 
 
+def measure_cross(bench: Bench, rounds: int, repeats: int, slices: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of the controller's builds, and the promises that they break."""
+    rows, broken = [], []
+    pairs = [Pair(builds.crossed("library"), builds.crossed("agent")), Pair(builds.library(), builds.agent())]
+    for workload in bench.workloads:
+        times: list[list[float]] = [[], []]
+        for _round in range(rounds):
+            runs: list[list[float]] = [[], []]
+            for _repeat in range(repeats):
+                for bench.pair, own in zip(pairs, runs, strict=True):
+                    own.append(bench.run(workload, CROSS, slices).wall)
+            for all_rounds, own in zip(times, runs, strict=True):
+                all_rounds.append(min(own))
+        cost = statistics.median(ours / theirs for ours, theirs in zip(*times, strict=True))
+        ours, theirs = map(statistics.median, times)
+        rows.append(_row(f"{workload}-{CROSS}-cross", "throughput-cost", "s", ours, theirs, "built by gcc", cost))
+        if cost > CROSS_COST:
+            broken.append(f"{workload}-{CROSS}-cross: costs {cost:.3f} of what gcc's does, not {CROSS_COST}")
+    return rows, broken
+
+
 def measure_instructions(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of what the agent adds in instructions, and the promises that it breaks."""
     rows, broken = [], []
@@ -340,7 +367,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name))
         rows, broken = report(measure(bench, options.rounds, options.repeats, options.slices))
-        for more, others in (measure_live(bench, options.rounds), measure_instructions(bench)):
+        for more, others in (
+            measure_live(bench, options.rounds),
+            measure_instructions(bench),
+            measure_cross(bench, options.rounds, options.repeats, options.slices),
+        ):
             rows += more
             broken += others
     options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -112,11 +112,12 @@ def playbook(lab: Lab, collection: Path, controller: Controller) -> Callable[...
 
 @pytest.fixture(scope="session")
 def library(lab: Lab, controller: Controller) -> dict[str, Any]:
-    """Variables with which app1 builds the library for all, once."""
+    """Variables with which app1 builds for all, once; with OFFHEAP_TEST_BUILD=cross, the controller does."""
     builds.take(controller.directory / "cache")
+    who = {"jemalloc_method": "cross"} if os.environ.get("OFFHEAP_TEST_BUILD") else {"jemalloc_build_host": "app1"}
     return {
+        **who,
         "offheap_cache": "cache",
-        "jemalloc_build_host": "app1",
         "jemalloc_version": "5.3.0",
         "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
     }

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The agent and the library that the role builds, by each of its two compilers, for tests and benches.
+
+Each is built once, the library in half a minute, and stays in ``build/agent``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from ansible_collections.offheap.profiler.tests.agent import cross_sums
+from ansible_collections.offheap.profiler.tests.agent.cross_sums import DEFAULTS, ROLE, ROOT, VERSION
+
+SOURCES = ROLE / "files" / "agent"
+BUILD = ROOT / "build" / "agent"
+_CARRIED: dict[str, str] = json.loads(cross_sums.CARRIED.read_text())
+
+
+def agent() -> Path:
+    """Built by gcc."""
+    subprocess.run(["make", "-s", "-C", str(SOURCES), f"BUILD={BUILD}"], check=True)
+    return BUILD / "liboffheap.so"
+
+
+def library() -> Path:
+    """The release with our patches, built by gcc."""
+    patches = sorted((ROLE / "files" / "patches" / VERSION).iterdir())
+    inputs = [ROLE / "files" / "patched_source.sh", *patches]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()[:12]
+    target = BUILD / f"jemalloc-{VERSION}-{digest}" / "libjemalloc.so.2"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=target.parent))
+        source = cross_sums.patched_source(work)
+        subprocess.run(["tar", "--extract", "--file", source], cwd=work, check=True)
+        configure = ["./configure", *DEFAULTS["jemalloc_configure_options"], "EXTRA_CFLAGS=-g0"]
+        for command in (configure, ["make", "-j2", "build_lib_shared"]):
+            subprocess.run(command, cwd=work / f"jemalloc-{VERSION}", check=True, stdout=subprocess.DEVNULL)
+        (work / f"jemalloc-{VERSION}" / "lib" / target.name).rename(target)
+        shutil.rmtree(work)
+    return target
+
+
+def crossed(part: str, platform: str = "glibc-x86_64-4096") -> Path:
+    """The ``agent`` or ``library`` as the controller builds it, with the checksum that the role carries."""
+    stem = cross_sums.library_stem() if part == "library" else cross_sums.agent_stem()
+    target = BUILD / f"{stem}-{platform}" / ("libjemalloc.so.2" if part == "library" else "liboffheap.so")
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=target.parent))
+        source = cross_sums.patched_source(work) if part == "library" else SOURCES
+        cross_sums.built(part, platform, source, work, _CARRIED[f"{stem}-{platform}"])
+        with tarfile.open(work / f"{stem}-{platform}.tar.gz") as tarball:
+            tarball.extractall(work, filter="data")
+        next(work.glob(f"*/**/{target.name}")).rename(target)
+        shutil.rmtree(work)
+    return target
