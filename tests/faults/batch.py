@@ -78,10 +78,13 @@ class Batch:
         self.playbook = playbook
         self.archive = archive
         self.struck_at = 0.0
+        # Enabling takes a dump of each, which is enough there: dozens of units would soon have more than one run takes.
+        dump_seconds = 600 if self.do == "enable" else 2
         self.variables = {
             **known,
             "offheap_units": [
-                {"name": fault.unit, "start_timeout": fault.start_timeout, "dump_seconds": 2} for fault in faults
+                {"name": fault.unit, "start_timeout": fault.start_timeout, "dump_seconds": dump_seconds}
+                for fault in faults
             ],
             "offheap_archive": str(archive),
             "profiled_service_healthy_seconds": 2,
