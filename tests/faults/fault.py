@@ -28,8 +28,8 @@ class Fault:
     """A row.
 
     ``do`` is the action: enable, switch, collect, rollback or purge. ``says`` is what its output must hold about the
-    unit, ``fails`` whether it must fail for the unit, ``within`` its most seconds; longer is a hang. The service is the
-    text of its file, ``service`` and then ``lines``; or a program in Python that does ``begin`` first.
+    unit, ``fails`` whether it must fail for the unit (None: it may), ``within`` its most seconds; longer is a hang. The
+    service is the text of its file, ``service`` and then ``lines``; or a program in Python that does ``begin`` first.
 
     ``inject`` runs when the unit has been enabled and has dumped (for enable, before that), and ``repair`` after the
     action: then a purge must do the rest, and leave the unit ``active``. Both are shell, run as root on the host;
@@ -50,7 +50,7 @@ class Fault:
     kind: str
     do: str
     says: str = ""
-    fails: bool = False
+    fails: bool | None = False
     service: str = ""
     lines: str = ""
     begin: str = ""
