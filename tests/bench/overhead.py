@@ -14,6 +14,7 @@ what the agent may add is decided by ``instructions``: those of a slice of the C
 them, with the agent and without, the medians of some runs.
 
 ``live-jvm`` is a live trace of a JVM: async-profiler, which records every MiB that is allocated, and every free.
+``live-jvm-without-frees`` shows which of the two costs; it could not tell what stays.
 ``live-perf`` and ``live-memleak`` are live traces of the C program: the CPU time of a slice while it is traced,
 beside that of the same process before and after. memleak has no promise: a trace by it ends itself where it costs much.
 
@@ -71,9 +72,10 @@ CASES: dict[str, tuple[str | None, bool, bool]] = {
     "128KiB": ("prof:true,lg_prof_sample:17", False, False),
     "128KiB-agent": (f"{DORMANT},lg_prof_sample:17", True, True),
 }
-# A live trace of a JVM, beside those.
+# Live traces of a JVM, beside those.
 LIVE = "live-jvm"
 TRACED = "start,nativemem=1m,jfr,jfropts=0x1f,loglevel=none"
+LIVE_JVM = {LIVE: TRACED, "live-jvm-without-frees": f"{TRACED},nofree"}
 # Live traces of the C program. memleak slows it so much that it gets little to do.
 LIVE_PERF, LIVE_MEMLEAK = "live-perf", "live-memleak"
 LIVE_ROUNDS = {LIVE_PERF: 1_200_000, LIVE_MEMLEAK: 20_000}
@@ -125,7 +127,7 @@ class Bench:
         }
 
     def environment(self, case: str, executable: str) -> dict[str, str]:
-        conf, with_agent, sampling = CASES[PLAIN if case == LIVE else case]
+        conf, with_agent, sampling = CASES[PLAIN if case in LIVE_JVM else case]
         environment = {"PATH": os.environ["PATH"]}
         if conf is None:
             return {**environment, **STEADY}
@@ -146,8 +148,8 @@ class Bench:
     def run(self, workload: str, case: str, slices: int) -> Run:
         """The fastest slice's wall-clock and CPU time (each its own minimum)."""
         command = self.workloads[workload](slices)
-        if case == LIVE:
-            command.insert(1, f"-agentpath:{self.tracer}={TRACED},file={self.directory}/live.jfr")
+        if case in LIVE_JVM:
+            command.insert(1, f"-agentpath:{self.tracer}={LIVE_JVM[case]},file={self.directory}/live.jfr")
         environment = self.environment(case, command[0])
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         if done.stderr:
@@ -296,7 +298,7 @@ def _row(case: str, metric: str, unit: str, ours: float, peer: float, name: str,
 def measure(bench: Bench, rounds: int, repeats: int, slices: int) -> dict[str, dict[str, list[Run]]]:
     """Seconds, by workload and case, of each round."""
     times: dict[str, dict[str, list[Run]]] = {name: {case: [] for case in CASES} for name in bench.workloads}
-    times["jvm"][LIVE] = []
+    times["jvm"].update({case: [] for case in LIVE_JVM})
     dice = random.Random(1)
     for number in range(rounds):
         for workload, cases in times.items():
@@ -320,9 +322,9 @@ def report(times: dict[str, dict[str, list[Run]]]) -> tuple[list[dict[str, Any]]
             for case, runs in cases.items():
                 seconds = [getattr(run, kind) for run in runs]
                 costs[case] = statistics.median(ours / theirs for ours, theirs in zip(seconds, plain, strict=True))
-                name, own = LIVE if case == LIVE else f"{workload}-{case}", statistics.median(seconds)
+                name, own = case if case in LIVE_JVM else f"{workload}-{case}", statistics.median(seconds)
                 rows.append(_row(name, metric, "s", own, statistics.median(plain), PLAIN, costs[case]))
-                if metric == "throughput-cost" and case not in (PLAIN, JEMALLOC, LIVE):
+                if metric == "throughput-cost" and case not in (PLAIN, JEMALLOC, *LIVE_JVM):
                     idle = [run.wall for run in cases[JEMALLOC]]
                     over = statistics.median(ours / theirs for ours, theirs in zip(seconds, idle, strict=True))
                     rows.append(_row(name, "cost-over-jemalloc", "s", own, statistics.median(idle), JEMALLOC, over))
