@@ -89,7 +89,7 @@ class Batch:
             "offheap_archive": str(archive),
             "profiled_service_healthy_seconds": 2,
             "profiled_service_min_free_mib": 1,
-            "profiled_service_agent_settings": {"start_delay": 0, "keep_files": 1000},
+            "profiled_service_agent_settings": {"start_delay": 0, "keep_files": 1000, "minimum_free": 1 << 20},
         }
 
     def shell(self, fault: Fault, command: str, check: bool = True) -> str:
