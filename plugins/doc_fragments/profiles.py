@@ -17,7 +17,8 @@ requirements:
 options:
   archive:
     description:
-      - Directory or address of an archive to take images from, by their build-ids.
+      - Directory or address of an archive to take images from, by their build-ids and, where the dump is a capture, by
+        their checksums.
       - Not needed for a capture that lies in an archive.
       - All relative paths start at the directory that C(ansible) was started in.
     type: path

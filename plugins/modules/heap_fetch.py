@@ -14,7 +14,7 @@ description:
   - Finds the finished dumps that were not collected yet, brings them over the connection that Ansible already has,
     whatever the become method, verifies them, stores each dump with its facts in the archive, and marks it as
     collected. A second run brings nothing twice.
-  - Also brings the executables and libraries that the dumps' addresses belong to, once per build-id for the whole
+  - Also brings the executables and libraries that the dumps' addresses belong to, each file once for the whole
     archive.
   - If a process compiles code while it runs, brings a map of that code with its newest dump, so that the methods of
     Java, Python and Node have names. A JVM is asked for its map (JDK 17 and up), for the size of its Java heap and, if

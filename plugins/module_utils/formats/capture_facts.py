@@ -3,11 +3,12 @@
 """The facts of a capture, as capture.json holds them, and the checks they must pass before anything trusts them.
 
 Format 2: ``format``, ``host``, ``unit``, ``dump`` {name, size, sha256, time}, ``process`` {pid, key, boot_id,
-start_time, exe, cmdline}, ``images`` [{path, build_id, size}], ``source`` (what made the dump), ``measure`` (what its
-numbers mean) and ``sampling`` {scheme, interval}. Times are seconds since the epoch, sizes bytes. An image without a
-build-id has a ``reason`` instead. If the agent left a sidecar, ``agent`` holds what sidecar.py keeps of it, or a
-``problem``. If a perf map was requested, ``perf_map`` holds its ``source`` or the ``problem``. ``label`` is the
-collecting user's name for the version that ran. Readers ignore unknown keys, but keep them.
+start_time, exe, cmdline}, ``images`` [{path, build_id, size, sha256}], ``source`` (what made the dump), ``measure``
+(what its numbers mean) and ``sampling`` {scheme, interval}. Times are seconds since the epoch, sizes bytes. An image
+without a build-id has a ``reason`` instead; one whose file nobody has looked at has no ``sha256``. If the agent left a
+sidecar, ``agent`` holds what sidecar.py keeps of it, or a ``problem``. If a perf map was requested, ``perf_map`` holds
+its ``source`` or the ``problem``. ``label`` is the collecting user's name for the version that ran. Readers ignore
+unknown keys, but keep them.
 
 Format 1 has no source, measure or sampling: the dump is jemalloc's, its numbers are live, and it says itself how it
 was sampled.
@@ -80,11 +81,15 @@ class ProcessFacts:
 
 @dataclass(frozen=True)
 class KnownImage:
-    """An executable file that a process maps, with a known build. ``path`` is where it was on the host."""
+    """An executable file that a process maps, with a known build. ``path`` is where it was on the host.
+
+    Whoever links a file chooses its build-id; ``sha256`` is what the file itself says, empty if nobody has looked.
+    """
 
     path: str
     build_id: str
     size: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,11 @@ class CaptureFacts:
     def build_ids(self) -> dict[str, str]:
         """Build-ids by mapped path, for images that have one."""
         return {image.path: image.build_id for image in self.images if isinstance(image, KnownImage)}
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """SHA-256 by build-id, for images whose files were looked at: a profile may know them by other paths."""
+        return {image.build_id: image.sha256 for image in self.images if isinstance(image, KnownImage) and image.sha256}
 
     @property
     def memory(self) -> Mapping[str, Any]:
@@ -210,7 +220,7 @@ def _written(part: DumpFacts | ProcessFacts) -> dict[str, Any]:
 
 def _written_image(image: KnownImage | UnknownImage) -> dict[str, Any]:
     if isinstance(image, KnownImage):
-        return dict(vars(image))
+        return {key: value for key, value in vars(image).items() if value != ""}
     return {"path": image.path, "build_id": None, "size": None, "reason": image.reason}
 
 
@@ -261,6 +271,7 @@ _IMAGE: dict[str, _Check] = {
     "path": _is_text,
     "build_id": _optional(is_build_id),
     "size": _optional(_is_count),
+    "sha256": _optional(_matches(_SHA256)),
 }
 _SAMPLING: dict[str, _Check] = {
     "scheme": lambda value: isinstance(value, str) and value in SCHEMES,
@@ -296,24 +307,24 @@ def _images(found: object) -> tuple[KnownImage | UnknownImage, ...]:
 
 def _image_of(found: object) -> KnownImage | UnknownImage:
     if isinstance(found, dict) and {"path", "build_id", "size"} <= set(found):
-        values = (found["path"], found["build_id"], found["size"], found.get("reason"))
+        values = (found["path"], found["build_id"], found["size"], found.get("reason"), found.get("sha256"))
         if all(isinstance(value, (str, int, type(None))) for value in values):
             return _image(*values)
-    known = _part("image", found, _IMAGE)
-    return _image(known["path"], known["build_id"], known["size"], None)
+    known = _part("image", {"sha256": None, **found} if isinstance(found, dict) else found, _IMAGE)
+    return _image(known["path"], known["build_id"], known["size"], None, known["sha256"])
 
 
 # All captures of a process have the same images.
 @functools.lru_cache(maxsize=4096, typed=True)
-def _image(path: Any, build_id: Any, size: Any, reason: Any) -> KnownImage | UnknownImage:
-    _part("image", {"path": path, "build_id": build_id, "size": size}, _IMAGE)
+def _image(path: Any, build_id: Any, size: Any, reason: Any, sha256: Any) -> KnownImage | UnknownImage:
+    _part("image", {"path": path, "build_id": build_id, "size": size, "sha256": sha256}, _IMAGE)
     if build_id is None:
         if not _is_text(reason):
             raise CaptureFactsError("an image has neither a build-id nor a reason")
         return UnknownImage(path, reason)
     if size is None:
         raise CaptureFactsError("image.size is missing")
-    return KnownImage(path, build_id, size)
+    return KnownImage(path, build_id, size, sha256 or "")
 
 
 def _provenance(facts: Mapping[str, Any]) -> dict[str, Any]:

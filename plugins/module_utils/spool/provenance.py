@@ -20,6 +20,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import (
     command_line,
     dump_name,
     elf_headers,
+    limits,
     maps,
     values,
 )
@@ -29,6 +30,9 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import proce
 _MAX_CMDLINE = 16384
 _MAX_PATH = 4096
 _NO_IMAGES = ("/proc/", "/sys/", "/dev/")
+# Bytes of all images whose checksums one listing takes: a service may map files with holes as large as it likes.
+_MOST_SUMMED = 16 << 30
+_BLOCK = 1 << 20
 
 
 class FoundImage(NamedTuple):
@@ -37,6 +41,7 @@ class FoundImage(NamedTuple):
     path: str
     build_id: str | None
     size: int | None
+    sha256: str | None
     source: str | None
     reason: str | None
 
@@ -57,6 +62,7 @@ class _File(NamedTuple):
 
     build_id: str | None
     size: int | None
+    sha256: str | None
     changed: int
     device: str
     inode: int
@@ -85,6 +91,9 @@ class Examiner:
         self._live: dict[int, list[maps.Mapping]] = {}
         self._written: dict[int, set[tuple[int, int]] | None] = {}
         self._files: dict[str, _File] = {}
+        # Processes share their files, each of which has a source in each of them.
+        self._sums: dict[tuple[int, ...], str] = {}
+        self._left = _MOST_SUMMED
 
     def is_written(self, pid: int, device: int, inode: int) -> bool | None:
         """Whether the process has the file open for writing; None when that cannot be seen."""
@@ -175,18 +184,18 @@ class Examiner:
         file = self._file(source)
         if file is None:
             return None
-        return FoundImage(values.clean(mapping.path, _MAX_PATH), file.build_id, file.size, source, file.reason)
+        return _found(values.clean(mapping.path, _MAX_PATH), file, source)
 
     def _image_at_path(self, pid: int | None, mapping: maps.Mapping, written_ns: int) -> FoundImage:
         path = values.clean(mapping.path, _MAX_PATH)
         source = mapping.path if pid is None else os.path.join(self._proc, str(pid), "root") + mapping.path
         file = None if mapping.deleted else self._file(source)
         if file is None:
-            return FoundImage(path, None, None, None, "replaced" if mapping.deleted else "gone")
+            return FoundImage(path, None, None, None, None, "replaced" if mapping.deleted else "gone")
         other_file = file.device == mapping.device and file.inode != mapping.inode
         if other_file or file.changed > written_ns:
-            return FoundImage(path, None, None, None, "replaced")
-        return FoundImage(path, file.build_id, file.size, values.clean(source, _MAX_PATH), file.reason)
+            return FoundImage(path, None, None, None, None, "replaced")
+        return _found(path, file, values.clean(source, _MAX_PATH))
 
     def _file(self, source: str) -> _File | None:
         if source not in self._files:
@@ -195,23 +204,48 @@ class Examiner:
             except OSError:
                 return None
             try:
-                self._files[source] = _examine(fd)
+                self._files[source] = self._examine(fd)
             finally:
                 os.close(fd)
         return self._files[source]
 
+    def _examine(self, fd: int) -> _File:
+        status = os.fstat(fd)
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        build_id = size = sha256 = reason = None
+        try:
+            build_id = elf_headers.read(fd).build_id()
+            if build_id is None:
+                reason = "no build-id"
+            else:
+                size, sha256 = status.st_size, self._sum(fd, status)
+        except elf_headers.ElfError:
+            reason = "not an ELF file"
+        except OSError as exc:
+            build_id, size, reason = None, None, f"its checksum cannot be had: {exc}"
+        return _File(build_id, size, sha256, status.st_ctime_ns, device, status.st_ino, reason)
 
-def _examine(fd: int) -> _File:
-    status = os.fstat(fd)
-    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-    build_id = size = reason = None
-    try:
-        build_id = elf_headers.read(fd).build_id()
-        size = status.st_size if build_id else None
-        reason = None if build_id else "no build-id"
-    except elf_headers.ElfError:
-        reason = "not an ELF file"
-    return _File(build_id, size, status.st_ctime_ns, device, status.st_ino, reason)
+    def _sum(self, fd: int, status: os.stat_result) -> str:
+        """The SHA-256 of a file. Raises OSError."""
+        file = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+        if file not in self._sums:
+            if status.st_size > min(self._left, limits.LARGEST_IMAGE):
+                raise OSError("it is too large")
+            self._left -= status.st_size
+            self._sums[file] = _sha256(fd, status.st_size)
+        return self._sums[file]
+
+
+def _found(path: str, file: _File, source: str) -> FoundImage:
+    return FoundImage(path, file.build_id, file.size, file.sha256, source, file.reason)
+
+
+def _sha256(fd: int, size: int) -> str:
+    """Of the first bytes only: who writes to the file meanwhile must not make this go on for ever."""
+    digest = hashlib.sha256()
+    for start in range(0, size, _BLOCK):
+        digest.update(os.pread(fd, min(_BLOCK, size - start), start))
+    return digest.hexdigest()
 
 
 def _short(arguments: list[str]) -> list[str]:

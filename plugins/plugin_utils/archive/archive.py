@@ -6,8 +6,8 @@
     <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/
         capture.json, dump.heap.zst, perf.map.gz (if there is one); after a removal only "removed"
         what was derived from it, created on first use (columns/sample_cache.py)
-    <archive>/images/<build-id>/<file name>
-    <archive>/symcaches/<build-id>.symcache
+    <archive>/images/<build-id>/<file name>@<sha256>                              image_files.py
+    <archive>/symcaches/<build-id>-<sha256>.symcache
     <archive>/.incoming/<random>/                                                 writes in progress
 
 A capture never changes. It is written to .incoming, synced to disk and moved into place by one rename, so a reader
@@ -37,6 +37,7 @@ from ..base import unpack
 from ..base.directory_name import directory_name
 from ..base.durable import lock, make_directory, rename_directory, sync, write
 from ..base.errors import ControllerError
+from . import image_files
 from .capture import FACTS, Arrived, Capture, capture_of, in_order, write_capture
 
 FORMAT = 3
@@ -349,28 +350,39 @@ class Archive:
                 sync(capture.path.parent)
 
     def add_image(self, build_id: str, basename: str, source: Path) -> Path:
-        """Add an image unless the archive has one of this build. The caller has checked the build-id."""
-        existing = self.image(build_id)
-        if existing is not None:
-            return existing
-        place = self._image_directory(build_id) / directory_name(basename)
+        """Add an image unless the archive has it. The caller has checked the build-id; the sum is that of the file."""
+        with failing(f"cannot read the image {source}"):
+            sha256 = image_files.sha256_of(source)
+        there = image_files.chosen(self._image_names(build_id), sha256)
+        name = there or image_files.name_of(basename, sha256)
+        if there is None:
+            self.put_image(build_id, name, source)
+        return self._image_directory(build_id) / name
+
+    def put_image(self, build_id: str, name: str, source: Path) -> None:
+        """Add an image under a name that image_files.py made of its sum. The caller has checked both."""
+        place = self._image_directory(build_id) / name
         with self.incoming() as aside, failing(f"cannot write the image {place}"):
             self._bring(source, aside / "image")
             make_directory(place.parent)
             os.rename(aside / "image", place)
             sync(place.parent)
-        return place
 
-    def image(self, build_id: str) -> Path | None:
-        """The image with this build-id, or None."""
+    def image(self, build_id: str, sha256: str = "") -> Path | None:
+        """The image with this build-id and sum, or None. What there is for captures without one: image_files.py."""
+        name = image_files.chosen(self._image_names(build_id), sha256)
+        return None if name is None else self._image_directory(build_id) / name
+
+    def missing_images(self, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Those of these images, by build-id and sum, that are not here, in order and without duplicates."""
+        found = dict.fromkeys(wanted)
+        names = {build_id: self._image_names(build_id) for build_id, _sha256 in found}
+        return [one for one in found if image_files.chosen(names[one[0]], one[1]) is None]
+
+    def _image_names(self, build_id: str) -> list[str]:
+        """The names of the files of a build-id. Raises ArchiveError for what is none."""
         directory = self._image_directory(build_id)
-        if not directory.is_dir():
-            return None
-        return next((path for path in sorted(directory.iterdir()) if path.is_file() and path.name[0] != "."), None)
-
-    def missing_images(self, build_ids: Iterable[str]) -> list[str]:
-        """The build-ids that have no image here, in order and without duplicates."""
-        return [build_id for build_id in dict.fromkeys(build_ids) if self.image(build_id) is None]
+        return [path.name for path in directory.iterdir() if path.is_file()] if directory.is_dir() else []
 
     def images(self) -> list[str]:
         """The names of all images, below ``images``: build-id and file name."""

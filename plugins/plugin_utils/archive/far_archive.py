@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
-from ...module_utils.formats import elf_headers, limits
+from ...module_utils.formats import limits
 from ...module_utils.formats.capture_facts import CaptureFacts, CaptureFactsError
 from ..base.directory_name import directory_name
 from ..base.errors import ControllerError
 from ..base.options import from_here
-from . import far_cache
+from . import far_cache, image_files
 from .archive import FORMAT, INDEX, REMOVED, Archive, ArchiveError, failing, format_of, index, read_dump
 from .capture import DUMP, FACTS, PERF_MAP, Arrived, Capture, capture_of, in_order, write_capture
 from .object_store import ObjectStore, TooLargeError, is_address
@@ -253,32 +253,38 @@ class FarArchive(Archive):
     def size_of(self, capture: Capture) -> int:
         return sum(self._files(capture.path).values())
 
-    def add_image(self, build_id: str, basename: str, source: Path) -> Path:
-        place = self._image_directory(build_id) / directory_name(basename)
-        if not self._store.names(f"images/{build_id}"):
-            with self.incoming() as aside, failing(f"cannot write the image {place}"):
-                self._bring(source, aside / place.name)
-                self._store.put(self._name(place), aside / place.name)
-                self._keep(aside, place.parent)
-        return place
+    def put_image(self, build_id: str, name: str, source: Path) -> None:
+        place = self._image_directory(build_id) / name
+        with self.incoming() as aside, failing(f"cannot write the image {place}"):
+            self._bring(source, aside / name)
+            self._store.put(self._name(place), aside / name)
+            self._keep(aside, place.parent)
 
-    def image(self, build_id: str) -> Path | None:
-        kept = super().image(build_id)
-        if kept is not None:
-            return kept
-        for name in self._store.names(f"images/{build_id}"):
-            if name.startswith("."):
-                continue
-            with self.incoming() as aside, contextlib.suppress(TooLargeError):  # as if it were not there
-                there = self._store.get(f"images/{build_id}/{name}", aside / name, limits.LARGEST_IMAGE)
-                if there and _is_build(aside / name, build_id):
-                    self._keep(aside, self._image_directory(build_id))
-                    return self._image_directory(build_id) / name
+    def image(self, build_id: str, sha256: str = "") -> Path | None:
+        kept = super()._image_names(build_id)
+        # Which is the only one, the address says.
+        name = image_files.chosen(kept if sha256 else (), sha256)
+        name = name or image_files.chosen(self._image_names(build_id), sha256)
+        if name is None:
+            return None
+        place = self._image_directory(build_id) / name
+        if name in kept:
+            return place
+        with self.incoming() as aside, contextlib.suppress(TooLargeError):  # as if it were not there
+            there = self._store.get(f"images/{build_id}/{name}", aside / name, limits.LARGEST_IMAGE)
+            if there and image_files.is_image(aside / name, build_id, image_files.said(name)):
+                self._keep(aside, place.parent)
+                return place
         return None
 
-    def missing_images(self, build_ids: Iterable[str]) -> list[str]:
-        there = set(self._store.names("images"))
-        return [build_id for build_id in dict.fromkeys(build_ids) if build_id not in there]
+    def missing_images(self, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        there: dict[str, list[str]] = {}
+        for build_id, _slash, name in (one.partition("/") for one in self.images()):
+            there.setdefault(build_id, []).append(name)
+        return [one for one in dict.fromkeys(wanted) if image_files.chosen(there.get(one[0], ()), one[1]) is None]
+
+    def _image_names(self, build_id: str) -> list[str]:
+        return self._store.names(f"images/{self._image_directory(build_id).name}")
 
     def images(self) -> list[str]:
         return sorted(name.removeprefix("images/") for name in self._store.files("images") if name.count("/") == 2)
@@ -362,10 +368,3 @@ def _is_capture(place: str) -> bool:
     """Whether these are the parts of a capture's path, none of which leads elsewhere."""
     parts = place.split("/")
     return len(parts) == 5 and not any(part.startswith(".") or not part for part in parts)
-
-
-def _is_build(file: Path, build_id: str) -> bool:
-    try:
-        return elf_headers.read(file).build_id() == build_id
-    except elf_headers.ElfError:
-        return False

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.formats import elf_headers, limits
-from ...module_utils.formats.capture_facts import CaptureFacts
+from ...module_utils.formats import limits
+from ...module_utils.formats.capture_facts import CaptureFacts, KnownImage
 from ...module_utils.formats.errors import OffheapError
 from ..base import unpack
 from ..base.progress import Progress
+from . import image_files
 from .archive import FORMAT, INDEX, Archive, ArchiveError, format_of, index
 from .capture import DUMP, FACTS, PERF_MAP, Capture
 from .object_store import ObjectStore
@@ -64,7 +65,8 @@ class Remote:
             if f"images/{name}" in self._paths:
                 continue
             copied.images += 1
-            image = None if check_mode else archive.image(posixpath.dirname(name))
+            build_id, _slash, file = name.partition("/")
+            image = None if check_mode else archive.image(build_id, image_files.said(file))
             if image is not None:
                 self._store.put(f"images/{name}", image)
         for capture in archive.captures():
@@ -100,7 +102,7 @@ class Remote:
         if not self._paths:
             raise ArchiveError(f"there is no archive at {self.url}: direction=push makes one there")
         facts_of = [path for path in sorted(self._paths) if path.startswith("captures/") and path.endswith(f"/{FACTS}")]
-        wanted: dict[str, None] = {}
+        wanted: dict[tuple[str, str], None] = {}
         with archive.incoming() as aside:
             for path in facts_of:
                 place = posixpath.dirname(path)
@@ -110,7 +112,11 @@ class Remote:
                         if not check_mode:
                             self._add(archive, facts, place, aside)
                         copied.captures += 1
-                        wanted.update(dict.fromkeys(facts.build_ids.values()))
+                        wanted.update(
+                            ((image.build_id, image.sha256), None)
+                            for image in facts.images
+                            if isinstance(image, KnownImage)
+                        )
                         progress.capture()
                 except (OffheapError, ValueError) as error:
                     warn(f"{self.url}/{place} was skipped: {error}")
@@ -150,26 +156,33 @@ class Remote:
         archive.add_capture(facts, aside / "dump", perf_map)
 
     def _add_images(
-        self, archive: Archive, build_ids: Iterable[str], aside: Path, warn: Callable[[str], None], check_mode: bool
+        self,
+        archive: Archive,
+        wanted: Iterable[tuple[str, str]],
+        aside: Path,
+        warn: Callable[[str], None],
+        check_mode: bool,
     ) -> int:
-        names = {
-            posixpath.basename(posixpath.dirname(path)): path for path in self._paths if path.startswith("images/")
-        }
+        there: dict[str, list[str]] = {}
+        for path in self._paths:
+            if path.startswith("images/"):
+                there.setdefault(posixpath.basename(posixpath.dirname(path)), []).append(posixpath.basename(path))
         count = 0
-        for build_id in build_ids:
-            if build_id not in names:
+        for build_id, sha256 in wanted:
+            name = image_files.chosen(there.get(build_id, ()), sha256)
+            if name is None:
                 continue
             count += 1
             if check_mode:
                 continue
             try:
-                file = self._get(names[build_id], aside / "image", limits.LARGEST_IMAGE)
-                if elf_headers.read(file).build_id() != build_id:
+                file = self._get(f"images/{build_id}/{name}", aside / "image", limits.LARGEST_IMAGE)
+                if not image_files.is_image(file, build_id, image_files.said(name)):
                     raise ArchiveError("it is a different build")
-                archive.add_image(build_id, posixpath.basename(names[build_id]), file)
+                archive.put_image(build_id, image_files.as_written(name), file)
             except OffheapError as error:
                 count -= 1
-                warn(f"{self.url}/{names[build_id]} was skipped: {error}")
+                warn(f"{self.url}/images/{build_id}/{name} was skipped: {error}")
         return count
 
     def _read(self, name: str, limit: int) -> bytes:

@@ -231,7 +231,7 @@ def _rows(
                 samples = sample_cache.of(archive, capture, None if reader.keeps else Path(directory))
                 moment = _what_it_holds(parquet.read_moment(samples, capture.time))
                 new = sorted(set(moment.stacks.tolist()) - known)
-                rows.stacks[name] = _stacks(samples, new, reader.paths(samples, moment, new))
+                rows.stacks[name] = _stacks(samples, new, reader.paths(samples, capture, moment, new))
             except SamplesError as error:
                 warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
                 continue

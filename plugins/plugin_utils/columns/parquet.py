@@ -3,7 +3,7 @@
 """The samples of one capture as a Parquet file: the dump's numbers, and the image and offset of each frame.
 
 It has no function names of its own: those need images, which may arrive later, when the file must not change. A place
-is identified by build-id and file offset, so the same stack has the same number in every process on every host. Only
+is identified by image and file offset, so the same stack has the same number in every process on every host. Only
 sources that name their code themselves have names here, and in one more column.
 
 One row per stack of the dump. docs/archive_format.md describes the columns.
@@ -11,10 +11,10 @@ One row per stack of the dump. docs/archive_format.md describes the columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...module_utils.formats.capture_facts import CaptureFacts
@@ -78,7 +78,7 @@ def write(path: Path, profile: Located, facts: CaptureFacts, sequence: int) -> N
         "sequence": pa.array(np.full(count, sequence, dtype=np.int64)),
         "time": pa.array([_moment(facts.dump.time)] * count, pa.timestamp("us")),
         "sample_interval": pa.array(np.full(count, min(profile.sampling.interval, (1 << 63) - 1), dtype=np.int64)),
-        "stack": pa.array(_stack_numbers(profile)),
+        "stack": pa.array(_stack_numbers(profile, facts.sums)),
         **{name: pa.array(row) for name, row in zip(_VALUES, profile.values, strict=True)},
         "frames": _list_of(profile.bounds, _frames(profile)),
         "threads": _threads(profile, count),
@@ -112,16 +112,16 @@ def read_moment(path: Path, time: float) -> Moment:
     return Moment(time, *_measured(path, table), stack, objects, size)
 
 
-def read_stacks(path: Path) -> StackPlaces:
-    """What the stack numbers stand for. Raises SamplesError."""
+def read_stacks(path: Path, facts: CaptureFacts) -> StackPlaces:
+    """What the stack numbers of a capture with these facts stand for. Raises SamplesError."""
     table = read_columns(path, ["stack", "frames", _NAMES])
-    return StackPlaces(table.column("stack").to_numpy(), *_places(table))
+    return StackPlaces(table.column("stack").to_numpy(), *_places(table, facts.sums))
 
 
-def read(path: Path) -> Located:
-    """The whole profile. Raises SamplesError."""
+def read(path: Path, facts: CaptureFacts) -> Located:
+    """The whole profile of a capture with these facts. Raises SamplesError."""
     table = read_columns(path, [*_VALUES, "frames", _NAMES, "threads"])
-    locations, names, places, bounds = _places(table)
+    locations, names, places, bounds = _places(table, facts.sums)
     threads = _flat(table, "threads")
     thread_bounds = _bounds_of(table, "threads")
     number = threads.field("thread").to_numpy(zero_copy_only=False).astype(np.int64)
@@ -154,7 +154,7 @@ def _measured(path: Path, table: Any) -> tuple[Measure, Sampling]:
         raise SamplesError(f"{path}: does not say what it measures; delete it, and it is made anew") from error
 
 
-def _places(table: Any) -> tuple[Locations, list[Frame], Integers, Integers]:
+def _places(table: Any, sums: Mapping[str, str]) -> tuple[Locations, list[Frame], Integers, Integers]:
     """(locations, names, the position of each frame's location or name over all rows, bounds of the rows)"""
     flat = _flat(table, "frames")
     modules, module = _encoded(flat.field("module"))
@@ -169,7 +169,7 @@ def _places(table: Any) -> tuple[Locations, list[Frame], Integers, Integers]:
         for at in used.tolist()
     ]
     found = offset[first].astype(np.uint64)
-    locations, names = Locations(images, image_of, found, found), []
+    locations, names = Locations(images, image_of, found, found, sums), []
     if _NAMES in table.column_names:
         names = _named_places(_flat(table, _NAMES), position, len(locations))
     return locations, names, position, _bounds_of(table, "frames")
@@ -217,14 +217,18 @@ def _encoded(column: Any) -> tuple[list[str | None], Integers]:
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _stack_numbers(profile: Located) -> Integers:
+def _stack_numbers(profile: Located, sums: Mapping[str, str]) -> Integers:
     """A number for each stack; the same places always give the same number.
 
-    A host is not trusted and must not be able to make up a stack with another one's number. So the numbers are 64 bits
-    of a cryptographic hash of each frame's image and offset.
+    A host is not trusted and must not be able to make up a stack with another one's number, since a number is named
+    once for all hosts. So the numbers are 64 bits of a cryptographic hash of each frame's offset and of all that its
+    names come from.
     """
     places = profile.locations
-    images = [blake2b((build_id or module).encode(), digest_size=8).digest() for module, build_id in places.images]
+    images = [
+        blake2b(_identity(module, build_id, sums.get(build_id, "")), digest_size=8).digest()
+        for module, build_id in places.images
+    ]
     known = np.empty(len(places), dtype=[("image", "<u8"), ("offset", "<u8")])
     known["image"] = np.frombuffer(b"".join(images), dtype="<u8")[places.image]
     known["offset"] = places.offset
@@ -237,6 +241,12 @@ def _stack_numbers(profile: Located) -> Integers:
         limits = ((some - some[0]) * known.itemsize).tolist()
         hashed += [blake2b(data[start:end], digest_size=8).digest() for start, end in pairwise(limits)]
     return np.frombuffer(b"".join(hashed), dtype="<i8")
+
+
+def _identity(module: str, build_id: str, sha256: str) -> bytes:
+    """What stands for an image. Captures of older versions have no sums, and keep their numbers."""
+    name = f"{build_id}\0{sha256}\0{PurePosixPath(module).name}" if sha256 else build_id or module
+    return name.encode()
 
 
 def _digests(names: Sequence[Frame], dtype: Any) -> Any:

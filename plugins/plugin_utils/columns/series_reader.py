@@ -124,23 +124,24 @@ class Reader:
                 samples.append(path)
             bare: dict[int, Call] = {}
             # The newest first: it has most of the stacks that there ever were.
-            for path, moment in zip(reversed(samples), reversed(moments), strict=True):
-                self._learn(path, moment.stacks, bare)
+            for path, capture, moment in zip(reversed(samples), reversed(read), reversed(moments), strict=True):
+                self._learn(path, capture, moment.stacks, bare)
         known = _Bare(self, bare, maps)
         return gather([known.apart(moment) for moment in moments], known.stacks), read
 
     def samples(self, capture: Capture, maps: JitMaps) -> Samples:
         """One capture in full. Raises ArchiveError, SamplesError."""
         with tempfile.TemporaryDirectory(dir=self._aside, prefix="samples-") as aside:
-            located = parquet.read(sample_cache.of(self._archive, capture, Path(aside) if self._aside else None))
+            path = sample_cache.of(self._archive, capture, Path(aside) if self._aside else None)
+            located = parquet.read(path, capture.facts)
         jit = maps.at(capture.time)
         return named(located, lambda locations: self.symbolizer.frames(locations, jit))
 
-    def paths(self, samples: Path, moment: Moment, numbers: Sequence[int]) -> list[str]:
-        """The functions of these stacks of a moment, leaf first, in one line each. Compiled code has no names: those
-        differ between processes."""
+    def paths(self, samples: Path, capture: Capture, moment: Moment, numbers: Sequence[int]) -> list[str]:
+        """The functions of these stacks of a capture's moment, leaf first, in one line each. Compiled code has no
+        names: those differ between processes."""
         bare: dict[int, Call] = {}
-        self._learn(samples, moment.stacks, bare)
+        self._learn(samples, capture, moment.stacks, bare)
         known = _Bare(self, bare, JitMaps({}, self.warn))
         known.apart(moment)
         return [" < ".join(stack.members) for stack in known.stacks(list(numbers))]
@@ -154,12 +155,13 @@ class Reader:
         """The stack with this number, all of whose frames are in files."""
         return self._stacks[number]
 
-    def _learn(self, path: Path, stacks: Integers, bare: dict[int, Call]) -> None:
-        """Learn what these numbers stand for: stacks entirely in files for good, others (``bare``) for this process."""
+    def _learn(self, path: Path, capture: Capture, stacks: Integers, bare: dict[int, Call]) -> None:
+        """Learn what these numbers of a capture stand for: stacks entirely in files for good, others (``bare``) for
+        this process."""
         new = {number for number in stacks.tolist() if number not in self._stacks and number not in bare}
         if not new:
             return
-        found = parquet.read_stacks(path)
+        found = parquet.read_stacks(path, capture.facts)
         locations = list(found.locations)
         all_places = [*locations, *found.names]
         # What its source has named needs no image.

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ...module_utils.formats.capture_facts import (
     SamplingFacts,
     UnknownImage,
 )
-from ..archive import far_archive
+from ..archive import far_archive, image_files
 from ..archive.archive import Archive
 from ..archive.capture import Arrived
 from ..base import child, libraries, unpack
@@ -87,7 +88,8 @@ def import_profiles(
     child.start(__name__, *libraries.DUMPS)
     images = Images(image_directories(binary_path))
     with _opened(name, check_mode) as (archive, aside):
-        found = [_looked_at(file, origin, images, aside) for file in files]
+        sums = functools.cache(image_files.sha256_of)
+        found = [_looked_at(file, origin, images, aside, sums) for file in files]
         if check_mode:
             return [
                 Imported(one.file, one.facts, archive.place(one.facts), not archive.has(one.facts), one.clock)
@@ -127,7 +129,7 @@ def _opened(name: str | Path, check_mode: bool) -> Iterator[tuple[Archive, Path]
         yield archive, aside
 
 
-def _looked_at(file: Path, origin: Origin, images: Images, aside: Path) -> _Profile:
+def _looked_at(file: Path, origin: Origin, images: Images, aside: Path, sum_of: Callable[[Path], str]) -> _Profile:
     try:
         status = file.stat()
         if status.st_size > limits.LARGEST_DUMP:
@@ -153,7 +155,8 @@ def _looked_at(file: Path, origin: Origin, images: Images, aside: Path) -> _Prof
         ),
         process=ProcessFacts(origin.process, _key(origin.process, said)),
         images=tuple(
-            _image(path, build_ids.get(path, ""), places) for path in dict.fromkeys([*said["paths"], *build_ids])
+            _image(path, build_ids.get(path, ""), places, sum_of)
+            for path in dict.fromkeys([*said["paths"], *build_ids])
         ),
         source=said["source"],
         measure=said["measure"],
@@ -200,8 +203,11 @@ def _key(process: int, said: Mapping[str, Any]) -> str:
     return f"{process}-{hashlib.sha256(counted).hexdigest()[:8]}"
 
 
-def _image(path: str, build_id: str, places: Mapping[str, Path]) -> KnownImage | UnknownImage:
+def _image(
+    path: str, build_id: str, places: Mapping[str, Path], sum_of: Callable[[Path], str]
+) -> KnownImage | UnknownImage:
     if not build_id:
         return UnknownImage(path, _IMAGE_MISSING)
-    # A profile that names a build-id does not say how large the file is.
-    return KnownImage(path, build_id, places[build_id].stat().st_size if build_id in places else 0)
+    if build_id not in places:  # the profile itself names its build-id, and does not say how large the file is
+        return KnownImage(path, build_id, 0)
+    return KnownImage(path, build_id, places[build_id].stat().st_size, sum_of(places[build_id]))

@@ -9,12 +9,12 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.formats import limits
-from ..archive import far_cache
+from ..archive import far_cache, image_files
 from ..base import child, libraries, unpack
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
@@ -59,21 +59,22 @@ class Images:
         self._found: dict[str, Path] = {}
         self.warnings: list[str] = []
 
-    def find(self, build_id: str) -> Path | None:
-        """The image with the build-id, or None."""
-        found = self._found.get(build_id)
+    def find(self, build_id: str, sha256: str = "") -> Path | None:
+        """The image with the build-id, and with the sum if a host said it, or None."""
+        named = self._found.get(build_id)
+        found = None if sha256 else named
         if found is None and self._archive is not None:
-            found = self._archive.image(build_id)
-        if found is None:
-            found = next((path for path in self._by_build_id(build_id) if path.is_file()), None)
-        return found
+            found = self._archive.image(build_id, sha256)
+        return found or named or next(filter(Path.is_file, self._by_build_id(build_id, sha256)), None)
 
-    def _by_build_id(self, build_id: str) -> Iterator[Path]:
+    def _by_build_id(self, build_id: str, sha256: str) -> Iterator[Path]:
         for directory in self._directories:
             yield directory / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
             yield directory / build_id[:2] / f"{build_id[2:]}.debug"
             if (directory / build_id).is_dir():
-                yield from sorted((directory / build_id).iterdir())
+                # It may be of an archive, with files of other sums.
+                found = sorted((directory / build_id).iterdir())
+                yield from (path for path in found if not sha256 or image_files.said(path.name) in ("", sha256))
 
     def build_ids(self, dump: Records) -> dict[str, str]:
         """Build-ids for a bare dump, read from the files found under its mapped paths and names.
@@ -168,6 +169,8 @@ class DumpReader:
         build_ids = self.images.learn(told) if known is None else known.build_ids
         facts = {"time": told["time"] or None} if known is None else _facts_of(known)
         jit = _jit_names(path, float(facts.get("time") or 0.0), self.images.warnings.append)
+        if known is not None:
+            profile = replace(profile, locations=replace(profile.locations, sums=known.sums))
         samples = named(profile, lambda locations: self.symbolizer.frames(locations, jit))
         executable = str(told.get("executable", ""))
         facts.update(source=told["source"], measure=profile.measure.value)

@@ -29,7 +29,7 @@ class DisassemblyError(ControllerError):
     """Nothing can be disassembled. The message says why and what helps."""
 
 
-def render(table: Table, pattern: str, look: top.Look, find_image: Callable[[str], Path | None]) -> str:
+def render(table: Table, pattern: str, look: top.Look, find_image: Callable[[str, str], Path | None]) -> str:
     """The disassembly of the functions that match. Raises SelectionError or DisassemblyError."""
     program = shutil.which("objdump")
     if program is None:
@@ -51,12 +51,13 @@ def render(table: Table, pattern: str, look: top.Look, find_image: Callable[[str
             flat[at[places[0]]] = flat.get(at[places[0]], 0.0) + value
         for location in {at[place] for place in places if chosen[place]}:
             cumulative[location] = cumulative.get(location, 0.0) + value
-    images: dict[tuple[str, str], list[int]] = {}
+    images: dict[tuple[str, str, str], list[int]] = {}
     for location in cumulative:
-        images.setdefault((samples.locations[location].build_id, samples.locations[location].path), []).append(location)
+        its = samples.locations[location]
+        images.setdefault((its.build_id, its.sha256, its.path), []).append(location)
     lines = [top.total_line(table, look)]
-    for (build_id, path), found in sorted(images.items()):
-        image = find_image(build_id) if build_id else None
+    for (build_id, sha256, path), found in sorted(images.items()):
+        image = find_image(build_id, sha256) if build_id else None
         if image is None:
             raise DisassemblyError(f"no image of {path} was found with build-id {build_id or '(unknown)'}")
         lines.extend(_image(program, image, path, [(x, flat.get(x, 0.0), cumulative[x]) for x in found], table, look))

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.formats import elf_headers, limits, perf_map_line, wire
+from ...module_utils.formats import limits, perf_map_line, wire
 from ...module_utils.formats.capture_facts import ASYNC_PROFILER, JEMALLOC, CaptureFacts, SamplingFacts
+from ..archive import image_files
 from ..archive.archive import Archive, read_dump
 from ..archive.capture import Arrived, Capture, DumpWriter
 from ..base import child
@@ -111,8 +112,8 @@ def ingest(
     for member, image in batch.images.items():
         if member not in files:
             continue
-        if _build_id(files[member]) != image.build_id:
-            result.problems.append(f"{_title(batch, member)} is not the build that the host announced; skipped")
+        if not image_files.is_image(files[member], image.build_id, image.sha256):
+            result.problems.append(f"{_title(batch, member)} is not the file that the host announced; skipped")
             continue
         archive.add_image(image.build_id, image.basename, files[member])
         result.images.append(image.build_id)
@@ -181,13 +182,6 @@ def _arrived(batch: Batch, packed: Packed, found: Found, alone: Arrived, files: 
     if member in packed.skipped:
         told = {"problem": printable(packed.skipped[member])}
     return Arrived(replace(alone.facts, perf_map=told), alone.dump, files.get(member))
-
-
-def _build_id(file: Path) -> str | None:
-    try:
-        return elf_headers.read(file).build_id()
-    except elf_headers.ElfError:
-        return None
 
 
 def _title(batch: Batch, member: str) -> str:

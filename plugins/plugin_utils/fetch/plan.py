@@ -61,9 +61,15 @@ class WantedImage:
     """An image that the archive lacks, and where on the target it can be read."""
 
     build_id: str
+    sha256: str
     path: str
     size: int
     sources: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from others."""
+        return self.build_id, self.sha256
 
     @property
     def basename(self) -> str:
@@ -203,6 +209,10 @@ def _image(entry: dict[str, Any]) -> dict[str, Any]:
     image = {key: entry[key] for key in ("path", "build_id", "size")}
     if image["build_id"] is None:
         image["reason"] = entry["reason"]
+    elif entry["sha256"] is None:
+        raise ValueError("an image has no checksum")
+    else:
+        image["sha256"] = entry["sha256"]
     return image
 
 
@@ -250,8 +260,8 @@ def _process(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sort_images(listing: Listing, images: list[tuple[dict[str, Any], dict[str, Any]]], max_image: int) -> None:
-    """Split images into those to bring and those that cannot be brought, each build once."""
-    wanted: dict[str, WantedImage] = {}
+    """Split images into those to bring and those that cannot be brought, each once."""
+    wanted: dict[tuple[str, str], WantedImage] = {}
     missing: dict[tuple[str, str], dict[str, str]] = {}
     for image, entry in images:
         reason = image.get("reason")
@@ -260,11 +270,12 @@ def _sort_images(listing: Listing, images: list[tuple[dict[str, Any], dict[str, 
         if reason is not None:
             path, reason = _text(image["path"]), _text(reason)
             missing.setdefault((path, reason), {"path": path, "reason": reason})
-        elif image["build_id"] not in wanted:
+        else:
             sources = [source for source in (entry["source"], image["path"]) if isinstance(source, str)]
-            wanted[image["build_id"]] = WantedImage(
-                image["build_id"], image["path"], image["size"], tuple(dict.fromkeys(sources))
+            one = WantedImage(
+                image["build_id"], image["sha256"], image["path"], image["size"], tuple(dict.fromkeys(sources))
             )
+            wanted.setdefault(one.key, one)
     listing.images = list(wanted.values())
     listing.missing_images = list(missing.values())
 
@@ -277,8 +288,8 @@ def without_known(listing: Listing, archive: Archive | None) -> tuple[list[Found
     known: list[Found] = []
     for found in listing.captures:
         (known if archive.has(found.facts) else new).append(found)
-    lacking = set(archive.missing_images(image.build_id for image in listing.images))
-    return new, known, [image for image in listing.images if image.build_id in lacking]
+    lacking = set(archive.missing_images(image.key for image in listing.images))
+    return new, known, [image for image in listing.images if image.key in lacking]
 
 
 def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterator[Batch]:
@@ -300,7 +311,7 @@ def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterat
                 batch.maps[f"maps/{len(batch.dumps)}"] = item
             batch.dumps[f"dumps/{len(batch.dumps)}"] = item
         else:
-            batch.images[f"images/{item.build_id}"] = item
+            batch.images[f"images/{len(batch.images)}"] = item
         size += its_size
     if size:
         yield batch

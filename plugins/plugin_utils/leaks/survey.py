@@ -11,11 +11,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from ..archive import far_archive
 from ..archive.archive import Archive
 from ..archive.capture import Capture
+from ..base.printable import printable
 from ..base.progress import Progress
 from ..columns.dask_cluster import Cluster
 from ..columns.series_reader import Reader, reading
@@ -31,6 +33,10 @@ _FEWEST_DUMPS = 8
 _MOST_BYTES = 256 << 20
 # Seconds since the epoch that no honest host will claim.
 _LATEST = 1e11
+
+
+# A unit, a host, and their captures.
+_OfHost = tuple[str, str, list[Capture]]
 
 
 @dataclass(frozen=True)
@@ -94,12 +100,33 @@ def survey(archive: Archive, reader: Reader, scope: Scope, warn: Callable[[str],
     Leaves out what it cannot read, and calls ``warn``. Raises ArchiveError if the archive cannot be written to, and
     ClusterError.
     """
-    found = in_scope(archive, scope, warn, reader.progress)
+    found = _with_images_told(in_scope(archive, scope, warn, reader.progress), warn)
     if reader.cluster is None:
         for unit, host, captures in found:
             yield _host(unit, host, captures, list(_processes(captures, reader, scope.least_span, warn)))
     else:
         yield from _by_cluster(reader.cluster, archive, reader, scope.least_span, list(found))
+
+
+def _with_images_told(found: Iterator[_OfHost], warn: Callable[[str], None]) -> Iterator[_OfHost]:
+    """The same. Calls ``warn`` at the end if hosts differ in the file that they run under a build-id."""
+    first: dict[str, tuple[str, str]] = {}
+    differing: dict[str, str] = {}
+    for unit, host, captures in found:
+        # Captures of a process share these objects.
+        images = {id(image): image for capture in captures for image in capture.images}
+        for image in images.values():
+            if not image.sha256 or image.build_id in differing:
+                continue
+            sha256, before = first.setdefault(image.build_id, (image.sha256, host))
+            if sha256 != image.sha256 and before != host:
+                name = printable(PurePosixPath(image.path).name)
+                differing[image.build_id] = f"{name} with build-id {image.build_id} differs between {before} and {host}"
+        yield unit, host, captures
+    if differing:
+        told = next(iter(differing.values()))
+        more = f" (and so do {len(differing) - 1} more)" if len(differing) > 1 else ""
+        warn(f"{told}{more}, as if stripped, prelinked or forged on one; functions on each are named by its own file")
 
 
 def in_scope(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Mapping as Dictionary
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...module_utils.formats.maps import Mapping
@@ -34,14 +34,15 @@ class Location(NamedTuple):
     """A place in an image: ``offset`` is the file offset of the call's last byte (or its linked address: LINKED).
 
     Memory outside any file has the path JIT if it is executable, else NOWHERE; ``offset`` is then the address.
-    Locations with the same ``key`` are the same. ``address``, where the place lay in the first process seen, is not
-    part of it.
+    Locations with the same ``key``, and the same names, are the same. ``address``, where the place lay in the first
+    process seen, is not part of it, nor is the image's ``sha256``, empty if its host did not say it.
     """
 
     path: str
     build_id: str
     offset: int
     address: int
+    sha256: str = ""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -59,12 +60,16 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True)
 class Locations:
-    """Locations in columns: ``images`` holds (path, build-id), ``image`` the index of each location's image."""
+    """Locations in columns: ``images`` holds (path, build-id), ``image`` the index of each location's image.
+
+    ``sums`` are the SHA-256 of images, by build-id, that the facts of a capture say.
+    """
 
     images: list[tuple[str, str]]
     image: Integers
     offset: Offsets
     address: Offsets
+    sums: Dictionary[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.image)
@@ -74,7 +79,7 @@ class Locations:
             self.image.tolist(), self.offset.tolist(), self.address.tolist(), strict=True
         ):
             path, build_id = self.images[image]
-            yield Location(path, build_id, offset, address)
+            yield Location(path, build_id, offset, address, self.sums.get(build_id, ""))
 
 
 def locate(addresses: Sequence[int], mappings: Iterable[Mapping], build_ids: Dictionary[str, str]) -> Locations:

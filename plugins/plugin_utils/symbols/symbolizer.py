@@ -24,23 +24,26 @@ __all__ = ["SymbolError", "Symbolizer"]
 
 # (address, whether its memory is executable) of each place -> the frames there, the innermost first; empty if unknown.
 JitNames = Callable[[Sequence[tuple[int, bool]]], list[tuple[Frame, ...]]]
+# (path, build-id, SHA-256) of an image.
+_Build = tuple[str, str, str]
 
 
 class Symbolizer:
     """Names places. Keeps what it has found, so one object should serve all dumps of a report.
 
-    ``find_image`` gives the path of the image with a build-id, or None; ``symcaches`` is the directory for symcaches.
-    ``debug_files`` finds the debug information of stripped images, by default on this machine and with debuginfod.
+    ``find_image`` gives the path of the image with a build-id and a SHA-256 (empty: its host said none), or None;
+    ``symcaches`` is the directory for symcaches. ``debug_files`` finds the debug information of stripped images, by
+    default on this machine and with debuginfod.
     ``warnings`` says what went wrong with an image, once; its frames then show module and offset.
     """
 
     def __init__(
-        self, find_image: Callable[[str], Path | None], symcaches: Path, debug_files: DebugFiles | None = None
+        self, find_image: Callable[[str, str], Path | None], symcaches: Path, debug_files: DebugFiles | None = None
     ) -> None:
         self._find_image = find_image
         self._symcaches = symcaches
-        self._files: dict[tuple[str, str], ImageFiles | None] = {}
-        self._known: dict[tuple[str, str], dict[int, tuple[Frame, ...]]] = {}
+        self._files: dict[_Build, ImageFiles | None] = {}
+        self._known: dict[_Build, dict[int, tuple[Frame, ...]]] = {}
         self.warnings: list[str] = []
         self._debug_files = debug_files or DebugFiles(symcaches / "debug", self.warnings.append)
 
@@ -56,7 +59,7 @@ class Symbolizer:
         named = {place: frames or _UNNAMED[place[1]] for place, frames in zip(outside, found, strict=True)}
         self._learn(locations)
         return [
-            self._known[place.path, place.build_id][place.offset]
+            self._known[place.path, place.build_id, place.sha256][place.offset]
             if place.in_file
             else named[place.offset, place.path == JIT]
             for place in locations
@@ -64,18 +67,18 @@ class Symbolizer:
 
     def _learn(self, locations: Sequence[Location]) -> None:
         """Look up those in files that are new, image by image."""
-        new: dict[tuple[str, str], dict[int, None]] = {}
+        new: dict[_Build, dict[int, None]] = {}
         for place in locations:
-            build = (place.path, place.build_id)
+            build = (place.path, place.build_id, place.sha256)
             if place.in_file and place.offset not in self._known.setdefault(build, {}):
                 new.setdefault(build, {})[place.offset] = None
         for build, offsets in new.items():
             self._known[build].update(zip(offsets, self._named(build, list(offsets)), strict=True))
 
-    def _named(self, build: tuple[str, str], offsets: list[int]) -> list[tuple[Frame, ...]]:
+    def _named(self, build: _Build, offsets: list[int]) -> list[tuple[Frame, ...]]:
         name = _shown(build[0])
         if build not in self._files:
-            self._files[build] = self._find(name, build[1])
+            self._files[build] = self._find(name, *build[1:])
         while (files := self._files[build]) is not None:
             try:
                 return image_names.named(files, offsets)
@@ -86,14 +89,15 @@ class Symbolizer:
                 self._files[build] = None if files == alone else alone
         return [(Frame("", name, Kind.NATIVE, offset & ~LINKED),) for offset in offsets]
 
-    def _find(self, name: str, build_id: str) -> ImageFiles | None:
+    def _find(self, name: str, build_id: str, sha256: str) -> ImageFiles | None:
         """The files of a build, None if there are none that can be read."""
         if not build_id:
             return None
-        image = self._find_image(build_id)
+        image = self._find_image(build_id, sha256)
         if image is None:
+            wanted = f" and SHA-256 {sha256}" if sha256 else ""
             self.warnings.append(
-                f"{name}: no image with build-id {build_id} in the archive, so its frames have no names"
+                f"{name}: no image with build-id {build_id}{wanted} in the archive, so its frames have no names"
             )
             return None
         files = None
@@ -105,7 +109,8 @@ class Symbolizer:
             debug = None if has_debug_info else self._debug_files.find(build_id)
             files = files._replace(debug=debug)
             if debug is not None or has_debug_info:
-                files = files._replace(symcache=symcache.found_or_made(build_id, debug or image, self._symcaches))
+                made = symcache.found_or_made(build_id, sha256, debug or image, self._symcaches)
+                files = files._replace(symcache=made)
         except ControllerError as error:
             self.warnings.append(f"{name}: {error}")
         return files

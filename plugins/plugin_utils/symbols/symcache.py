@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Symcaches: what the library ``symbolic`` finds in an image's debug information, as files by build-id.
+"""Symcaches: what the library ``symbolic`` finds in an image's debug information, as files by build-id and
+SHA-256 of the image.
 
 Any number of processes may share a directory of them. A symcache is written aside and renamed into place, so a reader
 sees all of it or nothing. Its maker locks the directory, so that it is made only once; the kernel releases the lock
@@ -24,9 +25,12 @@ from .elf_image import SymbolError
 symbolic = libraries.optional("symbolic")
 
 
-def found_or_made(build_id: str, image: Path, directory: Path) -> Path:
-    """The symcache of the build, made from the debug information in ``image`` if missing. Raises SymbolError."""
-    path = directory / f"{build_id}.symcache"
+def found_or_made(build_id: str, sha256: str, image: Path, directory: Path) -> Path:
+    """The symcache of an image, made from the debug information in ``image``, or in a file of its build, if missing.
+
+    Raises SymbolError.
+    """
+    path = directory / f"{build_id}{sha256 and '-'}{sha256}.symcache"
     if not _is_current(path):
         with _lock(directory):
             if not _is_current(path):  # another process may have made it meanwhile

@@ -33,6 +33,11 @@ def libz() -> Path:
 
 
 @cache
+def libz_sum() -> str:
+    return hashlib.sha256(libz().read_bytes()).hexdigest()
+
+
+@cache
 def image() -> ElfImage:
     return ElfImage(libz())
 
@@ -92,7 +97,7 @@ def facts(
             "exe": "/usr/bin/java",
             "cmdline": None,
         },
-        "images": [{"path": str(libz()), "build_id": build_id, "size": libz().stat().st_size}],
+        "images": [{"path": str(libz()), "build_id": build_id, "size": libz().stat().st_size, "sha256": libz_sum()}],
     }
     return CaptureFacts.from_json(written)
 

@@ -59,6 +59,10 @@ def changed(part: str, field: str, value: object) -> dict[str, Any]:
         {**capture_samples.written(), "images": [{"path": "/x", "build_id": "../..", "size": 1}]},
         {**capture_samples.written(), "images": [{"path": "/x", "build_id": BUILD_ID, "size": None}]},
         {**capture_samples.written(), "images": [{"path": "/x", "build_id": None, "size": None}]},
+        *(
+            {**capture_samples.written(), "images": [{"path": "/x", "build_id": BUILD_ID, "size": 1, "sha256": junk}]}
+            for junk in ("", "../x", "AB" * 32, "ab" * 31, 1, ["ab" * 32])
+        ),
         without("dump", "sha256"),
         without("process", "key"),
         changed("dump", "name", "../../../etc/passwd"),
@@ -135,6 +139,14 @@ def test_format_1_is_jemallocs_and_stays_what_it_was() -> None:
     assert facts.to_json() == capture_samples.written()
     assert facts.images[1] == UnknownImage("/opt/gone.so", "replaced")
     assert facts.build_ids == {"/usr/lib/libz.so.1.2.13": BUILD_ID}
+
+
+def test_an_image_says_its_sum_or_none() -> None:
+    facts = said()
+    assert CaptureFacts.from_json(facts).sums == {BUILD_ID: capture_samples.SHA256}
+    del facts["images"][0]["sha256"]
+    old = CaptureFacts.from_json(facts)
+    assert (old.sums, old.to_json()) == ({}, facts), "what is there never changes"
 
 
 @pytest.mark.parametrize(

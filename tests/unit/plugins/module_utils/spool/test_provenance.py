@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -130,6 +131,51 @@ def test_images_after_its_end_come_from_unchanged_paths_only(
     program.unlink()
     found = image(provenance.Examiner().images(pid, mappings, written), program)
     assert (found.build_id, found.reason) == (None, "gone")
+
+
+def test_an_image_has_the_sum_of_its_file_which_is_read_once(
+    process: subprocess.Popen[bytes], spool: Path, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For all processes that map it, and all their dumps; until it changes."""
+    pid, mappings, written = examined(jemalloc_process.dumps(spool)[0])
+    read: list[int] = []
+    sha256 = provenance._sha256
+
+    def counted(fd: int, size: int) -> str:
+        read.append(os.fstat(fd).st_ino)
+        return sha256(fd, size)
+
+    monkeypatch.setattr(provenance, "_sha256", counted)
+    examiner = provenance.Examiner()
+    for _dump in range(3):
+        found = image(examiner.images(pid, mappings, written), program)
+        assert found.sha256 == hashlib.sha256(program.read_bytes()).hexdigest()
+    by_path = image(examiner.images(1 << 30, mappings, 1 << 62), program)
+    assert by_path.source != found.source and by_path.sha256 == found.sha256
+    assert program.stat().st_ino in read and len(set(read)) == len(read)
+    process.kill()
+    process.wait()
+    with program.open("ab") as stream:
+        stream.write(b"!")
+    changed = image(examiner.images(1 << 30, mappings, 1 << 62), program)
+    assert changed.sha256 == found.sha256, "one listing says one thing"
+    changed = image(provenance.Examiner().images(1 << 30, mappings, 1 << 62), program)
+    assert (changed.build_id, changed.size) == (found.build_id, program.stat().st_size)
+    assert changed.sha256 == hashlib.sha256(program.read_bytes()).hexdigest() != found.sha256
+
+
+@pytest.mark.parametrize("limit", ["provenance._MOST_SUMMED", "provenance.limits.LARGEST_IMAGE"])
+def test_images_that_are_too_large_to_be_read(
+    process: subprocess.Popen[bytes], spool: Path, program: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """A service may map files with holes of any size, as many as it likes."""
+    monkeypatch.setattr(f"{provenance.__name__.rpartition('.')[0]}.{limit}", program.stat().st_size - 1)
+    pid, mappings, written = examined(jemalloc_process.dumps(spool)[0])
+    images = provenance.Examiner().images(pid, mappings, written)
+    found = image(images, program)
+    assert (found.build_id, found.size, found.sha256) == (None, None, None)
+    assert found.reason == "its checksum cannot be had: it is too large"
+    assert [one.path for one in images if one.sha256], "smaller ones are read all the same"
 
 
 def test_images_that_a_forged_dump_names() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 
 BUILD_ID = "00112233445566778899aabbccddeeff00112233"
+IMAGE = b"image"
+SHA256 = hashlib.sha256(IMAGE).hexdigest()
 
 
 def facts(content: bytes = b"dump", **of: Any) -> CaptureFacts:
@@ -40,7 +42,7 @@ def written(
             "cmdline": ["java", "", "-jar", "ä b.jar"],
         },
         "images": [
-            {"path": "/usr/lib/libz.so.1.2.13", "build_id": BUILD_ID, "size": 100},
+            {"path": "/usr/lib/libz.so.1.2.13", "build_id": BUILD_ID, "size": 100, "sha256": SHA256},
             {"path": "/opt/gone.so", "build_id": None, "size": None, "reason": "replaced"},
         ],
     }
@@ -65,7 +67,7 @@ def listing(*contents: bytes, unit: str = "frontend.service") -> dict[str, Any]:
         "processes": [sample["process"]],
         "images": [
             {"reason": None, "source": "/proc/12/map_files/7f00-7f01", **sample["images"][0]},
-            {"source": None, **sample["images"][1]},
+            {"source": None, "sha256": None, **sample["images"][1]},
         ],
         "left": 0,
         "others": {"incomplete": [], "unreadable": [], "writing": []},

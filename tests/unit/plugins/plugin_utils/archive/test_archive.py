@@ -22,6 +22,7 @@ import zstandard
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import archive as archive_module
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import capture as capture_module
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import image_files
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import durable
@@ -58,7 +59,7 @@ def test_layout(archive: Archive, tmp_path: Path) -> None:
         "archive.json",
         f"{place}/capture.json",
         f"{place}/dump.heap.zst",
-        f"images/{BUILD_ID}/libz.so.1.2.13",
+        f"images/{BUILD_ID}/libz.so.1.2.13@{capture_samples.SHA256}",
     ]
     assert json.loads((archive.root / "archive.json").read_text()) == {"format": 3}
     assert json.loads((archive.root / place / "capture.json").read_text()) == capture_samples.written()
@@ -183,11 +184,34 @@ def test_what_is_confirmed_has_reached_the_disk(
 
 
 def test_images(archive: Archive, tmp_path: Path) -> None:
-    assert archive.missing_images([BUILD_ID, BUILD_ID, "abcd" * 5]) == [BUILD_ID, "abcd" * 5]
+    its, other = (BUILD_ID, capture_samples.SHA256), ("abcd" * 5, capture_samples.SHA256)
+    assert archive.missing_images([its, its, other]) == [its, other]
     path = archive.add_image(BUILD_ID, "libz.so", dump_file(tmp_path, b"image"))
     assert archive.add_image(BUILD_ID, "libz.so.1", dump_file(tmp_path, b"image")) == path
-    assert archive.image(BUILD_ID) == path
-    assert archive.missing_images([BUILD_ID, "abcd" * 5]) == ["abcd" * 5]
+    assert archive.image(*its) == path
+    assert archive.missing_images([its, other]) == [other]
+
+
+def test_files_of_one_build_lie_side_by_side(archive: Archive, tmp_path: Path) -> None:
+    sums = [hashlib.sha256(content).hexdigest() for content in (b"first", b"second", b"third")]
+    first = archive.add_image(BUILD_ID, "libz.so", dump_file(tmp_path, b"first"))
+    assert archive.image(BUILD_ID) == first, "a capture of an older version says no sum, and it is the only one"
+    assert archive.missing_images([(BUILD_ID, sums[1])]) == [(BUILD_ID, sums[1])]
+    second = archive.add_image(BUILD_ID, "libz.so", dump_file(tmp_path, b"second"))
+    assert [archive.image(BUILD_ID, one) for one in sums] == [first, second, None]
+    assert [path.read_bytes() for path in (first, second)] == [b"first", b"second"]
+    assert archive.image(BUILD_ID) is None, "which of them it would be is a guess"
+    old = first.with_name("libz.so")
+    old.write_bytes(b"old")
+    assert archive.image(BUILD_ID) == old, "what an older version brought stays what its captures get"
+    assert archive.image(BUILD_ID, hashlib.sha256(b"old").hexdigest()) is None, "nobody has looked at it"
+
+
+@pytest.mark.parametrize("name", ["libstdc++.so.6", "ä b", "../x@" + "a" * 64, "x" * 240, "%41"])
+def test_a_name_of_an_image_is_a_file_s_and_comes_back(name: str) -> None:
+    written = image_files.name_of(name, "0f" * 32)
+    assert len(written) <= 255 and "/" not in written and image_files.said(written) == "0f" * 32
+    assert image_files.as_written(written) == written
 
 
 @pytest.mark.parametrize("build_id", ["", "..", "../../etc", "abc", "ABCDEF0123", "zz" * 20, "ab" * 65])
@@ -314,7 +338,7 @@ def test_writers_at_once(tmp_path: Path) -> None:
     assert [(found.host, found.sequence) for found in archive.captures()] == [
         (host, number) for host in "abc" for number in range(40)
     ]
-    assert archive.image(BUILD_ID) is not None
+    assert archive.image(BUILD_ID, capture_samples.SHA256) is not None
     assert list((archive.root / ".incoming").iterdir()) == []
 
 

@@ -33,7 +33,7 @@ from ansible_collections.offheap.profiler.plugins.action import (
     leak_report,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import far_archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import far_archive, image_files
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import DUMP, FACTS
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.object_store import ObjectStore, StoreError
@@ -138,22 +138,43 @@ def test_images_are_there_once(
 ) -> None:
     build_id, image = leaky_archives.image().build_id, leaky_archives.libz()
     assert build_id is not None
+    its = (build_id, leaky_archives.libz_sum())
     for _controller in range(2):
         archive = far_archive.created(address)
-        assert archive.missing_images([build_id, build_id]) == ([build_id] if not _controller else [])
+        assert archive.missing_images([its, its]) == ([its] if not _controller else [])
         archive.add_image(build_id, image.name, image)
         forget(tmp_path)
     archive = far_archive.opened(address)
-    assert archive.images() == [f"{build_id}/{image.name}"]
-    found = archive.image(build_id)
+    assert archive.images() == [f"{build_id}/{image.name}@{its[1]}"]
+    found = archive.image(*its)
     assert found is not None and found.read_bytes() == image.read_bytes()
     s3_store.requests()
-    assert archive.image(build_id) == found and s3_store.requests() == []
+    assert archive.image(*its) == found and s3_store.requests() == []
     archive.add_image("ab" * 20, "other.so", image)
     forget(tmp_path)
     assert far_archive.opened(address).image("ab" * 20) is None, "it is another build"
     monkeypatch.setattr(limits, "LARGEST_IMAGE", 1000)
-    assert far_archive.opened(address).image(build_id) is None, "it is larger than any image"
+    assert far_archive.opened(address).image(*its) is None, "it is larger than any image"
+
+
+def test_files_of_one_build_lie_side_by_side(address: str, tmp_path: Path) -> None:
+    build_id, image = leaky_archives.image().build_id or "", leaky_archives.libz()
+    forged = tmp_path / "forged"
+    forged.write_bytes(image.read_bytes() + b"!")
+    one, other = leaky_archives.libz_sum(), image_files.sha256_of(forged)
+    archive = far_archive.created(address)
+    archive.add_image(build_id, image.name, forged)
+    assert archive.missing_images([(build_id, one), (build_id, other)]) == [(build_id, one)]
+    archive.add_image(build_id, image.name, image)
+    for _cached in range(2):
+        found = [archive.image(build_id, each) for each in (one, other, "ab" * 32)]
+        assert [path and path.read_bytes() for path in found] == [image.read_bytes(), forged.read_bytes(), None]
+        forget(tmp_path)
+        archive = far_archive.opened(address)
+        assert archive.image(build_id, other) is not None
+        assert archive.image(build_id) is None, "the address has two, whatever is here"
+    ObjectStore(address).put(f"images/{build_id}/{image.name}@{one}", forged)
+    assert archive.image(build_id, one) is None, "its name says another sum"
 
 
 def test_a_damaged_capture_comes_back(address: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts, KnownImage
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import SamplesError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind
@@ -108,14 +108,35 @@ def test_a_stack_has_its_number_wherever_it_was_loaded(tmp_path: Path) -> None:
     assert set(other) & set(numbers[0]) == {numbers[0][2]}, "what has no build-id is known by its path"
 
 
+def test_a_number_stands_for_all_that_names_come_from(tmp_path: Path) -> None:
+    """Of one build, a host could have another file, or the same one by the allocator's name."""
+    path, build_id, size = str(leaky_archives.libz()), _BUILD_ID, 1
+    numbers = []
+    for image in (
+        KnownImage(path, build_id, size),
+        KnownImage(path, build_id, size, leaky_archives.libz_sum()),
+        KnownImage(path, build_id, size, "ab" * 32),
+    ):
+        facts = _facts(images=(image,))
+        parquet.write(tmp_path / "s.parquet", _profile(facts=facts), facts, 3)
+        numbers.append(set(parquet.read_moment(tmp_path / "s.parquet", 5.0).stacks.tolist()))
+    renamed = _profile()
+    places = replace(renamed.locations, images=[("/x/libjemalloc.so", its) for _path, its in renamed.locations.images])
+    parquet.write(tmp_path / "s.parquet", replace(renamed, locations=places), _facts(), 3)
+    numbers.append(set(parquet.read_moment(tmp_path / "s.parquet", 5.0).stacks.tolist()))
+    (of_no_frames,) = set.intersection(*numbers)
+    assert len(set().union(*numbers)) == 4 * 2 + 1, of_no_frames
+
+
 def test_reading_stacks(tmp_path: Path) -> None:
     parquet.write(tmp_path / "s.parquet", _profile(), _facts(), 3)
-    found = parquet.read_stacks(tmp_path / "s.parquet")
+    found = parquet.read_stacks(tmp_path / "s.parquet", _facts())
     build_id, libz = _BUILD_ID, str(leaky_archives.libz())
     locations = list(found.locations)
     read = [[locations[at] for at in found.places[a:b]] for a, b in pairwise(found.bounds)]
     in_code = Location("[jit]", "", JIT + 64, JIT + 64)
-    assert read == [[Location(libz, build_id, 0x2000, 0x2000), in_code], [Location(libz, build_id, 0x3000, 0x3000)], []]
+    in_libz = [Location(libz, build_id, at, at, leaky_archives.libz_sum()) for at in (0x2000, 0x3000)]
+    assert read == [[in_libz[0], in_code], [in_libz[1]], []]
     assert len(found.numbers) == 3
 
 
@@ -124,7 +145,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(SamplesError, match=r"s\.parquet: "):
         parquet.read_moment(tmp_path / "s.parquet", 0.0)
     with pytest.raises(SamplesError, match=r"absent"):
-        parquet.read_stacks(tmp_path / "absent")
+        parquet.read_stacks(tmp_path / "absent", _facts())
 
 
 @given(st.data())
@@ -133,7 +154,7 @@ def test_any_dump_can_be_stored(tmp_path_factory: pytest.TempPathFactory, data: 
     profile = located(heap_v2.parse(described.text(), "dump"), {})
     path = tmp_path_factory.getbasetemp() / "any.parquet"
     parquet.write(path, profile, _facts(), 3)
-    found = parquet.read(path)
+    found = parquet.read(path, _facts())
     assert (found.measure, found.bounds.tolist()) == (profile.measure, profile.bounds.tolist())
     assert found.values.tolist() == profile.values.tolist()
     before, after = list(profile.locations), list(found.locations)
@@ -157,7 +178,7 @@ def test_names_of_a_source_stand_beside_places(tmp_path: Path) -> None:
     names = (Frame("serve", "app", Kind.NATIVE, 0, "app.go", 7), Frame("Main.run", "[java]", Kind.JAVA, 0, "", 0, "V"))
     profile = _with_names(*names)
     parquet.write(tmp_path / "s.parquet", profile, _facts(), 3)
-    found = parquet.read(tmp_path / "s.parquet")
+    found = parquet.read(tmp_path / "s.parquet", _facts())
 
     def stacks(of: Located) -> list[list[object]]:
         places = [*((place.key) for place in of.locations), *of.names]
@@ -165,7 +186,7 @@ def test_names_of_a_source_stand_beside_places(tmp_path: Path) -> None:
 
     assert set(found.names) == set(names)
     assert stacks(found) == stacks(profile)
-    assert parquet.read_stacks(tmp_path / "s.parquet").places.tolist() == found.stacks.tolist()
+    assert parquet.read_stacks(tmp_path / "s.parquet", _facts()).places.tolist() == found.stacks.tolist()
     with duckdb.connect() as connection:
         said = connection.sql(f"SELECT DISTINCT n.function, n.line FROM '{tmp_path / 's.parquet'}', UNNEST(names) t(n)")
         assert {row for row in said.fetchall() if row[0]} == {("serve", 7), ("Main.run", 0)}
@@ -175,6 +196,6 @@ def test_a_stack_has_its_number_by_its_names(tmp_path: Path) -> None:
     numbers = []
     for name in (Frame("a", "app"), Frame("b", "app"), Frame("a", "app", line=3), Frame("a", "app")):
         parquet.write(tmp_path / "s.parquet", _with_names(name), _facts(), 3)
-        numbers.append(parquet.read_stacks(tmp_path / "s.parquet").numbers.tolist())
+        numbers.append(parquet.read_stacks(tmp_path / "s.parquet", _facts()).numbers.tolist())
     assert numbers[0] == numbers[3]
     assert len({tuple(each) for each in numbers}) == 3

@@ -205,3 +205,17 @@ def test_images_are_found_in_pprofs_layout(program: tuple[str, Path], source: So
     assert bare.executable[1] == build_id
     assert {"large", "small"} <= {frame.function for frame in bare.samples.frames}
     assert all(not frame.function for frame in bare.samples.frames if frame.module.startswith("libc.so"))
+
+
+def test_a_directory_of_an_archive_gives_no_file_of_another_sum(tmp_path: Path) -> None:
+    build_id, sums = "ab" * 20, ["aa" * 32, "bb" * 32]
+    images = Images([tmp_path])
+    (tmp_path / build_id).mkdir()
+    forged = tmp_path / build_id / f"app@{sums[1]}"
+    forged.touch()
+    assert [images.find(build_id, one) for one in sums] == [None, forged]
+    own = tmp_path / build_id / "app"
+    own.touch()
+    assert [images.find(build_id, one) for one in sums] == [own, own], (
+        "what the user has put there, the user answers for"
+    )

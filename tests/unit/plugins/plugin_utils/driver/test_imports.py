@@ -147,7 +147,8 @@ def test_images_named_by_the_user_come_into_the_archive_and_no_others(tmp_path: 
     (one,) = import_profiles([dump], Origin("web", "app1"), tmp_path / "archive", [leaky_archives.libz().parent])
     archive = Archive.open(tmp_path / "archive")
     (build_id,) = one.facts.build_ids.values()
-    assert archive.image(build_id) is not None
+    assert one.facts.sums == {build_id: leaky_archives.libz_sum()}
+    assert archive.image(build_id, leaky_archives.libz_sum()) is not None
     source = DumpReader(Images(archive=archive), tmp_path).read(one.path)
     assert "inflate" in {frame.function for frame in source.samples.frames}
 

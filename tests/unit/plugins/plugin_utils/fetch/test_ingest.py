@@ -20,6 +20,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import el
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import SamplingFacts
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack as staging
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import image_files
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images
@@ -111,18 +112,29 @@ def test_any_wrong_field_raises_one_kind_of_error(way: tuple[Any, ...], junk: An
 def test_only_what_is_new(archive: Archive, tmp_path: Path) -> None:
     listing = listed(b"one", b"two")
     assert plan.without_known(listing, None) == (listing.captures, [], listing.images)
-    source = tmp_path / "one"
-    source.write_bytes(b"one")
+    source, forged, image = tmp_path / "one", tmp_path / "forged", tmp_path / "image"
+    for path, content in ((source, b"one"), (forged, b"forged"), (image, capture_samples.IMAGE)):
+        path.write_bytes(content)
     archive.add_capture(listing.captures[0].facts, source)
-    archive.add_image(capture_samples.BUILD_ID, "libz.so", source)
+    archive.add_image(capture_samples.BUILD_ID, "libz.so", forged)
+    assert plan.without_known(listing, archive)[2] == listing.images, "what another host claims to be it is not it"
+    archive.add_image(capture_samples.BUILD_ID, "libz.so", image)
     assert plan.without_known(listing, archive) == (listing.captures[1:], listing.captures[:1], [])
+
+
+@pytest.mark.parametrize("sha256", [None, "", "../x", "AB" * 32, "ab" * 31, ["ab" * 32]])
+def test_an_image_says_its_sum(sha256: object) -> None:
+    data = capture_samples.listing(b"one")
+    data["images"][0]["sha256"] = sha256
+    with pytest.raises(TransferError, match=r"no checksum|image\.sha256"):
+        plan.read_listing(data, "app1", GIB, GIB)
 
 
 def test_batches() -> None:
     listing = listed(b"a" * 60, b"b" * 60, b"c" * 500, b"d" * 10)
     batches = list(plan.batches(listing.captures, listing.images, 160))
     assert [sorted(batch.sizes().values()) for batch in batches] == [[60, 100], [60], [500], [10]]
-    assert list(batches[0].images) == [f"images/{capture_samples.BUILD_ID}"], "images first"
+    assert list(batches[0].images) == ["images/0"], "images first"
     assert list(plan.batches([], [], 160)) == []
 
 
@@ -148,7 +160,11 @@ class Target:
         self.program = directory / "program"
         self.program.write_bytes(Path("/bin/true").read_bytes())
         data = data or capture_samples.listing(*contents)
-        data["images"][0].update(build_id=elf.read("/bin/true").build_id, size=self.program.stat().st_size)
+        data["images"][0].update(
+            build_id=elf.read("/bin/true").build_id,
+            size=self.program.stat().st_size,
+            sha256=image_files.sha256_of(self.program),
+        )
         self.batch = next(
             plan.batches((listing := plan.read_listing(data, "app1", GIB, GIB)).captures, listing.images, GIB)
         )
@@ -206,13 +222,14 @@ def test_a_dump_that_is_not_what_was_listed(archive: Archive, target: Target) ->
     assert "jeprof.12.0.i0.heap of frontend.service changed" in result.problems[0]
 
 
-def test_an_image_that_is_not_what_it_says(archive: Archive, target: Target) -> None:
+@pytest.mark.parametrize("place", [0, -1], ids=["no ELF file", "the same build, another file"])
+def test_an_image_that_is_not_what_it_says(archive: Archive, target: Target, place: int) -> None:
     content = bytearray(target.program.read_bytes())
-    content[:4] = b"XELF"
+    content[place] ^= 1
     target.program.write_bytes(content)
     result = target.bring(archive, target.pack())
-    assert result.images == []
-    assert "is not the build" in result.problems[0]
+    assert result.images == [] and archive.images() == []
+    assert "is not the file that the host announced" in result.problems[0]
     assert len(result.captures) == 3
 
 

@@ -75,7 +75,7 @@ class Split:
 
     def names(self, image: Path, debug_files: DebugFiles, symcaches: Path) -> tuple[list[str], list[str]]:
         """(the frames' names at ``address``, warnings)"""
-        symbolizer = Symbolizer({self.build_id: image}.get, symcaches, debug_files)
+        symbolizer = Symbolizer(lambda _build_id, _sum: image, symcaches, debug_files)
         (frames,) = symbolizer.frames(self.place())
         return [frame.label for frame in frames], symbolizer.warnings
 
@@ -152,7 +152,7 @@ def test_the_servers_are_those_of_the_environment(
     split: Split, debuginfod: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEBUGINFOD_URLS", f"{debuginfod}/ {debuginfod}")
-    symbolizer = Symbolizer({split.build_id: split.stripped}.get, tmp_path)
+    symbolizer = Symbolizer(lambda _build_id, _sum: split.stripped, tmp_path)
     (frames,) = symbolizer.frames(split.place())
     assert [frame.label for frame in frames] == ["pack", "hidden"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -91,7 +91,7 @@ def _address(built: Built, function: str) -> int:
 
 def _symbolizer(tmp_path: Path, *built: Built) -> symbols.Symbolizer:
     images = {one.build_id: one.path for one in built}
-    return symbols.Symbolizer(images.get, tmp_path / "symcaches")
+    return symbols.Symbolizer(lambda build_id, _sum: images.get(build_id), tmp_path / "symcaches")
 
 
 def test_debug_information_gives_lines_and_inlined_calls(with_lines: Built, tmp_path: Path) -> None:
@@ -150,8 +150,29 @@ def test_without_its_image_a_library_gives_module_and_offset_and_one_warning(wit
     assert "no image with build-id" in symbolizer.warnings[0]
 
 
+def test_files_of_one_build_each_have_their_own_names(with_lines: Built, tmp_path: Path) -> None:
+    """Whoever is first, their lines and functions are not kept for the other, in no cache."""
+    forged = tmp_path / "forged"
+    forged.write_bytes(with_lines.path.read_bytes().replace(b"serve", b"forge").replace(b"pack", b"evil"))
+    images = {"aa" * 32: with_lines.path, "bb" * 32: forged}
+    places = _in_program(with_lines, [_address(with_lines, "shop::serve")])
+    for _again in range(2):
+        symbolizer = symbols.Symbolizer(lambda _build_id, sha256: images.get(sha256), tmp_path / "symcaches")
+        names = {}
+        for sha256 in ("bb" * 32, "aa" * 32, "cc" * 32):
+            (frames,) = symbolizer.frames(replace(places, sums={with_lines.build_id: sha256}))
+            names[sha256] = [frame.function for frame in frames]
+        assert names == {
+            "bb" * 32: ["shop::evil", "shop::forge"],
+            "aa" * 32: ["shop::pack", "shop::serve"],
+            "cc" * 32: [""],
+        }
+        (warning,) = symbolizer.warnings
+        assert f"{with_lines.build_id} and SHA-256 {'cc' * 32}" in warning
+
+
 def test_an_image_of_another_build_is_not_believed(with_lines: Built, tmp_path: Path) -> None:
-    symbolizer = symbols.Symbolizer(lambda _build_id: with_lines.path, tmp_path)
+    symbolizer = symbols.Symbolizer(lambda _build_id, _sum: with_lines.path, tmp_path)
     places = _in_program(with_lines, [_address(with_lines, "main")], build_id="ab" * 20)
     frames = symbolizer.frames(places)
     assert frames[0][0].function == ""
@@ -168,7 +189,7 @@ def test_damaged_debug_information_costs_only_the_lines(with_lines: Built, tmp_p
         content[start : start + size] = b"\xff" * size
     damaged = tmp_path / "damaged"
     damaged.write_bytes(content)
-    symbolizer = symbols.Symbolizer(lambda _build_id: damaged, tmp_path / "symcaches")
+    symbolizer = symbols.Symbolizer(lambda _build_id, _sum: damaged, tmp_path / "symcaches")
     places = _in_program(with_lines, [_address(with_lines, "main")])
     assert [frame.function for frame in symbolizer.frames(places)[0]] == ["main"]
     assert not list((tmp_path / "symcaches").glob(".*")), "a half-made symcache was left behind"
@@ -176,7 +197,7 @@ def test_damaged_debug_information_costs_only_the_lines(with_lines: Built, tmp_p
 
 def test_rubbish_in_place_of_an_image_is_a_warning(with_lines: Built, tmp_path: Path) -> None:
     (tmp_path / "rubbish").write_bytes(b"\x7fELF\x02\x01\x01" + b"\xff" * 500)
-    symbolizer = symbols.Symbolizer(lambda _build_id: tmp_path / "rubbish", tmp_path)
+    symbolizer = symbols.Symbolizer(lambda _build_id, _sum: tmp_path / "rubbish", tmp_path)
     places = _in_program(with_lines, [BASE + 0x1235])
     assert symbolizer.frames(places)[0][0].label == "program+0x1234"
     assert len(symbolizer.warnings) == 1
@@ -233,7 +254,7 @@ def test_a_stripped_libz_is_named_where_it_is_truly_covered(tmp_path: Path) -> N
     assert not any(first <= hole < first + length for first, length, _name in functions)
     addresses = [BASE + start + size // 2, BASE + hole + 1]
     places = locate(addresses, [_mapping(BASE, 1 << 20, "r-xp", 0, str(library))], {str(library): image.build_id})
-    symbolizer = symbols.Symbolizer({image.build_id: library}.get, tmp_path)
+    symbolizer = symbols.Symbolizer(lambda _build_id, _sum: library, tmp_path)
     frames = symbolizer.frames(places)
     assert [group[0].label for group in frames] == ["inflate", f"{library.name}+{hole:#x}"]
 

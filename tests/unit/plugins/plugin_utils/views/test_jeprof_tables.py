@@ -122,7 +122,7 @@ def with_jeprofs_names(case: Case) -> Samples:
 
     def resolve(locations: Sequence[Location]) -> Sequence[Sequence[Frame]]:
         frames: list[Sequence[Frame]] = []
-        for _path, _build_id, _offset, address in locations:
+        for address in (location.address for location in locations):
             names = case.said.names.get(address - 1) or (case.said.names.get(address) if address in leaves else None)
             # jeprof has cut off what it never shows, as part of the allocator.
             shown = [name if name != UNKNOWN else f"{name} {address:#x}" for name in names or []]
