@@ -142,6 +142,32 @@ def test_what_has_a_dump_s_name_already_stays(start: Start, workload: Path, tmp_
     assert other.read_text() == "precious"
 
 
+def test_what_others_have_put_into_the_spool_is_not_written_to(start: Start, workload: Path, tmp_path: Path) -> None:
+    """It may belong to workers without rights, and the process be root: a second name of a file, or a pipe."""
+    service = start(workload, "leak", "60", start="dormant")
+    first = Path(service.ask("dump")["path"])
+    other = tmp_path / "other"
+    other.write_text("precious")
+    second = first.with_name(first.name.replace(".0.m0.", ".1.m1."))
+    os.link(other, f"{second}.json.part")
+    assert service.ask("dump")["path"] == str(second)
+    third = first.with_name(first.name.replace(".0.m0.", ".2.m2."))
+    os.mkfifo(f"{third}.json.part")
+    assert service.ask("dump")["path"] == str(third)
+    assert json.loads(second.with_name(f"{second.name}.json").read_text())["dump"] == second.name
+    assert json.loads(third.with_name(f"{third.name}.json").read_text())["dump"] == third.name
+    statistics = first.with_name(first.name.replace(".0.m0.heap", ".stats.jsonl"))
+    os.link(other, statistics)
+    service.ask("schedule", stats=1)
+    wait_for("its problem", lambda: "it is not ours" in (service.ask("status")["problem"] or ""))
+    statistics.unlink()
+    os.mkfifo(statistics)
+    assert service.ask("dump")["ok"]
+    statistics.unlink()
+    wait_for("statistics", lambda: statistics.is_file() and statistics.read_text())
+    assert other.read_text() == "precious"
+
+
 def test_a_flood_from_before(start: Start, workload: Path, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()

@@ -87,7 +87,8 @@ static bool write_sidecar(const struct dumps *dumps, const char *reason, const s
     bool active = false;
     snprintf(path, sizeof path, "%s.json", dump->path);
     snprintf(partial, sizeof partial, "%s.part", path);
-    if (!owned_take(&file, open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)))
+    unlink(partial);   // whatever lies there: the spool may belong to workers, and this process be root
+    if (!owned_take(&file, open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600)))
         return false;
     json_start(&json, buffer, sizeof buffer, &file);
     json_open(&json, NULL, '{');

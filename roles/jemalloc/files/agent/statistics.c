@@ -31,8 +31,14 @@ void statistics_append(const struct spool *spool, struct problem *problem) {
     snprintf(aside, sizeof aside, "%s.1", path);
     if (stat(path, &status) == 0 && status.st_size > SIZE)
         rename(path, aside);
-    if (!owned_take(&file, open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600))) {
+    if (!owned_take(&file, open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600))) {
         problem_note(problem, "cannot write %s: %s", path, strerror(errno));
+        return;
+    }
+    // The spool may belong to workers, and this process be root: no second name of another file.
+    if (fstat(file.fd, &status) < 0 || !S_ISREG(status.st_mode) || status.st_nlink != 1) {
+        problem_note(problem, "cannot write %s: it is not ours", path);
+        owned_close(&file);
         return;
     }
     off_t before = lseek(file.fd, 0, SEEK_END);
