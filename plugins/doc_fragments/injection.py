@@ -75,7 +75,8 @@ options:
       children:
         description:
           - Profile each child that runs the same program too, as a process of its own, such as prefork workers.
-          - A child under another user than the main process cannot write to the spool, and is not profiled.
+          - Children of root may run under one other user, whose spool it is then; that is seen in the running service.
+            Of two other users one could not write, and the unit is rolled back.
         type: bool
         default: false
       start_delay:

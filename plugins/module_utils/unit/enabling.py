@@ -115,7 +115,7 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     )
     root_commands.check(unit, own, injection.environment)
     if agent and owner and not root_commands.options_that_dump(injection.environment):
-        owner = preflight.writer(unit, owner)
+        owner = preflight.writer(unit, owner, "OFFHEAP_CHILDREN" in agent.variables)
     return drop_in_files.WantedFiles(directory, injection, spool, owner)
 
 

@@ -312,15 +312,33 @@ def owner(service: Service) -> Owner:
         ) from None
 
 
-def writer(service: Service, declared: Owner) -> Owner:
-    """Who will write the dumps: a service that systemd starts as root may change its user itself."""
+def writer(service: Service, declared: Owner, children: bool = False) -> Owner:
+    """Who will write the dumps: a service that systemd starts as root may change its user itself, or only its workers
+    do, where ``children`` are profiled too. Root can write what belongs to these, but not they what is root's."""
     if declared.uid or not service.main_pid:
         return declared
+    main = _runs_as(service.main_pid)
+    if main is None:
+        return declared
+    workers = {found for pid in service.pids() if (found := _runs_as(pid)) and found.program == main.program}
+    others = {worker.user for worker in workers if worker.user.uid}
+    return others.pop() if children and not main.user.uid and len(others) == 1 else main.user
+
+
+class _Running(NamedTuple):
+    """A process: whom it acts for, and what it runs."""
+
+    user: Owner
+    program: str | None
+
+
+def _runs_as(pid: int) -> _Running | None:
+    """None if it has just ended."""
     try:
-        status = procfs.status(service.main_pid)
+        status = procfs.status(pid)
+        return _Running(Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1])), procfs.exe(pid))
     except procfs.ProcfsError:
-        return declared  # it has just ended
-    return Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1]))
+        return None
 
 
 def check_path(library: str) -> None:

@@ -376,7 +376,31 @@ def test_who_writes_the_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that systemd starts as root may have changed its user since; another's user is what systemd made it."""
     root, nobody = preflight.Owner(0, 0), preflight.Owner(65534, 65534)
     monkeypatch.setattr(procfs, "status", lambda _pid: {"Uid": "33\t33\t33\t33", "Gid": "34\t34\t34\t34"})
+    monkeypatch.setattr(procfs, "exe", lambda _pid: "/bin/true")
     running = unit("/bin/true", MainPID="12")
     assert preflight.writer(running, root) == (33, 34)
     assert preflight.writer(running, nobody) == nobody
     assert preflight.writer(unit("/bin/true"), root) == root, "nobody can know it before it runs"
+
+
+@pytest.mark.parametrize(
+    ("users", "programs", "expected"),
+    [
+        ((0, 33, 33), ("/bin/server",) * 3, 33),
+        ((0, 0, 33), ("/bin/server",) * 3, 33),
+        ((0, 33, 44), ("/bin/server",) * 3, 0),
+        ((0, 33, 44), ("/bin/server", "/bin/server", "/bin/logger"), 33),
+        ((0, 44), ("/bin/server", "/bin/logger"), 0),
+        ((33, 44), ("/bin/server",) * 2, 33),
+    ],
+)
+def test_the_spool_belongs_to_workers_that_gave_up_their_rights(
+    monkeypatch: pytest.MonkeyPatch, users: tuple[int, ...], programs: tuple[str, ...], expected: int
+) -> None:
+    """Root can write there too, but they not where root can. Of several users none can be chosen."""
+    monkeypatch.setattr(procfs, "status", lambda pid: dict.fromkeys(("Uid", "Gid"), f"0 {users[pid - 10]} 0 0"))
+    monkeypatch.setattr(procfs, "exe", lambda pid: programs[pid - 10])
+    monkeypatch.setattr(systemd, "processes", lambda _group: [*range(10, 10 + len(users))])
+    running = unit("/bin/server", MainPID="10")
+    assert preflight.writer(running, preflight.Owner(0, 0), children=True) == (expected, expected)
+    assert preflight.writer(running, preflight.Owner(0, 0)) == (users[0], users[0])
