@@ -124,8 +124,8 @@ def _with_images_told(found: Iterator[_OfHost], warn: Callable[[str], None]) -> 
                 differing[image.build_id] = f"{name} with build-id {image.build_id} differs between {before} and {host}"
         yield unit, host, captures
     if differing:
-        told = next(iter(differing.values()))
-        more = f" (and so do {len(differing) - 1} more)" if len(differing) > 1 else ""
+        told, *others = differing.values()
+        more = f" (and so do {len(others)} more)" if others else ""
         warn(f"{told}{more}, as if stripped, prelinked or forged on one; functions on each are named by its own file")
 
 
