@@ -306,15 +306,19 @@ def _reboot(on: LabHost) -> None:
     wait_for(is_back, "the host is back", timeout=60)
 
 
-# Ten orders of some 1,000 bytes every 10 ms. Keeps all of them, the newest 4,000, or none.
+# Ten orders of some 1,000 bytes every 10 ms. Keeps all of them, the newest 4,000, or none. Each is some work: of a
+# program that only allocates, memleak takes more CPU time than any budget allows.
 SHOP = """\
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <string>
 #include <thread>
 #define STAY __attribute__((noinline))
-STAY char *describe(int size) { char *text = new char[size]; memset(text, 1, size); return text; }
+STAY char *describe(int size) {
+    char *text = new char[size];
+    for (int i = 0; i < 10000; i++) static_cast<volatile char *>(text)[i % size] = i;
+    return text;
+}
 STAY char *take_order(int number) { return describe(1000 + number % 3); }
 int main(int, char **words) {
     std::string way = words[1];
