@@ -200,10 +200,11 @@ def _round(playbook: RunPlaybook, on: LabHost, place: Path, library: dict[str, A
     playbook("enable-profiling.yml", extra_vars={**variables, **units}).check()
     earlier = (DEPLOYED.unit, on.main_pid(DEPLOYED.unit))
     wait_for(lambda: _dumps(on)[earlier] >= DUMPS_BEFORE, f"{DUMPS_BEFORE} dumps before the deploy", interval=2)
-    # As a timer would have: from a file that is gone nobody can tell names any more.
+    # From a file that is gone nobody can tell names any more: all dumps are collected before that.
+    on.run(f"systemctl stop {DEPLOYED.unit}")
     playbook("collect-profiles.yml", extra_vars={**variables, "heap_collect_units": [DEPLOYED.unit]}).check()
     _deploy(on, "rebuilt")
-    on.run(f"systemctl restart {DEPLOYED.unit}")
+    on.run(f"systemctl start {DEPLOYED.unit}")
     pids = {kind.unit: _pids(on, kind.unit) for kind in KINDS}
 
     def few() -> list[tuple[str, int]]:
