@@ -69,3 +69,14 @@ def test_the_interval_covers_what_is_true(
     # Three standard deviations fewer would be chance once in 700 times: 554 of 600.
     total = runs * len(ways)
     assert sum(inside.values()) >= 0.95 * total - 3 * math.sqrt(0.95 * 0.05 * total)
+
+
+@pytest.mark.soak
+@pytest.mark.soak_only
+def test_threads_that_free_while_they_end(patched_jemalloc: Path, stress_seconds: float) -> None:
+    """The program that kills an unpatched 5.3.1, for as long as a soak takes, with ``epoch`` in a loop beside it."""
+    program = compiled("ending_threads", [PROGRAMS / "ending_threads.c"], "-O2")
+    environment = {**os.environ, "LD_PRELOAD": str(patched_jemalloc), "MALLOC_CONF": "prof:true"}
+    command = [str(program), str(round(stress_seconds))]
+    done = subprocess.run(command, env=environment, timeout=stress_seconds + 60, check=False)
+    assert done.returncode == 0
