@@ -22,7 +22,7 @@ AT_ONCE = 250_000
 @pytest.mark.parametrize("target", SECONDS)
 def test_no_input_breaks_the_reader(tmp_path: Path, target: str) -> None:
     rounds = -(-INPUTS // AT_ONCE) or 1
-    limit = f"-runs={INPUTS // rounds}" if INPUTS else f"-max_total_time={SECONDS[target]}"
+    limit = f"-runs={-(-INPUTS // rounds)}" if INPUTS else f"-max_total_time={SECONDS[target]}"
     done = sum(_inputs(tmp_path, target, limit) for _round in range(rounds))
     print(f"{target}: {done} inputs")
     assert done >= (INPUTS or 500)
