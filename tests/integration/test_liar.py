@@ -42,7 +42,7 @@ LIES = {
 }
 # In a session (of heap_fetch), what comes after the word that says it is ready.
 BABBLE = {
-    "no JSON": f"{MARK}\\n",
+    "no JSON": f"{MARK}\n",
     "a result that is large": "9" * 16,
     "nothing": "",
 }
@@ -145,7 +145,9 @@ def test_the_others_are_done_and_nothing_of_it_is_on_them(
     assert said, "nothing was said of it"
     for honest in HONEST:
         assert host(honest).listing() == before[honest]
-        found = host(honest).run(f"grep -rl {MARK} /etc /opt /var/lib /run/systemd /tmp /home /root", check=False)
+        places = "/etc /opt /var/lib /run/systemd /tmp /home /root"
+        found = host(honest).run(f"grep -rl {MARK} {places}; find {places} -name '*{MARK}*'", check=False)
         assert found.stdout == ""
     assert not list(controller.directory.rglob("KILROY"))
+    assert not (Path("/tmp") / MARK).exists()
     assert sorted((controller.directory / "cache").iterdir()) == cache
