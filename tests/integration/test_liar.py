@@ -145,9 +145,9 @@ def test_the_others_are_done_and_nothing_of_it_is_on_them(
     assert said, "nothing was said of it"
     for honest in HONEST:
         assert host(honest).listing() == before[honest]
-        places = "/etc /opt /var/lib /run/systemd /tmp /home /root"
-        found = host(honest).run(f"grep -rl {MARK} {places}; find {places} -name '*{MARK}*'", check=False)
-        assert found.stdout == ""
+        where = "/etc /opt /var/lib /run/systemd /tmp /home /root"
+        traces = host(honest).run(f"grep -rl {MARK} {where}; find {where} -name '*{MARK}*'", check=False)
+        assert traces.stdout == ""
     assert not list(controller.directory.rglob("KILROY"))
     assert not (Path("/tmp") / MARK).exists()
     assert sorted((controller.directory / "cache").iterdir()) == cache
