@@ -7,12 +7,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED
 from ansible_collections.offheap.profiler.tests.agent.service import Service, parsed, wait_for
@@ -166,6 +168,23 @@ def test_what_others_have_put_into_the_spool_is_not_written_to(start: Start, wor
     statistics.unlink()
     wait_for("statistics", lambda: statistics.is_file() and statistics.read_text())
     assert other.read_text() == "precious"
+
+
+@pytest.mark.skipif(EMULATED, reason="unshare is a program of this machine")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide /proc, and write into another user's spool")
+def test_without_proc_no_dump_into_another_user_s_spool(start: Start, workload: Path, tmp_path: Path) -> None:
+    """jemalloc would open the dump by its name, where its user could have put a link by then."""
+    service = start("unshare", "--mount", str(workload), "leak", "60", executable=workload, start="dormant")
+    assert service.ask("dump")["ok"]
+    subprocess.run(
+        ["nsenter", "--mount", "--target", str(service.pid), "mount", "-t", "tmpfs", "none", "/proc"], check=True
+    )
+    assert service.ask("dump")["ok"], "its own spool"
+    before = sorted(service.spool.iterdir())
+    os.chown(service.spool, 65534, 65534)
+    with pytest.raises(client.AgentError, match="is another user's"):
+        service.ask("dump")
+    assert sorted(service.spool.iterdir()) == before
 
 
 def test_a_flood_from_before(start: Start, workload: Path, tmp_path: Path) -> None:

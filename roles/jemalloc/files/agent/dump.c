@@ -53,13 +53,15 @@ static bool create(struct dumps *dumps, struct dump *dump, struct owned *file) {
     return owned_take(file, fd);
 }
 
-// jemalloc opens a path. This one means the file that we have open, whatever has its name by now.
-static bool fill(const struct owned *file, const char *name) {
-    char path[64];
+// By what path jemalloc shall open the file that we have open, whatever has its name by now; NULL if none is safe. Without
+// /proc only the name is left, where whoever else the spool belongs to could put a link.
+static const char *path_of(const struct owned *file, const struct dumps *dumps, const char *name) {
+    static char path[64];
     struct stat status;
     snprintf(path, sizeof path, "/proc/thread-self/fd/%d", file->fd);
-    bool seen = stat(path, &status) == 0 && status.st_ino == file->inode && status.st_dev == file->device;
-    return je_dump(seen ? path : name);   // without /proc only the name is left
+    if (stat(path, &status) == 0 && status.st_ino == file->inode && status.st_dev == file->device)
+        return path;
+    return stat(dumps->spool->directory, &status) == 0 && status.st_uid == geteuid() ? name : NULL;
 }
 
 // False if the dump is not whole. Else reads its header, "heap_v2/<interval>", "  t*: <objects>: <bytes> [".
@@ -136,12 +138,16 @@ bool dump_take(struct dumps *dumps, const char *reason) {
         problem_note(dumps->problem, "cannot make %s: %s", dump.path, strerror(errno));
         return false;
     }
-    bool whole = fill(&file, dump.path) && inspect(&file, &dump);
+    const char *path = path_of(&file, dumps, dump.path);
+    bool whole = path && je_dump(path) && inspect(&file, &dump);
     dump.milliseconds = clock_monotonic() - began;
     owned_close(&file);
     if (!whole) {
         unlink(dump.path);   // the part that was written
-        problem_note(dumps->problem, "jemalloc could not write a dump into %s", dumps->spool->directory);
+        problem_note(dumps->problem,
+                     path ? "jemalloc could not write a dump into %s"
+                          : "spool %s is another user's, and this process sees no /proc, by which a dump into it is safe",
+                     dumps->spool->directory);
         spool_thin(dumps->spool, dumps->config->keep_files, dumps->config->keep_bytes);
         return false;
     }
