@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import threading
@@ -30,6 +31,7 @@ def _make_importable() -> None:
         package.__path__ = list(package.__dict__.get("__path__", place))
 
 
+gc.set_threshold(100_000)  # imports and captures leave no garbage, and hosts wait while it is looked for
 _make_importable()
 try:
     import rich  # noqa: F401  # pylint: disable=unused-import
