@@ -79,11 +79,16 @@ class Images:
     def build_ids(self, dump: Records) -> dict[str, str]:
         """Build-ids for a bare dump, read from the files found under its mapped paths and names.
 
-        Nothing shows whether such a file is still the one that was mapped. Deleted mappings are skipped.
+        Nothing shows whether such a file is still the one that was mapped. A path whose first mapping's file was
+        deleted is skipped.
         """
         found: dict[str, str] = {}
+        seen: set[str] = set()
         for mapping in dump.mappings:
-            if not mapping.executable or mapping.deleted or not mapping.path.startswith("/") or mapping.path in found:
+            if not mapping.executable or not mapping.path.startswith("/") or mapping.path in seen:
+                continue
+            seen.add(mapping.path)
+            if mapping.deleted:
                 continue
             for path in self._by_name(mapping.path):
                 build_id = self._build_id(path)

@@ -83,9 +83,10 @@ class Locations:
 
 
 def locate(addresses: Sequence[int], mappings: Iterable[Mapping], build_ids: Dictionary[str, str]) -> Locations:
-    """Where each address lies. ``build_ids`` (hexadecimal) are by mapped path, with " (deleted)" for deleted files."""
+    """Where each address lies. ``build_ids`` (hexadecimal) are by path, each of the path's first executable mapping."""
     ordered = sorted(mappings, key=lambda mapping: mapping.start)
-    images = [*(_image(mapping, build_ids) for mapping in ordered), (NOWHERE, "")]
+    files = _files(ordered, build_ids)
+    images = [*(_image(mapping, files) for mapping in ordered), (NOWHERE, "")]
     starts = np.array([mapping.start for mapping in ordered], dtype=np.uint64)
     # The last entry is for addresses outside all mappings; position -1, before the first mapping, leads there too.
     ends = np.array([*(mapping.end for mapping in ordered), 0], dtype=np.uint64)
@@ -98,7 +99,16 @@ def locate(addresses: Sequence[int], mappings: Iterable[Mapping], build_ids: Dic
     return Locations([images[at] for at in used.tolist()], image, calls + shifts[position], returns)
 
 
-def _image(mapping: Mapping, build_ids: Dictionary[str, str]) -> tuple[str, str]:
+def _files(ordered: Iterable[Mapping], build_ids: Dictionary[str, str]) -> dict[tuple[str, bool], str]:
+    """Build-ids by path and whether the file was deleted: a path may mean an old file and what has replaced it."""
+    deleted: dict[str, bool] = {}
+    for mapping in ordered:
+        if mapping.executable:
+            deleted.setdefault(mapping.path, mapping.deleted)
+    return {(path, deleted[path]): build_id for path, build_id in build_ids.items() if path in deleted}
+
+
+def _image(mapping: Mapping, files: Dictionary[tuple[str, bool], str]) -> tuple[str, str]:
     """(path, build-id)"""
     if mapping.path.startswith("[v"):
         return mapping.path, ""
@@ -108,7 +118,7 @@ def _image(mapping: Mapping, build_ids: Dictionary[str, str]) -> tuple[str, str]
     if mapping.file_less or not mapping.path.startswith("/"):
         return JIT, ""
     path = mapping.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return path, build_ids.get(mapping.path + (" (deleted)" if mapping.deleted else ""), "")
+    return path, files.get((mapping.path, mapping.deleted), "")
 
 
 def _shift(mapping: Mapping) -> int:

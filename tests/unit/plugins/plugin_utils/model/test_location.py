@@ -33,11 +33,15 @@ def test_a_place_in_a_file_is_known_by_build_id_and_offset() -> None:
     assert _one(0x10101, library).key == ("/usr/lib/libz.so.1", 0x3100)
 
 
-def test_a_deleted_file_has_the_build_id_it_was_known_by_then() -> None:
-    build_ids = {"/srv/app": "ff" * 20, "/srv/app (deleted)": BUILD_ID}
-    assert _one(0x10101, _mapped("/srv/app", deleted=True), build_ids=build_ids).build_id == BUILD_ID
-    assert _one(0x10101, _mapped("/srv/app"), build_ids=build_ids).build_id == "ff" * 20
-    assert _one(0x10101, _mapped("/srv/app", deleted=True), build_ids={"/srv/app": "ff" * 20}).build_id == ""
+def test_a_file_that_was_replaced_while_it_ran_has_its_build_id() -> None:
+    """As after a deploy: the collection has read the mapped file itself, by the process's map_files."""
+    old, new = _mapped("/srv/app", deleted=True), Mapping(0x30000, 0x40000, "r-xp", 0, "/srv/app", False)
+    build_ids = {"/srv/app": BUILD_ID}
+    assert _one(0x10101, old, build_ids=build_ids).build_id == BUILD_ID
+    assert _one(0x30101, new, build_ids=build_ids).build_id == BUILD_ID
+    # A plugin that was loaded again: the facts are of the first mapping, and the other is another file.
+    assert _one(0x10101, old, new, build_ids=build_ids).build_id == BUILD_ID
+    assert _one(0x30101, old, new, build_ids=build_ids).build_id == ""
 
 
 @pytest.mark.parametrize("path", ["", "/memfd:doublemapper", "[anon:v8]", "//anon", "/dev/zero"])
