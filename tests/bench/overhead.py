@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What profiling costs: the same work under glibc's malloc, jemalloc, and jemalloc with the agent.
 
-    overhead.py [--rounds N] [--repeats N] [--slices N] [--output build/bench/overhead.json]
+    overhead.py [--rounds N] [--repeats N] [--slices N] [--only costs|live|instructions|cross]
+                [--output build/bench/overhead.json]
 
 Each round runs all cases several times, in a new order each time. A run does the same slice of work several times; a
 case's time in the round is that of its fastest slice, since other load on the machine, or an unlucky memory layout, can
@@ -11,7 +12,7 @@ only add to it. The cost is that time divided by the same round's time without p
 ``cost-over-jemalloc`` is the same beside jemalloc that does not profile. ``agent-adds`` is what the agent adds to the
 cost of the same case without it: the median of the rounds' differences. Wall-clock time scatters by more than that, so
 what the agent may add is decided by ``instructions``: those of a slice of the C program's work as callgrind counts
-them, with the agent and without, the medians of some runs.
+them, with the agent and without, the means of some runs.
 
 ``live-jvm`` is a live trace of a JVM: async-profiler, which records every MiB that is allocated, and every free.
 ``live-jvm-without-frees`` shows which of the two costs; it could not tell what stays.
@@ -41,6 +42,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -81,7 +83,7 @@ LIVE_PERF, LIVE_MEMLEAK = "live-perf", "live-memleak"
 LIVE_ROUNDS = {LIVE_PERF: 1_200_000, LIVE_MEMLEAK: 20_000}
 LIVE_SLICES = 24
 # Callgrind takes fifty times as long, so what it counts is less: the difference of so many slices.
-COUNTED_ROUNDS, COUNTED_SLICES, COUNTED_RUNS = 60_000, (1, 9), 5
+COUNTED_ROUNDS, COUNTED_SLICES, COUNTED_RUNS = 60_000, (1, 9), 12
 # What the shortest of its runs records, in bytes, is several times this.
 _RECORDED = 1 << 20
 AGENTS = [case for case in CASES if f"{case}-agent" in CASES]
@@ -120,6 +122,7 @@ class Bench:
             raise SystemExit("no JDK")
         subprocess.run([javac, "-d", str(directory), str(HERE / "overhead" / "Deflaters.java")], check=True)
         self.tracer = recordings.library(directory)
+        self.headers = kernel_tools.headers(directory)
         flags = ["-XX:+PreserveFramePointer", "-XX:+UseSerialGC", "-Xms256m", "-Xmx256m", "-cp", str(directory)]
         self.workloads: dict[str, Callable[[int], list[str]]] = {
             "jvm": lambda slices: [os.path.realpath(java), *flags, "Deflaters", str(slices), "2000"],
@@ -198,8 +201,7 @@ class Bench:
         """memleak, as a live trace runs it, once it has set its probes."""
         c_library = next(path for path in procfs.mapped_files(pid) if "/libc.so" in path)
         watching = kernel_trace.memleak_command("memleak-bpfcc", pid, c_library, 1, 1000)
-        environment = {**os.environ, **kernel_tools.headers(self.directory)}
-        with subprocess.Popen(watching, stdout=subprocess.PIPE, env=environment) as tool:
+        with subprocess.Popen(watching, stdout=subprocess.PIPE, env={**os.environ, **self.headers}) as tool:
             assert tool.stdout is not None
             while b"outstanding allocations" not in tool.stdout.readline():
                 pass
@@ -280,8 +282,11 @@ def measure_instructions(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]
     """The rows of what the agent adds in instructions, and the promises that it breaks."""
     rows, broken = [], []
     for case in AGENTS:
-        done = [[bench.instructions(name) for name in (f"{case}-agent", case)] for _run in range(COUNTED_RUNS)]
-        ours, own = (statistics.median(column) for column in zip(*done, strict=True))
+        pair = (f"{case}-agent", case)
+        # Other load takes time, and no instructions.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            counted = list(pool.map(bench.instructions, pair * COUNTED_RUNS))
+        ours, own = (statistics.mean(counted[at::2]) for at in range(2))
         rows.append(
             _row(f"c-{case}-agent", "instructions", "instructions", ours, own, f"{case} without the agent", ours / own)
         )
@@ -364,16 +369,22 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--slices", type=int, default=8)
+    parser.add_argument("--only", choices=["costs", "live", "instructions", "cross"])
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "overhead.json")
     options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    broken: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name))
-        rows, broken = report(measure(bench, options.rounds, options.repeats, options.slices))
-        for more, others in (
-            measure_live(bench, options.rounds),
-            measure_instructions(bench),
-            measure_cross(bench, options.rounds, options.repeats, options.slices),
-        ):
+        runs = (options.rounds, options.repeats, options.slices)
+        parts = {
+            "costs": lambda: report(measure(bench, *runs)),
+            "live": lambda: measure_live(bench, options.rounds),
+            "instructions": lambda: measure_instructions(bench),
+            "cross": lambda: measure_cross(bench, *runs),
+        }
+        for part in [options.only] if options.only else parts:
+            more, others = parts[part]()
             rows += more
             broken += others
     options.output.parent.mkdir(parents=True, exist_ok=True)
