@@ -6,8 +6,9 @@ profiles of other tools take.
     analysis.py [--rounds N] [--output build/bench/analysis.json]
 
 Times are medians of wall-clock seconds. A warm run finds symcaches, a cold one an empty directory; jeprof caches
-nothing, so both are compared with the same jeprof runs. Memory is the largest resident set of the process and its
-children. Exits with status 1 if a promise is not kept.
+nothing, so both are compared with the same jeprof runs. ``child-cost`` is a warm run beside one that parses in its own
+process, without the limits. Memory is the largest resident set of the process and its children. Exits with status 1 if
+a promise is not kept.
 """
 
 from __future__ import annotations
@@ -21,12 +22,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / ".cache" / "collections"))
+
+from ansible_collections.offheap.profiler.tests.bench import unconfined
+
 FORMS = ("text", "collapsed")
 WARM_SPEEDUP, COLD_SPEEDUP, MEMORY_PER_BYTE = 30.0, 4.0, 20.0
 # Ten times the stacks may take ten times as long, plus some noise.
@@ -51,9 +58,11 @@ class Runs:
     def median(self) -> float:
         return statistics.median(self.seconds)
 
-    def add(self, command: list[str]) -> None:
+    def add(self, command: list[str], more: Mapping[str, str] = MappingProxyType({})) -> None:
+        """``more`` joins the environment."""
+        environment = {**ENVIRONMENT, **more}
         started = time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as process:
             assert process.stderr is not None
             errors = process.stderr.read()
             _pid, status, usage = os.wait4(process.pid, 0)
@@ -89,7 +98,7 @@ class Dump:
 
 
 def measure(dump: Dump, rounds: int, directory: Path, warm_only: bool = False) -> dict[str, Runs]:
-    """Runs by name: text-warm, text-cold, text-jeprof and so on."""
+    """Runs by name: text-warm, text-unconfined, text-cold, text-jeprof and so on."""
     runs: dict[str, Runs] = {}
     warm = directory / "warm"
     warm.mkdir(exist_ok=True)
@@ -100,6 +109,7 @@ def measure(dump: Dump, rounds: int, directory: Path, warm_only: bool = False) -
             runs.setdefault(f"{form}-warm", Runs()).add(dump.ours(form, warm))
             if warm_only:
                 continue
+            runs.setdefault(f"{form}-unconfined", Runs()).add(dump.ours(form, warm), unconfined.ENVIRONMENT)
             runs.setdefault(f"{form}-jeprof", Runs()).add(dump.jeprof(form))
             cold = directory / "cold"
             cold.mkdir()
@@ -110,6 +120,7 @@ def measure(dump: Dump, rounds: int, directory: Path, warm_only: bool = False) -
 
 
 def row(case: str, metric: str, unit: str, ours: float, peer: float | None, by: str = "jeprof") -> dict[str, Any]:
+    """The ratio says how many times the peer's figure is ours."""
     return {
         "case": case,
         "metric": metric,
@@ -141,6 +152,11 @@ def compare(dump: Dump, rounds: int, directory: Path) -> tuple[list[dict[str, An
                 broken.append(f"{case}: {peer.median / ours.median:.1f} times faster than jeprof, not {least:g}")
             if ours.memory > min(MEMORY_PER_BYTE * dump.size, peer.memory):
                 broken.append(f"{case}: {ours.memory / 2**20:.0f} MiB is more than jeprof or 20 times the file")
+        confined, free = runs[f"{form}-warm"].median, runs[f"{form}-unconfined"].median
+        cost = {"peer_name": "the same without the child", "ratio": round(confined / free, 3)}
+        rows.append(row(f"{form}-20k-warm", "child-cost", "s", confined, free) | cost)
+        if confined > unconfined.MOST_COST * free:
+            broken.append(f"{form}-20k-warm: the child makes it take {confined / free:.2f} times as long")
     return rows, broken
 
 

@@ -18,9 +18,11 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze im
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import Places, open_reader
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
+from ansible_collections.offheap.profiler.tests.bench import unconfined
 
 
 def main() -> None:
+    unconfined.heed()
     form, dump, image, symcaches, *said = sys.argv[1:]
     told = told_in_short("".join(said))
     with open_reader([Path(dump)], Places(binary_path=[Path(image)], symcaches=Path(symcaches), told=told)) as reader:

@@ -19,6 +19,7 @@ import ctypes
 import os
 import pickle
 import resource
+import select
 import signal
 import struct
 import subprocess
@@ -185,22 +186,36 @@ def _forget() -> None:
     _running.clear()
 
 
+def _leave() -> None:
+    """As ``end``, at once: an idle child has nothing to lose."""
+    for process in _running:
+        process.kill()
+    end()
+
+
 os.register_at_fork(after_in_child=_forget)
-atexit.register(end)
+atexit.register(_leave)
 
 
 def serve(modules: Sequence[str]) -> None:
-    """The child's side: imports these, and answers calls until its parent ends or closes the pipe."""
+    """The child's side: answers calls until its parent ends or closes the pipe, and imports these while none comes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     _confine()
-    libraries.load(*modules)
+    ahead = list(modules)
     try:
-        while head := source.read(8):
+        while head := _asked_while_loading(source, ahead):
             _answer(target, source.read(int.from_bytes(head, "big")))
     except MemoryError:
         os._exit(_NO_MEMORY)
+
+
+def _asked_while_loading(source: BinaryIO, ahead: list[str]) -> bytes:
+    """The start of the next request. Until it comes, imports what is ``ahead``, which loses what is done."""
+    while ahead and not select.select([source], [], [], 0)[0]:
+        libraries.load(ahead.pop(0))
+    return source.read(8)
 
 
 def _answer(target: BinaryIO, request: bytes) -> None:

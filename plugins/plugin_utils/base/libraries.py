@@ -34,7 +34,7 @@ PACKAGES = {
     "zstandard": "zstandard",
 }
 #: needed to read and symbolize a dump
-DUMPS = ("numpy", "pydemumble", "symbolic", "zstandard")
+DUMPS = ("numpy", "zstandard", "symbolic", "pydemumble")
 #: needed to judge an archive
 JUDGING = (*DUMPS, "pyarrow")
 
