@@ -77,7 +77,7 @@ CONSOLE: list[tuple[str, int, str]] = [
     ("fab diff frontend@app1", 2, "'diff' needs 'after'"),
     ("fab diff frontend@app1 frontend@app2 --focus (", 2, "'(' is not a regular expression: missing )"),
     ("fab peek frontend@app1 --focus nosuch", 2, "no function matches 'nosuch'; the format text lists them (fab top)"),
-    ("GONE=symbolic,zstandard fab top frontend@app1", 2, "-m pip install symbolic zstandard"),
+    ("GONE=symbolic,zstandard fab top frontend@app1", 2, "-m pip install zstandard symbolic"),
     # where things are written
     ("fab flame frontend@app1 --dest directory", 2, "directory: is a directory; name a file"),
     ("fab flame frontend@app1 --dest empty.heap", 2, "replaced only with force=true (fab: --force)"),

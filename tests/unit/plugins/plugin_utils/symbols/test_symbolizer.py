@@ -74,9 +74,9 @@ def _mapping(start: int, size: int, permissions: str, offset: int, path: str) ->
     return Mapping(start, start + size, permissions, offset, path, False)
 
 
-def _in_program(built: Built, addresses: list[int], build_id: str = "", deleted: bool = False) -> Locations:
+def _in_program(built: Built, addresses: list[int], build_id: str = "") -> Locations:
     """Where addresses lie; the program is mapped in one piece at BASE, from its first byte."""
-    mapping = Mapping(BASE, BASE + (1 << 20), "r-xp", 0, PROGRAM_PATH, deleted)
+    mapping = Mapping(BASE, BASE + (1 << 20), "r-xp", 0, PROGRAM_PATH, False)
     return locate(addresses, [mapping], {PROGRAM_PATH: build_id or built.build_id})
 
 
@@ -228,12 +228,6 @@ def test_memory_of_no_file_gets_no_invented_name(with_lines: Built, tmp_path: Pa
         "[unmapped]",
         "[vdso]+0xfff",
     ]
-
-
-def test_a_replaced_file_does_not_lend_its_names_to_the_deleted_one(with_lines: Built, tmp_path: Path) -> None:
-    symbolizer = _symbolizer(tmp_path, with_lines)
-    places = _in_program(with_lines, [_address(with_lines, "main")], deleted=True)
-    assert symbolizer.frames(places)[0][0].function == ""
 
 
 def test_a_stripped_libz_is_named_where_it_is_truly_covered(tmp_path: Path) -> None:
