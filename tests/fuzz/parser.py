@@ -170,7 +170,7 @@ def _replace(value: Any, chance: atheris.FuzzedDataProvider) -> None:
             break
         value = value[key]
     ways: list[Callable[[], Any]] = [
-        lambda: _ODD[chance.ConsumeIntInRange(0, len(_ODD) - 1)],
+        lambda: copy.deepcopy(_ODD[chance.ConsumeIntInRange(0, len(_ODD) - 1)]),  # else it could come to hold itself
         lambda: chance.ConsumeUnicode(chance.ConsumeIntInRange(0, 40)),
         lambda: chance.ConsumeInt(9),
         lambda: chance.ConsumeFloat(),
