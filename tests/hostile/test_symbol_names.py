@@ -6,10 +6,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.demangle import readable
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import SymbolTable
-from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.mangled_size import most_unfolded
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.mangled_size import (
+    most_unfolded,
+    unfolds_within,
+)
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most, in_child
 
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -62,6 +67,16 @@ def test_what_a_name_can_unfold_to_is_told_from_its_text(levels: int) -> None:
 )
 def test_names_that_compilers_write_are_demangled(name: bytes) -> None:
     assert most_unfolded(name) < 1 << 16
+
+
+@given(
+    start=st.sampled_from(["_Z", "_ZN", "_R"]),
+    pieces=st.lists(st.sampled_from(["1a", "3foo", "IS_S0_E", "S1_", "T_", "B2_", "B_", "Dp", "fl", "i", "_", "E"])),
+    most=st.integers(0, 1 << 12),
+)
+def test_the_short_way_says_what_the_long_one_does(start: str, pieces: list[str], most: int) -> None:
+    name = "".join([start, *pieces]).encode()
+    assert unfolds_within(name, most) == (most_unfolded(name) <= most)
 
 
 def test_names_without_an_end() -> None:

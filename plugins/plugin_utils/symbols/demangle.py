@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from ..base import libraries
 from ..base.printable import printable
-from .mangled_size import most_unfolded
+from .mangled_size import unfolds_within
 
 pydemumble = libraries.optional("pydemumble")
 
@@ -42,7 +42,7 @@ def readable(symbol: bytes) -> str:
 def _readable(symbol: bytes) -> str:
     name = printable(symbol.decode("utf-8", "replace"))
     if symbol.startswith((b"_Z", b"_R")) and len(symbol) <= _LONGEST_MANGLED:
-        if symbol.isascii() and most_unfolded(symbol) <= _MOST_UNFOLDED:
+        if symbol.isascii() and unfolds_within(symbol, _MOST_UNFOLDED):
             demangled = pydemumble.demangle(name)
             if demangled and len(demangled) <= _LONGEST_DEMANGLED:
                 name = without_parameters(printable(demangled))

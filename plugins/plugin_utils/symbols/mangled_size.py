@@ -15,6 +15,7 @@ import re
 
 # S1_ has a number; T1_ may stand for anything before it; Dp and the like repeat what follows for each item of a pack.
 _CXX = re.compile(rb"(?P<kind>[ST])(?P<number>[0-9A-Z]*)_|(?P<pack>Dp|sp|f[lrLR])")
+_PACK = re.compile(rb"Dp|sp|f[lrLR]")
 # A number may be the length of the identifier that follows; where nothing else can be meant, group 1 is there.
 _LENGTH = re.compile(rb"(?<![0-9])(?:(?<![CDFLv])(?<![Es_]_)(?<!L.)([0-9]+)(?![0-9E_])|[0-9]+)")
 # Operators that end with S, and what a type's name is mangled as: an S behind them may begin no reference.
@@ -22,6 +23,16 @@ _BEFORE_S = b"alrT"
 _RUST = re.compile(rb"B([0-9A-Za-z]*)_")
 _ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _DIGITS_62 = {digit: value for value, digit in enumerate(_ALPHABET)}
+
+
+def unfolds_within(symbol: bytes, most: int) -> bool:
+    """Whether ``most_unfolded`` is at most this, mostly without a look at each reference.
+
+    A reference ends with an underscore, and doubles at most what stands before it; only a pack can do more.
+    """
+    if len(symbol) << symbol.count(b"_") <= most and not _PACK.search(symbol):
+        return True
+    return most_unfolded(symbol) <= most
 
 
 def most_unfolded(symbol: bytes) -> int:
