@@ -356,7 +356,7 @@ def _positions(known: NDArray[np.uint64], wanted: NDArray[np.unsignedinteger[Any
         at: Integers = table[np.minimum(wanted, len(table) - 1)]
     else:
         at = np.searchsorted(known, wanted)
-    missing = np.flatnonzero(np.append(known, np.uint64(0))[at] != wanted) if len(known) else np.arange(len(wanted))
+    missing = np.flatnonzero((at == len(known)) | (np.append(known, np.uint64(0))[at] != wanted))
     if len(missing):
         raise _Damaged(f"it has no location {wanted[missing[0]]}")
     return at

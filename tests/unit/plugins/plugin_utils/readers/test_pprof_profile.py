@@ -195,6 +195,7 @@ def damaged(change: Any) -> bytes:
     [
         damaged(lambda made: made.sample[0].value.append(1)),
         damaged(lambda made: made.sample[0].location_id.append(9)),
+        damaged(lambda made: made.sample[0].location_id.append(0)),
         damaged(lambda made: made.location[0].line.add(function_id=9)),
         damaged(lambda made: made.string_table.__delitem__(slice(5, None))),
         damaged(lambda made: [made.location[0].line.add(function_id=1) for _number in range(300)]),
@@ -206,7 +207,7 @@ def damaged(change: Any) -> bytes:
         b"\x0a\x04\x08\x01\x10\x02" + b"\xff" * 30,
         b"\x0a\x04\x08\x01\x10\x02" + b"\x12\x00" * 100000,
     ],
-    ids="values location function text lines negative deep long period cut number empty".split(),
+    ids="values location zero function text lines negative deep long period cut number empty".split(),
 )
 def test_a_damaged_profile_is_refused(data: bytes) -> None:
     with costs_at_most(20, 64), pytest.raises((FormatError, UnusableError)) as caught:
