@@ -34,6 +34,7 @@ MOST_FRAMES = 4096
 # Places of all stacks together: twice what the largest dump of jemalloc can have.
 _MOST_PLACES = 1 << 25
 _LONGEST_NAME = 4096
+_OUT_OF_RANGE = "has a number that is negative or does not fit 64 bits"
 
 
 class StackBuilder:
@@ -78,7 +79,7 @@ class StackBuilder:
             ):
                 column.append(value)
         except OverflowError as error:
-            raise UnusableError(self._file, "has a number that is negative or does not fit 64 bits") from error
+            raise UnusableError(self._file, _OUT_OF_RANGE) from error
 
     def add_all(self, places: Integers, lengths: Integers, counts: Integers) -> None:
         """Stacks one after the other: ``lengths`` of them, and a row of ``counts`` each. Raises as ``add`` does."""
@@ -87,7 +88,7 @@ class StackBuilder:
         if len(self._places) + len(places) > _MOST_PLACES:
             raise UnusableError(self._file, f"its stacks have more than {_MOST_PLACES} frames together")
         if (counts < 0).any():
-            raise UnusableError(self._file, "has a number that is negative or does not fit 64 bits")
+            raise UnusableError(self._file, _OUT_OF_RANGE)
         ends = np.cumsum(lengths, dtype=np.uint64) + np.uint64(len(self._places))
         self._places.frombytes(places.astype(np.int32).tobytes())
         self._ends.frombytes(ends.tobytes())
@@ -97,9 +98,12 @@ class StackBuilder:
             column.frombytes(values.astype(np.uint64).tobytes())
 
     def count(self, number: int, objects: int, size: int) -> None:
-        """Add to the numbers of a stack."""
-        self._counts.objects[number] += objects
-        self._counts.bytes[number] += size
+        """Add to the numbers of a stack. Raises as ``add`` does."""
+        try:
+            self._counts.objects[number] += objects
+            self._counts.bytes[number] += size
+        except OverflowError as error:
+            raise UnusableError(self._file, _OUT_OF_RANGE) from error
 
     def __len__(self) -> int:
         return len(self._ends)

@@ -137,6 +137,7 @@ def test_faults_are_growth_of_a_page_each() -> None:
     ("change", "why"),
     [
         ((b"page-faults:", b"cycles:"), "has cycles events, not memory"),
+        ((b" 1 page-faults:", b" 18446744073709551616 page-faults:"), "a number that is negative or does not fit"),
         ((b"4711/4712", b"4712/4712"), "several processes"),
         ((b"PERF_RECORD_MMAP2", b"PERF_RECORD_LOST"), "perf lost events"),
         ((b"my app  4711/4712  18148.510390", b"my app"), "expected an event"),
