@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
@@ -122,12 +123,15 @@ class Bench:
             raise SystemExit("no JDK")
         subprocess.run([javac, "-d", str(directory), str(HERE / "overhead" / "Deflaters.java")], check=True)
         self.tracer = recordings.library(directory)
-        self.headers = kernel_tools.headers(directory)
         flags = ["-XX:+PreserveFramePointer", "-XX:+UseSerialGC", "-Xms256m", "-Xmx256m", "-cp", str(directory)]
         self.workloads: dict[str, Callable[[int], list[str]]] = {
             "jvm": lambda slices: [os.path.realpath(java), *flags, "Deflaters", str(slices), "2000"],
             "c": lambda slices: [str(churn), str(slices), "1200000"],
         }
+
+    @functools.cached_property
+    def headers(self) -> dict[str, str]:
+        return kernel_tools.headers(self.directory)
 
     def environment(self, case: str, executable: str) -> dict[str, str]:
         conf, with_agent, sampling = CASES[PLAIN if case in LIVE_JVM else case]

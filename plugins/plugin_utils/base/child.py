@@ -212,7 +212,7 @@ def serve(modules: Sequence[str]) -> None:
 
 
 def _asked_while_loading(source: BinaryIO, ahead: list[str]) -> bytes:
-    """The start of the next request. Until it comes, imports what is ``ahead``, which loses what is done."""
+    """The start of the next request. Until it comes, imports the modules ``ahead``, each of which leaves that list."""
     while ahead and not select.select([source], [], [], 0)[0]:
         libraries.load(ahead.pop(0))
     return source.read(8)
