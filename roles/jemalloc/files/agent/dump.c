@@ -146,7 +146,7 @@ bool dump_take(struct dumps *dumps, const char *reason) {
         unlink(dump.path);   // the part that was written
         problem_note(dumps->problem,
                      path ? "jemalloc could not write a dump into %s"
-                          : "spool %s is another user's, and this process sees no /proc, by which a dump into it is safe",
+                          : "spool %s is another user's, who could redirect a dump, since this process sees no /proc",
                      dumps->spool->directory);
         spool_thin(dumps->spool, dumps->config->keep_files, dumps->config->keep_bytes);
         return false;
