@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import os
 import pickle
 import resource
@@ -37,6 +38,7 @@ from .printable import printable
 _ROOT = Path(__file__).resolve().parents[3]
 _START = """\
 import sys, types
+sys.path[:] = {path}
 for name, places in (("", []), (".offheap", []), (".offheap.profiler", sys.argv[1:2])):
     package = sys.modules["ansible_collections" + name] = types.ModuleType("ansible_collections" + name)
     package.__path__ = places
@@ -49,7 +51,7 @@ _LONGEST_REFUSAL = 4096
 #: status of a child that has run out of memory
 _NO_MEMORY = 77
 # Idle libraries would otherwise take memory and address space for each processor.
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 _FILES = 256
 
 
@@ -108,7 +110,7 @@ def _child(modules: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     if not _running:
         _running.append(
             subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, str(_ROOT), *modules],
+                [sys.executable, "-I", "-S", "-B", "-c", _START.format(path=_library_path()), str(_ROOT), *modules],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -116,6 +118,11 @@ def _child(modules: Sequence[str] = ()) -> subprocess.Popen[bytes]:
             )
         )
     return _running[0]
+
+
+def _library_path() -> list[str]:
+    """Where this process finds libraries. What site would do beyond that only takes time."""
+    return [place for place in sys.path if os.path.isabs(place)]
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
@@ -203,6 +210,7 @@ def serve(modules: Sequence[str]) -> None:
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     _confine()
+    gc.set_threshold(100_000)  # parsing leaves little garbage, and looking for it takes a tenth of the time
     ahead = list(modules)
     try:
         while head := _asked_while_loading(source, ahead):

@@ -10,11 +10,15 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 from .errors import ControllerError
+
+# numpy's OpenBLAS would start a thread for each processor, and these spin a while. Nothing here multiplies matrices.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 #: import name -> pip's name; meta/ee-requirements.txt has the versions
 PACKAGES = {

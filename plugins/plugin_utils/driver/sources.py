@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.formats import limits
-from ..archive import far_cache, image_files
+from ..archive import image_files
 from ..base import child, libraries, unpack
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
@@ -22,17 +22,17 @@ from ..base.options import user_cache
 from ..model import located_bytes
 from ..model.raw import Records, Told
 from ..model.samples import Samples, located, named
-from ..readers import detect
 from ..symbols.elf_image import ElfImage, SymbolError
-from ..symbols.symbolizer import JitNames, Symbolizer
 
 # How many times smaller a packed dump is, at most, unless it is a strange one.
 _USUAL_RATIO = 20
 
-# Archives and perf maps are imported on demand: that takes longer than reading a small dump.
+# Archives and perf maps are imported on demand: that takes longer than reading a small dump. What reads and names dumps
+# is imported while the child process starts.
 if TYPE_CHECKING:
     from ...module_utils.formats.capture_facts import CaptureFacts
     from ..archive.archive import Archive
+    from ..symbols.symbolizer import JitNames
 
 
 class AnalysisError(ControllerError):
@@ -138,6 +138,8 @@ class DumpReader:
     """Reads and symbolizes dumps. One object serves all dumps of a task."""
 
     def __init__(self, images: Images, symcaches: Path, told: Told | None = None) -> None:
+        from ..symbols.symbolizer import Symbolizer
+
         self.images = images
         self._told = told or Told()
         self.symbolizer = Symbolizer(images.find, symcaches)
@@ -187,6 +189,8 @@ class DumpReader:
 
 def _parsed(path: Path, known: CaptureFacts | None, said: Told, images: Images) -> bytes:
     """In the child: the dump, and what ``images`` knows of its files where nobody has noted their build-ids."""
+    from ..readers import detect
+
     try:
         data = unpack.read(path, limits.LARGEST_DUMP)
     except OSError as error:
@@ -262,6 +266,8 @@ def image_directories(binary_path: Sequence[Path]) -> list[Path]:
 
 def _archive_around(path: Path) -> str | Path | None:
     """The archive that a file lies in, or whose cache it lies in."""
+    from ..archive import far_cache
+
     for parent in path.absolute().parents:
         if (parent / "archive.json").is_file():
             return parent

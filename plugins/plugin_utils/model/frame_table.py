@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from ..base.errors import ControllerError
@@ -12,6 +13,7 @@ from .frame import Frame, Kind
 
 #: the types of a frame's parts in JSON, where a kind is its text
 _PARTS = (str, str, str, int, str, int, str)
+_KINDS = {kind.value: kind for kind in Kind}
 
 
 class FrameTableError(ControllerError):
@@ -33,10 +35,10 @@ def unpacked(found: Any) -> list[tuple[Frame, ...]]:
         for part, kind in zip(parts, _PARTS, strict=True):
             if set(map(type, part)) - {kind}:
                 raise ValueError("a frame is not made of what frames are made of")
-        parts[2] = [Kind(kind) for kind in parts[2]]
+        parts[2] = list(map(_KINDS.__getitem__, parts[2]))
         frames = list(map(Frame._make, zip(*parts, strict=True)))
-        if any(min(numbers, default=0) < 0 for numbers in found["at"]):
+        if min(chain.from_iterable(found["at"]), default=0) < 0:
             raise ValueError("a frame has no number")
-        return [tuple([frames[number] for number in numbers]) for numbers in found["at"]]
+        return [tuple(map(frames.__getitem__, numbers)) for numbers in found["at"]]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise FrameTableError(f"what was named is not a table of frames: {type(error).__name__}: {error}") from error
