@@ -246,10 +246,11 @@ def perf_commands(tool: str, pid: int, period: int) -> tuple[list[str], list[str
     """What records one in so many of a process's page faults, and what makes a text of that.
 
     The first page of a block is touched by malloc itself, and distributions build libraries without frame pointers. So
-    perf copies the stack and walks it afterwards, by what the files say of their frames.
+    perf copies the stack and walks it afterwards, by what the files say of their frames. Of BPF programs it is told
+    nothing: it asks for these in a thread that takes a whole CPU where threads of the process come and go.
     """
-    record = [tool, "record", "-q", "-e", "page-faults", "-c", str(period), "--call-graph", "dwarf,8192", "-m", _ROOM]
-    record += ["-p", str(pid), "-o", "-"]
+    record = [tool, "record", "-q", "--no-bpf-event", "-e", "page-faults", "-c", str(period)]
+    record += ["--call-graph", "dwarf,8192", "-m", _ROOM, "-p", str(pid), "-o", "-"]
     script = [tool, "script", "-i", "-", "--no-inline", "--show-lost-events", "--pid", str(pid), "-F", _FIELDS]
     return record, script
 

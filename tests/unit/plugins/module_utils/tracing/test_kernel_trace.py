@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -217,6 +218,25 @@ def _probes() -> list[str]:
     """The uprobes that the kernel has now."""
     events = Path("/sys/kernel/tracing/uprobe_events")
     return events.read_text().splitlines() if events.exists() else []
+
+
+def test_perf_watches_with_one_thread(run: Run, program: kernel_tools.Told, spools: Path) -> None:
+    """A second one, for BPF programs, takes a whole CPU where threads of the process come and go."""
+    seen, ended = set(), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.02):
+            for own in _runs("perf", program.pid):
+                with contextlib.suppress(FileNotFoundError):
+                    seen.add(len(os.listdir(f"/proc/{own}/task")))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    result = run([program.pid], source="perf", windows=1)
+    ended.set()
+    thread.join()
+    assert not result.get("failed"), result
+    assert seen == {1}
 
 
 def test_a_process_that_ends(run: Run, program: kernel_tools.Told, spools: Path) -> None:
