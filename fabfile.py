@@ -31,6 +31,7 @@ def _make_importable() -> None:
         package.__path__ = list(package.__dict__.get("__path__", place))
 
 
+sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)  # Invoke forbids it, and compiling us takes long
 gc.set_threshold(100_000)  # imports and captures leave no garbage, and hosts wait while it is looked for
 _make_importable()
 try:
@@ -74,6 +75,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect imp
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import Session
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.stream import SessionTransport
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
+
+gc.freeze()  # nor does the end look for garbage in what is imported
 
 _UNITS_HELP = "the service; may be given several times"
 # As large as trace_live's recordings; seconds beside the windows that a trace may take.

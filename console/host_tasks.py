@@ -16,6 +16,7 @@ from invoke.context import Context
 from invoke.exceptions import Exit
 
 from ..plugins.module_utils.formats.errors import OffheapError
+from ..plugins.plugin_utils.base import libraries
 from ..plugins.plugin_utils.fetch.host_session import Session, code
 from . import each_host, fab_program, inventory, screen, target
 from .connect import Connector
@@ -139,6 +140,7 @@ def _targets(inventories: list[str], limit: str) -> list[target.Target]:
         return [target.from_word(word.strip(), keys) for word in core.hosts.value.split(",")]
     inventory.begin()
     code()
+    libraries.load("zstandard", "rich.table")
     return inventory.targets(inventories, limit)
 
 

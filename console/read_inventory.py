@@ -9,12 +9,14 @@ failure the reason goes to standard error and the exit status is 1.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import json
 import sys
 from typing import Any
 
-gc.set_threshold(100_000)  # loading Ansible leaves no garbage, and hosts wait for it
+gc.set_threshold(100_000)  # loading Ansible leaves no garbage, and hosts wait while it is looked for
 
 try:
     from ansible import constants
@@ -35,9 +37,22 @@ NAMES = """
     ansible_become_user ansible_become_password ansible_become_pass
 """.split()
 
+# What Ansible imports of itself to read most inventories.
+_USED = """
+    ansible.playbook.play_context ansible.plugins.cache.memory ansible.plugins.connection
+    ansible.plugins.doc_fragments.vars_plugin_staging ansible.plugins.inventory.auto ansible.plugins.inventory.host_list
+    ansible.plugins.inventory.ini ansible.plugins.inventory.script ansible.plugins.inventory.toml
+    ansible.plugins.inventory.yaml ansible.plugins.shell ansible.plugins.vars.host_group_vars
+""".split()
+
 
 def prepared() -> DataLoader:
     """A loader with the vault secrets, if there are any. Raises AnsibleError."""
+    # From init_plugin_loader on, each import of Ansible's own needs the table of all modules that were ever renamed,
+    # which takes as long to read as an inventory.
+    for name in _USED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     init_plugin_loader()
     loader = DataLoader()
     identities = constants.config.get_config_value("DEFAULT_VAULT_IDENTITY_LIST")
@@ -68,6 +83,7 @@ if __name__ == "__main__":
         ready = prepared()
         if asked := sys.stdin.read():  # else nobody needs the inventory after all
             limit, *sources = json.loads(asked)
-            print(json.dumps(read(ready, limit, sources)))
+            print(json.dumps(read(ready, limit, sources)), flush=True)
+            gc.freeze()  # the end needs no search either
     except AnsibleError as error:
         sys.exit(str(error))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import tempfile
 from typing import IO, Any, Callable, Iterable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import (
@@ -185,6 +184,8 @@ def _open_live_map(root: directory.Root, dumps: Iterable[SpooledDump], wanted: M
 def _nameless(staging: str | None) -> IO[bytes]:
     if staging is None:
         return open(os.memfd_create("perf.map"), "w+b")
+    import tempfile  # a session needs none, and importing it takes a tenth of what a session does
+
     return tempfile.TemporaryFile(dir=staging)
 
 

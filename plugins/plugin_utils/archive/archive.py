@@ -38,7 +38,7 @@ from ..base.directory_name import directory_name
 from ..base.durable import lock, make_directory, rename_directory, sync, write
 from ..base.errors import ControllerError
 from . import image_files
-from .capture import FACTS, Arrived, Capture, capture_of, in_order, write_capture
+from .capture import FACTS, Arrived, Capture, capture_of, in_order, sync_capture, write_capture
 
 FORMAT = 3
 #: formats that this version reads and writes; the first new capture upgrades the archive to FORMAT
@@ -319,24 +319,32 @@ class Archive:
         if self._format < FORMAT:  # so that an older reader refuses it instead of misreading it
             with failing(f"cannot write {self.root / INDEX}"):
                 self._write_index(aside)
-        found = [
-            self._add(one, self.place(one.facts), aside / f"capture-{number}") for number, one in enumerate(arrived)
-        ]
+        written = []
+        for number, one in enumerate(arrived):
+            place, capture = self.place(one.facts), aside / f"capture-{number}"
+            if not self.has(one.facts) or _is_removed(place):
+                with failing(f"cannot write the capture {place}"):
+                    write_capture(one, capture)
+            written.append((one.facts, place, capture))
+        # Once all are written, the first sync has the file system's journal written for all of them.
+        for _facts, place, capture in written:
+            if capture.exists():
+                with failing(f"cannot write the capture {place}"):
+                    sync_capture(capture)
+        found = [self._put(*one) for one in written]
         _sync_all({capture.path.parent for capture, _added in found})
         return found
 
-    def _add(self, arrived: Arrived, place: Path, capture: Path) -> tuple[Capture, bool]:
-        if self.has(arrived.facts) and not _is_removed(place):
-            return self._read_capture(place), False
-        stale = place.is_dir()
+    def _put(self, facts: CaptureFacts, place: Path, capture: Path) -> tuple[Capture, bool]:
+        """Move a capture to its place, if one was written because nothing whole is there."""
         with failing(f"cannot write the capture {place}"):
-            write_capture(arrived, capture)
-            make_directory(place.parent)
-            if stale:
-                with contextlib.suppress(FileNotFoundError):  # another writer was first
-                    os.rename(place, capture.with_suffix(f".{REMOVED}"))
-            if rename_directory(capture, place):
-                return capture_of(place, arrived.facts), True
+            if capture.exists():
+                make_directory(place.parent)
+                if not self.has(facts) or _is_removed(place):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.rename(place, capture.with_suffix(f".{REMOVED}"))
+                if rename_directory(capture, place):
+                    return capture_of(place, facts), True
         return self._read_capture(place), False
 
     def remove_capture(self, capture: Capture) -> None:

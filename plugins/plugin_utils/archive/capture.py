@@ -15,7 +15,7 @@ from pathlib import Path
 from ...module_utils.formats import dump_name
 from ...module_utils.formats.capture_facts import HEAD, CaptureFacts, KnownImage, SamplingFacts, sampling_of
 from ..base import libraries
-from ..base.durable import compress, sync, write
+from ..base.durable import compress, sync
 
 zstandard = libraries.optional("zstandard")
 
@@ -96,18 +96,22 @@ def in_order(captures: Iterable[Capture]) -> list[Capture]:
 
 
 def write_capture(arrived: Arrived, directory: Path) -> None:
-    """Write a capture's files to a new directory, and sync it. A packed dump is moved there. Raises OSError."""
+    """Write a capture's files to a new directory. A packed dump is moved there. Raises OSError."""
     directory.mkdir()
     if arrived.dump.suffix == ".zst":
         os.rename(arrived.dump, directory / DUMP)
     else:
         with arrived.dump.open("rb") as stream, DumpWriter(directory / DUMP, arrived.dump.stat().st_size) as output:
             shutil.copyfileobj(stream, output, 1 << 20)
-    sync(directory / DUMP)
     if arrived.perf_map is not None:
         compress(arrived.perf_map, directory / PERF_MAP)
-    write(directory / FACTS, json.dumps(arrived.facts.to_json(), sort_keys=True).encode() + b"\n")
-    sync(directory)
+    (directory / FACTS).write_bytes(json.dumps(arrived.facts.to_json(), sort_keys=True).encode() + b"\n")
+
+
+def sync_capture(directory: Path) -> None:
+    """Let what ``write_capture`` has written survive a power failure. Raises OSError."""
+    for path in (directory / DUMP, directory / FACTS, directory):
+        sync(path)
 
 
 class DumpWriter:

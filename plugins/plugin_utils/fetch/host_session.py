@@ -34,7 +34,7 @@ _SILENCE = 6 * wire.BEAT
 _MAX_GREETING = 64 << 10
 _PACKING = threading.Lock()
 _BOOTSTRAP = """
-import json, os, sys, zlib
+import gc, json, os, sys, zlib
 from importlib.machinery import ModuleSpec
 source, target = sys.stdin.buffer, sys.stdout.buffer
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -45,10 +45,12 @@ class Sent:
         if name in code: return ModuleSpec(name, Sent, is_package=code[name] is None)
     def create_module(spec): return None
     def exec_module(module): exec(compile(code[module.__name__] or "", module.__name__, "exec"), vars(module))
+gc.set_threshold(100000)
 sys.dont_write_bytecode = True
 sys.meta_path.insert(0, Sent)
 from {package}.session import server
 server.serve(source, target)
+os._exit(0)
 """
 
 

@@ -175,7 +175,7 @@ def test_what_is_confirmed_has_reached_the_disk(
         archive.add_captures(arrived, aside)
     whole = ["dump.heap.zst", "capture.json"]
     way = [archive.root.name, "captures", "frontend.service", "app1"]
-    assert steps == [*whole, "capture-0", *way, "rename", *whole, "capture-1", "rename", "12-1a2b3c4d"]
+    assert steps == [*whole, "capture-0", *whole, "capture-1", *way, "rename", "rename", "12-1a2b3c4d"]
     del steps[:]
     assert archive.has(arrived[0].facts)
     assert steps == [], "a question has no effect"
