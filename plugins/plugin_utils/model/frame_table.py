@@ -21,11 +21,16 @@ class FrameTableError(ControllerError):
 
 
 def packed(places: Iterable[tuple[Frame, ...]]) -> dict[str, Any]:
-    """The frames of each place, for ``unpacked``: {"frames": a list for each part, "at": the frames' numbers}."""
+    """The frames of each place, for ``unpacked``: {"frames": a list for each part, "at": the frames' numbers}.
+
+    A list has one item if all frames are the same there, as they often are but for their functions.
+    """
     number: dict[Frame, int] = {}
     at = [[number.setdefault(frame, len(number)) for frame in frames] for frames in places]
-    parts = list(zip(*((*frame[:2], frame.kind.value, *frame[3:]) for frame in number), strict=True))
-    return {"frames": parts, "at": at}
+    parts = list(zip(*number, strict=True))
+    if parts:
+        parts[2] = tuple([kind.value for kind in parts[2]])
+    return {"frames": [part[:1] if part.count(part[0]) == len(part) else part for part in parts], "at": at}
 
 
 def unpacked(found: Any) -> list[tuple[Frame, ...]]:
@@ -36,7 +41,9 @@ def unpacked(found: Any) -> list[tuple[Frame, ...]]:
             if set(map(type, part)) - {kind}:
                 raise ValueError("a frame is not made of what frames are made of")
         parts[2] = list(map(_KINDS.__getitem__, parts[2]))
-        frames = list(map(Frame._make, zip(*parts, strict=True)))
+        most = max(map(len, parts))
+        columns = [part * most if len(part) == 1 else part for part in parts]
+        frames = list(map(Frame._make, zip(*columns, strict=True)))
         if min(chain.from_iterable(found["at"]), default=0) < 0:
             raise ValueError("a frame has no number")
         return [tuple(map(frames.__getitem__, numbers)) for numbers in found["at"]]
