@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import frame_table
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame_table import FrameTableError
-from hypothesis import given
-from hypothesis import strategies as st
 
 _TEXTS = st.sampled_from(["", "main", "libz.so", "a;b"])
 _FRAMES = st.builds(Frame, _TEXTS, _TEXTS, st.sampled_from(Kind), st.integers(0, 2), _TEXTS, st.integers(0, 2), _TEXTS)
