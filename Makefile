@@ -93,7 +93,8 @@ soak: setup
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_RUNS:-40} .venv/bin/python -m pytest -s tests/integration/truth
 	OFFHEAP_SOAK_SECONDS=$${SOAK_SECONDS:-600} .venv/bin/python -m pytest -m soak tests/agent
 	OFFHEAP_TEST_BUILD=cross .venv/bin/python -m pytest tests/agent tests/integration/test_hunt.py
-	OFFHEAP_TEST_BUILD=aarch64 .venv/bin/python -m pytest tests/agent/test_control.py tests/agent/test_spool.py
+	OFFHEAP_TEST_BUILD=aarch64 .venv/bin/python -m pytest \
+		tests/agent/test_control.py tests/agent/test_spool.py tests/agent/test_forked_workers.py tests/agent/test_named.py
 	.venv/bin/python -m pytest -m soak_only tests/agent tests/integration tests/faults/test_random.py
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_ROUNDS:-10} .venv/bin/python -m pytest -s tests/integration/test_truth_on_hosts.py
 

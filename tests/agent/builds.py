@@ -20,27 +20,33 @@ from ansible_collections.offheap.profiler.tests.agent.cross_sums import DEFAULTS
 
 SOURCES = ROLE / "files" / "agent"
 BUILD = ROOT / "build" / "agent"
+#: for programs of aarch64, and what runs them here
+CROSS_GCC, EMULATOR = "aarch64-linux-gnu-gcc", ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
 _CARRIED: dict[str, str] = json.loads(cross_sums.CARRIED.read_text())
 
 
-def agent() -> Path:
-    """Built by gcc."""
-    subprocess.run(["make", "-s", "-C", str(SOURCES), f"BUILD={BUILD}"], check=True)
-    return BUILD / "liboffheap.so"
+def agent(compiler: str = "gcc") -> Path:
+    """Built by gcc, or by a gcc for another machine."""
+    target = BUILD / compiler / "liboffheap.so"
+    command = ["make", "-s", "-C", str(SOURCES), f"BUILD={target.parent}", f"CC={compiler}"]
+    subprocess.run(command, check=True)
+    return target
 
 
-def library() -> Path:
-    """The release with our patches, built by gcc."""
+def library(compiler: str = "gcc") -> Path:
+    """The release with our patches, built by gcc, or by a gcc for another machine with pages of 4 KiB."""
     patches = sorted((ROLE / "files" / "patches" / VERSION).iterdir())
     inputs = [ROLE / "files" / "patched_source.sh", *patches]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()[:12]
-    target = BUILD / f"jemalloc-{VERSION}-{digest}" / "libjemalloc.so.2"
+    target = BUILD / compiler / f"jemalloc-{VERSION}-{digest}" / "libjemalloc.so.2"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=target.parent))
         source = cross_sums.patched_source(work)
         subprocess.run(["tar", "--extract", "--file", source], cwd=work, check=True)
-        configure = ["./configure", *DEFAULTS["jemalloc_configure_options"], "EXTRA_CFLAGS=-g0"]
+        configure = ["./configure", *DEFAULTS["jemalloc_configure_options"], "EXTRA_CFLAGS=-g0", f"CC={compiler}"]
+        if compiler != "gcc":
+            configure += [f"--host={compiler.removesuffix('-gcc')}", "--with-lg-page=12"]
         for command in (configure, ["make", "-j2", "build_lib_shared"]):
             subprocess.run(command, cwd=work / f"jemalloc-{VERSION}", check=True, stdout=subprocess.DEVNULL)
         (work / f"jemalloc-{VERSION}" / "lib" / target.name).rename(target)

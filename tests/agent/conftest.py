@@ -18,14 +18,13 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.tests.agent import builds
-from ansible_collections.offheap.profiler.tests.agent.builds import BUILD, SOURCES
+from ansible_collections.offheap.profiler.tests.agent.builds import BUILD, CROSS_GCC, EMULATOR, SOURCES
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 #: as builds.crossed names it, if it is the controller that builds
 PLATFORM = {"cross": "glibc-x86_64-4096", "aarch64": "glibc-aarch64-4096"}.get(os.environ.get("OFFHEAP_TEST_BUILD", ""))
 EMULATED = PLATFORM == "glibc-aarch64-4096"
-EMULATOR = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
 FLAGS = ("-std=gnu11", "-g", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror")
 
 
@@ -34,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def compiled(name: str, sources: list[Path], *options: str, compiler: str = "gcc") -> Path:
-    target = BUILD / name
+    target = BUILD / compiler / name
     newest = max(path.stat().st_mtime for path in [*sources, *SOURCES.glob("*.h")])
     if not target.exists() or target.stat().st_mtime < newest:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -54,6 +53,8 @@ def library() -> Path:
 @pytest.fixture(scope="session")
 def unpatched_jemalloc() -> Path:
     """A jemalloc with prof, the distribution's (Debian's 5.3.0 has it)."""
+    if EMULATED:
+        pytest.skip("the distribution's jemalloc is for this machine")
     for path in Path("/usr/lib").glob("*/libjemalloc.so.2"):
         environment = {"LD_PRELOAD": str(path), "MALLOC_CONF": "prof:true"}
         tried = subprocess.run(["/bin/true"], env=environment, capture_output=True, check=True)
@@ -75,12 +76,24 @@ def patched_jemalloc() -> Path:
     return builds.crossed("library", PLATFORM) if PLATFORM else builds.library()
 
 
+def service_program(name: str) -> Path:
+    """A program that is preloaded, for the machine of what is preloaded."""
+    return compiled(name, [PROGRAMS / f"{name}.c"], "-O2", compiler=CROSS_GCC if EMULATED else "gcc")
+
+
+def preloaded(library: Path, command: list[str], conf: str, timeout: float | None = None) -> int:
+    """The exit status of a program with a jemalloc and without the agent."""
+    environment = {**os.environ, "MALLOC_CONF": conf}
+    if EMULATED:  # the emulator is a program of this machine
+        command = [*EMULATOR, "-E", f"LD_PRELOAD={library}", *command]
+    else:
+        environment["LD_PRELOAD"] = str(library)
+    return subprocess.run(command, env=environment, timeout=timeout, check=False).returncode
+
+
 @pytest.fixture(scope="session")
 def workload() -> Path:
-    source = [PROGRAMS / "workload.c"]
-    if EMULATED:
-        return compiled("aarch64/workload", source, "-O2", compiler="aarch64-linux-gnu-gcc")
-    return compiled("workload", source, "-O2")
+    return service_program("workload")
 
 
 def driver_sources() -> list[Path]:

@@ -10,14 +10,12 @@ would be off by more than its interval says.
 from __future__ import annotations
 
 import math
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, compiled
+from ansible_collections.offheap.profiler.tests.agent.conftest import preloaded, service_program
 
 WORKERS, BLOCKS, LG_SAMPLE = 16, 40_000, 16
 # The size class of 1,000 bytes, by which jemalloc samples.
@@ -26,13 +24,13 @@ SIZE = 1024
 
 @pytest.fixture(scope="session")
 def forked_workers() -> Path:
-    return compiled("forked_workers", [PROGRAMS / "forked_workers.c"], "-O2")
+    return service_program("forked_workers")
 
 
 def sampled(program: Path, library: Path, directory: Path) -> list[int]:
     """How many of the forgotten blocks were sampled in each worker."""
-    environment = {**os.environ, "LD_PRELOAD": str(library), "MALLOC_CONF": f"prof:true,lg_prof_sample:{LG_SAMPLE}"}
-    subprocess.run([program, str(WORKERS), str(BLOCKS), directory], env=environment, check=True)
+    command = [str(program), str(WORKERS), str(BLOCKS), str(directory)]
+    assert preloaded(library, command, f"prof:true,lg_prof_sample:{LG_SAMPLE}") == 0
     stacks = [re.findall(r"^@ .*\n  t\*: (\d+): (\d+) \[", path.read_text(), re.M) for path in directory.iterdir()]
     # jemalloc rounds the sizes so that their unbiased sum is right.
     return [sum(int(count) for count, size in one if abs(int(size) / int(count) - SIZE) < 1) for one in stacks]
@@ -47,6 +45,8 @@ def test_each_has_samples_of_its_own(forked_workers: Path, patched_jemalloc: Pat
     assert abs(sum(found) - expected) < 5 * math.sqrt(expected * (1 - probability))
 
 
-def test_an_unpatched_jemalloc_samples_all_alike(forked_workers: Path, jemalloc: Path, tmp_path: Path) -> None:
-    found = sampled(forked_workers, jemalloc, tmp_path)
+def test_an_unpatched_jemalloc_samples_all_alike(
+    forked_workers: Path, unpatched_jemalloc: Path, tmp_path: Path
+) -> None:
+    found = sampled(forked_workers, unpatched_jemalloc, tmp_path)
     assert len(found) == WORKERS and len(set(found)) == 1, found

@@ -10,14 +10,12 @@ were sampled, holds those N for which n lies within 1.96 standard deviations of 
 from __future__ import annotations
 
 import math
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, compiled
+from ansible_collections.offheap.profiler.tests.agent.conftest import preloaded, service_program
 
 THREADS = 40_000
 # The size class of 1,000 bytes, by which jemalloc samples.
@@ -26,13 +24,13 @@ SIZE = 1024
 
 @pytest.fixture(scope="session")
 def short_threads() -> Path:
-    return compiled("short_threads", [PROGRAMS / "short_threads.c"], "-O2")
+    return service_program("short_threads")
 
 
 def off_by(program: Path, library: Path, at_a_time: int, lg_sample: int, dump: Path) -> float:
     """How many standard deviations too many, or too few, of the forgotten blocks were sampled."""
-    environment = {**os.environ, "LD_PRELOAD": str(library), "MALLOC_CONF": f"prof:true,lg_prof_sample:{lg_sample}"}
-    subprocess.run([program, str(THREADS), str(at_a_time), dump], env=environment, check=True)
+    command = [str(program), str(THREADS), str(at_a_time), str(dump)]
+    assert preloaded(library, command, f"prof:true,lg_prof_sample:{lg_sample}") == 0
     stacks = re.findall(r"^@ .*\n  t\*: (\d+): (\d+) \[", dump.read_text(), re.MULTILINE)
     # jemalloc rounds the sizes so that their unbiased sum is right.
     sampled = sum(int(count) for count, size in stacks if abs(int(size) / int(count) - SIZE) < 1)
@@ -66,17 +64,16 @@ def test_the_interval_covers_what_is_true(
         for way in ways
     }
     print(f"\ninside the 95 % interval, of {runs} runs each: {inside}")
-    # Three standard deviations fewer would be chance once in 700 times: 554 of 600.
     total = runs * len(ways)
-    assert sum(inside.values()) >= 0.95 * total - 3 * math.sqrt(0.95 * 0.05 * total)
+    outside = total - sum(inside.values())
+    so_many = range(outside, total + 1)
+    assert sum(math.comb(total, count) * 0.05**count * 0.95 ** (total - count) for count in so_many) > 1e-3
 
 
 @pytest.mark.soak
 @pytest.mark.soak_only
 def test_threads_that_free_while_they_end(patched_jemalloc: Path, stress_seconds: float) -> None:
     """The program that kills an unpatched 5.3.1, for as long as a soak takes, with ``epoch`` in a loop beside it."""
-    program = compiled("ending_threads", [PROGRAMS / "ending_threads.c"], "-O2")
-    environment = {**os.environ, "LD_PRELOAD": str(patched_jemalloc), "MALLOC_CONF": "prof:true"}
+    program = service_program("ending_threads")
     command = [str(program), str(round(stress_seconds))]
-    done = subprocess.run(command, env=environment, timeout=stress_seconds + 60, check=False)
-    assert done.returncode == 0
+    assert preloaded(patched_jemalloc, command, "prof:true", stress_seconds + 60) == 0

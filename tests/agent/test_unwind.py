@@ -18,8 +18,9 @@ from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import h
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
-from ansible_collections.offheap.profiler.tests.agent.builds import SOURCES
-from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATOR, PROGRAMS, compiled, driver_sources
+from ansible_collections.offheap.profiler.tests.agent import builds
+from ansible_collections.offheap.profiler.tests.agent.builds import CROSS_GCC, EMULATOR
+from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, compiled, driver_sources
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
 
 Start = Callable[..., Service]
@@ -225,12 +226,11 @@ def test_stacks_are_the_calls_that_were_made(tmp_path: Path, unwinder: str) -> N
 
 @pytest.mark.parametrize("unwinder", ["hybrid", "fp"])
 def test_stacks_on_aarch64(tmp_path: Path, unwinder: str) -> None:
-    compiler, emulator = shutil.which("aarch64-linux-gnu-gcc"), shutil.which(EMULATOR[0])
-    if not compiler:
+    if not shutil.which(CROSS_GCC):
         pytest.skip("no aarch64-linux-gnu-gcc")
-    program = compiled("driver-aarch64", driver_sources(), "-O2", compiler=compiler)
-    subprocess.run(["make", "-s", "-C", str(SOURCES), f"BUILD={program.parent}/aarch64", f"CC={compiler}"], check=True)
-    if not emulator:
+    program = compiled("driver", driver_sources(), "-O2", compiler=CROSS_GCC)
+    builds.agent(CROSS_GCC)
+    if not shutil.which(EMULATOR[0]):
         pytest.skip("compiled; no qemu-aarch64 to run it")
     run_driver(program, tmp_path, EMULATOR, unwinder)
 

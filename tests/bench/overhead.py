@@ -19,7 +19,8 @@ them, with the agent and without, the means of some runs.
 ``live-perf`` and ``live-memleak`` are live traces of the C program: the CPU time of a slice while it is traced,
 beside that of the same process before and after. memleak has no promise: a trace by it ends itself where it costs much.
 
-``cross`` is the library and the agent as the controller builds them, beside the same sources built by gcc.
+``cross`` is the library and the agent as the controller builds them, beside the same sources built by gcc; those for
+aarch64 run under an emulator, whose time follows the number of instructions.
 
 Exits with status 1 if a promise is not kept.
 """
@@ -115,8 +116,10 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.pair = Pair(find_jemalloc(), builds.agent())
-        churn = directory / "churn"
-        subprocess.run(["gcc", "-O2", "-o", str(churn), str(HERE / "overhead" / "churn.c"), "-pthread"], check=True)
+        churn, emulated = directory / "churn", directory / "churn-aarch64"
+        for compiler, program in (("gcc", churn), (builds.CROSS_GCC, emulated)):
+            source = str(HERE / "overhead" / "churn.c")
+            subprocess.run([compiler, "-O2", "-o", str(program), source, "-pthread"], check=True)
         java = shutil.which("java")
         javac = shutil.which("javac")
         if not java or not javac:
@@ -128,6 +131,7 @@ class Bench:
             "jvm": lambda slices: [os.path.realpath(java), *flags, "Deflaters", str(slices), "2000"],
             "c": lambda slices: [str(churn), str(slices), "1200000"],
         }
+        self.emulated = {"c-aarch64": lambda slices: [str(emulated), str(slices), "300000"]}
 
     @functools.cached_property
     def headers(self) -> dict[str, str]:
@@ -154,10 +158,12 @@ class Bench:
 
     def run(self, workload: str, case: str, slices: int) -> Run:
         """The fastest slice's wall-clock and CPU time (each its own minimum)."""
-        command = self.workloads[workload](slices)
+        command = {**self.workloads, **self.emulated}[workload](slices)
         if case in LIVE_JVM:
             command.insert(1, f"-agentpath:{self.tracer}={LIVE_JVM[case]},file={self.directory}/live.jfr")
         environment = self.environment(case, command[0])
+        if workload in self.emulated:  # by a program of this machine
+            command = [*builds.EMULATOR, "-E", f"LD_PRELOAD={environment.pop('LD_PRELOAD')}", *command]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         if done.stderr:
             raise SystemExit(f"{workload}-{case}: {done.stderr}")
@@ -264,8 +270,14 @@ def measure_live(bench: Bench, rounds: int) -> tuple[list[dict[str, Any]], list[
 def measure_cross(bench: Bench, rounds: int, repeats: int, slices: int) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of the controller's builds, and the promises that they break."""
     rows, broken = [], []
-    pairs = [Pair(builds.crossed("library"), builds.crossed("agent")), Pair(builds.library(), builds.agent())]
-    for workload in bench.workloads:
+    native = [Pair(builds.crossed("library"), builds.crossed("agent")), Pair(builds.library(), builds.agent())]
+    platform = "glibc-aarch64-4096"
+    emulated = [
+        Pair(builds.crossed("library", platform), builds.crossed("agent", platform)),
+        Pair(builds.library(builds.CROSS_GCC), builds.agent(builds.CROSS_GCC)),
+    ]
+    for workload in [*bench.workloads, *bench.emulated]:
+        pairs = emulated if workload in bench.emulated else native
         times: list[list[float]] = [[], []]
         for _round in range(rounds):
             runs: list[list[float]] = [[], []]
