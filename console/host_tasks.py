@@ -140,7 +140,7 @@ def _targets(inventories: list[str], limit: str) -> list[target.Target]:
         return [target.from_word(word.strip(), keys) for word in core.hosts.value.split(",")]
     inventory.begin()
     code()
-    libraries.load("zstandard", "rich.table")
+    libraries.load("zstandard", "encodings.idna", "rich.markup", "rich.table")
     return inventory.targets(inventories, limit)
 
 
