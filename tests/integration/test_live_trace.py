@@ -264,43 +264,48 @@ def _family(pid: int) -> list[int]:
 def test_no_trace_goes_on_alone(
     struck: str, traced: Traced, host: HostOf, controller: Controller, variables: dict[str, Any]
 ) -> None:
-    """The playbook or sshd is killed, or the host reboots."""
     on = host(LEAKING)
     pid = on.main_pid("frontend")
     given = {**variables, "offheap_trace_windows": 200, "offheap_trace_unit": "frontend"}
+    _trace_and_strike(struck, on, "frontend", controller, given, lambda: _recordings(on, pid))
+    assert struck == "host" or on.main_pid("frontend") == pid
+    assert on.run("find /run -path '/run/offheap/tracing/*'").stdout == ""
+
+
+def _trace_and_strike(
+    struck: str, on: LabHost, unit: str, controller: Controller, given: dict[str, Any], running: Callable[[], int]
+) -> None:
+    """Kill the playbook or sshd, or reboot the host, while it is traced. Returns when ``running`` counts no trace."""
     playbook = controller.installed / "playbooks" / "trace-live.yml"
     process = subprocess.Popen(
-        ["ansible-playbook", str(playbook), "--limit", f"{LEAKING},localhost", "--extra-vars", json.dumps(given)],
+        ["ansible-playbook", str(playbook), "--limit", f"{on.name},localhost", "--extra-vars", json.dumps(given)],
         cwd=controller.directory,
         env=controller.environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: _recordings(on, pid), "the trace runs", timeout=60)
+        wait_for(running, "the trace runs", timeout=60)
         if struck == "sshd":
             on.run("pkill -KILL -f '[s]shd(-session)?: deploy'", check=False)
             on.disconnect()
-            wait_for(lambda: _recordings(on, pid) == 0, "the trace has ended", timeout=30)
+            wait_for(lambda: not running(), "the trace has ended", timeout=30)
         elif struck == "host":
-            _reboot(on)
+            _reboot(on, unit)
     finally:
         for one in _family(process.pid):
             os.kill(one, signal.SIGKILL)
         process.wait()
-    if struck == "playbook":
-        wait_for(lambda: _recordings(on, pid) == 0, "the trace has ended", timeout=30)
-    assert struck == "host" or on.main_pid("frontend") == pid
-    assert on.run("find /run -path '/run/offheap/tracing/*'").stdout == ""
+    wait_for(lambda: not running(), "the trace has ended", timeout=30)
 
 
-def _reboot(on: LabHost) -> None:
-    """Returns when the frontend serves again."""
+def _reboot(on: LabHost, unit: str) -> None:
+    """Returns when the unit runs again."""
     began = on.run("cut -d' ' -f22 /proc/1/stat").stdout
     on.run("systemctl reboot", check=False)
 
     def is_back() -> bool:
-        asked = on.run("cut -d' ' -f22 /proc/1/stat && systemctl start frontend", check=False)
+        asked = on.run(f"cut -d' ' -f22 /proc/1/stat && systemctl start {unit}", check=False)
         return asked.returncode == 0 and asked.stdout != began
 
     wait_for(is_back, "the host is back", timeout=60)
@@ -428,3 +433,37 @@ def test_services_that_are_no_jvm(
     assert any("inflate" in stack for stack in stacks)
     assert {name: native.main_pid(f"native-{name}") for name in NATIVE} == pids, "nothing was restarted"
     assert native.run("pgrep -a 'memleak|perf'", check=False).stdout == ""
+
+
+# The last test here: a host that reboots forgets the services.
+@pytest.mark.soak_only
+@pytest.mark.parametrize("source", ["memleak", "perf"])
+@pytest.mark.parametrize("struck", ["playbook", "sshd", "host"])
+def test_no_tool_goes_on_alone(
+    struck: str, source: str, native: LabHost, controller: Controller, variables: dict[str, Any]
+) -> None:
+    name = f"struck-{source}-{struck}"
+    native.run(
+        f"printf '[Service]\\nExecStart=/usr/bin/sleep infinity\\n' > /etc/systemd/system/{name}.service"
+        f" && systemctl daemon-reload && systemctl start {name}"
+    )
+    pid = native.main_pid(name)
+    given = {
+        **variables,
+        "offheap_trace_windows": 200,
+        "offheap_trace_unit": name,
+        "offheap_trace_source": source,
+        "offheap_trace_max_cost": 1000,
+    }
+
+    def running() -> int:
+        # The bracket keeps the shell's own command line out.
+        pattern = f"[{source[0]}]{source[1:]}.* -p {native.main_pid(name)} "
+        return len(native.run(f"pgrep -f '{pattern}'", check=False).stdout.split())
+
+    _trace_and_strike(struck, native, name, controller, given, running)
+    assert struck == "host" or native.main_pid(name) == pid
+    events = Path("/sys/kernel/tracing/uprobe_events")
+    assert not events.exists() or events.read_text() == "", "the kernel has no probe left"
+    assert native.run("find /run -path '/run/offheap/tracing/*'").stdout == ""
+    native.run(f"systemctl stop {name}; rm /etc/systemd/system/{name}.service; rm -rf /var/lib/offheap/{name}.service")
