@@ -463,7 +463,5 @@ def test_no_tool_goes_on_alone(
 
     _trace_and_strike(struck, native, name, controller, given, running)
     assert struck == "host" or native.main_pid(name) == pid
-    events = Path("/sys/kernel/tracing/uprobe_events")
-    assert not events.exists() or events.read_text() == "", "the kernel has no probe left"
     assert native.run("find /run -path '/run/offheap/tracing/*'").stdout == ""
     native.run(f"systemctl stop {name}; rm /etc/systemd/system/{name}.service; rm -rf /var/lib/offheap/{name}.service")

@@ -184,7 +184,7 @@ def _open_live_map(root: directory.Root, dumps: Iterable[SpooledDump], wanted: M
 def _nameless(staging: str | None) -> IO[bytes]:
     if staging is None:
         return open(os.memfd_create("perf.map"), "w+b")
-    import tempfile  # a session needs none, and importing it takes a tenth of what a session does
+    import tempfile  # here, so that a session, which has no use for it, does not wait for it
 
     return tempfile.TemporaryFile(dir=staging)
 

@@ -110,7 +110,7 @@ def write_capture(arrived: Arrived, directory: Path) -> None:
 
 def sync_capture(directory: Path) -> None:
     """Let what ``write_capture`` has written survive a power failure. Raises OSError."""
-    for path in (directory / DUMP, directory / FACTS, directory):
+    for path in (directory / DUMP, directory / FACTS, directory):  # the perf map is, since it was packed
         sync(path)
 
 

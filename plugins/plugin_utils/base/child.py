@@ -121,7 +121,7 @@ def _child(modules: Sequence[str] = ()) -> subprocess.Popen[bytes]:
 
 
 def _library_path() -> list[str]:
-    """Where this process finds libraries. What site would do beyond that only takes time."""
+    """Where this process finds libraries, but for where its user happens to stand. What site would add takes time."""
     return [place for place in sys.path if os.path.isabs(place)]
 
 

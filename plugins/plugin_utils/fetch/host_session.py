@@ -33,6 +33,7 @@ _SILENCE = 6 * wire.BEAT
 #: the most bytes that a shell or sudo may print before our code does
 _MAX_GREETING = 64 << 10
 _PACKING = threading.Lock()
+# A session leaves little garbage, and nothing to tidy up at its end.
 _BOOTSTRAP = """
 import gc, json, os, sys, zlib
 from importlib.machinery import ModuleSpec

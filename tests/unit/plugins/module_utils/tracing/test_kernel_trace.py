@@ -227,7 +227,7 @@ def test_perf_watches_with_one_thread(run: Run, program: kernel_tools.Told, spoo
     def look() -> None:
         while not ended.wait(0.02):
             for own in _runs("perf", program.pid):
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     seen.add(len(os.listdir(f"/proc/{own}/task")))
 
     thread = threading.Thread(target=look)
