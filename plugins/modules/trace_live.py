@@ -16,9 +16,9 @@ description:
     profiled service. Nothing is restarted.
   - V(jvm) has a JVM load async-profiler, which records every allocation that crosses O(interval) and every free. The
     library stays mapped in the JVM until it ends; its hooks do nothing after the trace. JDK 21 and later say in the
-    service's log that an agent was loaded. The recording lies in memory and counts as the service's. Where the unit's
-    memory limit leaves no room for it, nothing is traced. If the module is killed, the profiler stops by itself half a
-    minute after the last window.
+    service's log that an agent was loaded. The recording lies in memory, and what is not read yet counts as the
+    service's. Where the unit's memory limit leaves no room for it, nothing is traced. If the module is killed, the
+    profiler stops by itself half a minute after the last window.
   - V(memleak) has bcc's memleak watch every allocation and every free of a process. Each of them then takes some
     microseconds, so only a service that allocates seldom bears it; O(max_cost) ends it for others. Stacks are walked by
     frame pointers. If the module is killed, memleak is too, and the kernel removes its probes.
@@ -76,7 +76,11 @@ options:
     type: str
     default: 1M
   max_recording:
-    description: The trace ends early when its recording is larger. For a JVM, every free takes about 20 bytes.
+    description:
+      - The trace ends early when what is kept of its recording is larger.
+      - Of a JVM, that is what was allocated, some 25 bytes for each O(interval) of it. Every free is recorded too, at
+        about 20 bytes, but taken away again twice a second, once all of it is an eighth of this. If it is a quarter by
+        then, the trace ends.
     type: str
     default: 32M
   max_cost:

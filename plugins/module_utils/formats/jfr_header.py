@@ -22,36 +22,36 @@ MOST_CHUNKS = 1 << 15
 HEADER = struct.Struct(">4sHHqqqqqqqI")
 
 
-class HeaderError(OffheapError):
+class JfrError(OffheapError):
     """The bytes are no recording. The message says what is wrong."""
 
 
 def chunk_size(data: bytes, left: int) -> int:
     """The size of the chunk that begins with ``data``, 0 if it is not finished; ``left`` bytes begin there.
 
-    Raises HeaderError.
+    Raises JfrError.
     """
     if len(data) < HEADER.size:
-        raise HeaderError("it ends within the header of a chunk")
+        raise JfrError("it ends within the header of a chunk")
     magic, major, _minor, size, constants, types = HEADER.unpack_from(data)[:6]
     if magic != MAGIC or major not in (1, 2):
-        raise HeaderError("a chunk does not begin as one")
+        raise JfrError("a chunk does not begin as one")
     if not constants and not types:
         return 0
     if not HEADER.size < size <= left:
-        raise HeaderError("a chunk is cut off")
+        raise JfrError("a chunk is cut off")
     return int(size)
 
 
 def finished(read: Callable[[int, int], bytes], size: int) -> int:
-    """How many of a recording's bytes are in finished chunks; ``read`` gives (count, offset). Raises HeaderError."""
+    """How many of a recording's bytes are in finished chunks; ``read`` gives (count, offset). Raises JfrError."""
     position = count = 0
     while position < size:
         if size - position < HEADER.size:
             break
         count += 1
         if count > MOST_CHUNKS:
-            raise HeaderError(f"it has more than {MOST_CHUNKS} chunks")
+            raise JfrError(f"it has more than {MOST_CHUNKS} chunks")
         part = chunk_size(read(HEADER.size, position), size - position)
         if not part:
             break

@@ -113,7 +113,7 @@ def read(fd: int, size: int, prefix: str = dump_name.PREFIX) -> Content:
 def _read_recording(fd: int, size: int) -> Content:
     try:
         whole = jfr_header.finished(lambda count, offset: os.pread(fd, count, offset), size)
-    except jfr_header.HeaderError as exc:
+    except jfr_header.JfrError as exc:
         raise DumpError(f"it is no recording: {exc}", finished=True) from exc
     if not size or whole != size:
         raise DumpError("its last chunk is not finished", finished=False)

@@ -5,7 +5,8 @@
 The library is loaded by HotSpot's own attach, writes a recording, and stays mapped until the JVM ends; its hooks in
 malloc and free stay as well and then do nothing (async-profiler, src/mallocTracer.cpp). It opens the recording's file
 once. So that file loses its name as soon as it is open, and ceases to be when the last one closes it, whoever dies. It
-stops by itself after a time that it is told at the start.
+only ever writes at its end, so the memory of what was read is given back. It stops by itself after a time that it is
+told at the start.
 
 This module is private to the collection.
 """
@@ -13,6 +14,7 @@ This module is private to the collection.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import re
@@ -24,7 +26,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import el
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
 
 OLDEST = 11
 #: what the profiler may take for stacks (its option memlimit), in bytes
@@ -33,6 +35,8 @@ MEMORY = 64 << 20
 _ONLY_EVENTS = "0x1f"
 _NO_LOADING = re.compile(r"bool EnableDynamicAgentLoading\s+=\s*false")
 _MOST_SAID = 4096
+_PUNCH_HOLE = 1 | 2  # linux/falloc.h: FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+_C_LIBRARY = ctypes.CDLL(None, use_errno=True)
 
 
 class Traceable(NamedTuple):
@@ -108,7 +112,8 @@ class Recording:
             if code:
                 said = os.pread(log.fd, _MOST_SAID, 0).decode("utf-8", "replace").strip()
                 raise TraceError(f"async-profiler did not start in process {found.jvm.pid} (code {code}): {said}")
-            self.fd = os.dup(file.fd)
+            self._fd = os.dup(file.fd)
+            self._taken, self._stopped = 0, False
 
     def __enter__(self) -> Recording:
         return self
@@ -119,12 +124,12 @@ class Recording:
         try:
             self.stop()
         finally:
-            os.close(self.fd)
+            os.close(self._fd)
 
     @property
     def size(self) -> int:
-        """Bytes that it has by now, on a file system in memory, where they count as the service's."""
-        return os.fstat(self.fd).st_size
+        """Bytes that nobody has taken yet. They lie on a file system in memory, where they count as the service's."""
+        return os.fstat(self._fd).st_size - self._taken
 
     @property
     def runs(self) -> bool:
@@ -134,22 +139,36 @@ class Recording:
         except procfs.ProcfsError:
             return False
 
-    def finish_chunk(self) -> int:
-        """Have what was recorded so far written; returns how many bytes are now whole. Raises TraceError."""
-        self._call("dump,jfr")
-        size = self.whole()
-        if size == self.size:  # else the next chunk has begun
-            raise TraceError(f"async-profiler in process {self._found.jvm.pid} was stopped by somebody else")
-        return size
+    def take(self, most: int) -> Iterator[bytes]:
+        """What was recorded since the last time, in chunks of so many bytes at most, which it gives back.
 
-    def whole(self) -> int:
-        """How many bytes are in finished chunks."""
-        return jfr_header.finished(lambda count, offset: os.pread(self.fd, count, offset), self.size)
+        Raises TraceError, HotspotError, JfrError.
+        """
+        if not self._stopped:
+            self._call("dump,jfr")
+        until = self._taken + jfr_header.finished(
+            lambda count, offset: os.pread(self._fd, count, self._taken + offset), self.size
+        )
+        if until - self._taken == self.size and not self._stopped:  # else the next chunk has begun
+            raise TraceError(f"async-profiler in process {self._found.jvm.pid} was stopped by somebody else")
+        while self._taken < until:
+            size = jfr_header.chunk_size(os.pread(self._fd, jfr_header.HEADER.size, self._taken), until - self._taken)
+            if size > most:
+                raise Ended(f"the recording has grown by {size >> 20} MiB at once: the process frees too often")
+            yield os.pread(self._fd, size, self._taken)
+            self._give_back(size)
 
     def stop(self) -> None:
         """Stop the profiler, if the process still runs. Raises HotspotError; then it will stop by itself."""
-        if self.runs:
+        if self.runs and not self._stopped:
             self._call("stop")
+        self._stopped = True
+
+    def _give_back(self, size: int) -> None:
+        offset, length = ctypes.c_int64(self._taken), ctypes.c_int64(size)
+        if _C_LIBRARY.fallocate64(self._fd, _PUNCH_HOLE, offset, length):
+            raise TraceError(f"cannot give back the memory of a recording: {os.strerror(ctypes.get_errno())}")
+        self._taken += size
 
     def _call(self, command: str) -> int:
         # Its messages would go to the service's standard output.

@@ -28,11 +28,14 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_t
     Window,
     ticks,
 )
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thinned import Thinned
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
 
 #: seconds after the last window, after which the profiler stops by itself if nobody has stopped it
 _GRACE = 30
+# What is not read yet may be such a part of the largest recording: while it is read, it goes on.
+_OF_IT_AT_MOST = 4
 
 
 class JvmTrace:
@@ -53,20 +56,50 @@ class JvmTrace:
     def windows(self) -> Iterator[Iterator[Window]]:
         """As a Trace's."""
         seconds = self._wanted.seconds * self._wanted.count + _GRACE
-        with async_profiler.Recording(self._found, self._wanted.interval, seconds) as recording:
-            yield self._windows(recording)
+        recording = async_profiler.Recording(self._found, self._wanted.interval, seconds)
+        with recording, Thinned() as kept, _lowest_priority():
+            yield self._windows(recording, kept)
 
-    def _windows(self, recording: async_profiler.Recording) -> Iterator[Window]:
-        began, largest = time.monotonic(), self._wanted.largest
-        for number in range(self._wanted.count):
-            for _tick in ticks(began + (number + 1) * self._wanted.seconds):
-                if not recording.runs:
-                    raise Ended("the process has ended")
-                if recording.size > largest:
-                    raise Ended(
-                        f"the recording has reached {largest >> 20} MiB (max_recording): the process frees often"
-                    )
-            yield Window(recording.fd, recording.finish_chunk(), time.time_ns())
+    def _windows(self, recording: async_profiler.Recording, kept: Thinned) -> Iterator[Window]:
+        began, largest, told = time.monotonic(), self._wanted.largest, 0
+        try:
+            for number in range(self._wanted.count):
+                for _tick in ticks(began + (number + 1) * self._wanted.seconds):
+                    self._look(recording, kept)
+                kept.add(recording.take(largest))
+                told = kept.size
+                yield Window(kept.fd, kept.size, time.time_ns())
+        except Ended:
+            recording.stop()
+            kept.add(recording.take(largest))
+            if kept.size > told:
+                yield Window(kept.fd, kept.size, time.time_ns())
+            raise
+
+    def _look(self, recording: async_profiler.Recording, kept: Thinned) -> None:
+        """Take what there is before it is much. Raises Ended."""
+        largest = self._wanted.largest
+        if not recording.runs:
+            raise Ended("the process has ended")
+        if recording.size > largest // _OF_IT_AT_MOST:
+            raise Ended("the process frees too often: its recording grows faster than it can be read")
+        if recording.size > largest // _OF_IT_AT_MOST // 2:
+            kept.add(recording.take(largest))
+        if kept.size > largest:
+            raise Ended(
+                f"the recording has reached {largest >> 20} MiB (max_recording): the process allocates much, so record"
+                " less of it (interval)"
+            )
+
+
+@contextlib.contextmanager
+def _lowest_priority() -> Iterator[None]:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, 19)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def runs_in(unit: service.Service) -> bool:

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...module_utils.formats.jfr_header import MAGIC
+from ...module_utils.formats.jfr_header import MAGIC, JfrError
 from ..base import libraries
 from ..base.printable import printable
 from ..model.frame import Frame, Kind, without_hidden_class
 from ..model.raw import Records, Told
 from ..model.sampling import EXACT, Measure, Sampling, Scheme
 from .format_error import FormatError, UnusableError
-from .jfr_chunk import Chunk, Damaged, split
+from .jfr_chunk import Chunk, split
 from .stack_builder import MOST_FRAMES, StackBuilder
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def allocations(data: bytes, name: str, told: Told) -> Allocations:
     """Every allocation in a recording. Raises FormatError, UnusableError."""
     try:
         return _Recording(name, told).read(data)
-    except Damaged as error:
+    except JfrError as error:
         raise FormatError(name, 1, f"a recording of Java Flight Recorder ({printable(str(error))})") from None
 
 
@@ -153,7 +153,7 @@ class _Recording:
                 self._name, f"has more than {_MOST_EVENTS} allocations and frees: record for a shorter time"
             )
         if len(sizes) and (sizes.max() >= _LARGEST or not sizes.min()):
-            raise Damaged("an allocation of an impossible size")
+            raise JfrError("an allocation of an impossible size")
         known, back = np.unique(traces, return_inverse=True)
         frames = _Frames(chunk)
         numbers = [self._numbers.setdefault(frames.of(trace), len(self._numbers)) for trace in known.tolist()]
@@ -168,7 +168,7 @@ class _Recording:
             if setting.get("name") == "nativemem":
                 value = setting.get("value")
                 if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > 18:
-                    raise Damaged("its interval is no number")
+                    raise JfrError("its interval is no number")
                 self._interval = max(int(value), 1)
                 self._asked = True
 
@@ -190,19 +190,19 @@ class _Frames:
         self._class_name, _field = chunk.field(of_class.type, "name")
 
     def of(self, trace: int) -> tuple[Frame, ...]:
-        """The frames of a stack, leaf first. Raises Damaged."""
+        """The frames of a stack, leaf first. Raises JfrError."""
         found = self._chunk.value(self._type, trace) if self._type is not None else None
         if not found:
             return (Frame("[unknown]", ""),)
         frames = found[self._frames]
         if not isinstance(frames, list) or len(frames) > MOST_FRAMES:
-            raise Damaged(f"a stack of more than {MOST_FRAMES} frames")
+            raise JfrError(f"a stack of more than {MOST_FRAMES} frames")
         return tuple([self._frame(frame) for frame in frames])
 
     def _frame(self, found: Any) -> Frame:
         method, kind = found[self._method], found[self._kind]
         if not isinstance(method, int) or not isinstance(kind, int):
-            raise Damaged("a frame without a method")
+            raise JfrError("a frame without a method")
         key = (method, kind)
         if key not in self._known:
             self._known[key] = self._named(method, self._text(self._kinds, kind) in _NATIVE)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import jfr_header
-from ansible_collections.offheap.profiler.plugins.module_utils.formats.jfr_header import HEADER, MAGIC, HeaderError
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.jfr_header import HEADER, MAGIC, JfrError
 
 CHUNK = HEADER.pack(MAGIC, 2, 0, 100, 70, 68, 0, 0, 0, 1, 1) + bytes(32)
 BEGUN = HEADER.pack(MAGIC, 2, 0, 1 << 30, 0, 0, 0, 0, 0, 1, 1) + bytes(7)
@@ -40,7 +40,7 @@ def test_up_to_the_last_finished_chunk(count: int, rest: bytes) -> None:
     ],
 )
 def test_what_is_no_recording(data: bytes, says: str) -> None:
-    with pytest.raises(HeaderError, match=says):
+    with pytest.raises(JfrError, match=says):
         finished(data)
 
 
@@ -48,5 +48,5 @@ def test_what_is_no_recording(data: bytes, says: str) -> None:
 def test_any_bytes(noise: bytes) -> None:
     try:
         assert finished(CHUNK + noise) <= 100 + len(noise)
-    except HeaderError as error:
+    except JfrError as error:
         assert str(error).isprintable()

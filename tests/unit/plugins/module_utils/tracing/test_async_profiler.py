@@ -16,7 +16,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import async_profiler, jvm_trace
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import jfr
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import (
@@ -26,6 +26,7 @@ from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracin
 )
 
 R = 65536
+MOST = 64 << 20
 
 
 def _recorded(pid: int) -> list[str]:
@@ -40,13 +41,13 @@ def _recorded(pid: int) -> list[str]:
 def test_a_trace_leaves_nothing_but_the_library(jvm: int, agent: str, tracing: Path, trusting: None) -> None:
     found = async_profiler.examine(jvm, agent)
     assert (found.jvm.pid, found.library) == (jvm, agent) and found.release >= 11
-    live = []
+    live, data = [], b""
     with async_profiler.Recording(found, R, 60) as recording:
         assert list(tracing.iterdir()) == []
         assert len(_recorded(jvm)) == 1
         for enough in (1 << 20, 8 << 20):
             while True:
-                data = os.pread(recording.fd, recording.finish_chunk(), 0)
+                data += b"".join(recording.take(MOST))
                 if (total := jfr.parse(data, "x", Told()).total).accum_bytes > enough:
                     break
             live.append(total.bytes)
@@ -54,12 +55,28 @@ def test_a_trace_leaves_nothing_but_the_library(jvm: int, agent: str, tracing: P
     assert _recorded(jvm) == []
     assert is_jvm(jvm)
     with async_profiler.Recording(found, R, 60) as again:
-        wait(lambda: again.finish_chunk() > 0, "it can be traced again")
+        assert b"".join(again.take(MOST)), "it can be traced again"
+
+
+def test_what_is_taken_of_a_recording_is_given_back(jvm: int, agent: str, trusting: None) -> None:
+    with async_profiler.Recording(async_profiler.examine(jvm, agent), 4096, 60) as recording:
+        wait(lambda: recording.size > 1 << 20, "it records")
+        taken = b"".join(recording.take(MOST))
+        (file,) = [fd for fd in Path(f"/proc/{jvm}/fd").iterdir() if "recording" in os.readlink(fd)]
+        assert len(taken) > 1 << 20 > file.stat().st_blocks * 512
+        assert jfr.parse(taken + b"".join(recording.take(MOST)), "x", Told()).total.bytes > 0
+
+
+def test_a_recording_that_grows_faster_than_it_is_read(jvm: int, agent: str, trusting: None) -> None:
+    with async_profiler.Recording(async_profiler.examine(jvm, agent), 4096, 60) as recording:
+        wait(lambda: recording.size > 1 << 16, "it records")
+        with pytest.raises(Ended, match="frees too often"):
+            list(recording.take(1 << 16))
 
 
 def test_a_recording_holds_no_properties(jvm: int, agent: str, trusting: None) -> None:
     with async_profiler.Recording(async_profiler.examine(jvm, agent), R, 60) as recording:
-        data = os.pread(recording.fd, recording.finish_chunk(), 0)
+        data = b"".join(recording.take(MOST))
     assert b"java.class.path" not in data and b"LeakingInflater 50" not in data
 
 
@@ -88,7 +105,7 @@ def test_a_jvm_that_is_traced_already(jvm: int, agent: str, tracing: Path, trust
         with pytest.raises(TraceError, match="Profiler already started"):
             async_profiler.Recording(found, R, 60)
         assert list(tracing.iterdir()) == []
-        assert recording.finish_chunk() > 0
+        assert b"".join(recording.take(MOST))
 
 
 def test_a_trace_that_somebody_else_stopped(jvm: int, agent: str, trusting: None) -> None:
@@ -96,7 +113,7 @@ def test_a_trace_that_somebody_else_stopped(jvm: int, agent: str, trusting: None
     with async_profiler.Recording(found, R, 60) as recording:
         assert hotspot_attach.load(found.jvm, agent, "stop,quiet,loglevel=none") == 0
         with pytest.raises(TraceError, match="stopped by somebody else"):
-            recording.finish_chunk()
+            list(recording.take(MOST))
 
 
 def test_a_library_that_is_none(jvm: int, tmp_path: Path, trusting: None) -> None:

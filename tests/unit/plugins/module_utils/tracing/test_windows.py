@@ -17,10 +17,10 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import du
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import listing, provenance
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import running_trace
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import jvm_trace
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import jfr
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import jfr, jfr_chunk
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
@@ -80,15 +80,39 @@ def test_a_signal_ends_it_early(run: Run, jvm: int, agent: str, spools: Path, tr
     result = run([jvm], library=agent, window=5, windows=100, interval="64K")
     thread.join()
     assert "it was interrupted" in result["ended"] and result["ended"] in str(result["warnings"])
-    assert len(result["dumps"]) == 1
+    assert len(result["dumps"]) == 2, "that of the window, and what was seen since"
 
 
-def test_a_recording_that_grows_too_large(
-    run: Run, jvm: int, agent: str, monkeypatch: pytest.MonkeyPatch, trusting: None
+def test_frees_fill_no_recording(run: Run, jvm: int, agent: str, spools: Path, trusting: None) -> None:
+    """It keeps 20,000 streams and lets go of them at once: a megabyte of frees every few seconds."""
+    result = run([jvm], library=agent, window=10, windows=2, max_recording="7M")
+    assert (result["ended"], len(result["dumps"])) == ("", 2)
+    last = (spools / "web.service" / result["dumps"][-1]).read_bytes()
+    assert len(list(jfr_chunk.split(last))) > 2, "what was recorded is taken within a window"
+    assert len(last) < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("largest", "unread", "says"),
+    [("3M", 4, "the process frees too often"), ("2M", 1, "the recording has reached 2 MiB")],
+)
+def test_a_recording_that_grows_too_fast_or_too_large(
+    largest: str,
+    unread: int,
+    says: str,
+    run: Run,
+    jvm: int,
+    agent: str,
+    spools: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trusting: None,
 ) -> None:
-    monkeypatch.setattr(running_trace.Wanted, "check", lambda _self: None)
-    result = run([jvm], library=agent, window=60, windows=9, interval="4K", max_recording="64K")
-    assert "the recording has reached" in result["ended"] and result["dumps"] == []
+    monkeypatch.setattr(jvm_trace, "_OF_IT_AT_MOST", unread)
+    result = run([jvm], library=agent, window=60, windows=9, interval="4K", max_recording=largest)
+    assert says in result["ended"]
+    (name,) = result["dumps"]
+    recorded = jfr.parse((spools / "web.service" / name).read_bytes(), "x", Told())
+    assert recorded.total.bytes > 1 << 20, "what was seen until then is kept"
 
 
 @pytest.mark.parametrize(

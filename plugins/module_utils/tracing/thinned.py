@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A recording of async-profiler without the frees that say nothing.
+
+It records some allocations, but every free (src/mallocTracer.cpp), so nearly all of a recording is frees of what it has
+not recorded. Of an address that it has recorded, the last event of a chunk says whether the allocation is still live.
+So a free stays if it is that. Nothing else is left out, and what is left is a recording.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import re
+from array import array
+from types import TracebackType
+from typing import Iterable, Pattern
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import jfr_layout
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.jfr_header import HEADER, JfrError
+
+_MALLOC, _FREE = "profiler.Malloc", "profiler.Free"
+_NUMBER = rb"(?:[\x80-\xff]{0,7}[\x00-\x7f]|[\x80-\xff]{8}[\x00-\xff])"
+# Where the header has a chunk's size, its constants, and the description of its types.
+_SIZE, _CONSTANTS, _TYPES = 3, 4, 5
+
+
+class Thinned:
+    """A file in memory that chunks of one recording are added to. Use it as a context manager.
+
+    ``fd`` is the file, ``size`` its bytes.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("recording")
+        self.size = 0
+        self._live: set[bytes] = set()
+
+    def __enter__(self) -> Thinned:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self.fd)
+
+    def add(self, chunks: Iterable[bytes]) -> None:
+        """Add finished chunks, each the next of the recording. Raises JfrError."""
+        for chunk in chunks:
+            thin, live = self._thin(chunk)
+            self.size += os.pwrite(self.fd, thin, self.size)
+            self._live = live  # last: whoever is interrupted adds the chunk again
+
+    def _thin(self, chunk: bytes) -> tuple[bytes, set[bytes]]:
+        """What stays of a chunk, and the recorded addresses that are live at its end."""
+        types = jfr_layout.describe(chunk, HEADER.unpack_from(chunk)[_TYPES])
+        events = jfr_layout.sort_events(chunk, types)
+        numbers = {found.name: number for number, found in types.items()}
+        if len(events[jfr_layout.CONSTANTS]) != 1 or not {_MALLOC, _FREE} <= numbers.keys():
+            return chunk, self._live
+        mallocs, frees = (events[numbers[name]] for name in (_MALLOC, _FREE))
+        malloc, free = (_pattern(types, numbers[name]) for name in (_MALLOC, _FREE))
+        last: dict[bytes, tuple[tuple[int, bytes], int]] = {address: ((0, b""), -1) for address in self._live}
+        for at in mallocs:
+            when, address = _read(malloc, chunk, at)
+            last[address] = max(last.get(address, (when, -1)), (when, -1))
+        # The events of a chunk are in no order: a free may lie before the allocation.
+        for at in frees:
+            when, address = _read(free, chunk, at)
+            if address in last and when >= last[address][0]:
+                last[address] = (when, at)
+        live = {address for address, (_when, at) in last.items() if at < 0}
+        # One free stays in any case: a recording without says that none were recorded.
+        needed = {at for _when, at in last.values()}.union(frees[:1])
+        return _without(chunk, array("q", (at for at in frees if at not in needed))), live
+
+
+def _pattern(types: dict[int, jfr_layout.Type], number: int) -> Pattern[bytes]:
+    """What matches an event of this type, up to its address. Raises JfrError."""
+    pattern = [_NUMBER * 2]  # its size, and its type
+    for field in types[number].fields:
+        width = jfr_layout.width(types, field)
+        if width is None:
+            break
+        if field.name in ("startTime", "address") and not width:
+            pattern.append(b"(?P<%s>%s)" % (field.name.encode(), _NUMBER))
+            if field.name == "address":
+                return re.compile(b"".join(pattern), re.DOTALL)
+        else:
+            pattern.append(b".{%d}" % width if width else _NUMBER)
+    raise JfrError(f"{types[number].name} has no address")
+
+
+def _read(pattern: Pattern[bytes], chunk: bytes, at: int) -> tuple[tuple[int, bytes], bytes]:
+    """When an event was, in a form that compares, and its address, as it is written. Raises JfrError."""
+    found = pattern.match(chunk, at)
+    if found is None:
+        raise JfrError("an event is cut off")
+    when, address = found.groups()
+    return (len(when), when[::-1]), address  # the lowest bits are written first
+
+
+def _without(chunk: bytes, dropped: array[int]) -> bytes:
+    """The chunk without the events at these places. Its header tells where two others are."""
+    header = list(HEADER.unpack_from(chunk))
+    ends = sorted((header[_CONSTANTS], header[_TYPES], len(chunk)))
+    thin, begin = bytearray(), 0
+    moved: dict[int, int] = {}
+    for end in ends:
+        for at in dropped[bisect.bisect_left(dropped, begin) : bisect.bisect_left(dropped, end)]:
+            thin += chunk[begin:at]
+            begin = at + jfr_layout.Cursor(chunk, at, len(chunk)).number()
+        thin += chunk[begin:end]
+        begin, moved[end] = end, len(thin)
+    header[_SIZE], header[_CONSTANTS], header[_TYPES] = len(thin), moved[header[_CONSTANTS]], moved[header[_TYPES]]
+    thin[: HEADER.size] = HEADER.pack(*header)
+    return bytes(thin)
