@@ -9,6 +9,7 @@ TARGET is one of:
 - ``dump``: unpacking, and the readers of all formats: parsing, locating, unbiasing
 - ``maps``: the memory map of a process; ``elf``: an image and its symbols; ``wire``: messages of a session
 - ``facts``: what a host says of a capture, with some of it replaced
+- ``recording``: what a JVM that is traced has recorded, on the host
 
 Whatever the bytes are, there is a result or an error of ours. An input that takes a second of CPU time, or more memory
 than 256 MiB, ends the run. Python code is measured by atheris, which knows which branches an input took.
@@ -32,9 +33,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".cache" / "collect
 import atheris
 
 _OURS = "ansible_collections.offheap.profiler.plugins"
-with atheris.instrument_imports(include=[f"{_OURS}.plugin_utils", f"{_OURS}.module_utils.formats"]):
+with atheris.instrument_imports(
+    include=[f"{_OURS}.plugin_utils", f"{_OURS}.module_utils.formats", f"{_OURS}.module_utils.tracing.thinned"]
+):
     from ansible_collections.offheap.profiler.plugins.module_utils.formats import capture_facts, maps, sidecar, wire
     from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+    from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thinned import Thinned
     from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpack
     from ansible_collections.offheap.profiler.plugins.plugin_utils.base.errors import ControllerError
     from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import plan
@@ -42,7 +46,7 @@ with atheris.instrument_imports(include=[f"{_OURS}.plugin_utils", f"{_OURS}.modu
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records, Told
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import located, named
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, heap_v2
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, heap_v2, jfr_chunk
     from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.formats.test_sidecar import WHOLE
@@ -186,6 +190,12 @@ def read_wire(data: bytes) -> None:
         assert part.message is None or not part.data
 
 
+def read_recording(data: bytes) -> None:
+    with Thinned() as kept:
+        kept.add(jfr_chunk.split(data + data))
+        assert kept.size <= 2 * len(data)
+
+
 _FACTS = {
     **capture_samples.written(),
     "format": capture_facts.FORMAT,
@@ -231,6 +241,7 @@ TARGETS = {
     "elf": Target(read_elf, lambda: {"small": Path("/bin/true").read_bytes()[:LIMIT]}),
     "facts": Target(read_facts, lambda: {"facts": json.dumps(_FACTS).encode()}),
     "wire": Target(read_wire, _messages),
+    "recording": Target(read_recording, lambda: {"recording": _RECORDING}),
 }
 
 

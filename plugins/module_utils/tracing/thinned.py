@@ -78,19 +78,21 @@ class Thinned:
 
 
 def _pattern(types: dict[int, jfr_layout.Type], number: int) -> Pattern[bytes]:
-    """What matches an event of this type, up to its address. Raises JfrError."""
+    """What matches an event of this type, up to the last of the two that are wanted. Raises JfrError."""
+    wanted = {"startTime", "address"}
     pattern = [_NUMBER * 2]  # its size, and its type
     for field in types[number].fields:
         width = jfr_layout.width(types, field)
         if width is None:
             break
-        if field.name in ("startTime", "address") and not width:
-            pattern.append(b"(?P<%s>%s)" % (field.name.encode(), _NUMBER))
-            if field.name == "address":
-                return re.compile(b"".join(pattern), re.DOTALL)
-        else:
-            pattern.append(b".{%d}" % width if width else _NUMBER)
-    raise JfrError(f"{types[number].name} has no address")
+        number_there = b".{%d}" % width if width else _NUMBER
+        if field.name in wanted:
+            wanted.remove(field.name)
+            number_there = b"(?P<%s>%s)" % (field.name.encode(), number_there)
+        pattern.append(number_there)
+        if not wanted:
+            return re.compile(b"".join(pattern), re.DOTALL)
+    raise JfrError(f"{types[number].name} has no {' and no '.join(sorted(wanted))}")
 
 
 def _read(pattern: Pattern[bytes], chunk: bytes, at: int) -> tuple[tuple[int, bytes], bytes]:
@@ -98,8 +100,8 @@ def _read(pattern: Pattern[bytes], chunk: bytes, at: int) -> tuple[tuple[int, by
     found = pattern.match(chunk, at)
     if found is None:
         raise JfrError("an event is cut off")
-    when, address = found.groups()
-    return (len(when), when[::-1]), address  # the lowest bits are written first
+    when = found["startTime"]
+    return (len(when), when[::-1]), found["address"]  # the lowest bits are written first
 
 
 def _without(chunk: bytes, dropped: array[int]) -> bytes:
