@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import os
 import pickle
@@ -26,6 +27,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
@@ -50,9 +52,18 @@ _ANSWER, _REFUSAL = b"A", b"R"
 _LONGEST_REFUSAL = 4096
 #: status of a child that has run out of memory
 _NO_MEMORY = 77
-# Idle libraries would otherwise take memory and address space for each processor.
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+_ENVIRONMENT = {
+    # Idle libraries would otherwise take memory and address space for each processor.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    # What one call frees, the next one needs. To give it back to the kernel, which has to zero it again, takes longer
+    # than all else that a call adds (mallopt(3)).
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+}
 _FILES = 256
+# Most answers are smaller, so that neither end waits for the other.
+_PIPE = 1 << 20
 
 
 class ChildError(ControllerError):
@@ -108,15 +119,18 @@ _running: list[subprocess.Popen[bytes]] = []
 
 def _child(modules: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     if not _running:
-        _running.append(
-            subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", "-c", _START.format(path=_library_path()), str(_ROOT), *modules],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, **_ENVIRONMENT},
-            )
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", "-c", _START.format(path=_library_path()), str(_ROOT), *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **_ENVIRONMENT},
         )
+        _running.append(process)
+        requests, answers = _pipes(process)
+        os.set_blocking(requests, False)
+        with contextlib.suppress(OSError):  # a user with many pipes gets no large ones
+            fcntl.fcntl(answers, fcntl.F_SETPIPE_SZ, _PIPE)
     return _running[0]
 
 
@@ -125,28 +139,32 @@ def _library_path() -> list[str]:
     return [place for place in sys.path if os.path.isabs(place)]
 
 
-def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-    """What takes requests, and what gives answers; ``_child`` has made both."""
+def _streams(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    """``_child`` has made both."""
     return cast(IO[bytes], process.stdin), cast(IO[bytes], process.stdout)
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[int, int]:
+    """What takes requests, and what gives answers."""
+    requests, answers = _streams(process)
+    return requests.fileno(), answers.fileno()
 
 
 def _asked(request: bytes, allowance: Allowance) -> bytes:
     """Raises ChildError for a refusal or for too long a time, and _Ended if the child ended for another reason."""
     process = _child()
     requests, answers = _pipes(process)
-    timer = threading.Timer(10 * allowance.seconds, process.kill)  # for one that waits instead of working
-    timer.start()
+    until = time.monotonic() + 10 * allowance.seconds  # for one that waits instead of working
     try:
-        requests.write(struct.pack(">Q", len(request)) + request)
-        requests.flush()
-        kind, length = _HEAD.unpack(answers.read(_HEAD.size))
+        _send(requests, struct.pack(">Q", len(request)) + request, until)
+        kind, length = _HEAD.unpack(_receive(answers, _HEAD.size, until))
         if length > (allowance.answer if kind == _ANSWER else _LONGEST_REFUSAL):
             raise _Ended(f"gives more than {as_text(allowance.answer)}")
-        answer = answers.read(length)
-        if len(answer) < length:
-            raise EOFError
-    except (OSError, EOFError, struct.error):
-        waited = timer.finished.is_set()
+        answer = _receive(answers, length, until)
+    except (OSError, EOFError) as error:
+        waited = isinstance(error, TimeoutError)
+        if waited:
+            process.kill()
         status = end()
         if waited or status == -signal.SIGXCPU:
             raise ChildError(f"parsing it takes more than {allowance.seconds} s") from None
@@ -154,11 +172,37 @@ def _asked(request: bytes, allowance: Allowance) -> bytes:
     except BaseException:  # whatever it would still answer is for nobody
         end()
         raise
-    finally:
-        timer.cancel()
     if kind == _ANSWER:
         return answer
     raise ChildError(printable(answer.decode("utf-8", "replace")))
+
+
+def _send(pipe: int, data: bytes, until: float) -> None:
+    """Raises OSError, TimeoutError if the time (time.monotonic()) is over before all is taken."""
+    left = memoryview(data)
+    while left:
+        _wait(pipe, select.POLLOUT, until)
+        left = left[os.write(pipe, left) :]
+
+
+def _receive(pipe: int, count: int, until: float) -> bytes:
+    """As many bytes. Raises OSError, TimeoutError, EOFError."""
+    parts = []
+    while count:
+        _wait(pipe, select.POLLIN, until)
+        part = os.read(pipe, count)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _wait(pipe: int, for_what: int, until: float) -> None:
+    poll = select.poll()
+    poll.register(pipe, for_what)
+    if not poll.poll(max(until - time.monotonic(), 0) * 1000):
+        raise TimeoutError
 
 
 def _reason(status: int, allowance: Allowance) -> str:
@@ -172,7 +216,7 @@ def end() -> int:
     if not _running:
         return 0
     process = _running.pop()
-    for stream in _pipes(process):
+    for stream in _streams(process):
         with contextlib.suppress(OSError):
             stream.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -186,7 +230,7 @@ def _forget() -> None:
     global _lock
     _lock = threading.Lock()
     for process in _running:
-        for stream in _pipes(process):
+        for stream in _streams(process):
             os.close(stream.fileno())
             stream.detach()  # type: ignore[attr-defined]
         process.returncode = 0
