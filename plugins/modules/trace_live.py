@@ -85,10 +85,13 @@ options:
     default: 32M
   max_cost:
     description:
-      - Percent of CPU time that V(memleak) may add to what the process needs for the same work. The process
-        is watched for five seconds before it is traced, and the trace ends when it surely costs more.
+      - Percent of CPU time that V(memleak) or V(jvm) may add to what the process needs for the same work. By default,
+        5 for V(memleak), and 2.5 for V(jvm).
+      - With V(memleak), the process is watched for five seconds before it is traced, and the trace ends when it surely
+        costs more.
+      - With V(jvm), frees are counted, and the trace ends when those of five seconds or more cost more, unless it is
+        less than a hundredth of one processor.
     type: float
-    default: 5
   pid:
     description: Trace this process of the unit. By default, the one that holds most memory.
     type: int
@@ -179,7 +182,7 @@ def main() -> NoReturn:
             "windows": {"type": "int", "default": 6},
             "interval": {"type": "str", "default": "1M"},
             "max_recording": {"type": "str", "default": "32M"},
-            "max_cost": {"type": "float", "default": 5.0},
+            "max_cost": {"type": "float"},
             "pid": {"type": "int"},
         },
         supports_check_mode=True,

@@ -14,8 +14,10 @@ cost of the same case without it: the median of the rounds' differences. Wall-cl
 what the agent may add is decided by ``instructions``: those of a slice of the C program's work as callgrind counts
 them, with the agent and without, the means of some runs.
 
-``live-jvm`` is a live trace of a JVM: async-profiler, which records every MiB that is allocated, and every free.
-``live-jvm-without-frees`` shows which of the two costs; it could not tell what stays.
+``live-jvm`` is a live trace of a JVM: async-profiler, which records every MiB that is allocated, and every free. Its
+program does nothing but make, use and end zlib streams of 24 KiB. With streams of 4 KiB, it frees so often that a trace
+ends itself (``live-jvm-4KiB``: no promise). ``live-jvm-4KiB-without-frees`` shows what of that are frees; it could not
+tell what stays.
 ``live-perf`` and ``live-memleak`` are live traces of the C program: the CPU time of a slice while it is traced,
 beside that of the same process before and after. memleak has no promise: a trace by it ends itself where it costs much.
 
@@ -77,9 +79,10 @@ CASES: dict[str, tuple[str | None, bool, bool]] = {
     "128KiB-agent": (f"{DORMANT},lg_prof_sample:17", True, True),
 }
 # Live traces of a JVM, beside those.
-LIVE = "live-jvm"
 TRACED = "start,nativemem=1m,jfr,jfropts=0x1f,loglevel=none"
-LIVE_JVM = {LIVE: TRACED, "live-jvm-without-frees": f"{TRACED},nofree"}
+LIVE = "live-jvm"
+LIVE_JVM = {LIVE: TRACED, "live-jvm-4KiB": TRACED, "live-jvm-4KiB-without-frees": f"{TRACED},nofree"}
+JVM, STEADY_JVM = "jvm", "jvm-24KiB"
 # Live traces of the C program. memleak slows it so much that it gets little to do.
 LIVE_PERF, LIVE_MEMLEAK = "live-perf", "live-memleak"
 LIVE_ROUNDS = {LIVE_PERF: 1_200_000, LIVE_MEMLEAK: 20_000}
@@ -127,10 +130,12 @@ class Bench:
         subprocess.run([javac, "-d", str(directory), str(HERE / "overhead" / "Deflaters.java")], check=True)
         self.tracer = recordings.library(directory)
         flags = ["-XX:+PreserveFramePointer", "-XX:+UseSerialGC", "-Xms256m", "-Xmx256m", "-cp", str(directory)]
+        deflaters = [os.path.realpath(java), *flags, "Deflaters"]
         self.workloads: dict[str, Callable[[int], list[str]]] = {
-            "jvm": lambda slices: [os.path.realpath(java), *flags, "Deflaters", str(slices), "2000"],
+            JVM: lambda slices: [*deflaters, str(slices), "2000", "4096"],
             "c": lambda slices: [str(churn), str(slices), "1200000"],
         }
+        self.steady = {STEADY_JVM: lambda slices: [*deflaters, str(slices), "400", "24576"]}
         self.emulated = {"c-aarch64": lambda slices: [str(emulated), str(slices), "300000"]}
 
     @functools.cached_property
@@ -158,7 +163,7 @@ class Bench:
 
     def run(self, workload: str, case: str, slices: int) -> Run:
         """The fastest slice's wall-clock and CPU time (each its own minimum)."""
-        command = {**self.workloads, **self.emulated}[workload](slices)
+        command = {**self.workloads, **self.steady, **self.emulated}[workload](slices)
         if case in LIVE_JVM:
             command.insert(1, f"-agentpath:{self.tracer}={LIVE_JVM[case]},file={self.directory}/live.jfr")
         environment = self.environment(case, command[0])
@@ -167,7 +172,7 @@ class Bench:
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         if done.stderr:
             raise SystemExit(f"{workload}-{case}: {done.stderr}")
-        if case == LIVE and (self.directory / "live.jfr").stat().st_size < _RECORDED:
+        if LIVE_JVM.get(case) == TRACED and (self.directory / "live.jfr").stat().st_size < _RECORDED:
             raise SystemExit(f"{case}: the recording is too small for this work")
         wall, cpu = zip(*(map(float, line.split()) for line in done.stdout.splitlines()), strict=True)
         return Run(min(wall), min(cpu))
@@ -319,7 +324,8 @@ def _row(case: str, metric: str, unit: str, ours: float, peer: float, name: str,
 def measure(bench: Bench, rounds: int, repeats: int, slices: int) -> dict[str, dict[str, list[Run]]]:
     """Seconds, by workload and case, of each round."""
     times: dict[str, dict[str, list[Run]]] = {name: {case: [] for case in CASES} for name in bench.workloads}
-    times["jvm"].update({case: [] for case in LIVE_JVM})
+    times[JVM].update({case: [] for case in LIVE_JVM if case != LIVE})
+    times[STEADY_JVM] = {PLAIN: [], LIVE: []}
     dice = random.Random(1)
     for number in range(rounds):
         for workload, cases in times.items():
@@ -350,8 +356,8 @@ def report(times: dict[str, dict[str, list[Run]]]) -> tuple[list[dict[str, Any]]
                     over = statistics.median(ours / theirs for ours, theirs in zip(seconds, idle, strict=True))
                     rows.append(_row(name, "cost-over-jemalloc", "s", own, statistics.median(idle), JEMALLOC, over))
             if metric == "throughput-cost":
-                added = {case: _added(cases, case, kind) for case in AGENTS}
-                rows += [_row_of_added(workload, case, cases, added[case]) for case in AGENTS]
+                added = {case: _added(cases, case, kind) for case in AGENTS if case in cases}
+                rows += [_row_of_added(workload, case, cases, added[case]) for case in added]
                 broken += promises(workload, costs)
                 for case, cost in added.items():
                     print(f"{workload}-{case}-agent: the agent adds {cost:+.3f}")

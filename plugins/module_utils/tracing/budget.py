@@ -10,17 +10,25 @@ uses more CPU then, and one that is at its limit does less; the cost is the same
 The kernel finds the share by looking at each clock tick, so few ticks say little: a share counts as three standard
 deviations smaller than it seems.
 
+async-profiler is no probe of the kernel, and what it costs is counted: so many frees, each of which takes it about as
+long as a system call takes us. It asks the kernel for the number of its thread (OS::threadId in src/os_linux.cpp), and
+writes 20 bytes.
+
 This module is private to the collection.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
+from typing import NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended
 
+#: percent that memleak may cost a process, and async-profiler a JVM, if nobody has said otherwise
+OF_MEMLEAK, OF_A_JVM = 5.0, 2.5
 #: seconds for which a process is watched before it is traced
 BEFORE = 5.0
 # Fewer ticks than these say nothing of a process's ways; those of its whole life do.
@@ -28,6 +36,12 @@ _FEW = 100
 _DEVIATIONS = 3.0
 # What the share must stay below for the cost to be a number.
 _ALL = 0.999
+# A JVM may free much in a moment, and little in five seconds.
+_SECONDS = 5.0
+# So much of one processor is never too much: nearly all that a service does that has little to do may be frees.
+_LITTLE = 0.01
+_TICK = 1 / os.sysconf("SC_CLK_TCK")
+_WAY_OUT = "Allow more if the host has CPU time to spare, or see what makes it grow with perf (source: perf)"
 
 
 class Budget:
@@ -49,9 +63,56 @@ class Budget:
         if cost > self._most / 100:
             raise Ended(
                 f"it cost the process at least {100 * cost:.0f} % more CPU time, and {self._most:g} % are allowed"
-                " (max_cost): it allocates too often to be watched so closely. Allow more if the host has CPU time to"
-                " spare, or see what makes it grow with perf (source: perf)"
+                f" (max_cost): it allocates too often to be watched so closely. {_WAY_OUT}"
             )
+
+
+class _Account(NamedTuple):
+    """When, what the process had freed by then, and the seconds of CPU time that it had taken."""
+
+    time: float
+    frees: int
+    seconds: float
+
+
+class BudgetOfFrees:
+    """What recording each free may cost a JVM: so many percent."""
+
+    def __init__(self, pid: int, most: float) -> None:
+        """Raises ProcfsError if the process has ended."""
+        self._pid, self._most = pid, most
+        self._each = seconds_of_a_system_call()
+        self._before = self._account(0)
+
+    def check(self, recorded: int) -> None:
+        """After so many frees. Raises Ended if the last seconds cost more; ProcfsError if it has ended."""
+        now, before = self._account(recorded), self._before
+        if now.time - before.time < _SECONDS:
+            return
+        self._before = now
+        seconds, frees = now.time - before.time, now.frees - before.frees
+        spent = frees * self._each
+        cost = spent / max(now.seconds - before.seconds - spent, _TICK)
+        if cost > self._most / 100 and spent > _LITTLE * seconds:
+            raise Ended(
+                f"it cost the process about {100 * cost:.2g} % more CPU time, and {self._most:g} % are allowed"
+                f" (max_cost): it frees {frees / seconds:,.0f} times a second, and each free is recorded. {_WAY_OUT}"
+            )
+
+    def _account(self, frees: int) -> _Account:
+        return _Account(time.monotonic(), frees, sum(procfs.cpu_ticks(self._pid)) * _TICK)
+
+
+def seconds_of_a_system_call() -> float:
+    """What a short one takes, the least of some tries."""
+    calls = range(2000)
+    taken = []
+    for _try in range(5):
+        began = time.perf_counter()
+        for _call in calls:
+            os.getppid()
+        taken.append(time.perf_counter() - began)
+    return min(taken) / len(calls)
 
 
 def cost_of(before: float, spent: tuple[int, int]) -> float:

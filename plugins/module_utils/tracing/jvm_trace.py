@@ -21,6 +21,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import cgrou
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import async_profiler
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import OF_A_JVM, BudgetOfFrees
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
     Ended,
     TraceError,
@@ -56,6 +57,7 @@ class JvmTrace:
     def windows(self) -> Iterator[Iterator[Window]]:
         """As a Trace's."""
         seconds = self._wanted.seconds * self._wanted.count + _GRACE
+        self._budget = BudgetOfFrees(self.pid, self._wanted.max_cost or OF_A_JVM)
         recording = async_profiler.Recording(self._found, self._wanted.interval, seconds)
         with recording, Thinned() as kept, _lowest_priority():
             yield self._windows(recording, kept)
@@ -66,7 +68,7 @@ class JvmTrace:
             for number in range(self._wanted.count):
                 for _tick in ticks(began + (number + 1) * self._wanted.seconds):
                     self._look(recording, kept)
-                kept.add(recording.take(largest))
+                self._take(recording, kept)
                 told = kept.size
                 yield Window(kept.fd, kept.size, time.time_ns())
         except Ended:
@@ -84,12 +86,16 @@ class JvmTrace:
         if recording.size > largest // _OF_IT_AT_MOST:
             raise Ended("the process frees too often: its recording grows faster than it can be read")
         if recording.size > largest // _OF_IT_AT_MOST // 2:
-            kept.add(recording.take(largest))
+            self._take(recording, kept)
         if kept.size > largest:
             raise Ended(
                 f"the recording has reached {largest >> 20} MiB (max_recording): the process allocates much, so record"
                 " less of it (interval)"
             )
+
+    def _take(self, recording: async_profiler.Recording, kept: Thinned) -> None:
+        kept.add(recording.take(self._wanted.largest))
+        self._budget.check(kept.frees)
 
 
 @contextlib.contextmanager

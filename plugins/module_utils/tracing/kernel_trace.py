@@ -24,7 +24,7 @@ from typing import IO, Generator, Iterator, Sequence, cast
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import process_allocators
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import Budget
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import OF_MEMLEAK, Budget
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
     Ended,
     TraceError,
@@ -98,7 +98,7 @@ class KernelTrace:
     def _reports(self) -> Generator[Window, None, None]:
         """memleak's reports. One is whole when the next begins, or when memleak has ended well."""
         seconds, count = self._wanted.seconds, self._wanted.count
-        budget = Budget(self.pid, self._wanted.max_cost)
+        budget = Budget(self.pid, self._wanted.max_cost or OF_MEMLEAK)
         command = memleak_command(self._tool, self.pid, self._object, seconds, count)
         with _memory_file() as said, _running(command, subprocess.PIPE, said) as tool:
             output = cast("IO[bytes]", tool.stdout)

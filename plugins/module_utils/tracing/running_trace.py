@@ -36,7 +36,7 @@ class Wanted:
     """What to trace: ``count`` windows of ``seconds``; what is recorded may take ``largest`` bytes.
 
     ``source`` is who traces, or "auto". ``interval`` (bytes) and ``library`` (a path; if empty, the newest that is
-    installed) are for JVMs. ``max_cost`` is for the others: percent of CPU time that tracing may add to the process's.
+    installed) are for JVMs. ``max_cost`` is percent of CPU time that tracing may add to the process's.
     """
 
     unit: str
@@ -47,7 +47,7 @@ class Wanted:
     largest: int
     pid: int | None = None
     source: str = "auto"
-    max_cost: float = 5.0
+    max_cost: float | None = None
 
     def check(self) -> None:
         """Raises TraceError for what nobody can mean."""
@@ -59,7 +59,7 @@ class Wanted:
             raise TraceError("the interval has to be between 4K and 1G")
         if not 1 << 20 <= self.largest <= 128 << 20:
             raise TraceError("the largest recording has to be between 1M and 128M")
-        if not 0 < self.max_cost <= 1000:
+        if self.max_cost is not None and not 0 < self.max_cost <= 1000:
             raise TraceError("max_cost is percent, above 0 and up to 1000")
 
 

@@ -16,7 +16,7 @@ import os
 import re
 from array import array
 from types import TracebackType
-from typing import Iterable, Pattern
+from typing import Iterable, NamedTuple, Pattern
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import jfr_layout
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jfr_header import HEADER, JfrError
@@ -27,15 +27,23 @@ _NUMBER = rb"(?:[\x80-\xff]{0,7}[\x00-\x7f]|[\x80-\xff]{8}[\x00-\xff])"
 _SIZE, _CONSTANTS, _TYPES = 3, 4, 5
 
 
+class _Thin(NamedTuple):
+    """What stays of a chunk, the recorded addresses that are live at its end, and how many frees it had."""
+
+    chunk: bytes
+    live: set[bytes]
+    frees: int
+
+
 class Thinned:
     """A file in memory that chunks of one recording are added to. Use it as a context manager.
 
-    ``fd`` is the file, ``size`` its bytes.
+    ``fd`` is the file, ``size`` its bytes; ``frees`` were recorded, kept or not.
     """
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("recording")
-        self.size = 0
+        self.size = self.frees = 0
         self._live: set[bytes] = set()
 
     def __enter__(self) -> Thinned:
@@ -49,17 +57,17 @@ class Thinned:
     def add(self, chunks: Iterable[bytes]) -> None:
         """Add finished chunks, each the next of the recording. Raises JfrError."""
         for chunk in chunks:
-            thin, live = self._thin(chunk)
-            self.size += os.pwrite(self.fd, thin, self.size)
-            self._live = live  # last: whoever is interrupted adds the chunk again
+            thin = self._thin(chunk)
+            self.size += os.pwrite(self.fd, thin.chunk, self.size)
+            self.frees += thin.frees
+            self._live = thin.live  # last: whoever is interrupted adds the chunk again
 
-    def _thin(self, chunk: bytes) -> tuple[bytes, set[bytes]]:
-        """What stays of a chunk, and the recorded addresses that are live at its end."""
+    def _thin(self, chunk: bytes) -> _Thin:
         types = jfr_layout.describe(chunk, HEADER.unpack_from(chunk)[_TYPES])
         events = jfr_layout.sort_events(chunk, types)
         numbers = {found.name: number for number, found in types.items()}
         if len(events[jfr_layout.CONSTANTS]) != 1 or not {_MALLOC, _FREE} <= numbers.keys():
-            return chunk, self._live
+            return _Thin(chunk, self._live, 0)
         mallocs, frees = (events[numbers[name]] for name in (_MALLOC, _FREE))
         malloc, free = (_pattern(types, numbers[name]) for name in (_MALLOC, _FREE))
         last: dict[bytes, tuple[tuple[int, bytes], int]] = {address: ((0, b""), -1) for address in self._live}
@@ -74,7 +82,7 @@ class Thinned:
         live = {address for address, (_when, at) in last.items() if at < 0}
         # One free stays in any case: a recording without says that none were recorded.
         needed = {at for _when, at in last.values()}.union(frees[:1])
-        return _without(chunk, array("q", (at for at in frees if at not in needed))), live
+        return _Thin(_without(chunk, array("q", (at for at in frees if at not in needed))), live, len(frees))
 
 
 def _pattern(types: dict[int, jfr_layout.Type], number: int) -> Pattern[bytes]:

@@ -8,13 +8,13 @@ import java.util.zip.Deflater;
 import java.util.zip.Inflater;
 
 /**
- * Deflaters SLICES ROUNDS: four threads make, use and end zlib streams; prints the wall-clock and
- * CPU seconds of each slice of work.
+ * Deflaters SLICES ROUNDS BYTES: four threads make, use and end zlib streams of so many bytes; prints
+ * the wall-clock and CPU seconds of each slice of work.
  */
 public class Deflaters {
     static void work(int rounds, byte[] input) {
-        byte[] packed = new byte[8192];
-        byte[] unpacked = new byte[8192];
+        byte[] packed = new byte[2 * input.length];
+        byte[] unpacked = new byte[2 * input.length];
         for (int i = 0; i < rounds; i++) {
             try {
                 Deflater deflater = new Deflater(1);
@@ -47,7 +47,7 @@ public class Deflaters {
         int slices = Integer.parseInt(arguments[0]);
         int rounds = Integer.parseInt(arguments[1]);
         OperatingSystemMXBean process = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
-        byte[] input = new byte[4096];
+        byte[] input = new byte[Integer.parseInt(arguments[2])];
         new Random(1).nextBytes(input);
         slice(rounds, input);
         for (int i = 0; i < slices; i++) {

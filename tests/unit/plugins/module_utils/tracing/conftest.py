@@ -17,7 +17,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import place
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.tests.unit.strategies import recordings
 
-PROGRAMS = Path(__file__).resolve().parents[4] / "agent" / "programs"
+_TESTS = Path(__file__).resolve().parents[4]
+_SOURCES = [_TESTS / "agent" / "programs" / "LeakingInflater.java", _TESTS / "bench" / "overhead" / "Deflaters.java"]
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +28,15 @@ def agent(directory: Path) -> str:
 
 @pytest.fixture(scope="module")
 def classes(directory: Path) -> Path:
-    subprocess.run(["javac", "-d", directory, PROGRAMS / "LeakingInflater.java"], check=True)
+    subprocess.run(["javac", "-d", directory, *_SOURCES], check=True)
     return directory
 
 
 @contextlib.contextmanager
-def running(classes: Path, *options: str) -> Iterator[int]:
+def running(classes: Path, *options: str, program: str = "LeakingInflater 50") -> Iterator[int]:
     """The pid of a JVM that handles SIGQUIT."""
-    command = ["java", "-Xmx64m", "-XX:+UseSerialGC", *options, "-cp", str(classes), "LeakingInflater", "50"]
-    with subprocess.Popen(command) as process:
+    command = ["java", "-Xmx64m", "-XX:+UseSerialGC", *options, "-cp", str(classes), *program.split()]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
             wait(lambda: is_jvm(process.pid), "the JVM handles SIGQUIT")
             yield process.pid
@@ -46,11 +47,11 @@ def running(classes: Path, *options: str) -> Iterator[int]:
 @pytest.fixture
 def jvm(classes: Path, agent: str) -> Iterator[int]:
     with running(classes) as pid:
-        wait(lambda: _loads(pid, agent), "it loads agents")
+        wait(lambda: loads(pid, agent), "it loads agents")
         yield pid
 
 
-def _loads(pid: int, agent: str) -> bool:
+def loads(pid: int, agent: str) -> bool:
     """For a moment, a JVM answers and loads no agent yet."""
     try:
         return hotspot_attach.load(hotspot_attach.look(pid), agent, "status,quiet,loglevel=none") == 0

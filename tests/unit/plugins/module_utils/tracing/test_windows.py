@@ -23,7 +23,11 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import jfr, jfr_chunk
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
-from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
+from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import (
+    loads,
+    running,
+    wait,
+)
 
 Run = Callable[..., dict[str, Any]]
 
@@ -94,7 +98,7 @@ def test_frees_fill_no_recording(run: Run, jvm: int, agent: str, spools: Path, t
 
 @pytest.mark.parametrize(
     ("largest", "unread", "says"),
-    [("3M", 4, "the process frees too often"), ("2M", 1, "the recording has reached 2 MiB")],
+    [("3M", 4, "the process frees too often"), ("6M", 1, "the recording has reached 6 MiB")],
 )
 def test_a_recording_that_grows_too_fast_or_too_large(
     largest: str,
@@ -113,6 +117,14 @@ def test_a_recording_that_grows_too_fast_or_too_large(
     (name,) = result["dumps"]
     recorded = jfr.parse((spools / "web.service" / name).read_bytes(), "x", Told())
     assert recorded.total.bytes > 1 << 20, "what was seen until then is kept"
+
+
+def test_a_jvm_that_does_little_but_free(run: Run, classes: Path, agent: str, trusting: None) -> None:
+    """The trace ends at its budget, or earlier, where nothing is left to read its recording with."""
+    with running(classes, program="Deflaters 100000 2000 4096") as pid:
+        wait(lambda: loads(pid, agent), "it loads agents")
+        result = run([pid], library=agent, window=60, windows=2)
+    assert "2.5 % are allowed (max_cost)" in result["ended"] or "frees too often" in result["ended"]
 
 
 @pytest.mark.parametrize(
