@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -44,6 +45,14 @@ def spin() -> bytes:
 def sleep() -> bytes:
     time.sleep(600)
     return b""
+
+
+def stall() -> bytes:
+    """Half of an answer."""
+    for descriptor in range(3, 16):  # one of them leads to the parent
+        with contextlib.suppress(OSError):
+            os.write(descriptor, b"A" + (1000).to_bytes(8, "big") + b"half")
+    return sleep()
 
 
 def talk() -> bytes:

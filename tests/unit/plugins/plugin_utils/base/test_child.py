@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.child_tricks imp
     run,
     sleep,
     spin,
+    stall,
     stumble,
     talk,
     write,
@@ -57,6 +59,7 @@ def test_one_process_answers_call_after_call() -> None:
     [
         (spin, "more than 1 s"),
         (sleep, "more than 1 s"),
+        (stall, "more than 1 s"),
         (flood, "more than 1.0 MiB"),
         (hoard, "more than 256.0 MiB of memory"),
         (crash, "SIGSEGV"),
@@ -67,6 +70,14 @@ def test_what_exceeds_its_limits_is_one_call_s_problem(function: Callable[[], by
     with pytest.raises(ChildError, match=why):
         child.call(function, size=0)
     assert time.monotonic() - began < 60
+    assert child.call(echo, b"next", size=0) == b"next"
+
+
+@pytest.mark.usefixtures("little")
+def test_one_that_takes_no_request() -> None:
+    os.kill(int(child.call(number, size=0)), signal.SIGSTOP)
+    with pytest.raises(ChildError, match="more than 1 s"):
+        child.call(echo, b"x" * (2 << 20), size=0)
     assert child.call(echo, b"next", size=0) == b"next"
 
 
