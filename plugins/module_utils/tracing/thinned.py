@@ -23,6 +23,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.jfr_heade
 
 _MALLOC, _FREE = "profiler.Malloc", "profiler.Free"
 _NUMBER = rb"(?:[\x80-\xff]{0,7}[\x00-\x7f]|[\x80-\xff]{8}[\x00-\xff])"
+# Root keeps 300 bytes of each for a while. An honest chunk has an eighth of max_recording, 25 bytes of each.
+_MOST_MALLOCS = 1 << 19
 # Where the header has a chunk's size, its constants, and the description of its types.
 _SIZE, _CONSTANTS, _TYPES = 3, 4, 5
 
@@ -69,6 +71,8 @@ class Thinned:
         if len(events[jfr_layout.CONSTANTS]) != 1 or not {_MALLOC, _FREE} <= numbers.keys():
             return _Thin(chunk, self._live, 0)
         mallocs, frees = (events[numbers[name]] for name in (_MALLOC, _FREE))
+        if len(mallocs) > _MOST_MALLOCS:
+            raise JfrError(f"it has more than {_MOST_MALLOCS} allocations in one chunk: record less of them (interval)")
         malloc, free = (_pattern(types, numbers[name]) for name in (_MALLOC, _FREE))
         last: dict[bytes, tuple[tuple[int, bytes], int]] = {address: ((0, b""), -1) for address in self._live}
         for at in mallocs:
