@@ -11,8 +11,8 @@ TARGET is one of:
 - ``facts``: what a host says of a capture, with some of it replaced
 - ``recording``: what a JVM that is traced has recorded, on the host
 
-Whatever the bytes are, there is a result or an error of ours. An input that takes a second of CPU time, or more memory
-than 256 MiB, ends the run. Python code is measured by atheris, which knows which branches an input took.
+Whatever the bytes are, there is a result or an error of ours. An input that takes one reader a second of CPU time, or
+more memory than 256 MiB, ends the run. Python code is measured by atheris, which knows which branches an input took.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from ansible_collections.offheap.profiler.tests.unit.strategies import offers
 from ansible_collections.offheap.profiler.tests.unit.strategies.small_recordings import recording
 
 LIMIT = 1 << 20
-#: seconds of CPU time for one input, and KiB that it may add to the memory of the process
+#: seconds of CPU time of one reader for one input, and KiB that it may add to the memory of the process
 LONGEST, LARGEST = 1.0, 256 << 10
 _TOLD = Told(Measure.LIVE, "bytes", 1)
 _SEED = b"""\
@@ -108,6 +108,28 @@ _ODD: list[Any] = [
 ]
 
 
+def bounded(read: Callable[..., None]) -> Callable[..., None]:
+    """Only our own errors may come out, not after too long, and not with too much memory."""
+
+    def one(*given: Any) -> None:
+        began, held = time.process_time(), _most_memory()
+        try:
+            read(*given)
+        except OffheapError as error:
+            assert str(error)
+        took = time.process_time() - began
+        assert took < LONGEST, f"{read.__name__} took {took:.1f} s"
+        added = _most_memory() - held
+        assert added < LARGEST, f"{read.__name__} took {added} KiB"
+
+    return one
+
+
+def _most_memory() -> int:
+    """What the process has had resident at most so far, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def read_dump(data: bytes) -> None:
     """As a dump of every source."""
     try:
@@ -116,12 +138,17 @@ def read_dump(data: bytes) -> None:
         assert str(error).isprintable()
         return
     for found in detect.FORMATS.values():
-        try:
-            _look_at(found.parse(content, "fuzz", _TOLD))
-        except heap_v2.HeapFormatError as error:
-            assert error.line >= 1 and error.expected and str(error).isprintable()
-        except ControllerError as error:
-            assert str(error).isprintable()
+        _read_as(found.parse, content)
+
+
+@bounded
+def _read_as(parse: Callable[[bytes, str, Told], Records], content: bytes) -> None:
+    try:
+        _look_at(parse(content, "fuzz", _TOLD))
+    except heap_v2.HeapFormatError as error:
+        assert error.line >= 1 and error.expected and str(error).isprintable()
+    except ControllerError as error:
+        assert str(error).isprintable()
 
 
 def _look_at(dump: Records) -> None:
@@ -131,11 +158,13 @@ def _look_at(dump: Records) -> None:
     assert [location.address for location in found.locations[: len(dump.addresses)]] == list(dump.addresses)
 
 
+@bounded
 def read_maps(data: bytes) -> None:
     found = maps.parse(data)
     assert all(one.start < one.end for one in found)
 
 
+@bounded
 def read_elf(data: bytes) -> None:
     image = ElfImage(Path("fuzz"), data)
     for start, end, _address, _is_code in image.segments:
@@ -145,6 +174,7 @@ def read_elf(data: bytes) -> None:
         symbols.lookup((start + end) // 2)
 
 
+@bounded
 def read_facts(data: bytes) -> None:
     """Of what a host that is sound would say, some is replaced, taken away or put elsewhere, as the bytes have it."""
     chance = atheris.FuzzedDataProvider(data)
@@ -183,6 +213,7 @@ def _replace(value: Any, chance: atheris.FuzzedDataProvider) -> None:
     value[key] = ways[chance.ConsumeIntInRange(0, len(ways) - 1)]()
 
 
+@bounded
 def read_wire(data: bytes) -> None:
     """Part by part, as a session does."""
     stream = io.BytesIO(data)
@@ -190,6 +221,7 @@ def read_wire(data: bytes) -> None:
         assert part.message is None or not part.data
 
 
+@bounded
 def read_recording(data: bytes) -> None:
     with Thinned() as kept:
         kept.add(jfr_chunk.split(data + data))
@@ -245,28 +277,6 @@ TARGETS = {
 }
 
 
-def bounded(read: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """Only our own errors may come out, not after too long, and not with too much memory."""
-
-    def one_input(data: bytes) -> None:
-        began, held = time.process_time(), _most_memory()
-        try:
-            read(data)
-        except OffheapError as error:
-            assert str(error)
-        took = time.process_time() - began
-        assert took < LONGEST, f"an input of {len(data)} bytes took {took:.1f} s"
-        added = _most_memory() - held
-        assert added < LARGEST, f"an input of {len(data)} bytes took {added} KiB"
-
-    return one_input
-
-
-def _most_memory() -> int:
-    """What the process has had resident at most so far, in KiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 def main() -> None:
     target = TARGETS[sys.argv[1]]
     corpora = [Path(name) for name in sys.argv[2:] if not name.startswith("-")]
@@ -276,7 +286,7 @@ def main() -> None:
             (corpus / name).write_bytes(seed)
     limits = ["-timeout=30", "-rss_limit_mb=1024", "-max_len=65536"]
     dictionary = Path(__file__).with_name("heap_v2.dict")
-    atheris.Setup([sys.argv[0], *limits, f"-dict={dictionary}", *sys.argv[2:]], bounded(target.read))
+    atheris.Setup([sys.argv[0], *limits, f"-dict={dictionary}", *sys.argv[2:]], target.read)
     atheris.Fuzz()
 
 

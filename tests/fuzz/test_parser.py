@@ -35,5 +35,6 @@ def _inputs(directory: Path, target: str, limit: str) -> int:
         [*command, f"-artifact_prefix={directory}/"], capture_output=True, text=True, errors="replace", check=False
     )
     runs = re.findall(r"^#(\d+)\s+DONE", result.stderr, re.MULTILINE)
-    assert result.returncode == 0 and runs, result.stderr[-4000:]
+    raised = result.stderr.partition("Uncaught Python exception")[2][:4000]
+    assert result.returncode == 0 and runs, raised or result.stderr[-4000:]
     return int(runs[-1])
