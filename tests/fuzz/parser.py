@@ -132,13 +132,20 @@ def _most_memory() -> int:
 
 def read_dump(data: bytes) -> None:
     """As a dump of every source."""
+    contents: list[bytes] = []
+    _unpack(data, contents)
+    for content in contents:
+        for found in detect.FORMATS.values():
+            _read_as(found.parse, content)
+
+
+@bounded
+def _unpack(data: bytes, contents: list[bytes]) -> None:
+    """Adds what it finds."""
     try:
-        content = unpack.unpack(data, "fuzz", LIMIT)
+        contents.append(unpack.unpack(data, "fuzz", LIMIT))
     except unpack.UnpackError as error:
         assert str(error).isprintable()
-        return
-    for found in detect.FORMATS.values():
-        _read_as(found.parse, content)
 
 
 @bounded

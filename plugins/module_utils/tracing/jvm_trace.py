@@ -35,8 +35,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight im
 
 #: seconds after the last window, after which the profiler stops by itself if nobody has stopped it
 _GRACE = 30
-# What is not read yet may be such a part of the largest recording: while it is read, it goes on.
-_OF_IT_AT_MOST = 4
+# What is not read yet may be such a part of the largest recording, and so many bytes: while it is read, it goes on.
+_OF_IT_AT_MOST, _UNREAD = 4, 8 << 20
 
 
 class JvmTrace:
@@ -81,11 +81,12 @@ class JvmTrace:
     def _look(self, recording: async_profiler.Recording, kept: Thinned) -> None:
         """Take what there is before it is much. Raises Ended."""
         largest = self._wanted.largest
+        unread = min(largest // _OF_IT_AT_MOST, _UNREAD)
         if not recording.runs:
             raise Ended("the process has ended")
-        if recording.size > largest // _OF_IT_AT_MOST:
+        if recording.size > unread:
             raise Ended("the process frees too often: its recording grows faster than it can be read")
-        if recording.size > largest // _OF_IT_AT_MOST // 2:
+        if recording.size > unread // 2:
             self._take(recording, kept)
         if kept.size > largest:
             raise Ended(

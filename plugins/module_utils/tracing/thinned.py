@@ -23,7 +23,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.jfr_heade
 
 _MALLOC, _FREE = "profiler.Malloc", "profiler.Free"
 _NUMBER = rb"(?:[\x80-\xff]{0,7}[\x00-\x7f]|[\x80-\xff]{8}[\x00-\xff])"
-# Root keeps 300 bytes of each for a while. An honest chunk has an eighth of max_recording, 25 bytes of each.
+# Root keeps 300 bytes of each for a while. An honest chunk has some 8 MiB, 25 bytes of each.
 _MOST_MALLOCS = 1 << 19
 # Where the header has a chunk's size, its constants, and the description of its types.
 _SIZE, _CONSTANTS, _TYPES = 3, 4, 5
