@@ -39,6 +39,9 @@ HostOf = Callable[[str], LabHost]
 LEAKING, CACHING, HEALTHY = "app1", "app2", "app3"
 UNITS = {LEAKING: "frontend", CACHING: "cache", HEALTHY: "frontend"}
 WINDOW, WINDOWS = 5, 14
+# Below the least that the frontend leaks, so all of that is recorded. Every 16 KiB beat with its requests: three of them
+# allocate a third of that more than a multiple, so that a leak now and then seemed to slow down.
+INTERVAL = "4K"
 #: what zlib allocates for an Inflater that has worked: its state, and a window of 32 KiB
 INFLATER = 7_160 + 32_768
 DAY = 86_400
@@ -92,7 +95,7 @@ def variables(directory: Path, controller: Controller) -> dict[str, Any]:
     return {
         "offheap_trace_library": str(agent),
         "offheap_trace_library_checksum": hashlib.sha256(agent.read_bytes()).hexdigest(),
-        "offheap_trace_interval": "16K",
+        "offheap_trace_interval": INTERVAL,
         "offheap_trace_window": WINDOW,
         "offheap_archive": str(controller.directory / "live" / "archive"),
         "offheap_report": str(controller.directory / "live" / "report"),
@@ -172,7 +175,7 @@ def test_a_leak_is_named_with_its_rate(traced: Traced) -> None:
     report = traced.reports[LEAKING]
     assert report["verdict"] == "leak", report["reason"]
     assert any("Frontend.serveAsset" in suspect["path"] for suspect in report["suspects"])
-    assert report["growth_bytes_per_day"] == pytest.approx(traced.rate * DAY, rel=0.15)
+    assert report["growth_bytes_per_day"] == pytest.approx(traced.rate * DAY, rel=0.1)
 
 
 def test_a_cache_and_a_healthy_service_are_not_accused(traced: Traced) -> None:
@@ -238,7 +241,8 @@ def test_a_leak_in_jdk_21(
 
 
 def test_fab_trace_says_what_came_and_stayed(traced: Traced, controller: Controller, booted_lab: Lab) -> None:
-    trace = f"-i {controller.inventory} --limit {LEAKING} trace --unit frontend --window 5 --windows 1 --interval 16K"
+    trace = f"-i {controller.inventory} --limit {LEAKING} trace --unit frontend --window 5 --windows 1"
+    trace += f" --interval {INTERVAL}"
     done = subprocess.run(
         [PROGRAMS / "fab", "-r", str(REPOSITORY), *trace.split()],
         cwd=controller.directory,
