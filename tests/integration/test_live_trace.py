@@ -39,8 +39,7 @@ HostOf = Callable[[str], LabHost]
 LEAKING, CACHING, HEALTHY = "app1", "app2", "app3"
 UNITS = {LEAKING: "frontend", CACHING: "cache", HEALTHY: "frontend"}
 WINDOW, WINDOWS = 5, 14
-# Below the least that the frontend leaks, so all of that is recorded. Every 16 KiB beat with its requests: three of them
-# allocate a third of that more than a multiple, so that a leak now and then seemed to slow down.
+# Below the least that the frontend leaks, so all of that is recorded. Every 16 KiB would beat with its requests.
 INTERVAL = "4K"
 #: what zlib allocates for an Inflater that has worked: its state, and a window of 32 KiB
 INFLATER = 7_160 + 32_768

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -212,3 +213,21 @@ def test_any_numbers_have_a_trend(points: list[tuple[float, float, float]], inte
     if len(positions) >= 3:
         columns = [list(column) for column in zip(*points, strict=True)]
         assess(Measured(*columns).select(positions), Sampling(Scheme.POISSON, interval))
+
+
+@pytest.mark.parametrize(
+    ("interval", "step", "beats"), [(4096, 5, False), (16_384, 5, True), (MIB, 300, False)], ids=["4K", "16K", "1M"]
+)
+def test_counting_bytes_beats_with_requests_that_allocate_about_as_many(interval: int, step: int, beats: bool) -> None:
+    """docs/live.md: of 60 requests a second, each third leaks what it allocates first."""
+    leaked, freed, windows = 7160, 120 + 32_768, 14
+    ends = np.arange(60 * windows * step, dtype=np.int64) * (leaked + freed) + leaked
+    shapes = set()
+    for already in range(0, interval, interval // 32):
+        recorded = ((already + ends) // interval > (already + ends - leaked) // interval)[::3]
+        held = np.add.reduceat(recorded, np.arange(windows) * 20 * step).cumsum() * max(interval, leaked)
+        times = [float(step * number) for number in range(1, windows + 1)]
+        measured = Measured(times, (held / leaked).tolist(), held.astype(float).tolist())
+        sampling = Sampling(Scheme.SYSTEMATIC, interval)
+        shapes.add(assess(measured.select(window(times)), sampling).shape)
+    assert shapes == ({Shape.GROWS, Shape.SLOWING} if beats else {Shape.GROWS})
