@@ -70,10 +70,18 @@ bench-lake: setup
 bench-triage: setup
 	.venv/bin/python tests/bench/triage.py
 
-#: make bench-truth      verdicts on thousands of simulated processes, in build/bench/truth.json (ten minutes)
+#: make bench-truth      verdicts on thousands of simulated processes, by levels in build/bench/truth.json (ten minutes),
+#:                       and at each of ten looks, by lives and by levels, in build/bench/looks.json (an hour or two)
 .PHONY: bench-truth
 bench-truth: setup
 	.venv/bin/python tests/bench/truth.py
+	.venv/bin/python tests/bench/looks.py
+
+#: make services     the profiler on packaged services of Debian, one after another, in docs/services.md (two hours);
+#:                   what build/services has already is not tried again
+.PHONY: services
+services: setup
+	.venv/bin/python tests/services/run.py --pairs 2
 
 #: make pictures     the pictures of docs/report.md anew, in docs/images (half a minute)
 .PHONY: pictures

@@ -32,6 +32,7 @@ _FILE_HELP = {
     "binary_path": "where executables and libraries are, in the form of PPROF_BINARY_PATH",
     "source": "measure:unit:interval where the file does not say it, as in live:bytes:1",
 }
+_MEASURE_HELP = {"measure": "inuse_objects, alloc_space or alloc_objects in place of inuse_space"}
 _JSON_HELP = {"json": "print JSON"}
 # Fabric has no types.
 _command: Callable[..., Callable[[Callable[..., None]], Any]] = task
@@ -132,31 +133,47 @@ def import_files(
     show.table(("FILE", "SOURCE", "MEASURE", "TAKEN", ""), rows, ())
 
 
-def _analyzed(path: Path, images: tuple[str, str], show: screen.Screen, **request: Any) -> bytes:
+def _analyzed(path: Path, images: tuple[str, str], measure: str, show: screen.Screen, **request: Any) -> bytes:
     """``images`` are the options binary_path and source."""
     from ..plugins.plugin_utils.driver.formats import Request
     from . import offline
 
     with failing():
+        request["measure"] = offline.measure(measure)
         places = offline.places(_paths(images[0]), images[1])
         return offline.analyzed(Request(**request), path, places, lambda text: show.say(text, "yellow"))
 
 
-def top_text(path: Path, rows: int, cumulative: bool, images: tuple[str, str], show: screen.Screen) -> str:
+def top_text(
+    path: Path, focus: str, rows: int, cumulative: bool, images: tuple[str, str], measure: str, show: screen.Screen
+) -> str:
     """The functions that hold most, or JSON if the screen shows that."""
     from ..plugins.plugin_utils.export.top import Look
+    from ..plugins.plugin_utils.views.selection import Selection
 
     with failing():
         at_least(1, rows=rows)
     look = Look(cumulative, rows, False)
     kind = "json" if show.as_json else "text"
-    return printable_lines(_analyzed(path, images, show, kind=kind, look=look).decode("utf-8", "replace"))
+    content = _analyzed(path, images, measure, show, kind=kind, look=look, selection=Selection(focus))
+    return printable_lines(content.decode("utf-8", "replace"))
 
 
-@_command(help={**_FILE_HELP, **_JSON_HELP, "rows": "functions to show (20)", "cum": "sort by what callees hold, too"})
+@_command(
+    help={
+        **_FILE_HELP,
+        **_MEASURE_HELP,
+        **_JSON_HELP,
+        "focus": "only stacks with a frame that matches",
+        "rows": "functions to show (20)",
+        "cum": "sort by what callees hold, too",
+    }
+)
 def top(
     _context: Context,
     dump: str,
+    focus: str = "",
+    measure: str = "",
     rows: int = 20,
     cum: bool = False,
     archive: str = ARCHIVE,
@@ -169,7 +186,8 @@ def top(
 
         fab top frontend@app1
     """
-    sys.stdout.write(top_text(_dump_named(dump, archive), rows, cum, (binary_path, source), screen.Screen(json)))
+    path = _dump_named(dump, archive)
+    sys.stdout.write(top_text(path, focus, rows, cum, (binary_path, source), measure, screen.Screen(json)))
 
 
 @_command(
@@ -207,12 +225,20 @@ def diff(
     sys.stdout.write(printable_lines(text))
 
 
-@_command(help={**_FILE_HELP, "dest": "where to write it (x.html for x.heap)", "force": "replace an existing file"})
+@_command(
+    help={
+        **_FILE_HELP,
+        **_MEASURE_HELP,
+        "dest": "where to write it (x.html for x.heap)",
+        "force": "replace an existing file",
+    }
+)
 def flame(
     _context: Context,
     dump: str,
     dest: str = "",
     force: bool = False,
+    measure: str = "",
     archive: str = ARCHIVE,
     binary_path: str = "",
     source: str = "",
@@ -226,20 +252,27 @@ def flame(
 
     path = _dump_named(dump, archive)
     page = Path(dest) if dest else Path.cwd() / f"{Path(dump).name.removesuffix('.heap') or 'dump'}.html"
-    content = _analyzed(path, (binary_path, source), screen.Screen(), kind="flamegraph")
+    content = _analyzed(path, (binary_path, source), measure, screen.Screen(), kind="flamegraph")
     with failing():
         write(page, content, force)
     print(page)
 
 
-@_command(help={**_FILE_HELP, "focus": "the functions, as a regular expression"})
+@_command(help={**_FILE_HELP, **_MEASURE_HELP, "focus": "the functions, as a regular expression"})
 def peek(
-    _context: Context, dump: str, focus: str, archive: str = ARCHIVE, binary_path: str = "", source: str = ""
+    _context: Context,
+    dump: str,
+    focus: str,
+    measure: str = "",
+    archive: str = ARCHIVE,
+    binary_path: str = "",
+    source: str = "",
 ) -> None:
     """
     Who calls the functions that match, and what they call.
 
         fab peek frontend@app1 --focus inflate
     """
-    content = _analyzed(_dump_named(dump, archive), (binary_path, source), screen.Screen(), kind="peek", function=focus)
+    path = _dump_named(dump, archive)
+    content = _analyzed(path, (binary_path, source), measure, screen.Screen(), kind="peek", function=focus)
     sys.stdout.write(printable_lines(content.decode("utf-8", "replace")))

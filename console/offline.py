@@ -19,13 +19,14 @@ from ..plugins.plugin_utils.driver.analyze import analyze_dump
 from ..plugins.plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
 from ..plugins.plugin_utils.driver.formats import Request
 from ..plugins.plugin_utils.driver.imports import Imported, Origin, import_profiles
-from ..plugins.plugin_utils.driver.sources import Places
+from ..plugins.plugin_utils.driver.sources import AnalysisError, Places
 from ..plugins.plugin_utils.driver.told_options import told_in_short
 from ..plugins.plugin_utils.leaks import hints
 from ..plugins.plugin_utils.leaks.survey import Scope
 from ..plugins.plugin_utils.report import files
 from ..plugins.plugin_utils.report.host_report import Limits
 from ..plugins.plugin_utils.views.selection import Selection
+from ..plugins.plugin_utils.views.table import Measure
 
 Warn = Callable[[str], None]
 _MOST_NAMES = 8
@@ -92,6 +93,15 @@ def analyzed(request: Request, dump: Path, places: Places, warn: Warn) -> bytes:
 def places(binary_path: Sequence[Path], source: str) -> Places:
     """Where the images are, and what the user says of the dump (told_in_short). Raises ControllerError."""
     return Places(binary_path=binary_path, told=told_in_short(source))
+
+
+def measure(name: str) -> Measure:
+    """The measure of this name, bytes in use if it is empty. Raises AnalysisError."""
+    try:
+        return Measure(name or "inuse_space")
+    except ValueError:
+        choices = ", ".join(one.value for one in Measure)
+        raise AnalysisError(f"--measure is {name!r}, which is not one of {choices}") from None
 
 
 def compared(before: Path, after: Path, focus: str, limit: int, as_json: bool, places: Places, warn: Warn) -> str:

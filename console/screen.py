@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from ..plugins.plugin_utils.leaks.verdict import Answer
 
 # Keyed by name: the module of Answer loads numpy, and most commands show no verdict.
-_COLOURS = {"LEAK": "red", "NO_LEAK": "green", "CANNOT_TELL": "yellow"}
+_COLOURS = {
+    "LEAK": "red",
+    "BURSTS": "red",
+    "GREW": "yellow",
+    "CANNOT_TELL": "yellow",
+    "FILLS_UP": "green",
+    "NO_LEAK": "green",
+}
 
 
 class Screen:

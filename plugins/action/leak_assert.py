@@ -18,7 +18,6 @@ from ..plugin_utils.base.options import from_here, size, whole_number
 from ..plugin_utils.leaks import baseline, ranking
 from ..plugin_utils.leaks.ranking import Leak
 from ..plugin_utils.leaks.survey import Scope
-from ..plugin_utils.leaks.verdict import Answer
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -65,7 +64,7 @@ class ActionModule(ActionBase):
         if limit is None and known is None:
             limit = 0
         offences = baseline.too_much(leaks, watched, limit, known)
-        judged = [process for process in watched if process.verdict.answer is not Answer.CANNOT_TELL]
+        judged = [process for process in watched if not process.verdict.answer.is_open]
         result.update(
             leaks=[_returned(leak) for leak in leaks],
             offences=offences,

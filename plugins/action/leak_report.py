@@ -132,11 +132,11 @@ def _returned(report: Report, files: dict[str, str]) -> dict[str, Any]:
 
 def _found(reports: list[Report]) -> dict[str, Any]:
     counts = Counter(report.verdict.answer for report in reports)
-    leaking = [report for report in reports if report.verdict.answer is Answer.LEAK]
+    leaking = [report for report in reports if report.verdict.answer.leaks]
     return {
-        "leaks": counts[Answer.LEAK],
-        "no_leaks": counts[Answer.NO_LEAK],
-        "cannot_tell": counts[Answer.CANNOT_TELL],
+        "leaks": len(leaking),
+        "no_leaks": counts[Answer.NO_LEAK] + counts[Answer.FILLS_UP],
+        "cannot_tell": counts[Answer.CANNOT_TELL] + counts[Answer.GREW],
         "worst": [
             {
                 "unit": report.unit,
@@ -156,8 +156,11 @@ def _frames(suspect: Suspect) -> list[str]:
 def _show(lines: list[tuple[Answer | None, str]]) -> None:
     colors = {
         Answer.LEAK: "COLOR_ERROR",
-        Answer.NO_LEAK: "COLOR_OK",
+        Answer.BURSTS: "COLOR_ERROR",
+        Answer.GREW: "COLOR_WARN",
         Answer.CANNOT_TELL: "COLOR_WARN",
+        Answer.FILLS_UP: "COLOR_OK",
+        Answer.NO_LEAK: "COLOR_OK",
     }
     for answer, line in lines:
         display.display(line, color=constants.config.get_config_value(colors[answer]) if answer else None)

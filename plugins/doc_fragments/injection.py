@@ -77,8 +77,8 @@ options:
           - Profile each child that runs the same program too, as a process of its own, such as prefork workers.
           - Children of root may run under one other user, whose spool it is then; that is seen in the running service.
             Of two other users one could not write, and the unit is rolled back.
+          - By default, whether the unit has such children as it runs now, all of them under one such user.
         type: bool
-        default: false
       start_delay:
         description: Seconds from the start of the process until sampling begins.
         type: int
@@ -131,4 +131,10 @@ options:
     description: Refuse if the file system of the dumps has less than this free, in MiB.
     type: int
     default: 512
+  outliving:
+    description:
+      - Profile a running unit with C(KillMode=process) or C(KillMode=none) all the same. Processes of it may outlive
+        each restart, and then go on under the profiler after a rollback until you end them.
+    type: bool
+    default: false
 """

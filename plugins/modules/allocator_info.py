@@ -128,8 +128,8 @@ libraries:
       type: bool
     failure:
       description:
-        - Why it cannot. One of V(does-not-load), V(page-size), V(no-prof), V(invalid-conf), V(crashed), V(timeout),
-          V(no-dump), V(broken-unwinder), V(not-readable), V(unsound), V(untrusted-path).
+        - Why it cannot. One of V(does-not-load), V(page-size), V(late-tls), V(no-prof), V(invalid-conf), V(crashed),
+          V(timeout), V(no-dump), V(broken-unwinder), V(not-readable), V(unsound), V(untrusted-path).
       type: str
     message:
       description: The same in words.

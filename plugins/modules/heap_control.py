@@ -40,7 +40,8 @@ options:
       - V(status) returns what the agent does and whether anything is wrong.
       - V(dump) takes a dump and waits until it is complete.
       - V(activate) and V(deactivate) switch sampling.
-      - V(reset) forgets all samples, and can set O(lg_sample).
+      - V(reset) forgets all samples. It is refused under a jemalloc that the role C(offheap.profiler.jemalloc) did not
+        build, since it could crash the service.
       - V(stats) returns the memory statistics of the process and its allocator.
       - V(schedule) changes O(dump_seconds), O(stats_seconds), O(keep_files) and O(keep_bytes).
     type: str
@@ -48,9 +49,6 @@ options:
     default: status
   pid:
     description: Talk only to this process. By default, to all processes of the unit that have an agent.
-    type: int
-  lg_sample:
-    description: For V(reset), the new sampling interval in bytes, as a power of two.
     type: int
   dump_seconds:
     description: For V(schedule), seconds between two dumps. V(0) takes none.
@@ -157,7 +155,6 @@ def main() -> NoReturn:
                 "default": "status",
             },
             "pid": {"type": "int"},
-            "lg_sample": {"type": "int"},
             "dump_seconds": {"type": "int"},
             "stats_seconds": {"type": "int"},
             "keep_files": {"type": "int"},

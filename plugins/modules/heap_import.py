@@ -40,7 +40,8 @@ requirements:
   - zstandard (Python library, on the controller)
 options:
   src:
-    description: The files, plain or packed with gzip or zstd. A C(FILE.map) beside one names its compiled code.
+    description:
+      - The files, plain or packed (gzip, zstd, LZ4, xz, bzip2). A C(FILE.map) beside one names its compiled code.
     type: list
     elements: path
     required: true

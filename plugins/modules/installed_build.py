@@ -41,6 +41,11 @@ options:
   sha256:
     description: The SHA-256 that the tarball must have.
     type: str
+  pinned:
+    description:
+      - Files that the tarball must hold, with the SHA-256 that each must have, whatever the record in it says.
+    type: dict
+    default: {}
 """
 
 EXAMPLES = r"""
@@ -76,6 +81,7 @@ def main() -> NoReturn:
             "path": {"type": "path", "required": True},
             "tarball": {"type": "path"},
             "sha256": {"type": "str"},
+            "pinned": {"type": "dict", "default": {}},
         },
         required_together=[("tarball", "sha256")],
         supports_check_mode=True,
@@ -85,7 +91,7 @@ def main() -> NoReturn:
     install = bool(fault and wanted["tarball"])
     if install and not module.check_mode:
         try:
-            whole_build.install(wanted["path"], wanted["tarball"], wanted["sha256"])
+            whole_build.install(wanted["path"], wanted["tarball"], wanted["sha256"], wanted["pinned"])
         except OffheapError as error:
             module.fail_json(msg=str(error))
     module.exit_json(changed=install, installed=not fault or (install and not module.check_mode), fault=fault)

@@ -164,7 +164,10 @@ reports:
       type: str
       sample: app1
     verdict:
-      description: V(leak), V(no-leak), or V(cannot-tell) if there is too little to judge by.
+      description:
+        - V(leak), V(no-leak), or V(cannot-tell) if there is too little to judge by.
+        - Where the lives of what was sampled are known, also V(bursts) for a leak that comes in bursts, V(grew) for
+          growth that is kept and has ended, and V(fills-up) for a path whose objects die and will level off higher.
       type: str
       sample: leak
     reason:

@@ -115,6 +115,7 @@ refusal:
   sample: static-binary
 """
 
+import contextlib
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
@@ -123,6 +124,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import listing
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
+    at_work,
     drop_in,
     drop_in_files,
     enabling,
@@ -133,14 +135,16 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 
+_PATIENCE = 120.0  # for another run that changes units of this host
+
 
 def present(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
     """Write what is missing, and say whether the unit has to be restarted for it."""
     wanted = enabling.prepare(module.params, unit, module.check_mode)
     changes = Changes(module.check_mode)
     enabling.write(changes, unit, wanted)
-    if enabling.warning(unit):
-        module.warn(enabling.warning(unit))
+    for warning in enabling.warnings(unit, wanted):
+        module.warn(warning)
     return {
         "changed": changes.any,
         "diff": changes.diff(),
@@ -196,9 +200,10 @@ def main() -> NoReturn:
     if wanted["state"] == "present" and not wanted["library"] and enabling.preloads(wanted):
         module.fail_json(msg="library is required if state is present")
     try:
-        unit = service.load(name)
-        name = unit.name
-        result = present(module, unit) if module.params["state"] == "present" else absent(module, unit)
+        with contextlib.nullcontext() if module.check_mode else at_work.alone(_PATIENCE):
+            unit = service.load(name)
+            name = unit.name
+            result = present(module, unit) if module.params["state"] == "present" else absent(module, unit)
     except Refusal as refusal:
         module.fail_json(msg=f"{name} is unchanged: {refusal}", unit=name, refusal=refusal.reason)
     except (OffheapError, OSError) as error:

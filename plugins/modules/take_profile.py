@@ -47,6 +47,13 @@ options:
   socket:
     description: The path of the Unix socket to ask O(url) over, as C(curl --unix-socket) does.
     type: path
+  token_file:
+    description:
+      - The path of a file on the host with the bearer token that O(url) takes. Nobody but root may be able to write it
+        or to replace it.
+      - The token is told to processes of the unit only, and is kept nowhere else.
+    type: path
+    version_added: 1.1.0
   directory:
     description: The directory that the service dumps profiles into. No part of its path may be a link.
     type: path
@@ -136,12 +143,13 @@ def main() -> NoReturn:
             "unit": {"type": "str", "required": True},
             "url": {"type": "str"},
             "socket": {"type": "path"},
+            "token_file": {"type": "path", "no_log": False},
             "directory": {"type": "path"},
             "every": {"type": "int", "default": 0},
             "count": {"type": "int", "default": 144},
         },
         required_one_of=[("url", "directory")],
-        mutually_exclusive=[("url", "directory"), ("socket", "directory")],
+        mutually_exclusive=[("url", "directory"), ("socket", "directory"), ("token_file", "directory")],
         supports_check_mode=True,
     )
     given: dict[str, Any] = {name: value for name, value in module.params.items() if value is not None}

@@ -57,7 +57,7 @@ options:
     default: auto
   library:
     description:
-      - async-profiler's library (C(libasyncProfiler.so), 4.0 or later) on the host. Only root may be able to write to
+      - async-profiler's library (C(libasyncProfiler.so), 4.5 or later) on the host. Only root may be able to write to
         it or to the directories above it. By default, the newest below C(/opt/offheap/async-profiler), where the
         playbook C(trace_live.yml) puts it.
     type: path

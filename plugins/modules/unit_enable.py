@@ -14,10 +14,14 @@ description:
   - For each unit, writes a drop-in as M(offheap.profiler.profiled_unit) does, restarts the unit if its processes differ
     from it, waits until they have the library, and watches the unit while the agent of each process writes a first
     dump.
-  - The first unit that needs a restart is watched to the end before the next one is touched. The others are restarted
-    one after the other and watched together.
-  - A unit that fails is rolled back, restarted and checked again. No further unit is begun then. A unit that is refused
-    is unchanged and does not keep the others.
+  - The first unit that needs a restart is watched to the end before the next one is touched, and so are the next ones
+    until one stays healthy. The others are restarted one after the other and watched together.
+  - A unit that fails is rolled back, restarted and checked again. A unit that is refused is unchanged. Neither keeps
+    the others from their turn.
+  - Units of which systemd restarts one with another are restarted and watched as one, and put back as one.
+  - What depends on a unit, or starts it, and ran before it was restarted, runs again afterwards. Otherwise the unit
+    counts as failed.
+  - Waits for another run that changes units of the host, for O(start_timeout) seconds at most.
   - The module succeeds all the same and tells in RV(problems) what is not done, why, and what to do, so that a playbook
     can print the whole list first.
 author:
@@ -118,6 +122,10 @@ units:
     active:
       description: Whether the unit was running.
       type: bool
+    dependents:
+      description: The running units that a restart of this one takes along, and those that start it.
+      type: list
+      elements: str
     restarted:
       description: Whether its restart was begun.
       type: bool
@@ -157,6 +165,7 @@ problems:
   returned: success
 """
 
+import contextlib
 import select
 import time
 from collections.abc import Mapping
@@ -168,7 +177,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.urls import open_url
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import first_dump
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import enabling, health, rollout
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import at_work, enabling, health, rollout
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 
 _TRIES = 5
@@ -292,7 +301,11 @@ def main() -> NoReturn:
             names.append(name)
             wanted.append(rollout.Enabled(name, parameters, Changes(only_look)))
     watchers = rollout.Watchers(first_dump.see, lambda parameters: check(module, parameters), somebody_waits)
-    rollout.enable(wanted, watchers, only_look)
+    try:
+        with contextlib.nullcontext() if only_look else at_work.alone(module.params["start_timeout"]):
+            rollout.enable(wanted, watchers, only_look)
+    except at_work.SomebodyAtWork as error:
+        module.fail_json(msg=str(error))
     for warning in [warning for one in wanted for warning in one.warnings]:
         module.warn(warning)
     touched = [] if module.params["preflight"] else wanted
@@ -306,6 +319,7 @@ def main() -> NoReturn:
                 "environment": one.wanted.injection.shown() if one.wanted else {},
                 "spool": one.wanted.spool if one.wanted else "",
                 "active": one.active,
+                "dependents": one.dependents,
                 "restarted": one.restarted,
                 "dumps": one.dumps,
                 "unseen": one.unseen,

@@ -17,6 +17,9 @@ description:
     tells in RV(problems) what is not done, why, and what to do, so that a playbook can print the whole list first.
   - A unit that could not start again is not stopped for a restart. One that a restart of this module did stop, and
     that did not come up, is started by the next run. A job (C(Type=oneshot)) is never broken off.
+  - What a restart takes along, such as units with C(Requires=) on this one, runs again afterwards, or is named.
+  - Waits until another run that changes units of the host has ended, even one whose controller was interrupted, for
+    O(timeout) seconds at most.
   - Leaves the dumps where they are.
 author:
   - Offheap contributors (@offheap)
@@ -93,11 +96,12 @@ problems:
   returned: success
 """
 
+import contextlib
 from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import rollback
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import at_work, rollback
 
 
 def main() -> NoReturn:
@@ -114,13 +118,18 @@ def main() -> NoReturn:
     )
     wanted = module.params
     try:
-        units = rollback.units() if wanted["units"] is None else wanted["units"]
+        with contextlib.nullcontext() if module.check_mode else at_work.alone(wanted["timeout"]):
+            units = rollback.units() if wanted["units"] is None else wanted["units"]
+            done = [
+                rollback.roll_back(
+                    unit, module.check_mode, wanted["always_restart"], wanted["seconds"], wanted["timeout"]
+                )
+                for unit in units
+            ]
     except OSError as error:
         module.fail_json(msg=f"the units that were profiled cannot be found: {error}")
-    done = [
-        rollback.roll_back(unit, module.check_mode, wanted["always_restart"], wanted["seconds"], wanted["timeout"])
-        for unit in units
-    ]
+    except at_work.SomebodyAtWork as error:
+        module.fail_json(msg=str(error))
     module.exit_json(
         changed=any(one.changes.any for one in done),
         diff=[part for one in done for part in one.changes.diff()],

@@ -35,18 +35,33 @@ def agent(compiler: str = "gcc") -> Path:
 
 def library(compiler: str = "gcc") -> Path:
     """The release with our patches, built by gcc, or by a gcc for another machine with pages of 4 KiB."""
+    if compiler == "gcc":
+        return _library(compiler, [], [])
+    return _library(compiler, [f"--host={compiler.removesuffix('-gcc')}", "--with-lg-page=12"], [])
+
+
+def library_for_large_pages() -> Path:
+    """As a host with pages of 64 KiB builds it, whose kernel says that a huge page has 512 MiB. Needs root."""
+    meminfo = BUILD / "meminfo"
+    meminfo.parent.mkdir(parents=True, exist_ok=True)
+    meminfo.write_text("Hugepagesize:     524288 kB\n")
+    there = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /proc/meminfo && exec "$@"', str(meminfo)]
+    return _library("gcc", ["--with-lg-page=16"], there)
+
+
+def _library(compiler: str, of_machine: list[str], there: list[str]) -> Path:
+    """``of_machine`` are more options for configure, which runs ``there``."""
     patches = sorted((ROLE / "files" / "patches" / VERSION).iterdir())
     inputs = [ROLE / "files" / "patched_source.sh", *patches]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()[:12]
-    target = BUILD / compiler / f"jemalloc-{VERSION}-{digest}" / "libjemalloc.so.2"
+    target = BUILD / compiler / "".join([f"jemalloc-{VERSION}-{digest}", *of_machine]) / "libjemalloc.so.2"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=target.parent))
         source = cross_sums.patched_source(work)
         subprocess.run(["tar", "--extract", "--file", source], cwd=work, check=True)
-        configure = ["./configure", *DEFAULTS["jemalloc_configure_options"], "EXTRA_CFLAGS=-g0", f"CC={compiler}"]
-        if compiler != "gcc":
-            configure += [f"--host={compiler.removesuffix('-gcc')}", "--with-lg-page=12"]
+        options = ["--with-lg-hugepage=21", *of_machine, *DEFAULTS["jemalloc_configure_options"]]
+        configure = [*there, "./configure", *options, "EXTRA_CFLAGS=-g0", f"CC={compiler}"]
         for command in (configure, ["make", "-j2", "build_lib_shared"]):
             subprocess.run(command, cwd=work / f"jemalloc-{VERSION}", check=True, stdout=subprocess.DEVNULL)
         (work / f"jemalloc-{VERSION}" / "lib" / target.name).rename(target)

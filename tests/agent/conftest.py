@@ -64,14 +64,7 @@ def unpatched_jemalloc() -> Path:
 
 
 @pytest.fixture(scope="session")
-def jemalloc(request: pytest.FixtureRequest) -> Path:
-    """A jemalloc with prof."""
-    path: Path = request.getfixturevalue("patched_jemalloc" if PLATFORM else "unpatched_jemalloc")
-    return path
-
-
-@pytest.fixture(scope="session")
-def patched_jemalloc() -> Path:
+def jemalloc() -> Path:
     """The jemalloc that the role builds."""
     return builds.crossed("library", PLATFORM) if PLATFORM else builds.library()
 
@@ -81,14 +74,16 @@ def service_program(name: str) -> Path:
     return compiled(name, [PROGRAMS / f"{name}.c"], "-O2", compiler=CROSS_GCC if EMULATED else "gcc")
 
 
-def preloaded(library: Path, command: list[str], conf: str, timeout: float | None = None) -> int:
-    """The exit status of a program with a jemalloc and without the agent."""
+def preloaded(
+    library: Path, command: list[str], conf: str, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program with a jemalloc and without the agent."""
     environment = {**os.environ, "MALLOC_CONF": conf}
     if EMULATED:  # the emulator is a program of this machine
         command = [*EMULATOR, "-E", f"LD_PRELOAD={library}", *command]
     else:
         environment["LD_PRELOAD"] = str(library)
-    return subprocess.run(command, env=environment, timeout=timeout, check=False).returncode
+    return subprocess.run(command, env=environment, timeout=timeout, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The SHA-256 of what the controller builds for other hosts, which the role carries.
 
-cross_sums.py    builds everything, and writes roles/jemalloc/files/cross_checksums.json (some minutes)
+cross_sums.py [agent | library]    builds both or that one, and writes roles/jemalloc/files/cross_checksums.json
 """
 
 from __future__ import annotations
@@ -83,16 +83,18 @@ def sum_of(record: dict[str, Any]) -> str:
     return str(next(found for name, found in record["files"].items() if ".so" in name))
 
 
-def main() -> None:
-    sums = {}
+def main(parts: list[str]) -> None:
+    stems = {"library": library_stem(), "agent": agent_stem()}
+    replaced = tuple(stems[part].partition("-")[0] for part in parts)
+    sums = {name: value for name, value in json.loads(CARRIED.read_text()).items() if not name.startswith(replaced)}
     with tempfile.TemporaryDirectory() as scratch:
-        sources = {"library": patched_source(Path(scratch)), "agent": ROLE / "files" / "agent"}
-        for part, stem in (("library", library_stem()), ("agent", agent_stem())):
+        for part in parts:
+            source = patched_source(Path(scratch)) if part == "library" else ROLE / "files" / "agent"
             for platform in TARGETS:
-                sums[f"{stem}-{platform}"] = sum_of(built(part, platform, sources[part], Path(scratch)))
-                print(f"{stem}-{platform}", flush=True)
+                sums[f"{stems[part]}-{platform}"] = sum_of(built(part, platform, source, Path(scratch)))
+                print(f"{stems[part]}-{platform}", flush=True)
     CARRIED.write_text(json.dumps(sums, indent=4, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or ["library", "agent"])

@@ -79,8 +79,8 @@ def test_commands(start: Start, workload: Path) -> None:
         assert dump.sample_interval == 4096 and dump.objects and dump.bytes
         assert os.stat(dump.path).st_size == dump.size
         assert connection.request("deactivate")["active"] is False
-        assert connection.request("reset", lg_sample=14)["ok"]
-        assert connection.request("status")["lg_sample"] == 14
+        assert connection.request("reset")["ok"]
+        assert connection.request("status")["lg_sample"] == 12
         assert connection.dump(str(service.spool)).objects == 0
         memory = connection.request("stats")["memory"]
         assert memory["resident"] >= memory["active"] >= memory["allocated"] > 0 and memory["rss"] > 0
@@ -89,7 +89,7 @@ def test_commands(start: Start, workload: Path) -> None:
         for bad in ({"dump": -1}, {"frequency": 3}, {"keep_files": 0}):
             with pytest.raises(client.AgentError, match="usage"):
                 connection.request("schedule", **bad)
-        for bad_command in ("", "quit", "dump now", "status x", "\x01"):
+        for bad_command in ("", "quit", "dump now", "status x", "reset lg_sample=14", "\x01"):
             with pytest.raises(client.AgentError, match="commands:"):
                 connection.request(bad_command)
 

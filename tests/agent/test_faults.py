@@ -7,15 +7,19 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
+import shutil
 import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.tests.agent.hanging_disk import HangingDisk
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
 
 Start = Callable[..., Service]
@@ -54,10 +58,12 @@ def test_jemalloc_before_the_hook(start: Start, workload: Path, library: Path, f
     unwinder = service.ask("status")["unwinder"]
     assert (unwinder["wanted"], unwinder["used"]) == ("hybrid", "builtin")
     assert "5.3.0" in unwinder["why"]
+    with pytest.raises(client.AgentError, match="jemalloc#2681"):
+        service.ask("reset")
 
 
 def test_no_place_for_the_socket(start: Start, workload: Path) -> None:
-    service = start(workload, "leak", "1.5", socket_dir="/does/not/exist", dump_seconds=1)
+    service = start(workload, "leak", "1.5", socket_dir="/does/not/exist", dump_seconds=1, unit="")
     assert service.result() == (0, "")
     assert "no control socket" in only_line(service)
     assert len(service.dumps()) == 1  # all else works
@@ -99,7 +105,7 @@ def test_full_spool(start: Start, workload: Path, tmp_path: Path) -> None:
             while True:
                 stream.write(b"x" * 4096)
         for _number in range(5):
-            with pytest.raises(client.AgentError, match="could not write"):
+            with pytest.raises(client.AgentError, match="has 0 bytes free"):
                 service.ask("dump")
         assert service.dumps() == []  # no broken dumps are left
         time.sleep(1.2)
@@ -120,17 +126,48 @@ def test_room_that_is_not_ours(start: Start, workload: Path, tmp_path: Path) -> 
 
 
 @needs_root
+def test_a_disk_that_hangs_does_not_hold_the_service(start: Start, workload: Path, tmp_path: Path) -> None:
+    """Its threads start, fork and allocate while the dump waits for the disk."""
+    (tmp_path / "spool").mkdir()
+    disk = HangingDisk(tmp_path / "spool")
+    try:
+        service = start(workload, "rounds", "60")
+        service.wait_until_active()
+        assert service.ask("dump")["ok"]
+        disk.hangs()
+        with ThreadPoolExecutor() as pool:
+            dump = pool.submit(service.ask, "dump")
+            assert disk.waiting.wait(20)
+            assert service.process.stdout
+            output = service.process.stdout.fileno()
+            os.read(output, 1 << 20)  # of the rounds until now
+            rounds = b""
+            while len(rounds) < 100:
+                assert select.select([output], [], [], 20)[0], "the service stands still"
+                rounds += os.read(output, 1 << 20)
+            assert not dump.done()
+            disk.let_go()
+            content = disk.content(Path(dump.result()["path"]).name)
+        assert content.startswith(b"heap_v2/") and len(content) == dump.result()["size"]
+        service.kill()
+    finally:
+        disk.close()
+
+
+@needs_root
 def test_no_thread_to_be_had(start: Start, workload: Path, library: Path, jemalloc: Path, tmp_path: Path) -> None:
     def limit() -> None:
         os.setgid(65534)
         os.setuid(4000000)
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 
+    # Another user cannot read what lies in a home.
+    preload = [Path(shutil.copy(path, tmp_path)) for path in (jemalloc, library)]
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents:
         if parent.stat().st_uid == os.geteuid() and not parent.stat().st_mode & stat.S_IXOTH and str(parent) != "/":
             parent.chmod(0o755)
-    service = start("/usr/bin/sleep", "0.3", popen={"preexec_fn": limit})
+    service = start("/usr/bin/sleep", "0.3", preload=preload, popen={"preexec_fn": limit})
     assert service.result() == (0, "")
     assert "no thread" in only_line(service)
 

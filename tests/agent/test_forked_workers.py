@@ -30,14 +30,14 @@ def forked_workers() -> Path:
 def sampled(program: Path, library: Path, directory: Path) -> list[int]:
     """How many of the forgotten blocks were sampled in each worker."""
     command = [str(program), str(WORKERS), str(BLOCKS), str(directory)]
-    assert preloaded(library, command, f"prof:true,lg_prof_sample:{LG_SAMPLE}") == 0
+    assert preloaded(library, command, f"prof:true,lg_prof_sample:{LG_SAMPLE}").returncode == 0
     stacks = [re.findall(r"^@ .*\n  t\*: (\d+): (\d+) \[", path.read_text(), re.M) for path in directory.iterdir()]
     # jemalloc rounds the sizes so that their unbiased sum is right.
     return [sum(int(count) for count, size in one if abs(int(size) / int(count) - SIZE) < 1) for one in stacks]
 
 
-def test_each_has_samples_of_its_own(forked_workers: Path, patched_jemalloc: Path, tmp_path: Path) -> None:
-    found = sampled(forked_workers, patched_jemalloc, tmp_path)
+def test_each_has_samples_of_its_own(forked_workers: Path, jemalloc: Path, tmp_path: Path) -> None:
+    found = sampled(forked_workers, jemalloc, tmp_path)
     assert len(found) == WORKERS and len(set(found)) > WORKERS / 2, found
     probability = 1 - math.exp(-SIZE / (1 << LG_SAMPLE))
     expected = WORKERS * BLOCKS * probability

@@ -30,7 +30,7 @@ def short_threads() -> Path:
 def off_by(program: Path, library: Path, at_a_time: int, lg_sample: int, dump: Path) -> float:
     """How many standard deviations too many, or too few, of the forgotten blocks were sampled."""
     command = [str(program), str(THREADS), str(at_a_time), str(dump)]
-    assert preloaded(library, command, f"prof:true,lg_prof_sample:{lg_sample}") == 0
+    assert preloaded(library, command, f"prof:true,lg_prof_sample:{lg_sample}").returncode == 0
     stacks = re.findall(r"^@ .*\n  t\*: (\d+): (\d+) \[", dump.read_text(), re.MULTILINE)
     # jemalloc rounds the sizes so that their unbiased sum is right.
     sampled = sum(int(count) for count, size in stacks if abs(int(size) / int(count) - SIZE) < 1)
@@ -40,11 +40,9 @@ def off_by(program: Path, library: Path, at_a_time: int, lg_sample: int, dump: P
 
 
 @pytest.mark.parametrize("at_a_time", [1, 4, 16])
-def test_they_are_sampled_without_bias(
-    short_threads: Path, patched_jemalloc: Path, tmp_path: Path, at_a_time: int
-) -> None:
+def test_they_are_sampled_without_bias(short_threads: Path, jemalloc: Path, tmp_path: Path, at_a_time: int) -> None:
     """Beyond five standard deviations, chance is out of the question."""
-    assert abs(off_by(short_threads, patched_jemalloc, at_a_time, 16, tmp_path / "dump")) < 5
+    assert abs(off_by(short_threads, jemalloc, at_a_time, 16, tmp_path / "dump")) < 5
 
 
 def test_an_unpatched_jemalloc_is_blind_to_them(short_threads: Path, unpatched_jemalloc: Path, tmp_path: Path) -> None:
@@ -54,13 +52,13 @@ def test_an_unpatched_jemalloc_is_blind_to_them(short_threads: Path, unpatched_j
 
 @pytest.mark.soak
 def test_the_interval_covers_what_is_true(
-    short_threads: Path, patched_jemalloc: Path, tmp_path: Path, stress_seconds: float
+    short_threads: Path, jemalloc: Path, tmp_path: Path, stress_seconds: float
 ) -> None:
     """In 95 of 100 runs. A soak makes a hundred runs of each kind."""
     runs = 100 if stress_seconds >= 600 else 1
     ways = [(at_a_time, lg_sample) for at_a_time in (1, 4, 16) for lg_sample in (16, 19)]
     inside = {
-        way: sum(abs(off_by(short_threads, patched_jemalloc, *way, tmp_path / "dump")) <= 1.96 for _run in range(runs))
+        way: sum(abs(off_by(short_threads, jemalloc, *way, tmp_path / "dump")) <= 1.96 for _run in range(runs))
         for way in ways
     }
     print(f"\ninside the 95 % interval, of {runs} runs each: {inside}")
@@ -72,8 +70,8 @@ def test_the_interval_covers_what_is_true(
 
 @pytest.mark.soak
 @pytest.mark.soak_only
-def test_threads_that_free_while_they_end(patched_jemalloc: Path, stress_seconds: float) -> None:
+def test_threads_that_free_while_they_end(jemalloc: Path, stress_seconds: float) -> None:
     """The program that kills an unpatched 5.3.1, for as long as a soak takes, with ``epoch`` in a loop beside it."""
     program = service_program("ending_threads")
     command = [str(program), str(round(stress_seconds))]
-    assert preloaded(patched_jemalloc, command, "prof:true", stress_seconds + 60) == 0
+    assert preloaded(jemalloc, command, "prof:true", stress_seconds + 60).returncode == 0

@@ -38,8 +38,8 @@ FORMS = ("text", "collapsed")
 WARM_SPEEDUP, COLD_SPEEDUP, MEMORY_PER_BYTE = 30.0, 4.0, 20.0
 # Ten times the stacks may take ten times as long, plus some noise.
 GROWTH_TOLERANCE = 1.25
-# Megabytes of a source's file, and what reading it may take.
-SOURCES = {"pprof": 50, "perf": 200, "collapsed": 50, "gperftools": 50, "memray": 50}
+# Megabytes of a source's file (of pprof, a million samples), and what reading it may take.
+SOURCES = {"pprof": 64, "perf": 200, "collapsed": 250, "gperftools": 50, "memray": 50}
 TOLD = {"collapsed": "live:bytes:1"}
 SOURCE_SECONDS, SOURCE_MEMORY = 10.0, 512.0
 # The first run compiles this library's modules, like the first run of an installed collection.

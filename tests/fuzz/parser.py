@@ -10,6 +10,7 @@ TARGET is one of:
 - ``maps``: the memory map of a process; ``elf``: an image and its symbols; ``wire``: messages of a session
 - ``facts``: what a host says of a capture, with some of it replaced
 - ``recording``: what a JVM that is traced has recorded, on the host
+- ``lives``: the book of lives that the agent has written beside a dump
 
 Whatever the bytes are, there is a result or an error of ours. An input that takes one reader a second of CPU time, or
 more memory than 256 MiB, ends the run. Python code is measured by atheris, which knows which branches an input took.
@@ -46,11 +47,15 @@ with atheris.instrument_imports(
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records, Told
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import located, named
     from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, heap_v2, jfr_chunk
+    from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, heap_v2, jfr_chunk, lives_book
     from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.formats.test_sidecar import WHOLE
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_lives_book import SMALL
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_otlp_profile import (
+    made as otlp_profiles,
+)
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_tracer_texts import TEXTS
 from ansible_collections.offheap.profiler.tests.unit.strategies import offers
 from ansible_collections.offheap.profiler.tests.unit.strategies.small_recordings import recording
@@ -235,6 +240,13 @@ def read_recording(data: bytes) -> None:
         assert kept.size <= 2 * len(data)
 
 
+@bounded
+def read_lives(data: bytes) -> None:
+    book = lives_book.parse(data, "fuzz")
+    assert sum(book.births) - sum(book.deaths) == len(book.stack) == len(book.born) == len(book.size)
+    assert (book.ends[-1] if book.ends else 0) == len(book.addresses)
+
+
 _FACTS = {
     **capture_samples.written(),
     "format": capture_facts.FORMAT,
@@ -260,6 +272,7 @@ def _dumps() -> dict[str, bytes]:
         "gperftools": _GPERFTOOLS,
         "collapsed": _COLLAPSED,
         **TEXTS,
+        "otlp": otlp_profiles(),
         "pprof": offers.pprof(4096),
     }
     assert {*seeds} == {*detect.FORMATS}
@@ -281,6 +294,7 @@ TARGETS = {
     "facts": Target(read_facts, lambda: {"facts": json.dumps(_FACTS).encode()}),
     "wire": Target(read_wire, _messages),
     "recording": Target(read_recording, lambda: {"recording": _RECORDING}),
+    "lives": Target(read_lives, lambda: {"small": SMALL}),
 }
 
 

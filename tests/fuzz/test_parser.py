@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = {"dump": 20, "maps": 4, "elf": 4, "facts": 4, "wire": 4, "recording": 4}
+SECONDS = {"dump": 20, "maps": 4, "elf": 4, "facts": 4, "wire": 4, "recording": 4, "lives": 4}
 INPUTS = int(os.environ.get("OFFHEAP_FUZZ_INPUTS", "0"))
 # The fuzzer's own memory grows with the inputs of a process. The next one goes on with what the last one has found.
 AT_ONCE = 250_000

@@ -5,7 +5,7 @@
 set -eu
 config=$PWD/.mypy.ini cache=$PWD/.mypy_cache
 name=ansible_collections.offheap.profiler name_as_path=ansible_collections/offheap/profiler
-.venv/bin/python -c 'import runpy; runpy.run_path("tests/conftest.py")' # creates the import path
+.venv/bin/python tests/conftest.py # creates the import path
 cd .cache/collections
 
 set --

@@ -14,12 +14,12 @@ from ansible_collections.offheap.profiler.tests.gates.files import ROOT
 
 AGENT = ROOT / "roles" / "jemalloc" / "files" / "agent"
 FLOORS = (  # the lowest first; a part is <name>.c with <name>.h
-    {"clock", "descriptors", "hotspot", "mallctl"},
-    {"json", "maps"},
+    {"clock", "descriptors", "exec", "hotspot", "mallctl"},
+    {"deepbind", "json", "maps"},
     {"ranges"},
     {"unwind"},
     {"config"},
-    {"facts", "images", "problem", "spool"},
+    {"facts", "images", "ledger", "problem", "spool"},
     {"others"},
     {"dump", "sampling", "schedule", "statistics", "trigger"},
     {"command"},

@@ -43,7 +43,7 @@ def test_a_home_is_empty_and_nothing_stays_in_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [".marker"]
 
 
-@pytest.mark.parametrize("home", [Path.home(), ROOT.parent], ids=["home", "checkout"])
+@pytest.mark.parametrize("home", [Path.home(), ROOT.parent, Path("/tmp")], ids=["home", "checkout", "tmp"])
 def test_the_checkout_and_its_python_are_there_when_they_lie_in_the_home(home: Path) -> None:
     seen = run(BARE, ".venv/bin/python", "-c", "import os, pytest; print(os.getcwd())", HOME=str(home))
     assert seen.stdout == f"{ROOT}\n", seen.stderr

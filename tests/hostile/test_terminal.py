@@ -12,7 +12,7 @@ from ansible_collections.offheap.profiler.console import answers
 from ansible_collections.offheap.profiler.console.screen import Screen
 from ansible_collections.offheap.profiler.console.watch import Series
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable_lines
-from ansible_collections.offheap.profiler.plugins.plugin_utils.export import top
+from ansible_collections.offheap.profiler.plugins.plugin_utils.export import callgrind, graph, top
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import SessionError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import ticket
 
@@ -41,6 +41,12 @@ def test_what_the_console_prints(escape: str, capsys: pytest.CaptureFixture[str]
 def test_what_is_known_of_a_dump(escape: str) -> None:
     assert _is_text("\n".join(top.head([("Unit", f"a{escape}b"), ("Host", "next")])))
     assert _is_text(printable_lines(f"Total\n\tof {escape}\n"))
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+def test_a_name_in_the_text_of_a_graph(escape: str) -> None:
+    assert _is_text(graph._quoted(f"a{escape}b"))
+    assert _is_text(callgrind._plain(f"a{escape}b"))
 
 
 @pytest.mark.parametrize("escape", ESCAPES)

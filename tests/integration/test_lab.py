@@ -170,3 +170,10 @@ def test_a_second_lab_reboots_dies_and_leaves_nothing() -> None:
         second.down()
     left = second.command("leaks", check=False)
     assert (left.returncode, left.stdout.strip()) == (0, "nothing left")
+
+
+def test_packages_are_installed_and_their_services_run(lab: Lab, host: HostOf) -> None:
+    lab.command("install", "app2", "beanstalkd")
+    assert host("app2").show("beanstalkd", "ActiveState") == {"ActiveState": "active"}
+    assert host("app2").run("test -e /etc/resolv.conf", check=False).returncode == 1
+    host("app2").run("apt-get -q purge -y beanstalkd")

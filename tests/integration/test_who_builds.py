@@ -176,6 +176,45 @@ def test_a_host_that_lies_about_its_platform_is_left_out(
     assert sorted(path for path in controller.directory.rglob("*") if "cache" in path.parts) == before
 
 
+def test_check_mode_says_what_the_run_would_say_of_compilers(
+    role: RunPlaybook, host: HostOf, variables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host("app2").run("rm -rf /opt/offheap")
+    unbuilt = {**variables, "offheap_cache": "nothing-built-yet"}
+    for check in (True, False):
+        result = role(limit="app2", check=check, extra_vars=unbuilt)
+        assert "app2 has no compiler" in result.failures("app2")
+        assert "-m pip install ziglang==" in result.failures("app2")
+    for directory in map(Path, ("/usr/sbin", "/usr/bin", "/sbin", "/bin")):
+        for program in directory.iterdir():
+            link = tmp_path / program.name
+            if program.name not in ("make", "patch") and not link.is_symlink():
+                link.symlink_to(program)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for check in (True, False):
+        result = role(limit="app2", check=check, extra_vars={**unbuilt, "jemalloc_method": "cross"})
+        assert "it lacks make and patch" in result.failures("app2")
+        assert "apt-get install make patch" in result.failures("app2")
+    assert installed(host("app2")) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"offheap_units": ["fronted"]}, "There is no unit fronted on this host"),
+        ({"offheap_units": ["ticker"], "jemalloc_methode": "cross"}, "did you mean jemalloc_method?"),
+        ({"offheap_unit": ["ticker"]}, "did you mean offheap_units?"),
+    ],
+)
+def test_a_slip_in_a_name_is_refused_before_anything_is_built(
+    playbook: RunPlaybook, host: HostOf, variables: dict[str, Any], wrong: dict[str, Any], said: str
+) -> None:
+    host("app2").run("rm -rf /opt/offheap")
+    result = playbook("enable_profiling.yml", limit="app2", extra_vars={**variables, **wrong})
+    assert said in result.failures("app2")
+    assert result.stats["app2"].changed == 0 and installed(host("app2")) == []
+
+
 @pytest.mark.soak_only
 def test_the_controller_builds_for_all_and_no_host_has_a_compiler(
     role: RunPlaybook, playbook: RunPlaybook, host: HostOf, controller: Controller, variables: dict[str, Any]

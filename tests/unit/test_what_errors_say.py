@@ -70,10 +70,13 @@ CONSOLE: list[tuple[str, int, str]] = [
     ("fab top fronted@app1", 2, "fronted@app1 is neither a file nor a unit and host with captures"),
     ("fab top offheap/archive", 2, "is an archive: name one of its captures, which `fab captures` lists"),
     ("fab top directory", 2, "directory is a directory without dump.heap.zst: name a dump or"),
-    ("fab top empty.heap", 2, "empty.heap: is in no known format; it should be a profile of jemalloc"),
+    ("fab top empty.heap", 2, "empty.heap: is empty"),
     ("fab top cut.heap.zst", 2, "cut.heap.zst: is cut off after 0 of"),
     ("fab top frontend@app1 --source live:bytes:x", 2, "'x' is not a size: expected bytes, such as 524288"),
     ("fab top frontend@app1 --source rubbish", 2, "'rubbish' is not one of live, allocated, grown"),
+    ("fab top a.folded --source live:objects:1", 2, "counts objects and no bytes: set measure to inuse_objects"),
+    ("fab top frontend@app1 --measure rss", 2, "'rss', which is not one of inuse_space, inuse_objects, alloc_space"),
+    ("fab top frontend@app1 --focus (", 2, "'(' is not a regular expression"),
     ("fab diff frontend@app1", 2, "'diff' needs 'after'"),
     ("fab diff frontend@app1 frontend@app2 --focus (", 2, "'(' is not a regular expression: missing )"),
     ("fab peek frontend@app1 --focus nosuch", 2, "no function matches 'nosuch'; the format text lists them (fab top)"),
@@ -101,7 +104,7 @@ CONSOLE: list[tuple[str, int, str]] = [
     ("fab import nosuch --unit a --host b", 2, "there is no file nosuch"),
     ("fab import a.folded --unit a --host b", 2, "set source_unit to bytes or objects, and source_measure to live"),
     ("fab import a.folded --unit a --host b --time yesterday", 2, "write it like 2026-11-22T03:00:00, in UTC"),
-    ("fab import empty.heap --unit a --host b", 2, "empty.heap: is in no known format"),
+    ("fab import empty.heap --unit a --host b", 2, "empty.heap: is empty"),
 ]
 
 ANSIBLE: list[tuple[str, int, str]] = [

@@ -3,7 +3,9 @@
 """Talk to the agent in a profiled process: a line to its control socket, a line of JSON back.
 
 The service's user may write to the socket's directory, so no link in it is followed, and a listener is trusted only
-after the kernel has confirmed that it is the process that the socket is named after, and its user the service's.
+after the kernel has confirmed that it is the process that the socket is named after, and its user the service's. A
+process that may not write there listens at an abstract name (unix(7)), which anybody could take: only a process of the
+unit is asked there.
 Answers are hostile until checked: they are bounded in size and time, must be JSON objects of the protocol's version,
 and a dump's path must be in the spool that the caller knows.
 
@@ -12,6 +14,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -23,11 +26,13 @@ from typing import Any, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places
 
 PROTOCOL = 1
 _NAME = re.compile(r"([1-9][0-9]{0,9})\.sock\Z")
 _MAX_ANSWER = 1 << 20
+_LISTENS = b"00010000"  # SO_ACCEPTCON, among the flags in /proc/net/unix
+_UNIT_IN_NAME = 80  # bytes of a unit's name in an abstract one, as in the agent's config.c
 
 
 class AgentError(OffheapError):
@@ -39,7 +44,10 @@ class AgentGone(AgentError):
 
 
 class AgentSocket(NamedTuple):
-    """A control socket; ``pid`` is the process's pid as the process itself sees it, and the socket's name."""
+    """A control socket; ``pid`` is the process's pid as the process itself sees it, and the socket's name.
+
+    ``path`` begins with ``@`` where it is no file but an abstract name.
+    """
 
     pid: int
     path: str
@@ -69,7 +77,7 @@ def find(unit: str, root: str = places.SOCKETS) -> list[AgentSocket]:
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
-        return []
+        names = []
     except OSError as exc:
         raise AgentError(f"cannot read {directory}: {exc.strerror}") from exc
     found = []
@@ -77,7 +85,20 @@ def find(unit: str, root: str = places.SOCKETS) -> list[AgentSocket]:
         match = _NAME.match(name)
         if match:
             found.append(AgentSocket(int(match.group(1)), os.path.join(directory, name)))
-    return sorted(found)
+    return sorted(found + _abstract(unit))
+
+
+def _abstract(unit: str) -> list[AgentSocket]:
+    """The agents of a unit's processes that listen at an abstract name (proc(5), /proc/net/unix)."""
+    prefix = b"@offheap/" + os.fsencode(unit)[:_UNIT_IN_NAME] + b"/"
+    found = []
+    with contextlib.suppress(OSError), open("/proc/self/net/unix", "rb") as lines:
+        for line in lines:
+            *_other, flags, _type, _state, _inode, name = [*line.split(None, 7), b""][:8]
+            pid = name.strip()[len(prefix) :]
+            if flags == _LISTENS and name.startswith(prefix) and pid.isdigit() and cgroup.belongs_to(int(pid), unit):
+                found.append(AgentSocket(int(pid), os.fsdecode(name.strip())))
+    return found
 
 
 class Connection:
@@ -90,6 +111,7 @@ class Connection:
         self._agent = agent
         self._timeout = timeout
         self._received = b""
+        self._owner: int | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._connect()
@@ -108,6 +130,9 @@ class Connection:
         path = self._agent.path
         self._socket.settimeout(self._timeout)
         try:
+            if path.startswith("@"):
+                self._connect_to("\0" + path[1:])
+                return
             directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 # Held open: what is connected to below is what was looked at here. And a path may be too long.
@@ -146,7 +171,7 @@ class Connection:
         pid, uid, _gid = struct.unpack("3i", credentials)
         if pid != self._agent.pid and self._agent.pid not in _own_pids(pid, proc):
             raise AgentError(f"process {pid} listens at {self._agent.path}, not the one with the pid in its name")
-        if uid not in (0, self._owner):
+        if self._owner is not None and uid not in (0, self._owner):
             raise AgentError(f"user {uid} listens at {self._agent.path}, in a directory of user {self._owner}")
         return int(pid)
 

@@ -18,14 +18,12 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import cgrou
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hotspot_protocol
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
 
-_SETTINGS = {
-    "schedule": {
-        "dump": "dump_seconds",
-        "stats": "stats_seconds",
-        "keep_files": "keep_files",
-        "keep_bytes": "keep_bytes",
-    },
-    "reset": {"lg_sample": "lg_sample"},
+# The agent's names of what the command schedule sets, by the module's.
+_SCHEDULE = {
+    "dump_seconds": "dump",
+    "stats_seconds": "stats",
+    "keep_files": "keep_files",
+    "keep_bytes": "keep_bytes",
 }
 
 
@@ -64,11 +62,8 @@ def _one(
     if command in ("status", "stats"):
         return connection.request(command), None, False
     status = connection.request("status")
-    settings = {
-        name: parameters[option]
-        for name, option in _SETTINGS.get(command, {}).items()
-        if parameters[option] is not None
-    }
+    given = {name: parameters[option] for option, name in _SCHEDULE.items() if parameters[option] is not None}
+    settings = given if command == "schedule" else {}
     if command == "schedule":
         now = status.get("schedule", {})
         changes = any(now.get(name) != value for name, value in settings.items())

@@ -22,6 +22,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.elf_heade
     PT_DYNAMIC,
     PT_INTERP,
     PT_LOAD,
+    PT_TLS,
     SHT_DYNSYM,
     SHT_SYMTAB,
     ElfError,
@@ -35,9 +36,11 @@ ET_DYN = 3
 #: e_machine of the platforms that offheap knows by name
 MACHINES = {3: "i386", 21: "ppc64", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
 
-_DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 1, 4, 5, 6, 10
+_DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_FLAGS = 1, 4, 5, 6, 10, 30
 _DT_FLAGS_1, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFB, 0x6FFFFFFE, 0x6FFFFFFF
-_DF_1_PIE = 0x08000000
+_DF_1_PIE, _DF_STATIC_TLS = 0x08000000, 0x10
+# What a file calls for thread-local storage whose place is found when it is used: everywhere, on i386.
+_TLS_CALLS = ("__tls_get_addr", "___tls_get_addr")
 
 # Real files stay far below these limits, which bound what a crafted file can cost.
 _MAX_DYNAMIC = 1 << 20
@@ -68,6 +71,7 @@ class Elf:
     is_static: bool
     glibc_needed: tuple[int, ...] | None
     has_executable_load: bool
+    _thread_storage: bool = field(repr=False)  # it has some, and nothing says that its place is found at the start
     _headers: Headers = field(repr=False, compare=False)
     _symbol_tables: list[tuple[int, int, int, int]] = field(repr=False, compare=False)
 
@@ -75,11 +79,25 @@ class Elf:
     def machine_name(self) -> str:
         return MACHINES.get(self.machine, f"machine {self.machine}")
 
+    def has_section(self, name: str) -> bool:
+        """Whether it has a section of that name. Raises ElfError."""
+        return any(self._headers.section_name(section) == os.fsencode(name) for section in self._headers.sections)
+
     def defines(self, names: Iterable[str]) -> bool:
         """Whether the file itself defines one of the symbols, in .dynsym or .symtab.
 
         Raises ElfError when a table does not fit into the file.
         """
+        return self._has(names, defined=True)
+
+    def finds_thread_storage_late(self) -> bool:
+        """Whether the place of its thread-local storage is found when a thread uses it, not when the process starts.
+
+        Raises ElfError when a table does not fit into the file.
+        """
+        return self._thread_storage or self._has(_TLS_CALLS, defined=False)
+
+    def _has(self, names: Iterable[str], defined: bool) -> bool:
         wanted = [os.fsencode(name) + b"\0" for name in names if name]
         entry, shndx = _symbol(self._headers)
         for offset, size, strings, strings_size in self._symbol_tables:
@@ -92,7 +110,7 @@ class Elf:
             step = _CHUNK // entry.size
             for first in range(0, count, step):
                 block = self._headers.file.at(offset + first * entry.size, min(step, count - first) * entry.size)
-                if any(symbol[0] in places and symbol[shndx] for symbol in entry.iter_unpack(block)):
+                if any(symbol[0] in places and bool(symbol[shndx]) is defined for symbol in entry.iter_unpack(block)):
                     return True
         return False
 
@@ -129,6 +147,8 @@ def read(source: str | bytes | os.PathLike[str] | int) -> Elf:
         build_id=headers.build_id(),
         is_static=interpreter is None and (headers.type == ET_EXEC or (headers.type == ET_DYN and static_pie)),
         glibc_needed=_glibc_needed(headers, dynamic),
+        _thread_storage=any(p.type == PT_TLS for p in headers.programs)
+        and not dynamic.tags.get(_DT_FLAGS, 0) & _DF_STATIC_TLS,
         has_executable_load=any(p.type == PT_LOAD and p.flags & PF_X for p in headers.programs),
         _headers=headers,
         _symbol_tables=_symbol_tables(headers, dynamic),

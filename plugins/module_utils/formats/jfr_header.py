@@ -34,6 +34,8 @@ def chunk_size(data: bytes, left: int) -> int:
     if len(data) < HEADER.size:
         raise JfrError("it ends within the header of a chunk")
     magic, major, _minor, size, constants, types = HEADER.unpack_from(data)[:6]
+    if magic == MAGIC and not major:
+        raise JfrError("it is of JDK 7 or 8, which is too old: record with async-profiler or a newer JDK")
     if magic != MAGIC or major not in (1, 2):
         raise JfrError("a chunk does not begin as one")
     if not constants and not types:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a controller asks a target to pack: dumps, images and perf maps, each under a name in the tar file.
+"""What a controller asks a target to pack: dumps, images, perf maps and lives, each under a name in the tar file.
 
 This module is private to the collection.
 """
@@ -8,7 +8,7 @@ This module is private to the collection.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import values
@@ -103,16 +103,18 @@ class MapMember:
 
 @dataclass(frozen=True)
 class PackRequest:
-    """The requested contents of one tar file."""
+    """The requested contents of one tar file. A member of ``lives`` is the file beside the dump that it names."""
 
     dumps: list[DumpMember]
     images: list[ImageMember]
     maps: list[MapMember]
+    lives: list[DumpMember] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         """Bytes of everything whose size is known; of maps, only those beside a dump."""
-        known = sum(image.size for image in self.images) + sum(dump.identity.size for dump in self.dumps)
+        known = sum(image.size for image in self.images)
+        known += sum(file.identity.size for file in (*self.dumps, *self.lives))
         return known + sum(beside.identity.size for beside in self.maps if beside.identity)
 
     def to_json(self) -> dict[str, Any]:
@@ -122,13 +124,14 @@ class PackRequest:
     @classmethod
     def from_json(cls, data: Any) -> PackRequest:
         """Raises RequestError."""
-        parts = {name: _field(data, name) for name in ("dumps", "images", "maps")}
+        parts = {name: _field(data, name) for name in ("dumps", "images", "maps", "lives")}
         for name, part in parts.items():
             _must(name, isinstance(part, list))
         return cls(
             [DumpMember.from_json(entry) for entry in parts["dumps"]],
             [ImageMember.from_json(entry) for entry in parts["images"]],
             [MapMember.from_json(entry) for entry in parts["maps"]],
+            [DumpMember.from_json(entry) for entry in parts["lives"]],
         )
 
 

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from typing import Iterable, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
+_AUX = struct.Struct("@LL")
+_AT_SECURE = 23
 _DELETED = " (deleted)"
 
 
@@ -87,6 +90,21 @@ def environ(pid: int, proc: str = "/proc") -> dict[str, str]:
         if equals:
             found.setdefault(os.fsdecode(name), os.fsdecode(value))
     return found
+
+
+def is_secure(pid: int, proc: str = "/proc") -> bool:
+    """Whether the kernel has started it so that the loader trusts no variable (AT_SECURE, getauxval(3))."""
+    content = _read(proc, "auxv", pid)
+    pairs = _AUX.iter_unpack(content[: len(content) // _AUX.size * _AUX.size])
+    return any(kind == _AT_SECURE and value for kind, value in pairs)
+
+
+def security_label(pid: int, proc: str = "/proc") -> str:
+    """The domain or profile that a security module has put the process in; empty if there is none."""
+    try:
+        return _read(proc, "attr/current", pid).rstrip(b"\0\n").decode("ascii", "replace")
+    except ProcfsError:
+        return ""  # no security module
 
 
 def cmdline(pid: int, proc: str = "/proc") -> list[str]:

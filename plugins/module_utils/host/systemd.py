@@ -122,6 +122,14 @@ def show(unit: str, properties: Iterable[str]) -> dict[str, list[str]]:
     return values
 
 
+def show_each(units: Sequence[str], properties: Iterable[str]) -> list[dict[str, str]]:
+    """Properties of several units, each with one value on one line."""
+    if not units:
+        return []
+    shown = systemctl("show", "--property", ",".join(properties), "--", *units)
+    return [dict(line.partition("=")[::2] for line in part.split("\n")) for part in shown.strip().split("\n\n")]
+
+
 def manager_environment() -> dict[str, str]:
     """What the manager hands to every service (``DefaultEnvironment=``, ``systemctl set-environment``).
 

@@ -26,7 +26,7 @@ import sys
 import tempfile
 from typing import IO, Any, Mapping, NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf, maps
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf, maps
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import trusted_path
 
@@ -90,6 +90,9 @@ _REASONS = {
     " it with exec",
     "page-size": "the library was built for smaller memory pages than this host has ({detail});"
     " build it on a host with this page size",
+    "late-tls": "the library finds its thread-local storage when a thread first uses it ({detail}): from 2.39 on, glibc"
+    " allocates then, so that a thread's first allocation never ends. Use a library that was configured without"
+    " --disable-initial-exec-tls (jemalloc_method=build)",
     "no-prof": "the library was built without --enable-prof and cannot profile",
     "invalid-conf": "the library rejects an option: {detail}",
     "crashed": "a process under the library died: {detail}",
@@ -134,6 +137,15 @@ def distrust(library: str) -> Proof | None:
     return _failed("untrusted-path", fault) if fault else None
 
 
+def _late_tls(library: str) -> Proof | None:
+    """The failed proof of a library that would recurse without end under another C library than this host's."""
+    try:
+        late = elf.read(library).finds_thread_storage_late()
+    except elf.ElfError:
+        return None  # it does not load, as the proof itself tells
+    return _failed("late-tls", "it has no STATIC_TLS, or calls __tls_get_addr") if late else None
+
+
 def prove(library: str, options: Mapping[str, malloc_conf.Value] | None = None) -> Proof:
     """Start a process under ``library`` with ``options`` on top of dense sampling, and examine its dump.
 
@@ -143,9 +155,9 @@ def prove(library: str, options: Mapping[str, malloc_conf.Value] | None = None) 
 
     Raises MallocConfError when the options cannot be written as MALLOC_CONF.
     """
-    distrusted = distrust(library)
-    if distrusted:
-        return distrusted
+    known = distrust(library) or _late_tls(library)
+    if known:
+        return known
     directory = tempfile.mkdtemp(prefix="offheap-proof-")
     try:
         if not os.geteuid():

@@ -22,7 +22,8 @@ import shutil
 import stat
 import tarfile
 import tempfile
-from typing import IO, Any, BinaryIO, Iterator
+from types import MappingProxyType
+from typing import IO, Any, BinaryIO, Iterator, Mapping
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
@@ -65,11 +66,13 @@ def patches(library: str) -> list[str]:
     return sorted(found) if isinstance(found, dict) else []
 
 
-def install(path: str, tarball: str, sha256: str) -> None:
+def install(path: str, tarball: str, sha256: str, pinned: Mapping[str, str] = MappingProxyType({})) -> None:
     """Put the build that ``tarball`` holds, in a directory of the same name, at ``path``.
 
-    Raises BuildError when the tarball has another SHA-256 or holds anything
-    else, or when there is no room.
+    ``pinned`` are files with the SHA-256 that each must have whatever the record
+    says: who changes a tarball changes its record too. Raises BuildError when
+    the tarball or such a file has another SHA-256, when it holds anything else,
+    or when there is no room.
     """
     parent, name = os.path.split(path)
     try:
@@ -88,6 +91,15 @@ def install(path: str, tarball: str, sha256: str) -> None:
             problem = fault(os.path.join(stage, name))
             if problem:
                 raise BuildError(f"{tarball} does not hold a whole build: {problem}. Build it again")
+            for file_name, pin in pinned.items():
+                with _opened(os.path.join(stage, name, file_name)) as file:
+                    found = _sha256(file)
+                if found != pin:
+                    raise BuildError(
+                        f"{file_name} in {tarball} has the SHA-256 {found}, but the collection pins {pin}. It was"
+                        " changed on the way or in the controller's cache: nothing was installed. Remove it from"
+                        " that cache, find out who can write there, and build again"
+                    )
             if os.path.lexists(path):
                 os.rename(path, os.path.join(stage, "before"))
             os.rename(os.path.join(stage, name), path)

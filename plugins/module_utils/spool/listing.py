@@ -34,8 +34,8 @@ _NAMED = 100
 class ListedCapture:
     """A dump that can be fetched. ``process`` and ``images`` are indices, as many dumps share them.
 
-    ``jit`` says whether its process compiles code, ``map`` identifies the map of that code beside it, and ``jvm`` is
-    what a JVM held outside malloc, if it was asked.
+    ``jit`` says whether its process compiles code, ``map`` identifies the map of that code beside it, ``lives`` the
+    lives beside it, and ``jvm`` is what a JVM held outside malloc, if it was asked.
     """
 
     unit: str
@@ -50,6 +50,7 @@ class ListedCapture:
     agent: sidecar.AgentFacts | None
     agent_problem: str | None
     jvm: JvmMemory | None = None
+    lives: Identity | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form that is sent."""
@@ -57,6 +58,7 @@ class ListedCapture:
             **vars(self),
             "identity": list(self.identity),
             "map": list(self.map) if self.map else None,
+            "lives": list(self.lives) if self.lives else None,
             "agent": self.agent.to_json() if self.agent else None,
             "jvm": self.jvm.to_json() if self.jvm else None,
         }
@@ -179,9 +181,10 @@ class Finder:
                 self._processes[process.key],
                 [self._images.setdefault(image, len(self._images)) for image in images],
                 any(mapping.executable and mapping.file_less for mapping in content.mappings),
-                _map_beside(spooled, name),
+                _beside(spooled, name, dump_name.PERF_MAP, limits.LARGEST_PERF_MAP),
                 agent,
                 agent_problem,
+                lives=_beside(spooled, name, dump_name.LIVES, limits.LARGEST_LIVES),
             )
         )
 
@@ -222,10 +225,10 @@ def _agent(spooled: directory.Spool, name: str, size: int) -> tuple[sidecar.Agen
         return None, str(exc)[:500]
 
 
-def _map_beside(spooled: directory.Spool, name: str) -> Identity | None:
-    """The identity of the perf map beside the dump, if there is one that can be trusted."""
+def _beside(spooled: directory.Spool, name: str, suffix: str, largest: int) -> Identity | None:
+    """The identity of the file beside the dump, if there is one that can be trusted."""
     try:
-        fd = spooled.open_companion(name, dump_name.PERF_MAP)
+        fd = spooled.open_companion(name, suffix)
     except directory.SpoolError:
         return None
     if fd is None:
@@ -234,7 +237,7 @@ def _map_beside(spooled: directory.Spool, name: str) -> Identity | None:
         identity = Identity.of(os.fstat(fd))
     finally:
         os.close(fd)
-    return identity if 0 < identity.size <= limits.LARGEST_PERF_MAP else None
+    return identity if 0 < identity.size <= largest else None
 
 
 def find(root_path: str, units: list[str], max_dump: int, limit: int, examiner: provenance.Examiner) -> Listing:

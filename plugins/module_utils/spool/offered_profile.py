@@ -7,15 +7,17 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import re
 import zlib
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, no_profile
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
-_GZIP = b"\x1f\x8b"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MAPPINGS, _LAST_MAPPINGS = b"\nMAPPED_LIBRARIES:\n", (b"[stack]", b"[vdso]")
 # Texts, by how they begin; both end with a copy of /proc/<pid>/maps.
 _TEXTS = {b"heap_v2/": dump_name.PREFIX, b"heap profile: ": dump_name.GPERFTOOLS}
+_TEXT_OF_GO = re.compile(rb"heap profile: [^\n]{0,200} @ heap/\d+\n")
 # Fields of pprof's Profile.
 _FIELDS, _SAMPLE_TYPE, _MAPPING, _FUNCTION, _STRING = range(1, 16), 1, 3, 5, 6
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -46,6 +48,8 @@ def prefix_of(data: bytes) -> str:
     for beginning, prefix in _TEXTS.items():
         if data.startswith(beginning):
             mappings = data.rpartition(_MAPPINGS)
+            if _TEXT_OF_GO.match(data):
+                raise NoProfileError("is Go's text, without mappings: leave out debug=1")
             if not mappings[1] or not data.endswith(b"\n") or not any(last in mappings[2] for last in _LAST_MAPPINGS):
                 raise NoProfileError("it ends before or within its list of mappings")
             return prefix
@@ -55,6 +59,11 @@ def prefix_of(data: bytes) -> str:
         fields = set()
     if _SAMPLE_TYPE in fields and _STRING in fields:
         return dump_name.PPROF
+    why = no_profile.reason(data)
+    if why:
+        raise NoProfileError(f"it {why}")
+    if data.startswith(_ZSTD):
+        raise NoProfileError("it is packed with zstd: have the service write it plain or with gzip")
     raise NoProfileError(
         f"it is neither pprof's nor jemalloc's nor gperftools' and whole: it begins with {bytes(data[:40])!r}"
     )

@@ -87,8 +87,11 @@ def _items(root: directory.Root, request: PackRequest, live_map: Callable[[MapMe
     for wanted in request.maps:
         opener = functools.partial(live_map, wanted)
         if wanted.identity is not None:
-            opener = functools.partial(_open_map_beside, root, wanted, wanted.identity)
+            beside = SpooledDump(wanted.unit, wanted.name, wanted.identity)
+            opener = functools.partial(_open_beside, root, beside, dump_name.PERF_MAP)
         items.append(pack.Item(wanted.member, opener))
+    for lives in request.lives:
+        items.append(pack.Item(lives.member, functools.partial(_open_beside, root, lives, dump_name.LIVES)))
     return items
 
 
@@ -133,18 +136,19 @@ def _open_image(wanted: ImageMember) -> int:
     raise pack.Skip(reason)
 
 
-def _open_map_beside(root: directory.Root, wanted: MapMember, identity: Identity) -> int:
+def _open_beside(root: directory.Root, wanted: SpooledDump, suffix: str) -> int:
+    """The file beside a dump, if it still has the identity."""
     try:
         spooled = root.spool(wanted.unit)
         if spooled is None:
             raise pack.Skip("its spool is gone")
         with spooled:
-            fd = spooled.open_companion(wanted.name, dump_name.PERF_MAP)
+            fd = spooled.open_companion(wanted.name, suffix)
     except directory.SpoolError as exc:
         raise pack.Skip(str(exc)) from exc
     if fd is None:
         raise pack.Skip("it is gone")
-    return _unchanged(fd, identity)
+    return _unchanged(fd, wanted.identity)
 
 
 def _addresses(root: directory.Root, dumps: Iterable[SpooledDump], wanted: MapMember) -> set[int]:

@@ -29,6 +29,11 @@ from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
 
 OLDEST = 11
+# The version that traces were tried with. 4.0 and 4.1 do not write their interval into a recording, nor, as 4.2 does,
+# their version into the library (its start of recordings: "async-profiler 4.5").
+_OLDEST_PROFILER = (4, 5)
+_VERSION = re.compile(rb"async-profiler (\d{1,4})\.(\d{1,4})[^\0]{0,40}\0")
+_LARGEST_LIBRARY = 64 << 20
 #: what the profiler may take for stacks (its option memlimit), in bytes
 MEMORY = 64 << 20
 # No system information, properties, libraries, load or heap: they are not needed, and properties hold secrets.
@@ -71,6 +76,7 @@ def examine(pid: int, library: str) -> Traceable:
     if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
         raise TraceError(f"process {pid} has another file at {library}: it has a root directory of its own")
     _check_machine(pid, library)
+    _check_version(library)
     release = hotspot_attach.version(jvm)
     if release < OLDEST:
         raise TraceError(f"process {pid} runs JDK {release}; tracing needs JDK {OLDEST} or later")
@@ -93,6 +99,14 @@ def _check_machine(pid: int, library: str) -> None:
             f"{library} is for {ours.bits}-bit {ours.machine_name}, process {pid} is {theirs.bits}-bit"
             f" {theirs.machine_name}: take async-profiler's library for that"
         )
+
+
+def _check_version(library: str) -> None:
+    with open(library, "rb") as stream:
+        found = _VERSION.search(stream.read(_LARGEST_LIBRARY))
+    if found is None or tuple(map(int, found.groups())) < _OLDEST_PROFILER:
+        shown = f"is {found[0][:-1].decode('ascii', 'replace')}" if found else "says no version, as before 4.2"
+        raise TraceError(f"{library} {shown}; a trace needs async-profiler 4.5 or later")
 
 
 class Recording:

@@ -68,8 +68,9 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def ask(endpoint: Endpoint, unit: str, pids: Callable[[], Sequence[int]]) -> Answer:
-    """Ask for a profile; ``pids`` are the unit's processes. Raises OfferError."""
+def ask(endpoint: Endpoint, unit: str, pids: Callable[[], Sequence[int]], token: str = "") -> Answer:
+    """Ask for a profile; ``pids`` are the unit's processes, and only they are told the token. Raises OfferError."""
+    authorization = f"Authorization: Bearer {token}\r\n" if token else ""
     deadline = time.monotonic() + PATIENCE
     try:
         with _connected(endpoint) as connection:
@@ -77,7 +78,7 @@ def ask(endpoint: Endpoint, unit: str, pids: Callable[[], Sequence[int]]) -> Ans
             started = procfs.start_ticks(pid)
             connection.sendall(
                 f"GET {endpoint.target} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: offheap.profiler\r\n"
-                "Connection: close\r\n\r\n".encode("ascii")
+                f"{authorization}Connection: close\r\n\r\n".encode("ascii")
             )
             body = _body(_Stream(connection, deadline), endpoint)
         if procfs.start_ticks(pid) != started:
@@ -178,6 +179,8 @@ def _body(stream: _Stream, endpoint: Endpoint) -> bytes:
         stream.left = LARGEST
         if response.status != 200:
             hint = "; it leads elsewhere, which is not followed" if 300 <= response.status < 400 else ""
+            if response.status in (401, 403):
+                hint = ": it wants to know who asks. Name a file on the host with the token that it takes (token_file)"
             raise OfferError(f"{endpoint} answers {response.status} to GET {endpoint.target}{hint}")
         if response.length is not None and response.length > LARGEST:
             raise _too_large()

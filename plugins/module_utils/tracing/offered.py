@@ -10,6 +10,7 @@ This module is private to the collection.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import offered_profile
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import endpoint, into_spool, profile_files
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.endpoint import OfferError
@@ -27,6 +28,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight im
 
 # Digits of a sequence number in a dump's name.
 _SEQUENCES = 10**9
+_LONGEST_TOKEN = 8192
+_TOKEN = re.compile(r"([!-~]{1,8000})\s*")
 # What must stay free on the file system of the spool.
 _RESERVE = limits.LARGEST_SPOOL
 
@@ -35,13 +38,15 @@ _RESERVE = limits.LARGEST_SPOOL
 class Wanted:
     """Where a unit offers profiles: a URL, asked over a Unix socket if ``socket`` is its path, or a ``directory``.
 
-    One is taken now and, if ``every`` is not 0, ``count`` more so many seconds apart.
+    One is taken now and, if ``every`` is not 0, ``count`` more so many seconds apart. ``token_file`` is the path of a
+    file with the token that the URL takes: the timer knows the path alone.
     """
 
     unit: str
     url: str = ""
     socket: str = ""
     directory: str = ""
+    token_file: str = ""
     every: int = 0
     count: int = 0
 
@@ -51,6 +56,8 @@ class Wanted:
             raise OfferError("name either a url (with socket, where it is asked over a Unix socket) or a directory")
         if self.url:
             endpoint.Endpoint.of(self.url, self.socket)
+        if self.token_file and not self.url:
+            raise OfferError("a token_file goes with a url: nobody asks for a token in a directory")
         if self.every and not (5 <= self.every <= 86400 and 1 <= self.count <= 10000):
             raise OfferError("every has to be between 5 seconds and a day, and count between 1 and 10000")
 
@@ -124,12 +131,29 @@ def take(wanted: Wanted, check_mode: bool = False) -> Taken:
         raise OfferError(f"{unit.name} has no process: it is {unit.text['ActiveState']}. Start it first")
     if wanted.directory:
         return _from_directory(wanted.directory, unit, pids, check_mode)
-    answer = endpoint.ask(endpoint.Endpoint.of(wanted.url, wanted.socket), unit.name, unit.pids)
+    token = _token(wanted.token_file) if wanted.token_file else ""
+    answer = endpoint.ask(endpoint.Endpoint.of(wanted.url, wanted.socket), unit.name, unit.pids, token)
     result = Taken(unit.name, answer.pid)
     data = offered_profile.unpacked(answer.body)
     name = _Process.of(answer.pid).name(offered_profile.prefix_of(data), time.time_ns())
     _keep(result, name, data, None, check_mode)
     return result
+
+
+def _token(path: str) -> str:
+    """The token in a file. Raises OfferError if others than root decide what is in it, which is sent to a service."""
+    try:
+        fault = trusted_path.fault(path)
+        with open(path, "rb") as stream:
+            content = stream.read(_LONGEST_TOKEN + 1)
+    except OSError as exc:
+        raise OfferError(f"cannot read the token in {path}: {exc.strerror}") from exc
+    if fault:
+        raise OfferError(f"the token in {path} could be another file's content: {fault}. Only root may write there")
+    found = _TOKEN.fullmatch(content.decode("ascii", "replace"))
+    if not found:
+        raise OfferError(f"{path} holds no token: expected one line of printable characters without blanks")
+    return found[1]
 
 
 def _from_directory(path: str, unit: service.Service, pids: list[int], check_mode: bool) -> Taken:

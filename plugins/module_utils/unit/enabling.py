@@ -17,8 +17,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     drop_in_files,
     own_jemalloc,
     preflight,
+    preload_obstacles,
     resource_limits,
-    rollback,
     root_commands,
     sandbox,
     service,
@@ -53,7 +53,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
             "executable": {"type": "path"},
             "start": {"type": "str", "choices": ["sampling", "dormant"], "default": "sampling"},
             "unwinder": {"type": "str", "choices": ["hybrid", "fp", "builtin"], "default": "hybrid"},
-            "children": {"type": "bool", "default": False},
+            "children": {"type": "bool"},
             "dump_pressure": {"type": "bool", "default": False},
             **{name: {"type": "int"} for name in _AGENT_NUMBERS},
         },
@@ -62,6 +62,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "runtime_without": {"type": "list", "elements": "str", "choices": list(aids.AID_NAMES), "default": []},
     "until_reboot": {"type": "bool", "default": False},
     "min_free_mib": {"type": "int", "default": 512},
+    "outliving": {"type": "bool", "default": False},
 }
 
 
@@ -81,6 +82,7 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     ``parameters`` are OPTIONS with their values.
     """
     preflight.check_state(unit)
+    _check_outliving(parameters, unit)
     if parameters["mode"] == "swap":
         return _prepare_swap(parameters, unit, check_mode)
     if parameters["mode"] == "own":
@@ -90,8 +92,10 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     manager = systemd.manager_environment()
     preflight.check_path(library)
     preflight.check_container(unit)
-    preflight.check_wrappers(unit, library, drop_in.read_environment(own, manager, unit.name))
+    environment = drop_in.read_environment(own, manager, unit.name)
+    preflight.check_wrappers(unit, library, environment)
     preflight.check_programs(unit, library)
+    preload_obstacles.check(unit, environment.variables)
     owner = None if unit.text["DynamicUser"] == "yes" else preflight.owner(unit)
     spool = places.spool_of(unit.name)
     preflight.check_space(spool, parameters["min_free_mib"])
@@ -131,7 +135,9 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
     preflight.check_container(unit)
     preflight.check_programs(unit, library)
     if library:
-        preflight.check_wrappers(unit, library, drop_in.read_environment(own, manager, unit.name))
+        environment = drop_in.read_environment(own, manager, unit.name)
+        preflight.check_wrappers(unit, library, environment)
+        preload_obstacles.check(unit, environment.variables)
         preflight.check_library(library, options, parameters["version"], may_be_missing=check_mode)
     opened = sandbox.lines(unit, [library], None) if library else []
     directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
@@ -173,6 +179,9 @@ def _agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: boo
     if not (check_mode or os.path.exists(library)):
         raise Refusal("no-agent", f"{library} does not exist here; the role offheap.profiler.jemalloc installs it")
     wanted = parameters["agent_settings"] or {}
+    children = wanted.get("children")
+    if children is None:
+        children = preflight.has_workers(unit)
     numbers = {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in _AGENT_NUMBERS if wanted.get(name) is not None}
     return drop_in.AgentSettings(
         library,
@@ -182,7 +191,8 @@ def _agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: boo
             "OFFHEAP_START": wanted.get("start") or "sampling",
             "OFFHEAP_UNWINDER": wanted.get("unwinder") or "hybrid",
             # Such a service is a child of the process that systemd starts, and children have no agent by default.
-            **({"OFFHEAP_CHILDREN": "1"} if wanted.get("children") or unit.text["Type"] == "forking" else {}),
+            **({"OFFHEAP_CHILDREN": "1"} if children or unit.text["Type"] == "forking" else {}),
+            **({"OFFHEAP_MAY_UNSHARE": "1"} if syscall_filter.may_unshare(unit) else {}),
             **({"OFFHEAP_DUMP_PRESSURE": "1"} if wanted.get("dump_pressure") else {}),
             **numbers,
         },
@@ -206,9 +216,24 @@ def write(changes: Changes, unit: service.Service, wanted: drop_in_files.WantedF
     drop_in_files.reload(changes, unit)
 
 
-def warning(unit: service.Service) -> str:
-    """What to know of the unit before it is restarted; mostly empty."""
-    if unit.text["KillMode"] not in rollback.SPARING:
+def _check_outliving(parameters: dict[str, Any], unit: service.Service) -> None:
+    """What a restart does not end cannot be rolled back by one. Whoever wants that unit all the same has to say so."""
+    if unit.spares_processes and unit.is_running and not parameters["outliving"]:
+        raise Refusal(
+            "outliving-processes",
+            f"{_outliving(unit)}. Say profiled_service_outliving: true if that may be, or give the unit"
+            " KillMode=control-group",
+        )
+
+
+def warnings(unit: service.Service, wanted: drop_in_files.WantedFiles) -> list[str]:
+    """What to know of the unit before it is restarted."""
+    program = wanted.injection.environment.get("OFFHEAP_EXECUTABLE", "")
+    return list(filter(None, [_outliving(unit), preload_obstacles.advice(program) if program else ""]))
+
+
+def _outliving(unit: service.Service) -> str:
+    if not unit.spares_processes:
         return ""
     return (
         f"{unit.name} has KillMode={unit.text['KillMode']}: processes that outlive its restart go on as they are,"

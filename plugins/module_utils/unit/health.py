@@ -16,6 +16,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import servi
 
 _POLL_SECONDS = 0.25
 _JOURNAL_LINES = "15"
+# A unit that has been up for so long since systemd restarted it is taken for one that stays up.
+_SETTLED_SECONDS = 10.0
 
 
 class Unhealthy(OffheapError):
@@ -45,17 +47,30 @@ def with_journal(name: str, error: Exception) -> str:
     return "\n".join([f"{error}. Its journal ends with:", *systemd.journal("--lines", _JOURNAL_LINES, "--unit", name)])
 
 
-def _restart(name: str, timeout: int) -> None:
+def ends_again_and_again(unit: service.Service) -> bool:
+    """Whether the unit ends soon after each start, and systemd starts it again. Looks on if that is not certain yet."""
+    now = unit
+    while unit.restarts == now.restarts > 0 and _is_young(now):
+        time.sleep(_POLL_SECONDS)
+        now = service.load(unit.name)
+    return now.restarts > unit.restarts or now.text["SubState"] == "auto-restart"
+
+
+def _is_young(unit: service.Service) -> bool:
+    return unit.text["ActiveState"] == "active" and unit.seconds_up < _SETTLED_SECONDS
+
+
+def restart(names: Sequence[str], timeout: int) -> None:
+    """Restart units, those that depend on one another in the order that systemd knows. Raises Unhealthy."""
     try:
-        systemd.systemctl("restart", "--", name, timeout=timeout)
+        systemd.systemctl("restart", "--", *names, timeout=timeout)
     except systemd.SystemdTimeout:
-        unit = service.load(name)
+        states = [f"{unit.text['ActiveState']} ({unit.text['SubState']})" for unit in map(service.load, names)]
         raise Unhealthy(
-            f"{name} has not come up {timeout} s after its restart: it is {unit.text['ActiveState']}"
-            f" ({unit.text['SubState']})"
+            f"{' and '.join(names)} has not come up {timeout} s after its restart: it is {' and '.join(states)}"
         ) from None
     except systemd.SystemdError as error:
-        raise Unhealthy(f"{name} did not start: {error}") from error
+        raise Unhealthy(f"{' or '.join(names)} did not start: {error}") from error
 
 
 def _maps(pid: int, path: str) -> bool:
@@ -116,14 +131,16 @@ class Watch:
             raise Unhealthy(f"{self.unit.name} did not stay up for {self._seconds} s: {problem}")
 
 
-def come_up(name: str, mapped: str | None, clean: bool, timeout: int, restart: bool) -> service.Service:
-    """Restart the unit if asked, and wait until it is as required: both together take at most ``timeout`` seconds.
+def come_up(
+    name: str, mapped: str | None, clean: bool, timeout: int, restarting: Sequence[str] = ()
+) -> service.Service:
+    """Restart some units if asked, and wait until one is as required: together for at most ``timeout`` seconds.
 
     Raises Unhealthy with what happened.
     """
     deadline = time.monotonic() + timeout
-    if restart:
-        _restart(name, timeout)
+    if restarting:
+        restart(restarting, timeout)
     unit = service.load(name)
     restarts = unit.restarts
     problem = obstacle(unit, mapped, clean)
@@ -163,14 +180,14 @@ def watch(
     clean: bool,
     seconds: int,
     timeout: int,
-    restart: bool = False,
+    restarting: bool = False,
     look: Callable[[service.Service], None] | None = None,
 ) -> service.Service:
     """Restart the unit if asked, wait for the requested state, then check that it lasts for ``seconds``.
 
     Raises Unhealthy with what happened.
     """
-    unit = come_up(name, mapped, clean, timeout, restart)
+    unit = come_up(name, mapped, clean, timeout, [name] if restarting else ())
     for ended, problem in outlast([Watch(unit, mapped, clean, seconds, look)]):
         if problem:
             raise problem

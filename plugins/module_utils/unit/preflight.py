@@ -20,7 +20,7 @@ from typing import Mapping, NamedTuple
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, health, preload_obstacles
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
@@ -68,6 +68,13 @@ def check_state(service: Service) -> None:
             "already-failing",
             f"{service.name} is {active} ({sub}) already, so nobody could tell whether profiling harms it."
             f" Get it running first; see 'journalctl -u {service.name}'",
+        )
+    if service.is_running and health.ends_again_and_again(service):
+        raise Refusal(
+            "already-failing",
+            f"{service.name} ends soon after each start, and systemd starts it again ({service.restarts} times so far),"
+            " so nobody could tell whether profiling harms it. Get it running first; see"
+            f" 'journalctl -u {service.name}'",
         )
     if service.text["NeedDaemonReload"] == "yes" and not any(map(drop_in.is_ours, service.drop_ins)):
         raise Refusal(
@@ -213,6 +220,7 @@ def _check_program(path: str, service: Service, library: str) -> None:
             " profiling), or with the system's malloc",
         )
     check_secure(path, service)
+    preload_obstacles.check_program(service.name, path, program)
 
 
 def check_secure(path: str, service: Service) -> None:
@@ -315,14 +323,31 @@ def owner(service: Service) -> Owner:
 def writer(service: Service, declared: Owner, children: bool = False) -> Owner:
     """Who will write the dumps: a service that systemd starts as root may change its user itself, or only its workers
     do, where ``children`` are profiled too. Root can write what belongs to these, but not they what is root's."""
-    if declared.uid or not service.main_pid:
+    if declared.uid:
         return declared
-    main = _runs_as(service.main_pid)
-    if main is None:
+    family = _family(service)
+    if not family:
         return declared
-    workers = {found for pid in service.pids() if (found := _runs_as(pid)) and found.program == main.program}
-    others = {worker.user for worker in workers if worker.user.uid}
-    return others.pop() if children and not main.user.uid and len(others) == 1 else main.user
+    others = {process.user for process in family if process.user.uid}
+    return others.pop() if children and not family[0].user.uid and len(others) == 1 else family[0].user
+
+
+def has_workers(service: Service) -> bool:
+    """Whether children that run the unit's program, too, could be profiled: under one user, but for a main process of
+    root."""
+    family = _family(service)
+    return len(family) > 1 and len({process.user for process in family if process.user.uid}) < 2
+
+
+def _family(service: Service) -> list[_Running]:
+    """The running processes with the unit's program, the main one first; of a unit made from /etc/init.d systemd knows
+    none."""
+    pids = [service.main_pid, *service.pids()] if service.main_pid else service.pids()
+    running = [found for pid in dict.fromkeys(pids) if (found := _runs_as(pid))]
+    if not service.main_pid and running:
+        program = executable(service)
+        running = [found for found in running if found.program == program]
+    return [found for found in running if found.program == running[0].program]
 
 
 class _Running(NamedTuple):

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
+    dependents,
     drop_in,
     drop_in_files,
     health,
@@ -28,26 +29,31 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes impo
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 _POLL_SECONDS = 0.25
-#: with these, processes of the unit outlive its restart (systemd.kill(5))
-SPARING = ("process", "none")
 #: lies in the directory of a unit's sockets while we restart the unit: if it is still there, the unit did not come up
 _RESTARTING = "restarting"
 
 
 class RolledBack(NamedTuple):
-    """What was done for one unit. ``problem`` says what is not done, why, and what to do; empty if all is done."""
+    """What was done for one unit. ``problem`` says what is not done, why, and what to do; empty if all is done.
+
+    With ``is_out`` nothing of ours is left in the unit, whatever else is wrong with it. ``note`` is what is as it was.
+    """
 
     unit: str
     changes: Changes
     restarted: bool
     problem: str
+    is_out: bool = True
+    note: str = ""
 
     def sentence(self) -> str:
         """The outcome in words."""
-        if self.problem:
+        if self.problem and not self.is_out:
             return f"{self.unit} is not rolled back: {self.problem}"
+        if self.problem:
+            return f"{self.unit} is rolled back, but {self.problem}"
         if self.restarted:
-            return f"{self.unit} is rolled back, and was restarted without the profiler"
+            return f"{self.unit} is rolled back, and was restarted without the profiler{self.note}"
         return f"{self.unit} is rolled back, and needed no restart"
 
 
@@ -74,46 +80,81 @@ def take_out(changes: Changes, unit: service.Service) -> list[int]:
     return service.pids_under_us(unit.pids(), unit.name, library)
 
 
-def roll_back(name: str, check_mode: bool, always_restart: bool, seconds: int, timeout: int) -> RolledBack:
+def roll_back(
+    name: str, check_mode: bool, always_restart: bool, seconds: int, timeout: int, ran_with_it: Sequence[str] = ()
+) -> RolledBack:
     """Remove what is ours of one unit, and restart it if it runs under that, or did until our own restart failed.
 
     ``always_restart`` restarts it in any case, ``timeout`` limits the restart, and ``seconds`` is how long the unit
-    must then stay up. Never raises for the state of a unit: that is the ``problem`` of the result.
+    must then stay up. What the restart takes along runs again, and so does what ``ran_with_it`` before. Never raises
+    for the state of a unit: that is the ``problem`` of the result.
     """
     changes = Changes(check_mode)
-    restarted = False
+    restarted, note = False, ""
+    together, down = list(ran_with_it), []
     try:
         unit = service.load(name)
         carrying = take_out(changes, unit)
         if always_restart or carrying or (not unit.is_running and _was_taken_down(unit)):
-            restarted = True
-            changes.do(lambda: _restart(unit.name, carrying, seconds, timeout))
+            restarted = changes.any = True
+            together = sorted({*ran_with_it, *dependents.running(unit)})
+            if not check_mode:
+                note = _restart(unit.name, carrying, seconds, timeout)
+                down = dependents.bring_back(together)
         _remove_sockets(changes, unit.name)
     except (OffheapError, OSError) as error:
-        return RolledBack(name, changes, restarted, str(error))
-    return RolledBack(unit.name, changes, restarted, "")
+        is_out = restarted and not check_mode and _is_out(name)
+        more = dependents.sentence(_still_down(together), name) if is_out else ""
+        return RolledBack(name, changes, restarted, f"{error}. {more}" if more else str(error), is_out)
+    return RolledBack(unit.name, changes, restarted, dependents.sentence(down, unit.name), note=note)
 
 
-def _restart(name: str, carrying: list[int], seconds: int, timeout: int) -> None:
-    """Replace the processes that run under the profiler. Raises UnitError or SystemdError if that cannot be."""
+def _is_out(name: str) -> bool:
+    """Whether nothing of the unit is under the profiler, nor will be."""
+    try:
+        return not drop_in_files.installed(name) and not service.pids_under_us(service.load(name).pids(), name)
+    except (OffheapError, OSError):
+        return False  # nobody knows
+
+
+def _still_down(together: Sequence[str]) -> list[str]:
+    try:
+        return dependents.stopped(together)
+    except OffheapError:
+        return []
+
+
+def _restart(name: str, carrying: list[int], seconds: int, timeout: int) -> str:
+    """Replace the processes that run under the profiler. Raises UnitError or SystemdError if that cannot be.
+
+    Returns what is wrong with the unit that was so before.
+    """
+    note = ""
     unit = service.load(name)  # as systemd has it now, without our drop-in
     if carrying and unit.text["Type"] == "oneshot":
         _wait_for_the_end(unit, timeout)
-        return
-    spared = [pid for pid in carrying if unit.text["KillMode"] in SPARING and pid != unit.main_pid]
+        return note
+    spared = [pid for pid in carrying if unit.spares_processes and pid != unit.main_pid]
     if not carrying or spared != carrying:
         _check_start(unit, carrying)
+        looped = health.ends_again_and_again(unit)
         _remember_restart(name)
         if unit.text["ActiveState"] != "inactive":
             # After too many crashes systemd starts it again only once they are forgotten (StartLimitBurst=).
             systemd.systemctl("reset-failed", "--", name)
-        health.watch(name, None, unit.text["KillMode"] not in SPARING, seconds, timeout, restart=True)
+        try:
+            health.watch(name, None, not unit.spares_processes, seconds, timeout, restarting=True)
+        except health.Unhealthy:
+            if not looped or not _is_out(name):
+                raise
+            note = "; it ends and is started again and again, as it did before"
     left = service.pids_under_us(service.load(name).pids(), name)
     if left:
         raise UnitError(
             f"its processes {_listed(left)} outlive every restart (KillMode={unit.text['KillMode']}) and go on under"
             " the profiler. End them when it suits, then run this again"
         )
+    return note
 
 
 def _check_start(unit: service.Service, carrying: list[int]) -> None:

@@ -2,20 +2,24 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Bring the profiler into the units of one host, and put back each that does not bear it.
 
-The first unit is watched to the end before the second one is touched, so that what would break every service breaks
-one. The others are restarted one after the other and watched together. After a failure no further unit is begun.
+The first unit is watched to the end before the second one is touched, and so are the next ones until one is well: what
+would break every service breaks one at a time. The others are restarted one after the other and watched together. A
+unit that fails keeps no other from its turn. Units that systemd restarts with one another are handled as one.
 
 This module is private to the collection.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Callable, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
+    dependents,
     drop_in_files,
     enabling,
     health,
@@ -28,6 +32,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal impo
 
 # How long a unit that was put back must stay up.
 _BACK_SECONDS = 5
+_TRIES = 3
 _BACK = (
     "It was rolled back and runs as before. Fix the cause, or leave the unit out of offheap_units, and run this again."
 )
@@ -46,6 +51,7 @@ class Enabled:
     changes: Changes
     wanted: drop_in_files.WantedFiles | None = None
     active: bool = False
+    dependents: list[str] = field(default_factory=list)
     restarted: bool = False
     refusal: str = ""
     problem: str = ""
@@ -79,56 +85,115 @@ class Watchers(NamedTuple):
 
 def enable(wanted: Sequence[Enabled], watchers: Watchers, check_mode: bool) -> None:
     """Profile the units in their order, and note in each what came of it."""
-    watched: dict[health.Watch, Enabled] = {}
+    watched: dict[health.Watch, list[Enabled]] = {}
     canary = True
     for one in wanted:
-        failed = next((other.unit for other in wanted if other.problem and not other.refusal), None)
-        if failed and not check_mode:
-            one.problem = f"{one.unit} is unchanged: {failed} failed before its turn."
-            continue
+        _meet(one)
+    for together in _together([one for one in wanted if not one.problem]):
         if not watchers.goes_on():
-            one.problem = f"{one.unit} is unchanged: the controller has gone away."
+            for one in together:
+                one.problem = f"{one.unit} is unchanged: the controller has gone away."
             continue
-        watch = _begin(one, watchers, check_mode)
-        if watch and canary:
-            _outlast({watch: one}, watchers)
-            canary = False
-        elif watch:
-            watched[watch] = one
+        watches = _begin(together, watchers, check_mode)
+        if watches and canary:
+            canary = not _outlast(watches, watchers)
+        else:
+            watched.update(watches)
     _outlast(watched, watchers)
 
 
-def _begin(one: Enabled, watchers: Watchers, check_mode: bool) -> health.Watch | None:
-    """Write what is missing and, if that needs a restart, do it. None if there is nothing to watch."""
+def _meet(one: Enabled) -> None:
+    """See what the unit is, and what runs with it, before any other is touched."""
     try:
         unit = service.load(one.unit)
         one.unit, one.active = unit.name, unit.is_running
-        one.wanted = enabling.prepare(one.parameters, unit, check_mode)
-        one.warnings += filter(None, [enabling.warning(unit)])
+        one.dependents = dependents.running(unit) if unit.is_running else []
+    except (OffheapError, OSError) as error:
+        one.problem = str(error)
+
+
+def _together(wanted: Sequence[Enabled]) -> list[list[Enabled]]:
+    """The units in their order; those of which one restarts another are one, in the place of the first."""
+    groups: list[list[Enabled]] = []
+    for one in wanted:
+        own = [group for group in groups if any(_restarts(one, other) or _restarts(other, one) for other in group)]
+        if own:
+            first, *others = own
+            first += [one, *(other for group in others for other in group)]
+            groups = [group for group in groups if group not in others]
+        else:
+            groups.append([one])
+    return groups
+
+
+def _restarts(one: Enabled, other: Enabled) -> bool:
+    return other.unit in one.dependents
+
+
+def _begin(together: list[Enabled], watchers: Watchers, check_mode: bool) -> dict[health.Watch, list[Enabled]]:
+    """Write what is missing and, if that needs a restart, do it. Empty if there is nothing to watch."""
+    restarted = [one for one in together if _write(one, check_mode)]
+    names = [one.unit for one in restarted]
+    watches: dict[health.Watch, list[Enabled]] = {}
+    for one in [] if check_mode else restarted:
+        try:
+            unit = health.come_up(one.unit, one.mapped, False, one.parameters["start_timeout"], names)
+            names = []  # at once for all
+            _bring_back(one)
+        except (OffheapError, OSError) as error:
+            _put_back(restarted, _down(restarted) or one, error)
+            return {}
+        is_to_look = one.is_to_dump or one.parameters["mode"] == "own"
+        look = partial(_look, one, watchers) if is_to_look else None
+        watches[health.Watch(unit, one.mapped, False, one.parameters["healthy_seconds"], look)] = [
+            one,
+            *(other for other in restarted if other is not one),
+        ]
+    return watches
+
+
+def _down(restarted: list[Enabled]) -> Enabled | None:
+    """Of units that were restarted at once, the first that is down."""
+    with contextlib.suppress(OffheapError):
+        return next((one for one in restarted if not service.load(one.unit).is_running), None)
+    return None
+
+
+def _write(one: Enabled, check_mode: bool) -> bool:
+    """Whether the unit has to be restarted for what is written now."""
+    try:
+        unit, one.wanted = _prepare(one, check_mode)
+        one.warnings += enabling.warnings(unit, one.wanted)
         enabling.write(one.changes, unit, one.wanted)
         if not enabling.restart_needed(unit, one.wanted):
-            return None
+            return False
         one.rss_before = _rss(unit)
     except Refusal as refusal:
         one.refusal, one.problem = refusal.reason, f"{one.unit} is unchanged: {refusal}"
-        return None
+        return False
     except (OffheapError, OSError) as error:
         one.problem = str(error)
-        return None
+        return False
     one.restarted = one.changes.any = True
-    if check_mode:
-        return None
-    try:
-        unit = health.come_up(unit.name, one.mapped, False, one.parameters["start_timeout"], restart=True)
-    except (OffheapError, OSError) as error:
-        _put_back(one, error)
-        return None
-    is_to_look = one.is_to_dump or one.parameters["mode"] == "own"
-    look = (lambda unit: _look(one, unit, watchers)) if is_to_look else None
-    return health.Watch(unit, one.mapped, False, one.parameters["healthy_seconds"], look)
+    return True
 
 
-def _look(one: Enabled, unit: service.Service, watchers: Watchers) -> None:
+def _prepare(one: Enabled, check_mode: bool) -> tuple[service.Service, drop_in_files.WantedFiles]:
+    """Look again if a process of it ends meanwhile."""
+    for _try in range(_TRIES):
+        with contextlib.suppress(procfs.ProcessGone):
+            unit = service.load(one.unit)
+            return unit, enabling.prepare(one.parameters, unit, check_mode)
+    raise Refusal("already-failing", "its processes end while they are looked at; get it running first")
+
+
+def _bring_back(one: Enabled) -> None:
+    down = dependents.bring_back(one.dependents)
+    if down:
+        raise health.Unhealthy(dependents.sentence(down, one.unit))
+
+
+def _look(one: Enabled, watchers: Watchers, unit: service.Service) -> None:
     if one.wanted and one.parameters["mode"] == "own":
         own_jemalloc.see(unit, one.wanted.injection.environment)
         return
@@ -137,23 +202,43 @@ def _look(one: Enabled, unit: service.Service, watchers: Watchers) -> None:
         one.warnings.append(f"{one.unit} is left under the profiler, but no dump of it can be had: {one.unseen}")
 
 
-def _outlast(watched: dict[health.Watch, Enabled], watchers: Watchers) -> None:
+def _outlast(watched: dict[health.Watch, list[Enabled]], watchers: Watchers) -> bool:
+    """Watch until all is over, and put back what fails. Returns whether all is well."""
+    well = True
     for watch, problem in health.outlast(list(watched)):
-        one = watched[watch]
+        one, *others = watched[watch]
+        if one.problem:
+            continue  # put back with another
         try:
             if problem:
                 raise problem
             watchers.check(one.parameters)
+            _bring_back(one)
             one.rss_after = _rss(watch.unit)
         except (OffheapError, OSError) as error:
-            _put_back(one, error)
+            well = False
+            _put_back([one, *others], one, error)
+    return well
 
 
-def _put_back(one: Enabled, error: Exception) -> None:
-    failed = health.with_journal(one.unit, error)
-    back = rollback.roll_back(one.unit, False, True, _BACK_SECONDS, one.parameters["start_timeout"])
-    outcome = f"{back.sentence()}." if back.problem else _BACK
-    one.problem = f"{one.unit} did not stay healthy with the drop-in. {outcome} What failed: {failed}"
+def _put_back(together: list[Enabled], failed: Enabled, error: Exception) -> None:
+    """Those that restart one another are put back as one, so that none is under the profiler beside one that is not."""
+    told = health.with_journal(failed.unit, error)
+    ran = sorted({name for one in together for name in one.dependents})
+    for one in together[1:] and together:
+        with contextlib.suppress(OffheapError, OSError):  # found and told again below
+            rollback.take_out(Changes(check_mode=False), service.load(one.unit))
+    back = {}
+    for one in together:
+        timeout = one.parameters["start_timeout"]
+        back[one.unit] = rollback.roll_back(one.unit, False, True, _BACK_SECONDS, timeout, ran)
+    for one in together:
+        done = back[one.unit]
+        outcome = f"{done.sentence()}." if done.problem else _BACK
+        if one is failed:
+            one.problem = f"{one.unit} did not stay healthy with the drop-in. {outcome} What failed: {told}"
+        else:
+            one.problem = f"{one.unit} restarts together with {failed.unit}, which failed. {outcome}"
 
 
 def _rss(unit: service.Service) -> int:

@@ -14,6 +14,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import place
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
+_SEARCH = 0o001  # what others need to enter a directory
+
 
 def lines(service: Service, libraries: Sequence[str], spool: str | None) -> list[str]:
     """Settings that let the libraries, and the spool if any, through the unit's sandbox, and nothing more.
@@ -33,6 +35,9 @@ def lines(service: Service, libraries: Sequence[str], spool: str | None) -> list
     if spool and service.text["DynamicUser"] == "yes":
         # Only systemd knows the transient user, so systemd must make the spool.
         opened += _directory_lines(service, "StateDirectory", "/var/lib", spool)
+        if int(service.text["UMask"] or "0", 8) & _SEARCH:
+            # systemd 247 makes what is above it in the unit's view of the disk with the unit's own UMask.
+            opened.append(f"BindReadOnlyPaths=-{places.PRIVATE_SPOOLS}")
     elif spool and (service.text["ProtectSystem"] == "strict" or _any_covers(service.lists["ReadOnlyPaths"], spool)):
         opened.append(f"ReadWritePaths=-{_escaped(spool)}")
     hidden = [word.partition(":")[0] for word in service.lists["TemporaryFileSystem"]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from dataclasses import dataclass
 from typing import Mapping
 
@@ -16,17 +17,22 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_
 
 # Properties with one value, and those that systemd prints as a list of words.
 _SINGLE = """
-    ActiveState ControlGroup DynamicUser FragmentPath Group Id InvocationID KillMode LimitFSIZESoft LimitNOFILESoft
-    LimitNPROCSoft LoadState MainPID NRestarts
-    NeedDaemonReload NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState SystemCallErrorNumber Type
-    User
+    ActiveEnterTimestampMonotonic ActiveState ControlGroup DynamicUser FragmentPath Group Id InvocationID KillMode
+    LimitFSIZESoft LimitNOFILESoft LimitNPROCSoft LoadState MainPID NRestarts NeedDaemonReload
+    NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState SystemCallErrorNumber Type UMask User
 """
 _LISTS = """
-    DropInPaths InaccessiblePaths NoExecPaths ReadOnlyPaths RuntimeDirectory StateDirectory SystemCallFilter
-    TemporaryFileSystem
+    DropInPaths InaccessiblePaths NoExecPaths ReadOnlyPaths RestrictAddressFamilies RuntimeDirectory StateDirectory
+    SystemCallFilter TemporaryFileSystem
 """
+#: names of the units that a restart takes along, and of those that start the unit (systemd.unit(5)); not quoted
+DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo")
+TRIGGERS = "TriggeredBy"
 
-
+# With these, systemd ends no process but the main one (systemd.kill(5)).
+_SPARING = ("process", "none")
+# Where systemd-sysv-generator(8) puts units.
+_OF_SCRIPTS = "/run/systemd/generator.late/"
 # ExecStart as systemd prints it: argv[] is unquoted, so only the whole text can be searched.
 _EXEC_START = re.compile(r"{ path=(.*?) ; argv\[\]=(.*?) ; ignore_errors=", re.DOTALL)
 # Where systemd looks for a command without a directory (systemd.exec(5), "Environment Variables").
@@ -60,9 +66,22 @@ class Service:
         return self.text["ActiveState"] in ("active", "reloading", "activating", "deactivating")
 
     @property
+    def spares_processes(self) -> bool:
+        """Whether processes of the unit outlive its restart.
+
+        Units that systemd makes of scripts in /etc/init.d have KillMode=process too, but the script ends what it began.
+        """
+        return self.text["KillMode"] in _SPARING and not self.text["FragmentPath"].startswith(_OF_SCRIPTS)
+
+    @property
     def restarts(self) -> int:
         """How often systemd has restarted the unit on its own."""
         return int(self.text["NRestarts"] or 0)
+
+    @property
+    def seconds_up(self) -> float:
+        """How long it has been active."""
+        return time.monotonic() - int(self.text["ActiveEnterTimestampMonotonic"] or 0) / 1e6
 
     @property
     def main_pid(self) -> int:
@@ -79,9 +98,11 @@ def load(name: str) -> Service:
 
     Raises SystemdError when systemd cannot be asked.
     """
-    values = systemd.show(unit_name.service(name), ("ExecStart", *_SINGLE.split(), *_LISTS.split()))
+    names = (*DEPENDENTS, TRIGGERS)
+    values = systemd.show(unit_name.service(name), ("ExecStart", *_SINGLE.split(), *_LISTS.split(), *names))
     text = {key: values.get(key, [""])[0] for key in _SINGLE.split()}
     lists = {key: systemd.split_words(" ".join(values.get(key, []))) for key in _LISTS.split()}
+    lists.update({key: " ".join(values.get(key, [])).split() for key in names})
     starts = [_EXEC_START.match(line) for line in values.get("ExecStart", [])]
     commands = [shutil.which(match.group(1), path=_PATH) or match.group(1) for match in starts if match]
     arguments = [match.group(2) for match in starts if match]

@@ -4,7 +4,7 @@
 
     <archive>/archive.json                                                       {"format": 3}
     <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/
-        capture.json, dump.heap.zst, perf.map.gz (if there is one); after a removal only "removed"
+        capture.json, dump.heap.zst, perf.map.gz and lives.gz (if there are such); after a removal only "removed"
         what was derived from it, created on first use (columns/sample_cache.py)
     <archive>/images/<build-id>/<file name>@<sha256>                              image_files.py
     <archive>/symcaches/<build-id>-<sha256>.symcache
@@ -93,7 +93,7 @@ class Archive:
             raise ArchiveError(f"{root} is a file, and an archive is a directory: name that") from exc
         except OSError as exc:
             raise ArchiveError(f"cannot read {place}: {exc.strerror}") from exc
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise ArchiveError(
                 f"{place} is damaged: {exc}. Write {index().decode().strip()} into it; the captures do not need it"
             ) from exc
@@ -263,7 +263,7 @@ class Archive:
     def _read_capture(self, path: Path) -> Capture:
         try:
             facts = CaptureFacts.from_json(json.loads((path / FACTS).read_text(encoding="utf-8")))
-        except (OSError, ValueError, CaptureFactsError) as exc:
+        except (OSError, ValueError, RecursionError, CaptureFactsError) as exc:
             raise ArchiveError(f"{path} is damaged: {exc}; remove it, the other captures do not need it") from exc
         return capture_of(path, facts)
 
@@ -303,10 +303,12 @@ class Archive:
         """
         _sync_all({self.place(facts).parent for facts in known})
 
-    def add_capture(self, facts: CaptureFacts, dump_file: Path, perf_map: Path | None = None) -> tuple[Capture, bool]:
+    def add_capture(
+        self, facts: CaptureFacts, dump_file: Path, perf_map: Path | None = None, lives: Path | None = None
+    ) -> tuple[Capture, bool]:
         """``add_captures`` for a single dump."""
         with self.incoming() as aside:
-            (added,) = self.add_captures([Arrived(facts, dump_file, perf_map)], aside)
+            (added,) = self.add_captures([Arrived(facts, dump_file, perf_map, lives)], aside)
         return added
 
     def add_captures(self, arrived: Iterable[Arrived], aside: Path) -> list[tuple[Capture, bool]]:

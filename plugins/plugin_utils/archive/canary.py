@@ -124,14 +124,14 @@ class Rollout:
         try:
             found = json.loads(self._read(CANARY))
             return Canary(str(found["hosts"]), str(found["run"]), float(found["time"]), str(found["token"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise self._damaged(CANARY, error) from error
 
     def _outcome(self) -> Outcome | None:
         content = self._read(OUTCOME)
         try:
             return Outcome(json.loads(content)["well"] is True) if content else None
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise self._damaged(OUTCOME, error) from error
 
     def _read(self, file: str) -> bytes:

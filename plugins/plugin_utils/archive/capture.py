@@ -23,6 +23,8 @@ DUMP = "dump.heap.zst"
 FACTS = "capture.json"
 #: a perf map in a capture's directory, compressed with gzip
 PERF_MAP = "perf.map.gz"
+#: the lives of what was sampled, as the agent wrote them, likewise
+LIVES = "lives.gz"
 # Level 3 takes half as long again and packs real dumps no better.
 _LEVEL = 2
 
@@ -54,6 +56,12 @@ class Capture:
         path = self.path / PERF_MAP
         return path if path.is_file() else None
 
+    @property
+    def lives(self) -> Path | None:
+        """The book of lives (lives_book.py), if one came with this dump."""
+        path = self.path / LIVES
+        return path if path.is_file() else None
+
     def files(self) -> dict[str, Path]:
         """All files of this capture, by name."""
         return {path.name: path for path in self.path.iterdir()}
@@ -66,7 +74,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A dump to add, with its facts and perf map. The caller has checked that the dump matches the facts.
+    """A dump to add, with its facts, perf map and lives. The caller has checked that the dump matches the facts.
 
     ``dump`` is the plain file or, if its name ends in ``.zst``, compressed as the archive keeps it.
     """
@@ -74,6 +82,7 @@ class Arrived:
     facts: CaptureFacts
     dump: Path
     perf_map: Path | None = None
+    lives: Path | None = None
 
 
 def capture_of(path: Path, facts: CaptureFacts) -> Capture:
@@ -103,14 +112,15 @@ def write_capture(arrived: Arrived, directory: Path) -> None:
     else:
         with arrived.dump.open("rb") as stream, DumpWriter(directory / DUMP, arrived.dump.stat().st_size) as output:
             shutil.copyfileobj(stream, output, 1 << 20)
-    if arrived.perf_map is not None:
-        compress(arrived.perf_map, directory / PERF_MAP)
+    for beside, name in ((arrived.perf_map, PERF_MAP), (arrived.lives, LIVES)):
+        if beside is not None:
+            compress(beside, directory / name)
     (directory / FACTS).write_bytes(json.dumps(arrived.facts.to_json(), sort_keys=True).encode() + b"\n")
 
 
 def sync_capture(directory: Path) -> None:
     """Let what ``write_capture`` has written survive a power failure. Raises OSError."""
-    for path in (directory / DUMP, directory / FACTS, directory):  # the perf map is, since it was packed
+    for path in (directory / DUMP, directory / FACTS, directory):  # what lay beside it is, since it was packed
         sync(path)
 
 

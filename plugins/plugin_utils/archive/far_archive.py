@@ -29,10 +29,15 @@ from ..base.errors import ControllerError
 from ..base.options import from_here
 from . import far_cache, image_files
 from .archive import FORMAT, INDEX, REMOVED, Archive, ArchiveError, failing, format_of, index, read_dump
-from .capture import DUMP, FACTS, PERF_MAP, Arrived, Capture, capture_of, in_order, write_capture
+from .capture import DUMP, FACTS, LIVES, PERF_MAP, Arrived, Capture, capture_of, in_order, write_capture
 from .object_store import ObjectStore, TooLargeError, is_address
 
-_LIMITS = {FACTS: limits.LARGEST_FACTS, DUMP: limits.LARGEST_DUMP, PERF_MAP: limits.LARGEST_PERF_MAP}
+_LIMITS = {
+    FACTS: limits.LARGEST_FACTS,
+    DUMP: limits.LARGEST_DUMP,
+    PERF_MAP: limits.LARGEST_PERF_MAP,
+    LIVES: limits.LARGEST_LIVES,
+}
 #: the files of each directory, with their sizes
 _Listing = dict[str, dict[str, int]]
 
@@ -73,7 +78,7 @@ class FarCapture(Capture):
     """A capture at an address. ``path`` is its directory in the cache, which gets a file when it is asked for."""
 
     fetch: Callable[[str], object] = field(compare=False)
-    mapped: bool
+    there: frozenset[str]
 
     @property
     def dump(self) -> Path:
@@ -86,12 +91,19 @@ class FarCapture(Capture):
 
     @property
     def perf_map(self) -> Path | None:
-        path = self.path / PERF_MAP
-        return path if self.mapped and (path.is_file() or self.fetch(PERF_MAP)) else None
+        return self._beside(PERF_MAP)
+
+    @property
+    def lives(self) -> Path | None:
+        return self._beside(LIVES)
+
+    def _beside(self, name: str) -> Path | None:
+        path = self.path / name
+        return path if name in self.there and (path.is_file() or self.fetch(name)) else None
 
     def files(self) -> dict[str, Path]:
         """All files of this capture, brought here."""
-        own = (self.path / FACTS, self.dump, self.perf_map)
+        own = (self.path / FACTS, self.dump, self.perf_map, self.lives)
         return {path.name: path for path in own if path is not None}
 
 
@@ -127,7 +139,7 @@ class FarArchive(Archive):
         place = f"{self.where}/{INDEX}"
         try:
             self._format = format_of(json.loads(content), place)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ArchiveError(f"{place} is damaged: {error}. Write {index().decode().strip()} into it") from error
         return True
 
@@ -329,11 +341,11 @@ class FarArchive(Archive):
             facts = CaptureFacts.from_json(json.loads((place / FACTS).read_text(encoding="utf-8")))
             if self.place(facts) != place:
                 raise ArchiveError("its facts belong to another path")
-        except (OSError, ValueError, CaptureFactsError, ControllerError) as error:
+        except (OSError, ValueError, RecursionError, CaptureFactsError, ControllerError) as error:
             (place / FACTS).unlink(missing_ok=True)
             raise self._damaged(place, error) from error
         return FarCapture(
-            **vars(capture_of(place, facts)), fetch=lambda name: self._fetch(place, name), mapped=PERF_MAP in files
+            **vars(capture_of(place, facts)), fetch=lambda name: self._fetch(place, name), there=frozenset(files)
         )
 
     def _damaged(self, place: Path, error: Exception) -> ArchiveError:

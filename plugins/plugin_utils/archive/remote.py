@@ -26,7 +26,7 @@ from ..base import unpack
 from ..base.progress import Progress
 from . import image_files
 from .archive import FORMAT, INDEX, Archive, ArchiveError, format_of, index
-from .capture import DUMP, FACTS, PERF_MAP, Capture
+from .capture import DUMP, FACTS, LIVES, PERF_MAP, Capture
 from .object_store import ObjectStore
 
 _PIECE = 1 << 20
@@ -118,7 +118,7 @@ class Remote:
                             if isinstance(image, KnownImage)
                         )
                         progress.capture()
-                except (OffheapError, ValueError) as error:
+                except (OffheapError, ValueError, RecursionError) as error:
                     warn(f"{self.url}/{place} was skipped: {error}")
             copied.images = self._add_images(archive, archive.missing_images(wanted), aside, warn, check_mode)
         return copied
@@ -127,7 +127,7 @@ class Remote:
         if INDEX in self._paths:
             try:
                 found = json.loads(self._read(INDEX, 1 << 16))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ArchiveError(f"{self.url}/{INDEX} is not JSON: {error}") from error
             self._format = format_of(found, f"{self.url}/{INDEX}")
         elif self._paths:
@@ -149,11 +149,17 @@ class Remote:
         if hashlib.sha256(content).hexdigest() != facts.dump.sha256:
             raise ArchiveError("its dump does not have the checksum in its facts")
         (aside / "dump").write_bytes(content)
-        perf_map = None
-        if f"{place}/{PERF_MAP}" in self._paths:
-            perf_map = aside / "perf.map"
-            _gunzip(self._get(f"{place}/{PERF_MAP}", aside / "packed", limits.LARGEST_PERF_MAP), perf_map)
-        archive.add_capture(facts, aside / "dump", perf_map)
+        perf_map = self._beside(place, PERF_MAP, aside, limits.LARGEST_PERF_MAP)
+        lives = self._beside(place, LIVES, aside, limits.LARGEST_LIVES)
+        archive.add_capture(facts, aside / "dump", perf_map, lives)
+
+    def _beside(self, place: str, name: str, aside: Path, limit: int) -> Path | None:
+        """A capture's file beside its dump, unpacked."""
+        if f"{place}/{name}" not in self._paths:
+            return None
+        plain = aside / name.removesuffix(".gz")
+        _gunzip(self._get(f"{place}/{name}", aside / "packed", limit), plain, limit)
+        return plain
 
     def _add_images(
         self,
@@ -205,12 +211,12 @@ def _inside(place: str) -> Path:
     return Path(*parts[1:])
 
 
-def _gunzip(source: Path, target: Path) -> None:
+def _gunzip(source: Path, target: Path, limit: int) -> None:
     try:
         with gzip.open(source) as stream, target.open("wb") as plain:
-            for _piece in range(-(-limits.LARGEST_PERF_MAP // _PIECE)):
+            for _piece in range(-(-limit // _PIECE)):
                 plain.write(stream.read(_PIECE))
             if stream.read(1):
-                raise ArchiveError("its perf map is too large")
+                raise ArchiveError(f"its {target.name} is too large")
     except (OSError, EOFError, zlib.error) as error:
-        raise ArchiveError(f"its perf map cannot be unpacked: {error}") from error
+        raise ArchiveError(f"its {target.name} cannot be unpacked: {error}") from error

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The messages of pprof's ``profile.proto``, declared at run time: generated code would have to fit the library.
+"""The messages of pprof's ``profile.proto`` and of OpenTelemetry's profiles (``Otlp...``), declared at run time:
+generated code would have to fit the library.
 
-Field numbers and types: github.com/google/pprof, proto/profile.proto.
+Field numbers and types: github.com/google/pprof, proto/profile.proto; github.com/open-telemetry/opentelemetry-proto
+1.10, opentelemetry/proto/profiles/v1development/profiles.proto, of which what is not read is left out.
 """
 
 from __future__ import annotations
@@ -59,20 +61,65 @@ _MESSAGES: dict[str, list[tuple[str, int, str]]] = {
         ("filename", 4, "int64"),
         ("start_line", 5, "int64"),
     ],
+    "OtlpDictionary": [
+        ("mapping_table", 1, "[OtlpMapping]"),
+        ("location_table", 2, "[OtlpLocation]"),
+        ("function_table", 3, "[OtlpFunction]"),
+        ("string_table", 5, "[string]"),
+        ("attribute_table", 6, "[OtlpAttribute]"),
+        ("stack_table", 7, "[OtlpStack]"),
+    ],
+    "OtlpProfile": [
+        ("sample_type", 1, "OtlpValueType"),
+        ("samples", 2, "[OtlpSample]"),
+        ("time_unix_nano", 3, "fixed64"),
+        ("period_type", 5, "OtlpValueType"),
+        ("period", 6, "int64"),
+    ],
+    "OtlpValueType": [("type", 1, "int32"), ("unit", 2, "int32")],
+    "OtlpSample": [("stack", 1, "int32"), ("values", 4, "[int64]"), ("times", 5, "[fixed64]")],
+    "OtlpStack": [("locations", 1, "[int32]")],
+    "OtlpMapping": [
+        ("memory_start", 1, "uint64"),
+        ("memory_limit", 2, "uint64"),
+        ("file_offset", 3, "uint64"),
+        ("filename", 4, "int32"),
+        ("attributes", 5, "[int32]"),
+    ],
+    "OtlpLocation": [("mapping", 1, "int32"), ("address", 2, "uint64"), ("lines", 3, "[OtlpLine]")],
+    "OtlpLine": [("function", 1, "int32"), ("line", 2, "int64")],
+    "OtlpFunction": [("name", 1, "int32"), ("system_name", 2, "int32"), ("filename", 3, "int32")],
+    "OtlpAttribute": [("key", 1, "int32"), ("value", 2, "OtlpValue")],
+    "OtlpValue": [("text", 1, "string")],
 }
 
 
+def profile_class(texts: str = "string") -> Any:
+    """The class of pprof's message Profile (message_class)."""
+    return message_class("Profile", texts)
+
+
+def message_class(name: str, texts: str = "bytes") -> Any:
+    """The class of a message. Needs protobuf, which is not worth its loading time for any other format.
+
+    ``texts`` is the type of the string table: a reader takes "bytes", since protobuf refuses a whole profile for one
+    name that is not UTF-8, and pprof does not.
+    """
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(_pool(texts).FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+
+
 @cache
-def profile_class() -> Any:
-    """The class of the message Profile. Needs protobuf, which is not worth its loading time for any other format."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+def _pool(texts: str) -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool
 
     file = descriptor_pb2.FileDescriptorProto(name="offheap/profile.proto", package=_PACKAGE, syntax="proto3")
     field_class = descriptor_pb2.FieldDescriptorProto
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for field_name, number, written in fields:
-            kind = written.strip("[]")
+            kind = written.strip("[]").replace("string", texts)
             repeated = written.startswith("[")
             field = message.field.add(
                 name=field_name,
@@ -86,7 +133,7 @@ def profile_class() -> Any:
                 field.type = getattr(field_class, f"TYPE_{kind.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Profile"))
+    return pool
 
 
 def decode_error() -> type[Exception]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A file's content, unpacked if it is gzip or zstd, within a size limit.
+"""A file's content, unpacked if it is gzip, zstd, LZ4, xz or bzip2, within a size limit.
 
 A kilobyte of packed data can expand to gigabytes. Dumps are text and pack ten to twenty times; whatever expands more
 than ``MOST_RATIO`` times, or beyond the caller's limit, is refused before it fills the memory.
@@ -8,9 +8,11 @@ than ``MOST_RATIO`` times, or beyond the caller's limit, is refused before it fi
 
 from __future__ import annotations
 
+import bz2
 import io
+import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,13 +20,15 @@ from . import libraries
 from .errors import ControllerError
 
 zstandard = libraries.optional("zstandard")
+pyarrow = libraries.optional("pyarrow")
 
 # Small files may hold this much whatever their ratio: repeated lines pack far better than real dumps.
 FREE_SIZE = 1 << 20
 MOST_RATIO = 200
 _PIECE = 1 << 16
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-# The format allows windows of gigabytes; the command line tool accepts 128 MiB by default.
+_GZIP, _ZSTD, _LZ4 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
+_XZ, _BZIP2 = b"\xfd7zX", b"BZh"
+# The formats allow windows of gigabytes; the command line tool of zstd accepts 128 MiB by default.
 _WINDOW = 128 << 20
 
 
@@ -41,15 +45,13 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def unpack(data: bytes, name: str, limit: int) -> bytes:
-    """The content of gzip or zstd data; other data as it is. Raises UnpackError as ``read`` does."""
+    """The content of packed data; other data as it is. Raises UnpackError as ``read`` does."""
     if len(data) > limit:
         raise UnpackError(f"{name}: is larger than {limit} bytes")
-    if data.startswith(_GZIP):
-        pieces = _gunzip(data, name)
-    elif data.startswith(_ZSTD):
-        pieces = _unzstd(data, name)
-    else:
+    unpacker = next((unpacker for magic, unpacker in _UNPACKERS.items() if data.startswith(magic)), None)
+    if unpacker is None:
         return data
+    pieces = unpacker(data, name)
     bound = min(limit, max(FREE_SIZE, MOST_RATIO * len(data)))
     content = bytearray()
     for piece in pieces:
@@ -92,3 +94,46 @@ def _unzstd(data: bytes, name: str) -> Iterator[bytes]:
             raise UnpackError(f"{name}: is cut off after {size} of {promised} bytes of its zstd data")
     except zstandard.ZstdError as error:
         raise UnpackError(f"{name}: its zstd data is damaged: {error}") from error
+
+
+def _unlz4(data: bytes, name: str) -> Iterator[bytes]:
+    try:
+        with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), "lz4") as stream:
+            while piece := stream.read(_PIECE):
+                yield piece
+    except OSError as error:
+        raise UnpackError(f"{name}: its LZ4 data is damaged or cut off: {error}") from error
+
+
+def _unxz(data: bytes, name: str) -> Iterator[bytes]:
+    return _streams(data, name, "xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_WINDOW))
+
+
+def _unbzip2(data: bytes, name: str) -> Iterator[bytes]:
+    return _streams(data, name, "bzip2", bz2.BZ2Decompressor)
+
+
+def _streams(
+    data: bytes, name: str, kind: str, unpacker_of: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
+) -> Iterator[bytes]:
+    rest = data
+    try:
+        while rest:  # streams follow each other, as after "cat a.xz b.xz"
+            unpacker = unpacker_of()
+            while not unpacker.eof:
+                if unpacker.needs_input and not rest:
+                    raise UnpackError(f"{name}: is cut off: its {kind} data has no end")
+                yield unpacker.decompress(rest, _PIECE)
+                rest = b""
+            rest = unpacker.unused_data.lstrip(b"\0")
+    except (OSError, lzma.LZMAError) as error:
+        raise UnpackError(f"{name}: its {kind} data is damaged: {error}") from error
+
+
+_UNPACKERS: dict[bytes, Callable[[bytes, str], Iterator[bytes]]] = {
+    _GZIP: _gunzip,
+    _ZSTD: _unzstd,
+    _LZ4: _unlz4,
+    _XZ: _unxz,
+    _BZIP2: _unbzip2,
+}

@@ -67,8 +67,18 @@ class StackPlaces(NamedTuple):
     bounds: Integers
 
 
-def write(path: Path, profile: Located, facts: CaptureFacts, sequence: int) -> None:
-    """Write the samples of a capture with these (checked) facts. Raises OSError, SamplesError."""
+def write(
+    path: Path,
+    profile: Located,
+    facts: CaptureFacts,
+    sequence: int,
+    columns_too: Mapping[str, Any] | None = None,
+    about_too: Mapping[bytes, str] | None = None,
+) -> None:
+    """Write the samples of a capture with these (checked) facts, and what else is to be in the file.
+
+    Raises OSError, SamplesError.
+    """
     count = len(profile.bounds) - 1
     columns: dict[str, Any] = {
         "unit": _constant(facts.unit, count),
@@ -80,17 +90,19 @@ def write(path: Path, profile: Located, facts: CaptureFacts, sequence: int) -> N
         "sample_interval": pa.array(np.full(count, min(profile.sampling.interval, (1 << 63) - 1), dtype=np.int64)),
         "stack": pa.array(_stack_numbers(profile, facts.sums)),
         **{name: pa.array(row) for name, row in zip(_VALUES, profile.values, strict=True)},
-        "frames": _list_of(profile.bounds, _frames(profile)),
+        "frames": list_of(profile.bounds, _frames(profile)),
         "threads": _threads(profile, count),
     }
     if profile.names:
-        columns[_NAMES] = _list_of(profile.bounds, _names(profile))
+        columns[_NAMES] = list_of(profile.bounds, _names(profile))
     about = {
         _FORMAT_KEY: str(FORMAT),
         _MEASURE: profile.measure.value,
         _SCHEME: profile.sampling.scheme.value,
         _INTERVAL: str(profile.sampling.interval),
+        **(about_too or {}),
     }
+    columns.update(columns_too or {})
     table = pa.table(columns, metadata=about)
     pq.write_table(
         table, path, compression="zstd", use_dictionary=True, write_statistics=["time", "stack"], store_schema=True
@@ -122,8 +134,8 @@ def read(path: Path, facts: CaptureFacts) -> Located:
     """The whole profile of a capture with these facts. Raises SamplesError."""
     table = read_columns(path, [*_VALUES, "frames", _NAMES, "threads"])
     locations, names, places, bounds = _places(table, facts.sums)
-    threads = _flat(table, "threads")
-    thread_bounds = _bounds_of(table, "threads")
+    threads = flat_of(table, "threads")
+    thread_bounds = bounds_of(table, "threads")
     number = threads.field("thread").to_numpy(zero_copy_only=False).astype(np.int64)
     named = zip(number.tolist(), threads.field("name").to_pylist(), strict=True)
     thread_values = np.zeros((4, len(number)))
@@ -156,7 +168,7 @@ def _measured(path: Path, table: Any) -> tuple[Measure, Sampling]:
 
 def _places(table: Any, sums: Mapping[str, str]) -> tuple[Locations, list[Frame], Integers, Integers]:
     """(locations, names, the position of each frame's location or name over all rows, bounds of the rows)"""
-    flat = _flat(table, "frames")
+    flat = flat_of(table, "frames")
     modules, module = _encoded(flat.field("module"))
     build_ids, build_id = _encoded(flat.field("build_id"))
     offset = flat.field("offset").to_numpy(zero_copy_only=False)
@@ -171,8 +183,8 @@ def _places(table: Any, sums: Mapping[str, str]) -> tuple[Locations, list[Frame]
     found = offset[first].astype(np.uint64)
     locations, names = Locations(images, image_of, found, found, sums), []
     if _NAMES in table.column_names:
-        names = _named_places(_flat(table, _NAMES), position, len(locations))
-    return locations, names, position, _bounds_of(table, "frames")
+        names = _named_places(flat_of(table, _NAMES), position, len(locations))
+    return locations, names, position, bounds_of(table, "frames")
 
 
 def _named_places(flat: Any, position: Integers, locations: int) -> list[Frame]:
@@ -185,12 +197,13 @@ def _named_places(flat: Any, position: Integers, locations: int) -> list[Frame]:
     return [Frame(*row)._replace(kind=Kind(row[_KIND])) for row in known]
 
 
-def _flat(table: Any, column: str) -> Any:
+def flat_of(table: Any, column: str) -> Any:
     """The elements of a column of lists, one after the other."""
     return _one_piece(table, column).flatten()
 
 
-def _bounds_of(table: Any, column: str) -> Integers:
+def bounds_of(table: Any, column: str) -> Integers:
+    """Where each list of a column begins in ``flat_of`` it, and where the last one ends."""
     lengths = _one_piece(table, column).value_lengths().to_numpy(zero_copy_only=False)
     return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)))
 
@@ -309,10 +322,11 @@ def _threads(profile: Located, count: int) -> Any:
         ],
         names=["thread", "name", "objects", "bytes"],
     )
-    return _list_of(bounds, columns)
+    return list_of(bounds, columns)
 
 
-def _list_of(bounds: Integers, values: Any) -> Any:
+def list_of(bounds: Integers, values: Any) -> Any:
+    """A column of lists, from their elements one after the other."""
     return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values)
 
 

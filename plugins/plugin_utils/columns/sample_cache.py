@@ -8,7 +8,7 @@ It says nothing that the dump does not, so it may be deleted at any time, and se
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,18 +33,25 @@ def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
 
     Raises SamplesError if it cannot be made, ArchiveError if it cannot be written.
     """
-    place = capture.derived(NAME)
+    return kept(archive, capture, NAME, lambda path: _make(capture, path), aside)
+
+
+def kept(
+    archive: Archive, capture: Capture, name: str, make: Callable[[Path], None], aside: Path | None = None
+) -> Path:
+    """The same of a file with this name, which ``make`` makes."""
+    place = capture.derived(name)
     if parquet.is_current(place):
         return place
     if aside is not None:
-        made = aside / f"{capture.path.name}.parquet"
-        _make(capture, made)
+        made = aside / f"{capture.path.name}.{name}"
+        make(made)
         return made
     with _directory(capture) as directory, archive.incoming() as made_in:
-        _make(capture, made_in / NAME)
+        make(made_in / name)
         try:
-            sync(made_in / NAME)
-            os.rename(made_in / NAME, NAME, dst_dir_fd=directory)
+            sync(made_in / name)
+            os.rename(made_in / name, name, dst_dir_fd=directory)
         except FileNotFoundError as error:
             raise SamplesError(f"{capture.path} has no samples: it was removed") from error
         except OSError as error:

@@ -22,12 +22,13 @@ from ..archive.capture import Capture
 from ..base import child, libraries
 from ..base.progress import Progress
 from ..model.frame import Frame, is_allocator_function, is_allocator_module
+from ..model.lives import Lives
 from ..model.location import Location
 from ..model.samples import Samples, named, without_allocator
 from ..model.series import Moment, Series, Stack, gather, stack_of
 from ..symbols.jit_symbols import JitMaps
 from ..symbols.symbolizer import Symbolizer
-from . import parquet, sample_cache
+from . import lives_columns, parquet, sample_cache
 from .dask_cluster import Cluster, connected
 from .parquet import SamplesError
 
@@ -128,6 +129,26 @@ class Reader:
                 self._learn(path, capture, moment.stacks, bare)
         known = _Bare(self, bare, maps)
         return gather([known.apart(moment) for moment in moments], known.stacks), read
+
+    def lives(self, captures: Sequence[Capture], maps: JitMaps) -> Lives | None:
+        """The lives of a process by its newest capture that has them; those of the others are the beginning of these.
+
+        None if it has none, or none that can be read. Raises ArchiveError if the archive cannot be written to.
+        """
+        capture = next((capture for capture in reversed(captures) if capture.lives is not None), None)
+        if capture is None:
+            return None
+        with tempfile.TemporaryDirectory(dir=self._aside, prefix="lives-") as aside:
+            try:
+                path = lives_columns.of(self._archive, capture, Path(aside) if self._aside else None)
+                found = lives_columns.read(path)
+                bare: dict[int, Call] = {}
+                self._learn(path, capture, found.moment.stacks, bare)
+            except SamplesError as error:
+                self.warn(f"the lives of a process of {capture.unit} on {capture.host} were left out: {error}")
+                return None
+        known = _Bare(self, bare, maps)
+        return found.lives(known.stacks(known.apart(found.moment).stacks.tolist()))
 
     def samples(self, capture: Capture, maps: JitMaps) -> Samples:
         """One capture in full. Raises ArchiveError, SamplesError."""

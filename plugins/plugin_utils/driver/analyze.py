@@ -10,13 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.formats.capture_facts import JEMALLOC
 from ..base import libraries
 from ..base.durations import moment
 from ..export.top import Look
 from ..model.samples import Samples
 from ..model.sampling import whole
 from ..views.selection import subtract
-from ..views.table import Table
+from ..views.table import Measure, Table
 from .formats import FORMATS, Request, View
 from .sources import AnalysisError, Images, Places, Source, open_reader
 
@@ -82,10 +83,18 @@ def analyze(request: Request, source: Source, base: Source | None, images: Image
             raise AnalysisError("a thread cannot be compared with a base: thread numbers mean nothing across dumps")
         samples = subtract(samples, base.samples, request.drop_negative)
     if request.measure.accumulated and not samples.values[request.measure.row].any():
-        why = "jemalloc keeps them only with prof_accum:true"
+        why = "its source does not keep them"
+        if source.facts.get("source") == JEMALLOC:
+            why = "jemalloc keeps them only with prof_accum:true"
         if samples.measure.caution:
             why = f"inuse_space and inuse_objects stand for its own numbers, {samples.measure.caution}"
         raise AnalysisError(f"{source.path}: has no accumulated counts: {why}")
+    objects = Measure(request.measure.value.replace("space", "objects"))
+    if samples.values[objects.row].any() and not samples.values[request.measure.row].any():
+        raise AnalysisError(
+            f"{source.path}: counts objects and no bytes: set measure to {objects.value} (fab: --measure"
+            f" {objects.value})"
+        )
     if request.thread == ALL_THREADS:
         return _all_threads(request, samples, source, images)
     return _one(request, samples, source, base, images)

@@ -35,6 +35,8 @@ from .sources import Images, image_directories
 
 # Digits of a sequence number in a dump's name.
 _SEQUENCES = 10**9
+# Refused files that a message names.
+_MOST_NAMED = 8
 _IMAGE_MISSING = "it was not found where its profile was imported"
 
 
@@ -89,7 +91,7 @@ def import_profiles(
     images = Images(image_directories(binary_path))
     with _opened(name, check_mode) as (archive, aside):
         sums = functools.cache(image_files.sha256_of)
-        found = [_looked_at(file, origin, images, aside, sums) for file in files]
+        found = _all_looked_at(files, lambda file: _looked_at(file, origin, images, aside, sums))
         if check_mode:
             return [
                 Imported(one.file, one.facts, archive.place(one.facts), not archive.has(one.facts), one.clock)
@@ -98,7 +100,7 @@ def import_profiles(
         for one in found:
             for build_id, image in one.images.items():
                 archive.add_image(build_id, image.name, image)
-        captures = archive.add_captures([Arrived(one.facts, one.dump, one.perf_map) for one in found], aside)
+        captures = archive.add_captures([Arrived(one.facts, one.dump, one.perf_map, one.lives) for one in found], aside)
     return [
         Imported(one.file, one.facts, capture.path, new, one.clock)
         for one, (capture, new) in zip(found, captures, strict=True)
@@ -113,6 +115,7 @@ class _Profile:
     facts: CaptureFacts
     dump: Path
     perf_map: Path | None
+    lives: Path | None
     images: Mapping[str, Path]
     clock: str
 
@@ -127,6 +130,22 @@ def _opened(name: str | Path, check_mode: bool) -> Iterator[tuple[Archive, Path]
     archive = far_archive.created(name)
     with archive.incoming() as aside:
         yield archive, aside
+
+
+def _all_looked_at(files: Sequence[Path], look: Callable[[Path], _Profile]) -> list[_Profile]:
+    """What each file is. One that cannot be imported fails all, and so all such are named."""
+    found, refused = [], []
+    for file in files:
+        try:
+            found.append(look(file))
+        except ControllerError as error:
+            refused.append(str(error))
+    if refused:
+        more = len(refused) - _MOST_NAMED
+        told = "\n".join(refused[:_MOST_NAMED]) + (f"\nand {more} more files" if more > 0 else "")
+        rest = f"\nNothing was imported: leave {'these' if len(refused) > 1 else 'this'} out" if found else ""
+        raise ProfileImportError(told + rest)
+    return found
 
 
 def _looked_at(file: Path, origin: Origin, images: Images, aside: Path, sum_of: Callable[[Path], str]) -> _Profile:
@@ -167,8 +186,9 @@ def _looked_at(file: Path, origin: Origin, images: Images, aside: Path, sum_of: 
         checked = CaptureFacts.from_json(json.loads(json.dumps(facts.to_json())))
     except CaptureFactsError as error:
         raise ProfileImportError(f"{file}: {error}") from error
-    perf_map = file.with_name(f"{file.name}{dump_name.PERF_MAP}")
-    return _Profile(file, checked, dump, perf_map if perf_map.is_file() else None, places, clock)
+    beside = (file.with_name(file.name + suffix) for suffix in (dump_name.PERF_MAP, dump_name.LIVES))
+    perf_map, lives = (path if path.is_file() else None for path in beside)
+    return _Profile(file, checked, dump, perf_map, lives, places, clock)
 
 
 def _read(path: Path, told: Told, images: Images) -> bytes:

@@ -203,8 +203,11 @@ def _parsed(path: Path, known: CaptureFacts | None, said: Told, images: Images) 
     else:
         source, dump = known.source, detect.parse_capture(data, str(path), known)
         build_ids, told = {**dump.build_ids, **known.build_ids}, {}
+    del data  # each of these may be as large as all the rest
     told.update(source=source, time=dump.time, executable=_executable(dump), threads=len(dump.threads))
-    return located_bytes.packed(located(dump, build_ids), told)
+    profile = located(dump, build_ids)
+    del dump
+    return located_bytes.packed(profile, told)
 
 
 def _facts_of(capture: CaptureFacts) -> dict[str, Any]:

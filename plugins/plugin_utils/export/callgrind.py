@@ -9,6 +9,7 @@ does not know how often a call was made, so every call says 1.
 
 from __future__ import annotations
 
+from ..base.printable import printable
 from ..model.samples import Samples
 from ..views.table import Measure
 
@@ -70,4 +71,4 @@ class _Names:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))

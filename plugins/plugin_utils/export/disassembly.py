@@ -59,7 +59,9 @@ def render(table: Table, pattern: str, look: top.Look, find_image: Callable[[str
     for (build_id, sha256, path), found in sorted(images.items()):
         image = find_image(build_id, sha256) if build_id else None
         if image is None:
-            raise DisassemblyError(f"no image of {path} was found with build-id {build_id or '(unknown)'}")
+            raise DisassemblyError(
+                f"no image of {path or 'these frames'} was found with build-id {build_id or '(unknown)'}"
+            )
         lines.extend(_image(program, image, path, [(x, flat.get(x, 0.0), cumulative[x]) for x in found], table, look))
     return "\n".join(lines) + "\n"
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..base.errors import ControllerError
+from ..base.printable import printable_lines
 from ..views.table import Table
 
 PICTURES = ("svg", "pdf", "png", "gif", "ps")
@@ -120,4 +121,4 @@ def _share(part: float, total: float) -> str:
 
 def _quoted(text: str, line_end: str = "\\n") -> str:
     """A text as Graphviz's quoted string."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", line_end) + '"'
+    return '"' + printable_lines(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", line_end) + '"'

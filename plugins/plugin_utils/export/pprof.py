@@ -12,13 +12,21 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..base import profile_proto
+from ..base import libraries, profile_proto
 from ..model.frame import Frame
 from ..model.location import Location
 from ..model.samples import Samples
-from ..model.sampling import Measure
+from ..model.sampling import Measure, Scheme
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+else:
+    np = libraries.optional("numpy")
 
 # What the pairs of numbers are called, objects before bytes as in Samples.values. pprof knows inuse and alloc.
 _NAMES = {Measure.LIVE: ("inuse", "alloc"), Measure.ALLOCATED: ("alloc",), Measure.GROWN: ("grown",)}
@@ -61,7 +69,8 @@ class _Writer:
             profile.sample_type.add(type=self.string(name), unit=self.string(unit))
         profile.default_sample_type = self.string(f"{names[0]}_space")
         profile.period_type.type, profile.period_type.unit = self.string("space"), self.string("bytes")
-        profile.period = self.samples.sampling.interval
+        exact = self.samples.sampling.scheme is Scheme.EXACT
+        profile.period = 1 if exact else self.samples.sampling.interval
         profile.time_nanos = max(0, min(round(about.time * 1e6) * 1000, _LARGEST))
         self.mappings(about.executable)
         self.locations()
@@ -138,7 +147,7 @@ class _Writer:
         samples = self.samples
         stacks = [self.stack(stack.tolist()) for stack in samples.each_stack()]
         rest = samples.values.copy()
-        columns = (samples.thread_stack.tolist(), samples.thread_uid.tolist(), samples.thread_values.T.tolist())
+        columns = (samples.thread_stack.tolist(), samples.thread_uid.tolist(), self.of_threads().T.tolist())
         by_thread = []
         for stack, uid, values in zip(*columns, strict=True):
             rest[:, stack] -= values
@@ -146,12 +155,23 @@ class _Writer:
             # As text: pprof takes a numeric label of 0 for a missing one.
             labels = [("thread_id", str(uid)), *([("thread", name)] if name else [])]
             by_thread.append((values, stacks[stack], labels))
-        # The rest beyond the threads: everything in a dump without threads, else what ended threads hold and what
-        # unbiasing by thread changes. It can be negative; the sums are those of the stacks.
+        # The rest beyond the threads: everything in a dump without threads, else what ended threads hold. The sums are
+        # those of the stacks.
         for stack, values in enumerate(rest.T.tolist()):
             if any(abs(value) >= 1 for value in values):
                 yield values, stacks[stack], []
         yield from by_thread
+
+    def of_threads(self) -> Numbers:
+        """The numbers by thread. Unbiased one by one they can be more than their stack's: then they share its."""
+        samples = self.samples
+        sums = np.zeros_like(samples.values)
+        for row, values in enumerate(samples.thread_values):
+            np.add.at(sums[row], samples.thread_stack, values)
+        too_many = (sums > samples.values) & (samples.values >= 0)
+        shares = np.divide(samples.values, sums, out=np.ones_like(sums), where=too_many)
+        found: Numbers = samples.thread_values * shares[:, samples.thread_stack]
+        return found
 
     def stack(self, places: list[int]) -> list[int]:
         """Location ids; consecutive places of one location become one."""

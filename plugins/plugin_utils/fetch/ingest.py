@@ -174,21 +174,23 @@ class _Unpacked:
 
 
 def _arrived(batch: Batch, packed: Packed, found: Found, alone: Arrived, files: dict[str, Path]) -> Arrived:
-    """A dump with its perf map, or with the reason for having none."""
+    """A dump with its lives, and its perf map or the reason for having none."""
+    of_lives = next((member for member, dump_of in batch.lives.items() if dump_of is found), "")
     member = next((member for member, dump_of in batch.maps.items() if dump_of is found), None)
     if member is None:
-        return alone
+        return replace(alone, lives=files.get(of_lives))
     told: dict[str, str] = {"source": "beside" if found.map_identity else "process"}
     if member in packed.skipped:
         told = {"problem": printable(packed.skipped[member])}
-    return Arrived(replace(alone.facts, perf_map=told), alone.dump, files.get(member))
+    return Arrived(replace(alone.facts, perf_map=told), alone.dump, files.get(member), files.get(of_lives))
 
 
 def _title(batch: Batch, member: str) -> str:
     if member in batch.maps:
         facts = batch.maps[member].facts
         return f"process {facts.process.pid} of {facts.unit}"
-    if member in batch.dumps:
-        facts = batch.dumps[member].facts
-        return f"dump {facts.dump.name} of {facts.unit}"
+    for kind, of_kind in (("dump", batch.dumps), ("the lives beside dump", batch.lives)):
+        if member in of_kind:
+            facts = of_kind[member].facts
+            return f"{kind} {facts.dump.name} of {facts.unit}"
     return f"image {batch.images[member].path}"

@@ -34,13 +34,15 @@ _REFUSED = (CaptureFactsError, sidecar.SidecarError, jvm_memory.JvmMemoryError)
 class Found:
     """A dump on the target: its facts for the archive, and what identifies the file when it is moved there.
 
-    ``jit`` says that its process had compiled code, ``map_identity`` that a perf map lies beside it.
+    ``jit`` says that its process had compiled code, ``map_identity`` that a perf map lies beside it, ``lives_identity``
+    that lives do.
     """
 
     facts: CaptureFacts
     identity: tuple[int, ...]
     jit: bool = False
     map_identity: tuple[int, ...] | None = None
+    lives_identity: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -54,6 +56,11 @@ class Found:
     def map_size(self) -> int:
         """Bytes of the map beside it."""
         return self.map_identity[1] if self.map_identity else 0
+
+    @property
+    def lives_size(self) -> int:
+        """Bytes of the lives beside it."""
+        return self.lives_identity[1] if self.lives_identity else 0
 
 
 @dataclass(frozen=True)
@@ -93,11 +100,12 @@ class Listing:
 
 @dataclass
 class Batch:
-    """What goes into one transfer, by member name. ``maps`` holds the dump that each map belongs to."""
+    """What goes into one transfer, by member name. ``maps`` and ``lives`` hold the dump that each belongs to."""
 
     dumps: dict[str, Found] = field(default_factory=dict)
     images: dict[str, WantedImage] = field(default_factory=dict)
     maps: dict[str, Found] = field(default_factory=dict)
+    lives: dict[str, Found] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -109,6 +117,7 @@ class Batch:
         sizes = {member: found.size for member, found in self.dumps.items()}
         sizes.update((member, image.size) for member, image in self.images.items())
         sizes.update((member, found.map_size) for member, found in self.maps.items() if found.map_identity)
+        sizes.update((member, found.lives_size) for member, found in self.lives.items())
         return sizes
 
     def made(self) -> set[str]:
@@ -132,6 +141,10 @@ class Batch:
                     "key": found.facts.process.key,
                 }
                 for member, found in self.maps.items()
+            ],
+            "lives": [
+                {"member": member, **found.mark(), "identity": list(found.lives_identity or ())}
+                for member, found in self.lives.items()
             ],
         }
 
@@ -241,14 +254,23 @@ def _found(
         facts["agent"] = {"problem": _text(entry["agent_problem"])}
     if entry.get("jvm") is not None:
         facts["jvm"] = jvm_memory.JvmMemory.from_json(entry["jvm"]).to_json()
-    beside = None if entry.get("map") is None else tuple(_count(part) for part in _a_list(entry, "map"))
-    if beside is not None and (len(beside) != 3 or not 0 < beside[1] <= limits.LARGEST_PERF_MAP):
-        raise ValueError("a perf map's size is out of range")
+    perf_map = _beside(entry, "map", limits.LARGEST_PERF_MAP)
+    lives = _beside(entry, "lives", limits.LARGEST_LIVES)
     checked = CaptureFacts.from_json(facts)
     parts = dump_name.parse(checked.dump.name)
     if parts is not None:
         checked = replace(checked, source=_SOURCES[parts.prefix])
-    return Found(checked, identity, entry.get("jit") is True, beside)
+    return Found(checked, identity, entry.get("jit") is True, perf_map, lives)
+
+
+def _beside(entry: dict[str, Any], key: str, largest: int) -> tuple[int, ...] | None:
+    """The identity of a file beside a dump."""
+    if entry.get(key) is None:
+        return None
+    found = tuple(_count(part) for part in _a_list(entry, key))
+    if len(found) != 3 or not 0 < found[1] <= largest:
+        raise ValueError(f"the size of a dump's {key} is out of range")
+    return found
 
 
 def _process(found: dict[str, Any]) -> dict[str, Any]:
@@ -295,20 +317,22 @@ def without_known(listing: Listing, archive: Archive | None) -> tuple[list[Found
 def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterator[Batch]:
     """Transfers of at most ``limit`` bytes before compression; anything larger goes alone. Images go first.
 
-    A dump's perf map goes with it: the one beside it or, for the last dump of each process, a current one.
+    A dump's lives go with it, and its perf map: the one beside it or, for the last dump of each process, a current one.
     """
     batch = Batch()
     size = 0
     items: list[Found | WantedImage] = [*images, *dumps]
     newest = {found.facts.process.key: found for found in dumps}
     for item in items:
-        its_size = item.size + (item.map_size if isinstance(item, Found) else 0)
+        its_size = item.size + (item.map_size + item.lives_size if isinstance(item, Found) else 0)
         if size and size + its_size > limit:
             yield batch
             batch, size = Batch(), 0
         if isinstance(item, Found):
             if item.map_identity or (item.jit and newest[item.facts.process.key] is item):
                 batch.maps[f"maps/{len(batch.dumps)}"] = item
+            if item.lives_identity:
+                batch.lives[f"lives/{len(batch.dumps)}"] = item
             batch.dumps[f"dumps/{len(batch.dumps)}"] = item
         else:
             batch.images[f"images/{len(batch.images)}"] = item

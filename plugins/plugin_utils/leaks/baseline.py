@@ -15,7 +15,6 @@ from ..model.series import Key
 from ..model.stack_summary import render as short_path
 from .ranking import Leak
 from .survey import Watched, last_on_each_host
-from .verdict import Answer
 
 FORMAT = 1
 
@@ -56,7 +55,7 @@ def _leaking_now(watched: Sequence[Watched]) -> Iterator[Watched]:
     judged = [process for process in watched if process.verdict.counts]
     for unit in dict.fromkeys(process.unit for process in judged):
         last = last_on_each_host([process for process in judged if process.unit == unit])
-        yield from (process for process in last if process.verdict.answer is Answer.LEAK)
+        yield from (process for process in last if process.verdict.answer.leaks)
 
 
 def baseline(leaks: Sequence[Leak]) -> str:

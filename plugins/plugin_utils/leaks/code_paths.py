@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from ..base import libraries
 from ..model.frame import Frame
 from ..model.series import Key, Paths, rises, stack_key, without_repeats
+from . import grown
 from .inlining import least_inlined
 from .trend import LEAST_GROWTH, SIGNIFICANT, Measured, Shape, Trend, assess, smallest_growth
 
@@ -96,8 +97,8 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Limit:
-    """A leak of ``rate`` bytes per day shows in nine of ten cases, in this ``path`` as it changes besides; if that is
-    empty, in any path that is new or holds still."""
+    """A steady leak of ``rate`` bytes per day shows in nine of ten cases, in this ``path`` as it changes besides; if
+    that is empty, in any path that is new or holds still. It is never less than what was seen to stay."""
 
     rate: float
     path: tuple[Frame, ...] = ()
@@ -128,16 +129,20 @@ class CodePaths:
             return "no code path grows beyond what sampling explains"
         return f"no code path grows steadily, {count} in steps, until full, or back and forth"
 
+    def grown(self) -> grown.Grown | None:
+        """What has grown most and not given back, in whatever way."""
+        return grown.largest(self._series, self._watched.times[0], self.leaking)
+
     def limits(self) -> list[Limit]:
         """That of a path which holds still, and of the one where a leak has to be fastest, if that differs much."""
         days = (self._times[-1] - self._times[0]) / DAY
         nothing = Measured(self._times, [0.0] * len(self._times), [0.0] * len(self._times))
-        still = Limit(smallest_growth(nothing, self._sampling) / days)
+        still = Limit(max(smallest_growth(nothing, self._sampling), grown.LEAST_GROWN) / days)
         most = np.argsort(-self._series.bytes.std(axis=1))[:_MOST_LIMITS].tolist()
-        found = [
-            Limit(smallest_growth(self._measured([row]), self._sampling) / days, self._series.frames[row])
-            for row in most
-        ]
+        found = []
+        for row in most:
+            hidden = max(smallest_growth(self._measured([row]), self._sampling), self._gain[row])
+            found.append(Limit(float(hidden) / days, self._series.frames[row]))
         worst = max(found, key=lambda limit: limit.rate, default=still)
         return [still, worst] if worst.rate > 2 * still.rate else [still]
 
@@ -283,14 +288,14 @@ class CodePaths:
             shown = least_inlined(shown, same)
         frames = list(self._series.frames[next(row for row in rows if members[row] == shown)])
         # The median of the slopes may rise where no path ends higher than it began: then one stands for all.
-        shared = _shared(
+        shared = shared_key(
             [self._keys[row] for row in ranked if row == best or self._gain[row] > 0.05 * self._gain[best]]
         )
         whole = shared == self._keys[best]
         values = self._watched.bytes[rows].sum(axis=0)
         steps = [later >= earlier for earlier, later in pairwise(values.tolist())]
         return Suspect(
-            path=tuple(frames if whole else _first_frames(frames, len(shared))),
+            path=tuple(frames if whole else first_frames(frames, len(shared))),
             key=group,
             extent=Extent.KEY if len({self._keys[row] for row in rows}) == 1 else Extent.BEGINNING,
             stacks=len(rows),
@@ -302,7 +307,7 @@ class CodePaths:
         )
 
 
-def _shared(keys: Sequence[Key]) -> Key:
+def shared_key(keys: Sequence[Key]) -> Key:
     """The longest beginning that all keys have."""
     shortest = min(keys, key=len)
     for length, names in enumerate(zip(*keys, strict=False)):
@@ -311,7 +316,7 @@ def _shared(keys: Sequence[Key]) -> Key:
     return shortest
 
 
-def _first_frames(frames: list[Frame], count: int) -> list[Frame]:
+def first_frames(frames: list[Frame], count: int) -> list[Frame]:
     """The frames from the leaf whose key has ``count`` names."""
     for end in range(len(frames), 0, -1):
         if len(stack_key(frames[:end])) <= count:

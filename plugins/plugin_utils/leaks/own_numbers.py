@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
 """Whether the process's own numbers grow by more than its stacks explain: then "no leak" would be a guess, and a leak
-that the stacks show is not all of it.
+that the stacks show is not all of it. Or by much less: then "leak" would be one, since memory from before sampling
+began, which is in no stack, is being replaced by memory that is.
 
 jemalloc counts what it has given out, the kernel what is resident, both exactly. Where threads come and go, an
 allocator that seeds its sampling badly may miss a leak altogether; memory that a program maps by itself is in no stack.
@@ -21,7 +22,7 @@ from statistics import median
 
 from ..archive.capture import Capture
 from ..base.byte_size import as_text
-from ..base.durations import per_day
+from ..base.durations import duration, per_day
 from ..base.printable import printable
 from ..model.sampling import CONFIDENCE, Sampling
 from ..model.series import Series
@@ -33,11 +34,15 @@ _PARTS = 8
 # Less is next to nothing, however exactly it was counted.
 _LEAST_GROWTH = 1 << 20
 _LARGEST = 1 << 62
+# Longer than anybody will wait: a hundred years.
+_LATEST = 36525 * _DAY
 _GIVEN_OUT, _RESIDENT = "what malloc has given out", "resident memory other than files"
+_SHARED = "shared memory"
 _OTHERS = "memory of the unit's processes without a profile"
 _LEFT = {
     _GIVEN_OUT: "which the samples miss",
     _RESIDENT: "which the program maps without malloc, or malloc keeps",
+    _SHARED: "which no profile of malloc shows",
 }
 
 
@@ -71,18 +76,67 @@ def beyond_the_stacks(captures: Sequence[Capture], series: Series) -> OwnGrowth 
     kinds: list[tuple[str, str, tuple[str, ...]]] = [(_GIVEN_OUT, "allocated", ())]
     if not is_jvm:
         kinds.append((_RESIDENT, "rss", ("rss_file", "rss_shmem")))
+        kinds.append((_SHARED, "rss_shmem", ()))
     for name, whole, parts in kinds:
         known = []
         for time, live, capture in zip(series.times, sampled, captures, strict=True):
             memory = capture.facts.memory
             value = told_size(memory.get(whole))
             if value is not None:
-                known.append((time, value - math.fsum(told_size(memory.get(part)) or 0.0 for part in parts), live))
+                others = math.fsum(told_size(memory.get(part)) or 0.0 for part in parts)
+                known.append((time, value - others, 0.0 if name == _SHARED else live))
         times, numbers, lives = ([row[column] for row in known] for column in range(3))
         found = growth_beyond(times, numbers, lives, series.sampling)
         if found is not None:
             return OwnGrowth(name, *found)
     return _beyond_the_process(captures, series)
+
+
+def replaced(captures: Sequence[Capture], series: Series, growth: float) -> str | None:
+    """Why a leak of ``growth`` bytes per day may be none: malloc's own count lags behind the stacks by half of that."""
+    sampled = series.bytes.sum(axis=0).tolist()
+    rows = [
+        (time, given_out, live)
+        for time, live, capture in zip(series.times, sampled, captures, strict=True)
+        if (given_out := told_size(capture.facts.memory.get("allocated"))) is not None
+    ]
+    chosen = window([row[0] for row in rows])
+    if len(chosen) < _LEAST_POINTS:
+        return None
+    times, numbers, lives = ([rows[position][column] for position in chosen] for column in range(3))
+    unseen = [given_out - live for given_out, live in zip(numbers, lives, strict=True)]
+    span, fall = times[-1] - times[0], -theil_sen(times, unseen)
+    own = _scatter(times, unseen, -fall) + series.sampling.scatter * max(theil_sen(times, lives), 0.0) * span
+    if fall * span < SIGNIFICANT * math.sqrt(own) or fall * _DAY < growth / 2:
+        return None
+    return (
+        f"what malloc has given out grows by {per_day(max(theil_sen(times, numbers), 0.0) * _DAY)}, not by all that the"
+        f" stacks do: {per_day(fall * _DAY)} of what was there before sampling began is freed, and may be replaced"
+    )
+
+
+def until_the_limit(captures: Sequence[Capture]) -> str | None:
+    """How long what the unit's limit or its host leaves of memory will last at the rate at which resident memory grows.
+
+    None where that is not known, or where resident memory does not grow.
+    """
+    rows = [
+        (capture.time, rss - (told_size(capture.facts.memory.get("rss_file")) or 0.0))
+        for capture in captures
+        if (rss := told_size(capture.facts.memory.get("rss"))) is not None
+    ]
+    left = told_size(captures[-1].facts.memory.get("left")) if captures else None
+    chosen = window([time for time, _rss in rows])
+    if left is None or len(chosen) < _LEAST_POINTS:
+        return None
+    times, sizes = ([rows[position][column] for position in chosen] for column in range(2))
+    slope = theil_sen(times, sizes)
+    if slope * (times[-1] - times[0]) < _LEAST_GROWTH:
+        return None
+    return (
+        f"resident memory grows by {per_day(slope * _DAY)}, and the {as_text(left)} that its limit or its host leaves"
+        f" last {duration(min(left / slope, _LATEST))}"
+    )
 
 
 def _beyond_the_process(captures: Sequence[Capture], series: Series) -> OwnGrowth | None:

@@ -23,9 +23,10 @@ from ..columns.dask_cluster import Cluster
 from ..columns.series_reader import Reader, reading
 from ..model.series import Series, evenly_spread
 from ..symbols.jit_symbols import JitMaps
-from .own_numbers import beyond_the_stacks
+from .lives_verdict import verdict_on
+from .own_numbers import beyond_the_stacks, replaced, until_the_limit
 from .stretch import Stretch, newest
-from .verdict import LEAST_SPAN, Answer, Verdict, judge
+from .verdict import LEAST_SPAN, Answer, Verdict
 
 # How much is read of one process: at most a hundred dumps, fewer if they are large, spread evenly over the time.
 _MOST_DUMPS = 100
@@ -179,7 +180,8 @@ def _processes(
         stretch = newest(timely, least_span)
         series, read = reader.series(thinned(stretch.captures), maps)
         if read:
-            verdict = with_stretch(with_own_numbers(judge(key, series, least_span), series, read), stretch)
+            judged = verdict_on(key, series, reader.lives(stretch.captures, maps), least_span)
+            verdict = with_stretch(with_own_numbers(judged, series, read), stretch)
             yield Process(_watched(key, series, read, verdict), read, series, maps)
 
 
@@ -254,13 +256,18 @@ def _watched(key: str, series: Series, read: list[Capture], verdict: Verdict) ->
 
 
 def with_own_numbers(verdict: Verdict, series: Series, read: list[Capture]) -> Verdict:
-    """What the process's own numbers say beyond the stacks comes first. Where they grow by more, it is no "no leak"."""
+    """What the process's own numbers say comes first. Where they grow by more than the stacks, it is no "no leak"; by
+    much less, no leak."""
+    if verdict.answer.leaks and (why := replaced(read, series, verdict.growth)) is not None:
+        return replace(verdict, answer=Answer.CANNOT_TELL, reason=f"{why}; {verdict.reason}", suspects=[])
+    if verdict.answer.leaks and (lasts := until_the_limit(read)) is not None:
+        verdict = replace(verdict, reason=f"{verdict.reason}; {lasts}")
     watched_enough = verdict.answer is not Answer.CANNOT_TELL or verdict.known_after > 0
     found = beyond_the_stacks(read, series) if watched_enough else None
     if found is None:
         return verdict
     reason = f"{found.text}; {verdict.reason}"
-    if verdict.answer is Answer.LEAK:
+    if verdict.answer not in (Answer.NO_LEAK, Answer.CANNOT_TELL):
         return replace(verdict, reason=reason)
     return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth)
 
@@ -287,19 +294,28 @@ def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
         newest_first = sorted(processes, key=lambda process: process.end, reverse=True)
         return max((one.verdict for one in newest_first), key=lambda verdict: (verdict.points, verdict.span))
     beside = last_on_each_host(judged)
-    leaking = [process.verdict for process in beside if process.verdict.answer is Answer.LEAK]
+    leaking = [process.verdict for process in beside if process.verdict.answer.leaks]
     if leaking:
         return _add_up(leaking)
-    verdict = max((process.verdict for process in beside), key=lambda verdict: (verdict.unexplained, verdict.span))
+    newest = max(processes, key=lambda process: process.end)
+    if newest not in judged and newest.verdict.known_after:
+        # It has grown, and nobody knows yet what that is: one before it that did not leak says nothing of it.
+        return newest.verdict
+    verdict = max((process.verdict for process in beside), key=lambda verdict: (verdict.unexplained, *_graver(verdict)))
     # One that grew to less than what these hold without growing may have filled a cache until a restart cut it off.
     most = max(process.live for process in beside)
-    earlier = [one for one in judged if one not in beside and one.verdict.answer is Answer.LEAK and one.live > most]
+    earlier = [one for one in judged if one not in beside and one.verdict.answer.leaks and one.live > most]
     if earlier:
-        newest = max(earlier, key=lambda process: process.end).process
+        last = max(earlier, key=lambda process: process.end).process
         number = "an earlier process" if len(earlier) == 1 else f"{len(earlier)} earlier processes"
-        grew = f"{number} (newest: {newest}) grew steadily, to more than is live now"
+        grew = f"{number} (newest: {last}) grew steadily, to more than is live now"
         return replace(verdict, reason=f"{verdict.reason}; but {grew}")
     return verdict
+
+
+def _graver(verdict: Verdict) -> tuple[int, float]:
+    """The gravest answer is the largest, and of those the one that was watched for longest."""
+    return -list(Answer).index(verdict.answer), verdict.span
 
 
 def last_on_each_host(judged: Sequence[Watched]) -> list[Watched]:

@@ -22,9 +22,23 @@ LEAST_SPAN = 60.0
 
 
 class Answer(Enum):
+    """The gravest first. BURSTS, GREW and FILLS_UP are answers from lives (lives_verdict.py)."""
+
     LEAK = "leak"
-    NO_LEAK = "no-leak"
+    BURSTS = "bursts"
+    GREW = "grew"
     CANNOT_TELL = "cannot-tell"
+    FILLS_UP = "fills-up"
+    NO_LEAK = "no-leak"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is neither a leak nor none: growth that has ended may go on, and what cannot be told, too."""
+        return self in (Answer.GREW, Answer.CANNOT_TELL)
+
+    @property
+    def leaks(self) -> bool:
+        return self in (Answer.LEAK, Answer.BURSTS)
 
 
 @dataclass(frozen=True)
@@ -33,8 +47,9 @@ class Verdict:
 
     ``unexplained`` is how fast one of the process's own numbers grows beyond the stacks, if that keeps the answer open.
     ``shape`` is that of the growth that decided. ``limits`` are the slowest leaks that would show, where the answer is
-    NO_LEAK. ``known_after`` is how long the process must have been watched for an answer, in seconds, where time will
-    tell. ``changes`` are the largest changes of paths that are no suspects.
+    NO_LEAK by levels; by lives, no more than ``bound`` stays of what is allocated. ``known_after`` is how long the
+    process must have been watched for an answer, in seconds, where time will tell. ``changes`` are the largest changes
+    of paths that are no suspects.
     """
 
     answer: Answer
@@ -50,6 +65,7 @@ class Verdict:
     shape: Shape = Shape.FLAT
     limits: Sequence[Limit] = ()
     known_after: float = 0.0
+    bound: float = 0.0
 
     @property
     def counts(self) -> bool:
@@ -58,7 +74,7 @@ class Verdict:
 
 
 def judge(key: str, series: Series, least_span: float = LEAST_SPAN) -> Verdict:
-    """The verdict on one process (``key`` is its name)."""
+    """The verdict on one process (``key`` is its name) by the levels of its live memory."""
     watched = series.paths
     count = len(watched.times)
     span = watched.times[-1] - watched.times[0] if watched.times else 0.0
@@ -125,6 +141,11 @@ def _weigh(table: CodePaths, watched: Paths) -> Verdict:
     if total.shape is Shape.CLIMBS:
         reason = f"live memory rises and falls, and more rises than falls ({over}){_known_after(2 * span)}"
         return _open(reason, growth, error, moved, Shape.CLIMBS, 2 * span)
+    stays = table.grown()
+    if stays is not None:
+        known_after = max(stays.known_after, 2 * span)
+        reason = f"{stays.text} ({over}){stays.where}; it is judged again after {duration(known_after)} of dumps"
+        return _open(reason, growth, error, moved, Shape.STEPPED, known_after)
     why = {
         Shape.FLAT: table.quiet(),
         Shape.STEPPED: "live memory grew in steps, no code path steadily",
@@ -132,7 +153,7 @@ def _weigh(table: CodePaths, watched: Paths) -> Verdict:
         Shape.BREATHES: "live memory rises and falls back",
     }[total.shape]
     limits = table.limits()
-    hidden = f"a leak of less than {per_day(limits[0].rate)} in one path would not show yet"
+    hidden = f"a leak of less than {per_day(limits[0].rate)} on average in one path would not show yet"
     if len(limits) > 1:
         hidden += f", nor of less than {per_day(limits[1].rate)} in {short_path(limits[1].path)}, which changes most"
     reason = f"{why} {over} ({hidden})"

@@ -61,10 +61,12 @@ def without_hidden_class(name: str) -> str:
 
 
 # Functions of the allocator: jeprof's list (RemoveUninterestingFrames, 5.3.0 and 5.3.1), which cuts a stack after the
-# last of them, and the functions that a jemalloc with symbols shows between them.
+# last of them, and the functions that a jemalloc with symbols shows between them, or async-profiler before malloc.
 _ALLOCATOR_FUNCTION = re.compile(
-    r"(?:_rjem_)?je_(?:[a-z_]*alloc[a-z_]*|prof_[a-z_]+)|operator new(?:\[\])?|__builtin_(?:vec_)?(?:new|delete)"
+    r"(?:_rjem_)?je_(?:[a-z_]*alloc[a-z_]*|prof_[a-z_]+)|operator new(?:\[\])?(?:\([^()]*\))?"
+    r"|__builtin_(?:vec_)?(?:new|delete)"
     r"|(?:tc_)?(?:c|m|re|v|pv)alloc|(?:tc_)?(?:cfree|free|memalign|posix_memalign)|tc_(?:new|delete)(?:array)?(?:_nothrow)?"
+    r"|(?:[cm]alloc|realloc|posix_memalign|aligned_alloc)_hook"
     r"|aligned_alloc|[mrx]allocx|s?dallocx(?:_noflags)?|imalloc(?:_body|_no_sample)?|do_rallocx|i[rx]allocx_prof"
     r"|malloc_default|prof_(?:alloc_prep|tctx_create|backtrace(?:_impl)?)|(?:fallback)?[nN]ewImpl|fallback_impl"
     r"|(?:::)?do_malloc|::do_malloc_or_cpp_alloc|DoSampledAllocation"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...module_utils.formats.maps import Mapping
@@ -115,8 +116,10 @@ def _image(mapping: Mapping, files: Dictionary[tuple[str, bool], str]) -> tuple[
     # Code lies in executable pages. An address in any other page is data, perhaps an interpreter's method.
     if not mapping.executable:
         return NOWHERE, ""
-    if mapping.file_less or not mapping.path.startswith("/"):
+    if mapping.file_less or mapping.path.startswith(("[", "anon_inode:")):
         return JIT, ""
+    if not mapping.path.startswith("/"):  # as a foreign profile may say it: a name, and nothing to open
+        return PurePosixPath(mapping.path).name or JIT, files.get((mapping.path, mapping.deleted), "")
     path = mapping.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return path, files.get((mapping.path, mapping.deleted), "")
 

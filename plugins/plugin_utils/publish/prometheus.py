@@ -10,7 +10,6 @@ from typing import Any
 from ..base import libraries
 from ..leaks.ranking import Leak
 from ..leaks.survey import Watched, verdict_on_host
-from ..leaks.verdict import Answer
 from ..model.stack_summary import render as short_path
 
 prometheus_client = libraries.optional("prometheus_client")
@@ -61,10 +60,10 @@ def _of_host(processes: Sequence[Watched]) -> Iterator[_Row]:
     labels = {"unit": last.unit, "host": last.host}
     yield "offheap_live_bytes", labels, last.live
     yield "offheap_newest_dump_timestamp_seconds", labels, last.end
-    if verdict.answer is not Answer.CANNOT_TELL:
+    if not verdict.answer.is_open:
         yield "offheap_growth_bytes_per_day", labels, verdict.growth
         yield "offheap_growth_error_bytes_per_day", labels, verdict.error
-        yield "offheap_leak", labels, float(verdict.answer is Answer.LEAK)
+        yield "offheap_leak", labels, float(verdict.answer.leaks)
 
 
 def _of_leak(leak: Leak) -> Iterator[_Row]:

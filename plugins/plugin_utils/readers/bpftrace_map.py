@@ -22,7 +22,7 @@ from ..model.raw import Records, Told
 from .format_error import FormatError, UnusableError
 from .stack_builder import StackBuilder
 
-_HEAD = re.compile(rb"@\w{0,64}\[\s*\Z")
+_HEAD = re.compile(rb"(?:\^C)?@\w{0,64}\[\s*\Z")
 _END = re.compile(rb"\s*(?:,[^\n]*)?\]: (\d{1,20})\s*\Z")
 _FRAME = re.compile(r"\s*(?:(?:0x)?[0-9a-f]{6,16} )?(\S.*?)(?:\+(?:0x[0-9a-f]+|\d+))?(?: \(([^()]*)\))?\s*\Z")
 # BPFTRACE_MAP_KEYS_MAX.
@@ -31,7 +31,7 @@ _MORE = "set BPFTRACE_MAP_KEYS_MAX=100000 and trace again"
 
 
 def recognizes(data: bytes) -> bool:
-    return re.search(rb"^@\w{0,64}\[\s*$", data[:4096], re.MULTILINE) is not None
+    return re.search(rb"^(?:\^C)?@\w{0,64}\[\s*$", data[:4096], re.MULTILINE) is not None
 
 
 def parse(data: bytes, name: str, told: Told) -> Records:

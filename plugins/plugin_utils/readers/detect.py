@@ -7,10 +7,10 @@ A capture of an archive says what its source is, and is never guessed at: a host
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ...module_utils.formats import no_profile
 from ...module_utils.formats.capture_facts import ASYNC_PROFILER, JEMALLOC, CaptureFacts
 from ..model.raw import Records, Told
 from ..model.sampling import Measure
@@ -23,6 +23,7 @@ from . import (
     massif,
     memleak,
     memray_table,
+    otlp_profile,
     perf_script,
     pprof_profile,
     sanitizer,
@@ -46,6 +47,7 @@ FORMATS = {
     JEMALLOC: Format(lambda data: data.startswith(b"heap_v2/"), lambda data, name, _told: heap_v2.parse(data, name)),
     ASYNC_PROFILER: Format(jfr.recognizes, jfr.parse),
     "gperftools": Format(gperftools.recognizes, gperftools.parse),
+    "otlp": Format(otlp_profile.recognizes, otlp_profile.parse),
     "pprof": Format(pprof_profile.recognizes, pprof_profile.parse),
     "massif": Format(massif.recognizes, massif.parse),
     "lsan": Format(sanitizer.recognizes, sanitizer.parse),
@@ -56,28 +58,23 @@ FORMATS = {
     "collapsed": Format(collapsed.recognizes, collapsed.parse),
 }
 
-_LEAKED = "then read x.folded as collapsed stacks with source_measure=live, source_unit=bytes, source_interval=1"
-# Formats that only the tool itself can read, by how they begin.
-_CONVERTED = {
-    re.compile(
-        rb"v 1\d{4} \d\nX "
-    ): f"is heaptrack's own: run 'heaptrack_print -F x.folded --flamegraph-cost-type leaked FILE', {_LEAKED}",
-    # Packed with LZ4, as memray does, or plain.
-    re.compile(
-        rb"(?s)(?:\x04\x22\x4d\x18.{1,32})?memray\0"
-    ): "is memray's own: run 'memray transform csv --leaks -o x.csv FILE', then read x.csv",
-}
+_BEGINNING = 40
 
 
 def source_of(data: bytes, name: str) -> str:
     """The name of the source that wrote an (unpacked) file. Raises UnusableError."""
-    for beginning, hint in _CONVERTED.items():
-        if beginning.match(data):
-            raise UnusableError(name, hint)
+    if not data or data.isspace():
+        raise UnusableError(name, "is empty")
+    why = no_profile.reason(data)
+    if why:
+        raise UnusableError(name, why)
     for source, found in FORMATS.items():
         if found.recognizes(data):
             return source
-    raise UnusableError(name, f"is in no known format; it should be a profile of {', '.join(FORMATS)}")
+    begins = data[:_BEGINNING].split(b"\n", 1)[0].decode("ascii", "replace")
+    raise UnusableError(
+        name, f"is in no known format (it begins with '{begins}'); it should be a profile of {', '.join(FORMATS)}"
+    )
 
 
 def parse(data: bytes, name: str, told: Told) -> Records:

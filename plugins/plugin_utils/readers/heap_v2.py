@@ -74,7 +74,6 @@ def parse(data: bytes, name: str) -> Records:
     total, threads, position = _parse_header(data, header.end(), name)
     # An empty line follows the stacks.
     stacks = _read_stacks(data, position, body_end - data.endswith(b"\n\n", position - 1, body_end), name)
-    mappings = list(_parse_mappings(data, heading + len(_MAPS_HEADING), name))
     return Records(
         file=name,
         measure=Measure.LIVE,
@@ -88,8 +87,16 @@ def parse(data: bytes, name: str) -> Records:
         thread_stack=stacks.thread_stack,
         thread_uid=stacks.thread_uid,
         thread_counts=_count_columns(stacks.thread_counts),
-        mappings=mappings,
+        mappings=list(_parse_mappings(data, heading + len(_MAPS_HEADING), name)),
     )
+
+
+def mappings(data: bytes, name: str) -> list[Mapping]:
+    """Those of a dump alone. Raises HeapFormatError."""
+    heading = data.rfind(_MAPS_HEADING)
+    if heading < 0:
+        _refuse_without_maps(data, name)
+    return list(_parse_mappings(data, heading + len(_MAPS_HEADING), name))
 
 
 def _parse_header(data: bytes, position: int, name: str) -> tuple[Counts, list[Thread], int]:

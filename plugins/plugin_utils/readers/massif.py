@@ -25,7 +25,7 @@ from ..model.sampling import EXACT, Measure
 from .format_error import FormatError, UnusableError
 from .stack_builder import MOST_FRAMES, StackBuilder
 
-_NODE = re.compile(r"( *)n\d{1,9}: (\d{1,20}) (.*)")
+_NODE = re.compile(r"( *)n(\d{1,9}): (\d{1,20}) (.*)")
 _PLACE = re.compile(r"0x([0-9A-Fa-f]{1,16}): (.*?)(?: \((?:in ([^()]*)|([^():]*):(\d{1,9}))\))?\Z")
 _PAGES = "(page allocation syscalls)"
 
@@ -45,7 +45,7 @@ def parse(data: bytes, name: str, _told: Told) -> Records:
     for number, text in enumerate(tree, line + 1):
         if text:
             node = _NODE.fullmatch(text)
-            if node is None or not found.add(len(node[1]), int(node[2]), node[3]):
+            if node is None or not found.add(len(node[1]), int(node[2]), int(node[3]), node[4]):
                 raise FormatError(name, number, "a place in the tree, as 'n1: 9 0x1091C0: main (a.c:6)'", text.encode())
     return found.records()
 
@@ -58,29 +58,32 @@ class _Tree:
         self._builder = StackBuilder(name)
         self._measure = Measure.LIVE
         self._places: dict[str, int | None] = {}
-        # The nodes above the next one: a place, if it is one, and what is not yet part of a stack.
-        self._path: list[tuple[int | None, int]] = []
+        # The nodes above the next one: a place, if it is one, what is not yet part of a stack, and nodes yet to come.
+        self._path: list[tuple[int | None, int, int]] = []
 
-    def add(self, depth: int, size: int, text: str) -> bool:
-        """Whether the node can be here."""
+    def add(self, depth: int, nodes: int, size: int, text: str) -> bool:
+        """Whether the node, which has ``nodes`` below it, can be here."""
         if depth > min(len(self._path), MOST_FRAMES) or (depth == 0 and self._path):
             return False
         self._end(depth)
         if depth:
-            place, rest = self._path[-1]
-            if size > rest:
+            place, rest, missing = self._path[-1]
+            if size > rest or not missing:
                 return False
-            self._path[-1] = (place, rest - size)
+            self._path[-1] = (place, rest - size, missing - 1)
         elif text.startswith(_PAGES):
             self._measure = Measure.GROWN
-        self._path.append((self._place(text) if depth else None, size))
+        self._path.append((self._place(text) if depth else None, size, nodes))
         return True
 
     def _end(self, depth: int) -> None:
         """Make stacks of what the nodes from this depth on hold beside their callers."""
         while len(self._path) > depth:
-            if self._path[-1][1]:
-                self._builder.add([place for place, _rest in self._path if place is not None], (0, self._path[-1][1]))
+            _place, rest, missing = self._path[-1]
+            if missing:
+                raise UnusableError(self._name, f"its last tree lacks {missing} places: it is cut off")
+            if rest:
+                self._builder.add([place for place, *_rest in self._path if place is not None], (0, rest))
             self._path.pop()
 
     def _place(self, text: str) -> int | None:
@@ -98,8 +101,6 @@ class _Tree:
 
 def _frame(match: re.Match[str]) -> Frame:
     address, function, image, file, line = match.groups()
-    function = "" if function == "???" else function
-    module = PurePosixPath(image or "").name
-    if not function and not module:
-        function = f"[{address}]"
-    return Frame(function, module, offset=0 if function else int(address, 16), file=file or "", line=int(line or 0))
+    if function in ("", "???"):  # massif gives the address in the process, not where it lies in the file
+        function = f"[{int(address, 16):#x}]"
+    return Frame(function, PurePosixPath(image or "").name, file=file or "", line=int(line or 0))

@@ -32,8 +32,9 @@ _LEAK = re.compile(rb"\s*(\d{1,20}) bytes in (\d{1,20}) allocations from stack\s
 _PYTHON = re.compile(rb"\s+(?:0x[0-9a-f]{1,16}\s+)?(\S.*)\Z")
 _LIBBPF = re.compile(rb"\s*\d{1,5} \[<[0-9a-f]{1,16}>\] (\S.*)\Z")
 _ONE_BLOCK = re.compile(rb"\s+addr = [0-9a-fx]+ size = \d+\s*\Z")
-_FUNCTION = re.compile(r"(.*?)(?:\+0x([0-9a-f]{1,16}))?(?: \[([^\[\]]*)\])?\Z")
-_KERNEL = b"Attaching to kernel allocators"
+# The tool of libbpf may say the line, or the image: leak+0x1f /srv/a.c:12, leak+0x1f [app]
+_FUNCTION = re.compile(r"(.*?)(?:\+0x([0-9a-f]{1,16}))?(?: (/.+?):(\d{1,9})(?::\d{1,9})?)?(?: \[([^\[\]]*)\])?\Z")
+_KERNEL = re.compile(rb"Attaching to kernel allocators|tracing kernel: true", re.IGNORECASE)
 # BPF_STACK_TRACE(stack_traces, 10240) and BPF_HASH(allocs, 1000000), in both tools.
 _MOST_STACKS, _MOST_BLOCKS = 10_240, 1_000_000
 
@@ -49,7 +50,7 @@ def parse(data: bytes, name: str, _told: Told) -> Records:
         pass
     if heading is None:
         raise FormatError(name, 1, "'[<time>] Top <n> stacks with outstanding allocations:'", data.split(b"\n", 1)[0])
-    if _KERNEL in data[: heading.start()]:
+    if _KERNEL.search(data, 0, heading.start()):
         raise UnusableError(name, "is about the kernel's own memory: give memleak the process, -p PID")
     first = data.count(b"\n", 0, heading.start()) + 1
     builder = StackBuilder(name)
@@ -96,8 +97,8 @@ def _refuse_if_cut(name: str, top: int, stacks: int, blocks: int, libbpf: bool) 
 
 def _frame(text: str) -> Frame:
     match = _FUNCTION.match(text)
-    function, offset, image = match.groups() if match else (text, None, None)
+    function, offset, file, line, image = match.groups() if match else (text, None, None, None, None)
     module = PurePosixPath(image or "").name
     if function in ("[unknown]", ""):
         return Frame("" if module else "[unknown]", module, offset=int(offset or "0", 16))
-    return Frame(function, module)
+    return Frame(function, module, file=file or "", line=int(line or 0))

@@ -9,6 +9,9 @@
             55d987075169 leak+0x12 (/srv/app)
             55d9870751c0 main+0x9 (/srv/app)
 
+Without ``-F``, perf says the thread and not the process; such a file is taken for one process. ``--header`` puts lines
+that begin with ``#`` before all others.
+
 A fault is taken for 4 KiB; one that the kernel answers with a huge page brings more. Faults are growth: they say
 nothing of what was freed. The kernel's own frames are left out, and so are frames at address 0.
 """
@@ -28,7 +31,7 @@ from .stack_builder import LARGEST, StackBuilder
 
 _PAGE = 4096
 _HEADER = re.compile(
-    rb"[^\n]{1,64}? +(-?\d{1,10})/-?\d{1,10} +(?:\[\d{1,5}\] +)?\d{1,12}\.\d{1,9}: +"
+    rb"[^\n]{1,64}? +(?:(-?\d{1,10})/)?-?\d{1,10} +(?:\[\d{1,5}\] +)?\d{1,12}\.\d{1,9}: +"
     rb"(?:(\d{1,20}) +)?([^\s]{1,100}):(?:\s|\Z)"
 )
 _FRAME = re.compile(rb"\s+([0-9a-f]{1,16}) (.*) \(([^\n]*)\)\Z")
@@ -36,10 +39,19 @@ _FAULTS = {b"page-faults", b"faults", b"minor-faults", b"major-faults", b"except
 _MODIFIERS = re.compile(rb":[a-zA-Z]{1,10}\Z")
 _OFFSET = re.compile(r"\+0x[0-9a-f]{1,16}\Z")
 _RECORD = b"PERF_RECORD_"
+_COMMENTS = re.compile(rb"(?:#[^\n]*\n|\n)*")
+_LONGEST_HEAD = 1 << 16
+
+
+def _after_comments(data: bytes) -> int:
+    """Where the first event begins."""
+    comments = _COMMENTS.match(data, 0, _LONGEST_HEAD)
+    return comments.end() if comments else 0
 
 
 def recognizes(data: bytes) -> bool:
-    first = data[:4096].split(b"\n", 1)[0]
+    start = _after_comments(data)
+    first = data[start : start + 4096].split(b"\n", 1)[0]
     return _RECORD in first or _HEADER.match(first) is not None
 
 
@@ -48,7 +60,7 @@ def parse(data: bytes, name: str, _told: Told) -> Records:
     if b" PERF_RECORD_LOST" in data:
         raise UnusableError(name, "perf lost events, so faults are missing: record with a larger buffer, -m 16M")
     found = _Faults(name)
-    position, end = 0, len(data)
+    position, end = _after_comments(data), len(data)
     while position < end:
         stop = data.find(b"\n\n", position)
         stop = end if stop < 0 else stop
@@ -114,6 +126,8 @@ class _Faults:
             return None
         module = PurePosixPath(image.decode("utf-8", "replace")).name
         function = _OFFSET.sub("", symbol.decode("utf-8", "replace"))
+        if function == "[unknown]":
+            function = f"[{int(address, 16):#x}]"
         return self._builder.named(Frame(function, "" if module == "[unknown]" else module))
 
     def _fail(self, data: bytes, start: int, expected: str, found: bytes) -> NoReturn:

@@ -5,8 +5,9 @@
 The values are already scaled to what the samples stand for, so nothing is unbiased again; the period is the interval
 of the Poisson sample that they come from. What a value means is the name of its type:
 
-- ``inuse_space`` and ``inuse_objects`` (ddprof writes dashes) are live, ``alloc_space`` and ``alloc_objects``
-  (ddprof: ``alloc-samples``) what was allocated since the start.
+- ``inuse_space`` and ``inuse_objects`` (ddprof writes dashes) are live, and so are ``heap-space`` and
+  ``heap-live-samples`` of dd-trace-py; ``alloc_space`` and ``alloc_objects`` (Datadog's: ``alloc-samples``) are what
+  was allocated since the start, or since Datadog's last upload. ``grown_space`` is our own, for memory that was mapped.
 - tcmalloc names them ``space`` and ``objects`` in all of its profiles. The one of the live heap also has
   ``resident_space``, and that of allocations shows objects first (its internal/profile_builder.cc). Of any other the
   user must say what it is.
@@ -19,7 +20,7 @@ numbers are kept in columns until all is read.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +34,7 @@ from ..model.location import LINKED
 from ..model.raw import Records, Told
 from ..model.sampling import Measure, Sampling, Scheme
 from .format_error import FormatError, UnusableError
+from .protobuf_fields import BYTES, VARINT, Damaged, pieces, varint
 from .stack_builder import LARGEST, StackBuilder
 
 if TYPE_CHECKING:
@@ -43,107 +45,86 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-# A field of a profile has kilobytes: a stack of 4,096 frames has 40 KiB at most.
-_PIECE = _LARGEST_FIELD = 1 << 20
 _MOST_STACKS = 10_000_000
 # Locations, functions, mappings or texts. A Go service of 100 MB has some 200,000 functions.
 _MOST_ENTRIES = 1 << 22
 _MOST_LINES = 256
 # For an image whose addresses are as they were linked.
 _ROOM = 1 << 40
-_FIELDS = frozenset(range(1, 16))
-# Keys: number and wire type. A type is a message of two numbers.
-_SAMPLE_TYPE, _PERIOD_TYPE, _PERIOD = 0x0A, 0x5A, 0x60
-_LARGEST_TYPE, _HEAD = 22, 256
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-_OBJECTS = {"inuse_space": ("inuse_objects",), "alloc_space": ("alloc_objects", "alloc_samples"), "space": ("objects",)}
+_LARGEST_NUMBER = 15
+_LOOKED_AT = 64
 
 
-class _Damaged(Exception):
-    """The bytes are no protobuf of this message."""
+def _keys(*numbers: int, kind: int = BYTES) -> bytes:
+    return bytes(number << 3 | kind for number in numbers)
+
+
+# By key (number and wire type): how a field's message may begin, which is with a key of its own. A writer may leave out
+# any of them, and may pack numbers or not. Any byte begins a text.
+_ANY = bytes(range(256))
+_BEGINNINGS = {
+    **dict.fromkeys(_keys(1, 11), _keys(1, 2, kind=VARINT)),
+    _keys(2)[0]: _keys(1, 2, 3) + _keys(1, 2, kind=VARINT),
+    _keys(3)[0]: _keys(*range(1, 11), kind=VARINT),
+    _keys(4)[0]: _keys(4) + _keys(1, 2, 3, 5, kind=VARINT),
+    _keys(5)[0]: _keys(1, 2, 3, 4, 5, kind=VARINT),
+    **dict.fromkeys(_keys(6, 13), _ANY),
+    **dict.fromkeys(_keys(7, 8, 9, 10, 12, 13, 14, 15, kind=VARINT), b""),
+}
+_OBJECTS = {
+    "inuse_space": ("inuse_objects",),
+    "heap_space": ("heap_live_samples",),
+    "alloc_space": ("alloc_objects", "alloc_samples"),
+    "grown_space": ("grown_objects",),
+    "space": ("objects",),
+}
+# Native memory as async-profiler exports it to OTLP, with its option total.
+_TRACED = ("malloc_tracer", "bytes")
 
 
 def recognizes(data: bytes) -> bool:
-    """A profile begins with its sample types, or with the period (Go): short fields of small numbers."""
-    head, position = data[:_HEAD], 0
+    """A profile's fields come in any order (libdatadog writes samples first), so the first of them must all be fields
+    of a profile, and each message among them must begin as its own kind does."""
+    position = messages = 0
     try:
-        while position < len(head):
-            key, position = _varint(head, position)
-            if key == _SAMPLE_TYPE:
-                length, position = _varint(head, position)
-                return length <= _LARGEST_TYPE and head[position : position + 1] in (b"\x08", b"\x10")
-            if key == _PERIOD_TYPE:
-                length, position = _varint(head, position)
-                position += length
-            elif key == _PERIOD:
-                _value, position = _varint(head, position)
-            else:
+        for _field in range(_LOOKED_AT):
+            if position == len(data):
+                break
+            key, position = varint(data, position)
+            if key not in _BEGINNINGS:
                 return False
-    except _Damaged:
+            length, position = varint(data, position)
+            if key & 7 == BYTES:
+                first = data[position : position + 1]
+                if length and first not in _BEGINNINGS[key]:
+                    return False
+                position += length
+                messages += _BEGINNINGS[key] is not _ANY and position <= len(data)
+    except Damaged:  # a file may be cut off
         pass
-    return False
+    return messages > 0
 
 
 def parse(data: bytes, name: str, told: Told) -> Records:
     """The profile in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
-    message = profile_proto.profile_class()
+    message = profile_proto.profile_class("bytes")
+    return assembled((message.FromString(piece) for piece in pieces(data, _LARGEST_NUMBER)), name, told)
+
+
+def assembled(parts: Iterable[Any], name: str, told: Told) -> Records:
+    """The profile in messages that are each a part of it. Raises as ``parse`` does."""
     try:
         found = _Profile(name)
-        for piece in _pieces(data):
-            found.learn(message.FromString(piece))
+        for part in parts:
+            found.learn(part)
         columns, measure = found.meaning(told)
         sampling = found.sampling(told)
         builder = StackBuilder(name)
         found.add_stacks(builder, found.places(builder), columns)
-    except (_Damaged, ValueError, profile_proto.decode_error()) as error:
+    except (Damaged, ValueError, profile_proto.decode_error()) as error:
         why = printable(str(error)) or "its protobuf is damaged"
         raise FormatError(name, 1, f"a profile.proto, as pprof reads it ({why})") from None
     return builder.records(measure, sampling, found.mappings, unbiased=True, time=found.time, build_ids=found.build_ids)
-
-
-def _pieces(data: bytes) -> Iterator[bytes]:
-    """The data in pieces of about _PIECE bytes, cut between fields."""
-    position = start = 0
-    end = len(data)
-    while position < end:
-        key, position = _varint(data, position)
-        if key >> 3 not in _FIELDS:
-            raise _Damaged(f"field {key >> 3} is unknown")
-        kind = key & 7
-        if kind == _BYTES:
-            length, position = _varint(data, position)
-            if length > _LARGEST_FIELD:
-                raise _Damaged(f"a field of {length} bytes")
-            position += length
-        elif kind == _VARINT:
-            _value, position = _varint(data, position)
-        elif kind in (_FIXED64, _FIXED32):
-            position += 8 if kind == _FIXED64 else 4
-        else:
-            raise _Damaged(f"wire type {kind}")
-        if position > end:
-            raise _Damaged("it is cut off")
-        if position - start >= _PIECE:
-            yield data[start:position]
-            start = position
-    if start < end:
-        yield data[start:]
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position after it)"""
-    value = shift = 0
-    while shift < 64:
-        if position >= len(data):
-            raise _Damaged("it is cut off")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise _Damaged("a number of more than 64 bits")
 
 
 class _Profile:
@@ -169,12 +150,12 @@ class _Profile:
         self._samples.append(_Samples.of(piece.sample))
         self._stacks += len(piece.sample)
         if self._stacks > _MOST_STACKS:
-            raise _Damaged(f"it has more than {_MOST_STACKS} samples")
+            raise Damaged(f"it has more than {_MOST_STACKS} samples")
         self._types += [(kind.type, kind.unit) for kind in piece.sample_type]
-        self._strings += piece.string_table
+        self._strings += [text.decode("utf-8", "replace") for text in piece.string_table]
         for location in piece.location:
             if len(location.line) > _MOST_LINES:
-                raise _Damaged(f"a location with more than {_MOST_LINES} lines")
+                raise Damaged(f"a location with more than {_MOST_LINES} lines")
             lines = tuple([(line.function_id, line.line) for line in location.line])
             self._locations[location.id] = (location.mapping_id, location.address, lines)
         for function in piece.function:
@@ -187,22 +168,24 @@ class _Profile:
         self.time = piece.time_nanos / 1e9 or self.time
         entries = (self._types, self._strings, self._locations, self._functions, self._mappings)
         if any(len(some) > _MOST_ENTRIES for some in entries):
-            raise _Damaged(f"it has more than {_MOST_ENTRIES} functions or texts")
+            raise Damaged(f"it has more than {_MOST_ENTRIES} functions or texts")
 
     def _text(self, number: int) -> str:
         if not 0 <= number < len(self._strings):
-            raise _Damaged(f"it has no text {number}")
+            raise Damaged(f"it has no text {number}")
         return self._strings[number]
 
     def meaning(self, told: Told) -> tuple[list[int], Measure]:
         """The columns of objects and bytes, and both again if the other pair counts what was allocated."""
         types = [(self._text(kind).replace("-", "_"), self._text(unit)) for kind, unit in self._types]
         names = [kind for kind, _unit in types]
-        inuse, alloc, space = (self._pair(names, kind) for kind in ("inuse_space", "alloc_space", "space"))
-        if inuse:
-            return inuse + alloc, Measure.LIVE
+        inuse, heap, alloc, grown, space = (self._pair(names, kind) for kind in _OBJECTS)
+        if inuse or heap:
+            return (inuse or heap) + alloc, Measure.LIVE
         if alloc:
             return alloc, Measure.ALLOCATED
+        if grown:
+            return grown, Measure.GROWN
         if space:
             if "resident_space" in names:
                 return space, Measure.LIVE
@@ -210,13 +193,26 @@ class _Profile:
                 return space, told.measure
             if self._text(self._default) == "objects":
                 return space, Measure.ALLOCATED
-            why = "its type 'space' does not say of what: set source_measure to live, allocated or grown"
+            why = (
+                "its type 'space' does not say of what: set source_measure to live, allocated or grown (fab: --source"
+                " live)"
+            )
             raise UnusableError(self._name, why)
+        if _TRACED in types:
+            return [-1, types.index(_TRACED)], Measure.ALLOCATED
         columns = [number for number, (_kind, unit) in enumerate(types) if unit == "bytes"]
         shown = ", ".join(f"{kind}/{unit}" for kind, unit in types[:8]) or "nothing"
         if len(columns) == 1 and told.measure is not None:
             return [-1, *columns], told.measure
-        raise UnusableError(self._name, f"is a profile of {shown}, and none of it is known to be memory")
+        why = f"is a profile of {shown}, and none of it is known to be memory"
+        if len(columns) == 1:
+            why += ": if it is, set source_measure to live, allocated or grown (fab: --source live::1)"
+        elif any(kind == _TRACED[0] for kind, _unit in types):
+            why += ": async-profiler counts samples, so record with its option total"
+        elif not columns:
+            counts_time = any(unit.endswith("seconds") for _kind, unit in types)
+            why += f": {'it counts time; ' if counts_time else ''}ask the service for its heap (Go: /debug/pprof/heap)"
+        raise UnusableError(self._name, why)
 
     @staticmethod
     def _pair(names: Sequence[str], space: str) -> list[int]:
@@ -257,7 +253,7 @@ class _Profile:
 
     def _frame(self, function: int, line: int, module: str) -> Frame:
         if function not in self._functions:
-            raise _Damaged(f"it has no function {function}")
+            raise Damaged(f"it has no function {function}")
         name, file = map(self._text, self._functions[function])
         return Frame(name or f"[function {function}]", module, Kind.NATIVE, file=file, line=max(line, 0) & 0xFFFFFFFF)
 
@@ -328,7 +324,7 @@ class _Samples(NamedTuple):
     def of(cls, samples: Sequence[Any]) -> _Samples:
         lengths, locations, widths, values = array("q"), array("Q"), array("q"), array("q")
         for sample in samples:
-            of_sample, counted = sample.location_id, sample.value
+            of_sample, counted = sample.location_id[:], sample.value[:]  # lists, which are faster to go through
             locations.extend(of_sample)
             lengths.append(len(of_sample))
             values.extend(counted)
@@ -343,7 +339,7 @@ class _Samples(NamedTuple):
         """A row for each sample: the values in these columns, 0 for column -1."""
         wrong = self.widths[self.widths != types]
         if len(wrong):
-            raise _Damaged(f"a sample with {wrong[0]} instead of {types} values")
+            raise Damaged(f"a sample with {wrong[0]} instead of {types} values")
         rows = np.append(self.values.reshape(len(self.widths), types), np.zeros((len(self.widths), 1), np.int64), 1)
         return rows[:, list(columns)]
 
@@ -358,5 +354,5 @@ def _positions(known: NDArray[np.uint64], wanted: NDArray[np.unsignedinteger[Any
         at = np.searchsorted(known, wanted)
     missing = np.flatnonzero((at == len(known)) | (np.append(known, np.uint64(0))[at] != wanted))
     if len(missing):
-        raise _Damaged(f"it has no location {wanted[missing[0]]}")
+        raise Damaged(f"it has no location {wanted[missing[0]]}")
     return at

@@ -30,7 +30,8 @@ _LEAK = re.compile(rb"(?:Direct|Indirect) leak of (\d{1,20}) byte\(s\) in (\d{1,
 _FRAME = re.compile(rb" #\d{1,4} 0x[0-9a-f]{1,16} +(?:in )?(.*)")
 _SUM = re.compile(rb"SUMMARY: \w{1,40}: (\d{1,20}) byte\(s\) leaked in (\d{1,20}) allocation\(s\)")
 _IN_IMAGE = re.compile(r"\(([^()]+)\+0x([0-9a-f]{1,16})\)(?: \(BuildId: [0-9a-f]*\))?\Z")
-_AT_LINE = re.compile(r"([^\s:]+):(\d{1,9})(?::\d{1,9})?\Z")
+# A path with blanks is known by its first slash only.
+_AT_LINE = re.compile(r"(.+?) ((?=/).+?|[^\s:]+):(\d{1,9})(?::\d{1,9})?\Z")
 _INTERCEPTOR = re.compile(r"_{2,3}interceptor_")
 
 
@@ -82,8 +83,7 @@ def _frame(text: str) -> Frame:
         function = _INTERCEPTOR.sub("", text[: image.start()].strip())
         module = PurePosixPath(image[1]).name
         return Frame(function, module, offset=0 if function else int(image[2], 16))
-    head, _space, last = text.rpartition(" ")
-    place = _AT_LINE.match(last)
-    if place is not None and head:
-        return Frame(_INTERCEPTOR.sub("", head), "", file=place[1], line=int(place[2]))
+    place = _AT_LINE.match(text)
+    if place is not None:
+        return Frame(_INTERCEPTOR.sub("", place[1]), "", file=place[2], line=int(place[3]))
     return Frame(_INTERCEPTOR.sub("", text) or "[no name]", "")

@@ -44,7 +44,7 @@ _MOST_DUMPS = 48
 _MOST_NUMBERS = 1_200_000
 _MOST_NODES = 100_000
 _FEWEST_PATHS = 50
-_ORDER = {Answer.LEAK: 0, Answer.CANNOT_TELL: 1, Answer.NO_LEAK: 2}
+_ORDER = {answer: number for number, answer in enumerate(Answer)}
 _MOST_FRAMES = 64
 _MOST_SUSPECTS = 10
 # A suspect that holds this share of its memory in the first dump already began before it.

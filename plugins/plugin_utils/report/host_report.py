@@ -30,7 +30,14 @@ from ..views.table import Granularity, Measure, Table
 from . import rss_breakdown
 from .fleet import Fleet, Observed
 
-HEADLINES = {Answer.LEAK: "Leak", Answer.NO_LEAK: "No leak", Answer.CANNOT_TELL: "Cannot tell"}
+HEADLINES = {
+    Answer.LEAK: "Leak",
+    Answer.BURSTS: "Comes in bursts",
+    Answer.GREW: "Grew",
+    Answer.CANNOT_TELL: "Cannot tell",
+    Answer.FILLS_UP: "Fills up",
+    Answer.NO_LEAK: "No leak",
+}
 
 
 @dataclass(frozen=True)
@@ -47,9 +54,11 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """``Leak of 64.0 MiB/day ± 6.0 MiB``, ``No leak``, ``Cannot tell``."""
-        rate = f" of {rate_text(self.verdict.growth, self.verdict.error)}" if self.verdict.answer is Answer.LEAK else ""
-        return HEADLINES[self.verdict.answer] + rate
+        """``Leak of 64.0 MiB/day ± 6.0 MiB``, ``No leak``, ``No leak above 3.0 MiB/day``, ``Cannot tell``."""
+        verdict = self.verdict
+        more = f" of {rate_text(verdict.growth, verdict.error)}" if verdict.answer is Answer.LEAK else ""
+        more += f" above {per_day(verdict.bound)}" if verdict.bound else ""
+        return HEADLINES[verdict.answer] + more
 
 
 def rate_text(growth: float, error: float) -> str:

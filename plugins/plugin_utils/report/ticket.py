@@ -18,6 +18,13 @@ _WIDTH = 100
 _MOST_SUSPECTS = 5
 _MOST_HOSTS = 12
 _MOST_FRAMES = 24
+_WORDS = {
+    "bursts": "grows in bursts",
+    "grew": "grew, and has stood since",
+    "cannot-tell": "cannot be judged yet",
+    "fills-up": "fills up",
+    "no-leak": "does not leak",
+}
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -36,7 +43,7 @@ def sentence(unit: Mapping[str, Any]) -> str:
     40 hosts``, from the host that leaks least to the one that leaks most."""
     hosts, leaking = len(unit["hosts"]), unit["leaking"]
     if not leaking:
-        words = {"no-leak": "does not leak", "cannot-tell": "cannot be judged yet"}[unit["answer"]]
+        words = _WORDS[unit["answer"]]
         return f"{unit['unit']} {words} ({_hosts(hosts)})"
     rates = sorted((host["growth"], host["error"]) for host in unit["hosts"] if host["answer"] == "leak")
     least_and_most = [f"{as_text(growth)} ± {as_text(error)}" for growth, error in dict.fromkeys((rates[0], rates[-1]))]

@@ -97,7 +97,7 @@ class Symbolizer:
         if image is None:
             wanted = f" and SHA-256 {sha256}" if sha256 else ""
             self.warnings.append(
-                f"{name}: no image with build-id {build_id}{wanted} in the archive, so its frames have no names"
+                f"{name}: no image with build-id {build_id}{wanted} was found, so its frames have no names"
             )
             return None
         files = None

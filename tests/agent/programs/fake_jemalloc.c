@@ -50,6 +50,7 @@ __attribute__((visibility("default"))) int mallctl(const char *name, void *old, 
     const char *wanted = getenv("FAKE_PROF"), *prefix = getenv("FAKE_PREFIX"), *version = "5.3.0-fake";
     bool prof = !wanted || strcmp(wanted, "0"), on = atomic_load(&active);
     size_t number = 19;
+    void *free_hook = NULL;
     (void)new_size;
     if (!strcmp(name, "config.prof") || !strcmp(name, "opt.prof"))
         return answer(old, old_size, &prof, sizeof prof);
@@ -66,6 +67,8 @@ __attribute__((visibility("default"))) int mallctl(const char *name, void *old, 
         atomic_store(&hook, *(hook_type **)new);
         return 0;
     }
+    if (!strcmp(name, "experimental.hooks.prof_sample_free"))
+        return getenv("FAKE_OLD") ? ENOENT : answer(old, old_size, &free_hook, sizeof free_hook);
     if (!strcmp(name, "version"))
         return answer(old, old_size, &version, sizeof version);
     if (!strcmp(name, "opt.prof_prefix"))

@@ -294,6 +294,31 @@ static void finish(int number) {
     until = 0;
 }
 
+static void *keep_some(void *argument) {
+    static void *volatile kept[256];
+    for (unsigned i = 0; i < 256; i++) {
+        free(kept[i]);
+        kept[i] = allocate(i % 16, 4096);
+    }
+    return argument;
+}
+
+// Starts a thread, forks, and frees and allocates from many stacks, in each round, and says so with a dot.
+static int go_on(void) {
+    while (now() < until) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, keep_some, NULL) || pthread_join(thread, NULL))
+            return 1;
+        pid_t child = fork();
+        if (!child)
+            _exit(0);
+        if (waitpid(child, NULL, 0) != child || write(1, ".", 1) != 1)
+            return 1;
+        nap(10);
+    }
+    return 0;
+}
+
 int main(int count, char **arguments) {
     signal(SIGTERM, finish);
     const char *mode = count > 1 ? arguments[1] : "";
@@ -302,7 +327,7 @@ int main(int count, char **arguments) {
         const char *name;
         int (*run)(void);
     } modes[] = {{"leak", leak},     {"threads", threads}, {"forks", forks},  {"daemon", become_daemon},
-                 {"closer", closer}, {"attributes", attributes}, {"stacks", stacks}};
+                 {"closer", closer}, {"attributes", attributes}, {"stacks", stacks}, {"rounds", go_on}};
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (!strcmp(mode, modes[i].name))
             return modes[i].run();

@@ -18,12 +18,10 @@ from ansible_collections.offheap.profiler.tests.agent.builds import BUILD
 from ansible_collections.offheap.profiler.tests.agent.conftest import (
     jemalloc,
     library,
-    patched_jemalloc,
-    unpatched_jemalloc,
 )
 from ansible_collections.offheap.profiler.tests.integration.truth.observed import Program
 
-__all__ = ["jemalloc", "library", "patched_jemalloc", "unpatched_jemalloc"]  # fixtures
+__all__ = ["jemalloc", "library"]  # fixtures
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 FLAGS = ["-O2", "-g", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror", "-pthread"]

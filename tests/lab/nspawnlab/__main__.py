@@ -8,14 +8,15 @@ import argparse
 import os
 import sys
 
-from . import access, aptsource, fleet, images, leaks, listing, network, requirements, workloads
+from . import access, aptsource, fleet, images, leaks, listing, network, packages, requirements, workloads
 from .cgroups import init_process
 from .console import complain
 from .settings import LabError, Settings
 
 _EPILOG = (
     "Environment: OFFHEAP_LAB_DIR (images, keys, sources; default /var/cache/offheap-lab), OFFHEAP_LAB_NAME (a second"
-    " lab needs another name; default offheap), OFFHEAP_LAB_NET (first three octets of its /24)."
+    " lab needs another name; default offheap), OFFHEAP_LAB_NET (first three octets of its /24), OFFHEAP_LAB_FILTER=0"
+    " (boot and revive hosts without nspawn's own system call filter)."
 )
 
 _HOST_COMMANDS = {
@@ -65,6 +66,8 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
         return listing.show(settings, _host(settings, options.host).name)
     elif options.command in ("kill", "revive"):
         {"kill": fleet.kill, "revive": fleet.revive}[options.command](settings, _host(settings, options.host))
+    elif options.command == "install":
+        packages.install(settings, _host(settings, options.host), options.packages)
     elif options.command in ("plug", "unplug"):
         network.plug(settings, _host(settings, options.host).index, options.command == "plug")
     else:
@@ -110,6 +113,9 @@ def _parser() -> argparse.ArgumentParser:
     ssh = commands.add_parser("ssh", help="run a command on a host, or a shell")
     ssh.add_argument("host")
     ssh.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
+    install = commands.add_parser("install", help="install Debian's packages on a host, and start their services")
+    install.add_argument("host")
+    install.add_argument("packages", nargs="+", metavar="PACKAGE")
     commands.add_parser("inventory", help="print the path of the Ansible inventory")
     for name, text in _HOST_COMMANDS.items():
         commands.add_parser(name, help=text).add_argument("host")

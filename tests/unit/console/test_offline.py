@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.console import offline
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.imports import Origin
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
@@ -82,3 +84,18 @@ def test_files_directories_and_patterns_are_imported(tmp_path: Path) -> None:
     assert set(imported("in")) == {"a.folded", "b.folded", "other.txt"}, "a map of compiled code is no profile"
     with pytest.raises(ArchiveError, match=r"there is no file .*/in/\*\.pb"):
         imported("in/*.pb")
+
+
+def test_a_measure_shows_what_a_profile_of_objects_counts(tmp_path: Path) -> None:
+    (tmp_path / "a.folded").write_text("main;work 7\n")
+    told = offline.places([], "live:objects:1")
+
+    def shown(measure: str) -> bytes:
+        request = Request(measure=offline.measure(measure))
+        return offline.analyzed(request, tmp_path / "a.folded", told, pytest.fail)
+
+    assert b"Total: 7 \xc2\xb1 0 objects (inuse_objects, by functions)" in shown("inuse_objects")
+    with pytest.raises(OffheapError, match="objects and no bytes: set measure to inuse_objects"):
+        shown("")
+    with pytest.raises(OffheapError, match="'rss', which is not one of inuse_space, inuse_objects"):
+        shown("rss")

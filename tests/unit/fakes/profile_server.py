@@ -35,8 +35,10 @@ def running(where: str | Path = "0", profile: Path | None = None) -> Iterator[Se
             process.kill()
 
 
-def _answer(target: str, connection: socket.socket) -> None:
-    if target == "/profile":
+def _answer(target: str, connection: socket.socket, headers: list[bytes]) -> None:
+    if target == "/guarded" and b"Authorization: Bearer s3cret\r\n" not in headers:
+        connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+    elif target in ("/profile", "/guarded"):
         body = Path(sys.argv[2]).read_bytes()
         connection.sendall(OK + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     elif target == "/until-closed":
@@ -89,7 +91,9 @@ def main() -> None:
     while True:
         connection, _address = listener.accept()
         with connection, contextlib.suppress(OSError):
-            _answer(connection.makefile("rb").readline().split()[1].decode(), connection)
+            with connection.makefile("rb") as request:  # else it would keep the connection open
+                target, headers = request.readline().split()[1].decode(), list(iter(request.readline, b"\r\n"))
+            _answer(target, connection, headers)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.service impo
 
 # What systemd says of a plain unit that is stopped.
 _SINGLE = {
+    "ActiveEnterTimestampMonotonic": "0",
     "ActiveState": "inactive",
     "ControlGroup": "",
     "DynamicUser": "no",
@@ -39,9 +40,10 @@ _SINGLE = {
     "SubState": "dead",
     "SystemCallErrorNumber": "2147483646",
     "Type": "simple",
+    "UMask": "0022",
     "User": "",
 }
-_LISTS = service._LISTS.split()
+_LISTS = [*service._LISTS.split(), *service.DEPENDENTS, service.TRIGGERS]
 
 _SYSTEMCTL = """#!/bin/sh
 here={here}

@@ -35,7 +35,13 @@ func main() {
     }
     runtime.GC()
     file, _ := os.Create(os.Args[1])
-    pprof.WriteHeapProfile(file)
+    kind, _ := strconv.Atoi(os.Args[4])
+    if os.Args[5] == "cpu" {
+        pprof.StartCPUProfile(file)
+        pprof.StopCPUProfile()
+    } else {
+        pprof.Lookup(os.Args[5]).WriteTo(file, kind)
+    }
     file.Close()
 }
 """
@@ -58,6 +64,7 @@ def built(directory: Path) -> Path:
     return directory / "leak"
 
 
-def write_profile(program: Path, path: Path, rate: int, blocks: int) -> None:
-    """Have the program forget so many blocks, and write a heap profile of itself at this sampling rate."""
-    subprocess.run([program, path, str(rate), str(blocks)], check=True)
+def write_profile(program: Path, path: Path, rate: int, blocks: int, debug: int = 0, kind: str = "heap") -> None:
+    """Have the program forget so many blocks, and write a profile of itself at this sampling rate: a protobuf, or
+    text with ``debug`` 1. ``kind`` is Go's name for the profile, or cpu."""
+    subprocess.run([program, path, str(rate), str(blocks), str(debug), kind], check=True)

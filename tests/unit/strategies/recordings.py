@@ -12,7 +12,8 @@ from pathlib import Path
 
 VERSION = "4.5"
 _CACHE = Path(__file__).resolve().parents[3] / ".cache" / "async-profiler"
-_JAR = _CACHE / f"async-profiler-{VERSION}.jar"
+#: what a program in Java that uses it is compiled with
+JAR = _CACHE / f"async-profiler-{VERSION}.jar"
 #: bytes of native memory that a Deflater holds (deflateInit2_ with the default window and memory level)
 DEFLATER = 268_096
 _FOLDERS = {"x86_64": "linux-x64", "aarch64": "linux-arm64"}
@@ -65,11 +66,11 @@ def library(directory: Path) -> Path:
     _CACHE.mkdir(parents=True, exist_ok=True)
     with (_CACHE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _JAR.exists():
+        if not JAR.exists():
             artifact = f"tools.profiler:async-profiler:{VERSION}"
             command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={_CACHE}"]
             subprocess.run(command, check=True, cwd=directory, stdout=subprocess.PIPE)
-    with zipfile.ZipFile(_JAR) as jar:
+    with zipfile.ZipFile(JAR) as jar:
         return Path(jar.extract(f"{_FOLDERS[platform.machine()]}/libasyncProfiler.so", directory))
 
 
@@ -81,10 +82,10 @@ def recording(directory: Path, agent: Path, options: str, count: int = 300) -> P
     source = directory / "Recorded.java"
     if not source.exists():
         source.write_text(_SOURCE)
-        subprocess.run(["javac", "-d", directory, "-cp", _JAR, source], check=True)
+        subprocess.run(["javac", "-d", directory, "-cp", JAR, source], check=True)
     file = directory / f"{options.replace('=', '-').replace(',', '-')}-{count}.jfr"
     started = f"-agentpath:{agent}=start,{options},jfr,file={file},loglevel=none"
-    classes = f"{directory}:{_JAR}"
+    classes = f"{directory}:{JAR}"
     command: list[str | Path] = [
         "java",
         "-Xmx64m",

@@ -15,6 +15,7 @@
 #include "control.h"
 #include "descriptors.h"
 #include "dump.h"
+#include "exec.h"
 #include "facts.h"
 #include "mallctl.h"
 #include "problem.h"
@@ -88,7 +89,7 @@ static int64_t work(struct agent *self) {
 static void *run(void *argument) {
     struct agent *self = argument;
     prctl(PR_SET_NAME, "offheap");
-    descriptors_isolate();
+    descriptors_isolate(self->config.may_unshare);
     je_set_bool("thread.prof.active", false);
     control_open(&self->control);
     trigger_prepare(&self->trigger);
@@ -213,9 +214,15 @@ static void after_fork_in_child(void) {
 }
 
 __attribute__((constructor)) static void start(void) {
-    if (!config_is_right_process())
+    exec_prepare();
+    const char *executable = getenv("OFFHEAP_EXECUTABLE");
+    bool right = config_is_right_process();
+    if (executable && (right || !config_is_descendant()))
+        exec_remember(executable);
+    if (!right)
         return;
     problem_remember_stderr();
+    descriptors_remember_filters();
     config_read(&agent.config);
     if (*agent.config.ignored)
         problem_note(&agent.problem, "%s: ignored", agent.config.ignored);
@@ -227,6 +234,7 @@ __attribute__((constructor)) static void start(void) {
     je_get_bool("config.prof", &prof);
     if (agent.config.unwinder == UNWINDER_HYBRID && je_present())
         unwind_find_libgcc();
+    exec_is_profiled();
     if (launch(&agent))
         pthread_atfork(NULL, NULL, after_fork_in_child);
 }

@@ -6,6 +6,7 @@
 
 #include "clock.h"
 #include "descriptors.h"
+#include "ledger.h"
 #include "mallctl.h"
 
 #include <stdio.h>
@@ -111,19 +112,18 @@ static void switch_sampling(const struct command *command, bool on, struct json 
     put_sampling(command, answer);
 }
 
-static void reset(char *arguments, struct json *answer) {
-    int64_t number;
-    size_t lg_sample;
-    char *value = arguments ? strchr(arguments, '=') : NULL;
-    if (arguments && (!value || strncmp(arguments, "lg_sample=", 10) || !config_number(value + 1, 0, 40, &number))) {
-        refuse(answer, "usage: reset [lg_sample=0..40]");
+// The sample interval stays: each thread keeps the distance to its next sample, which it drew at the old one.
+static void reset(struct json *answer) {
+    if (!je_is_patched()) {
+        refuse(answer, "a reset while threads end can crash a service under this jemalloc, which is not the one that the "
+                       "role builds (jemalloc#2681)");
         return;
     }
-    lg_sample = arguments ? (size_t)number : 0;
-    if (!je_reset(arguments ? &lg_sample : NULL)) {
+    if (!je_reset()) {
         refuse(answer, "jemalloc refused the reset");
         return;
     }
+    ledger_begin();
     json_bool(answer, "ok", true);
 }
 
@@ -173,8 +173,8 @@ void command_run(const struct command *command, char *line, struct json *answer)
         take_dump(command, answer);
     } else if ((!strcmp(line, "activate") || !strcmp(line, "deactivate")) && !arguments) {
         switch_sampling(command, *line == 'a', answer);
-    } else if (!strcmp(line, "reset")) {
-        reset(arguments, answer);
+    } else if (!strcmp(line, "reset") && !arguments) {
+        reset(answer);
     } else if (!strcmp(line, "stats") && !arguments) {
         json_bool(answer, "ok", true);
         json_seconds(answer, "time", clock_now());

@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,7 @@ bool config_number(const char *text, int64_t low, int64_t high, int64_t *value) 
 }
 
 // OFFHEAP_OWNER survives exec: a program started by a process with an agent finds that process's pid in it.
-static bool is_descendant(void) {
+bool config_is_descendant(void) {
     const char *owner = getenv("OFFHEAP_OWNER");
     int64_t pid;
     return owner && config_number(owner, 1, INT32_MAX, &pid) && pid != getpid();
@@ -64,7 +65,7 @@ bool config_is_right_process(void) {
             *deleted = '\0';
         same = !strcmp(path, wanted);
     }
-    return same && (is_on("OFFHEAP_CHILDREN") || !is_descendant());
+    return same && (is_on("OFFHEAP_CHILDREN") || !config_is_descendant());
 }
 
 static void number(struct config *config, const char *name, int64_t low, int64_t high, int64_t *value) {
@@ -95,6 +96,7 @@ void config_read(struct config *config) {
     number(config, "OFFHEAP_STATS_SECONDS", 0, year, &config->stats_seconds);
     number(config, "OFFHEAP_DUMP_GROWTH", 0, 1000, &config->dump_growth);
     config->dump_pressure = is_on("OFFHEAP_DUMP_PRESSURE");
+    config->may_unshare = is_on("OFFHEAP_MAY_UNSHARE") && !config_is_descendant();
     number(config, "OFFHEAP_KEEP_FILES", 2, 1000, &config->keep_files);
     number(config, "OFFHEAP_KEEP_BYTES", 1, INT64_MAX, &config->keep_bytes);
     number(config, "OFFHEAP_MINIMUM_FREE", 0, INT64_MAX, &config->minimum_free);
@@ -109,4 +111,10 @@ void config_read(struct config *config) {
             break;
         }
     }
+}
+
+socklen_t config_abstract_address(const struct config *config, pid_t pid, struct sockaddr_un *address) {
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};   // an abstract name begins with a NUL
+    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "offheap/%.80s/%d", config->unit, (int)pid);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }

@@ -10,6 +10,9 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
 
 struct config {
     char executable[PATH_MAX];
@@ -24,6 +27,7 @@ struct config {
     int64_t stats_seconds;
     int64_t dump_growth;     // percent of resident memory; 0: never
     bool dump_pressure;      // also when the cgroup is short of memory
+    bool may_unshare;        // the unit's filter of system calls does not kill for it
     int64_t keep_files;
     int64_t keep_bytes;
     int64_t minimum_free;    // bytes that a dump must leave free on the spool's file system
@@ -31,7 +35,10 @@ struct config {
 };
 
 bool config_is_right_process(void);
+bool config_is_descendant(void);   // a program that a process with an agent has started
 void config_read(struct config *config);
+// Where a process of the unit listens that may not write to socket_directory: a name that is no file (unix(7)).
+socklen_t config_abstract_address(const struct config *config, pid_t pid, struct sockaddr_un *address);
 bool config_number(const char *text, int64_t low, int64_t high, int64_t *value);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// The control socket: <directory>/<pid>.sock, 0600, for root and the service's own user. A line comes in, a line of
+// The control socket: <directory>/<pid>.sock, 0600, for root and the service's own user. A process that has changed its
+// user before it was forked may not write there: then it listens at a name that is no file. A line comes in, a line of
 // JSON goes out. Commands run one at a time. A client that is silent, sends too long a line or does not read its
 // answers is disconnected: the agent waits for nobody.
 #define _GNU_SOURCE
@@ -63,17 +64,9 @@ void control_prepare(struct control *control) {
         control->clients[i].socket.fd = -1;
 }
 
-void control_open(struct control *control) {
+static bool open_in_directory(struct control *control) {
     char partial[sizeof control->path + 8];
     ino_t inode;
-    control->next_check = clock_monotonic() + CHECK;
-    control->path_inode = 0;
-    if (!strcmp(control->config->socket_directory, "-"))
-        return;
-    if (!*control->config->socket_directory) {
-        problem_note(control->problem, "no control socket: neither OFFHEAP_SOCKET_DIR nor OFFHEAP_UNIT is set");
-        return;
-    }
     snprintf(control->path, sizeof control->path, "%s/%d.sock", control->config->socket_directory, (int)control->pid);
     snprintf(partial, sizeof partial, "%s/.%d.sock", control->config->socket_directory, (int)control->pid);
     if (is_socket(partial, &inode))
@@ -82,12 +75,44 @@ void control_open(struct control *control) {
     // It gets its name once it listens, so that whoever sees it can connect.
     if (!owned_take(&control->socket, fd) || !bind_to(partial, control->socket.fd) ||
         listen(control->socket.fd, BACKLOG) < 0 || rename(partial, control->path) < 0) {
-        problem_note(control->problem, "no control socket %s: %s", control->path, strerror(errno));
+        int error = errno;
         owned_close(&control->socket);
-        return;
+        errno = error;
+        return false;
     }
     if (is_socket(control->path, &inode))
         control->path_inode = inode;
+    return true;
+}
+
+// The peer check of each client stands in for the file's permissions.
+static bool open_abstract(struct control *control) {
+    struct sockaddr_un address;
+    socklen_t size = config_abstract_address(control->config, control->pid, &address);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (owned_take(&control->socket, fd) && bind(control->socket.fd, (struct sockaddr *)&address, size) == 0 &&
+        listen(control->socket.fd, BACKLOG) == 0)
+        return true;
+    owned_close(&control->socket);
+    return false;
+}
+
+void control_open(struct control *control) {
+    control->next_check = clock_monotonic() + CHECK;
+    control->path_inode = 0;
+    control->abstract = false;
+    if (!strcmp(control->config->socket_directory, "-"))
+        return;
+    if (!*control->config->socket_directory) {
+        problem_note(control->problem, "no control socket: neither OFFHEAP_SOCKET_DIR nor OFFHEAP_UNIT is set");
+        return;
+    }
+    if (open_in_directory(control))
+        return;
+    int error = errno;
+    control->abstract = *control->config->unit && open_abstract(control);
+    if (!control->abstract)
+        problem_note(control->problem, "no control socket %s: %s", control->path, strerror(error));
 }
 
 void control_unlink(const struct control *control) {
@@ -117,7 +142,7 @@ static void check(struct control *control) {
     control->next_check = now + CHECK;
     // A service that has given up its rights may not look there any more.
     errno = 0;
-    bool ours = is_socket(control->path, &inode) ? inode == control->path_inode : errno == EACCES;
+    bool ours = control->abstract || (is_socket(control->path, &inode) ? inode == control->path_inode : errno == EACCES);
     if (control->socket.fd >= 0 && ours)
         return;
     owned_close(&control->socket);

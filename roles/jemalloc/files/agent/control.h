@@ -32,6 +32,7 @@ struct control {
     pid_t pid;
     struct owned socket;
     char path[2 * PATH_MAX];
+    bool abstract;         // it has no path
     ino_t path_inode;      // 0: the file is not ours
     int64_t next_check;
     struct client clients[CONTROL_CLIENTS];

@@ -7,14 +7,16 @@
 // unshare(CLONE_FILES), which needs no privilege. With CLONE_FS, the service's chroot, chdir and umask do not reach us
 // either, nor our umask the service.
 //
-// A seccomp filter may kill the process for a system call that it does not list. Where a filter is in force we do not
-// try: the table stays shared, our descriptors get high numbers, and before each use we check that the descriptor still
-// means the file that it was opened for.
+// A seccomp filter may kill the process for a system call that it does not list. Where a filter is in force that nobody
+// vouches for we do not try: the table stays shared, our descriptors get high numbers, and before each use we check that
+// the descriptor still means the file that it was opened for.
 #define _GNU_SOURCE
 #include "descriptors.h"
 
 #include <fcntl.h>
 #include <sched.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -26,6 +28,7 @@
 #endif
 
 static bool separate;
+static long filters;   // of system calls, that the process had at its start
 
 bool owned_take(struct owned *owned, int fd) {
     struct stat status;
@@ -73,9 +76,27 @@ ssize_t owned_slurp(const char *path, char *text, size_t size) {
     return count < 0 ? -1 : (ssize_t)length;
 }
 
-bool descriptors_isolate(void) {
+// How many filters of system calls are in force; -1: some are, but this kernel (before 5.9) does not say how many.
+static long count_filters(void) {
+    static char status[4096];
+    if (prctl(PR_GET_SECCOMP, 0, 0, 0, 0) == 0)
+        return 0;
+    const char *line = owned_slurp("/proc/thread-self/status", status, sizeof status) > 0
+                           ? strstr(status, "\nSeccomp_filters:")
+                           : NULL;
+    return line ? strtol(line + strlen("\nSeccomp_filters:"), NULL, 10) : -1;
+}
+
+void descriptors_remember_filters(void) {
+    filters = count_filters();
+}
+
+bool descriptors_isolate(bool may_unshare) {
     separate = false;
-    if (prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 0 || syscall(SYS_unshare, CLONE_FILES | CLONE_FS) < 0)
+    long now = count_filters();
+    if (now != 0 && !(may_unshare && now > 0 && now == filters))
+        return false;
+    if (syscall(SYS_unshare, CLONE_FILES | CLONE_FS) < 0)
         return false;
     // Our copies would keep the service's files open: whoever waits for the end of a pipe would wait for ever.
     // Stderr stays until descriptors_silence, for a problem at the start.

@@ -19,8 +19,11 @@ struct owned {
 bool owned_take(struct owned *owned, int fd);   // remembers which file it is
 bool owned_still(const struct owned *owned);    // the descriptor still means that file
 void owned_close(struct owned *owned);          // closes it if so
+void descriptors_remember_filters(void);        // of system calls, those of the start
 ssize_t owned_slurp(const char *path, char *text, size_t size);   // a small file with a NUL behind it; its length or -1
-bool descriptors_isolate(void);                 // gives this thread a table (and a working directory) of its own
+// Gives this thread a table (and a working directory) of its own, unless a filter of system calls may kill for it: any
+// but those of the start, if `may_unshare` says that they do not.
+bool descriptors_isolate(bool may_unshare);
 bool descriptors_are_private(void);             // whether it has them
 void descriptors_silence(void);                 // lets go of the service's stderr
 

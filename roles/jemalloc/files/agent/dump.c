@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// A dump and its sidecar. We make the file, which must be new: neither a dump of an earlier start nor what a link means
-// can be overwritten. jemalloc then writes into it; <dump>.json appears by rename when the dump is whole, so a dump with
-// a sidecar of the same size is a finished one.
+// A dump and its sidecar. jemalloc writes with its locks held: if a disk hangs meanwhile, the service's threads cannot
+// start, end, fork or free what was sampled. So it writes to memory, and we copy that to the spool with no lock held.
+//
+// We make the file, which must be new: neither a dump of an earlier start nor what a link means can be overwritten.
+// <dump>.json appears by rename when the dump is whole, so a dump with a sidecar of the same size is a finished one.
+#define _GNU_SOURCE
 #include "dump.h"
 
 #include "clock.h"
 #include "descriptors.h"
 #include "images.h"
 #include "json.h"
+#include "ledger.h"
 #include "mallctl.h"
 #include "others.h"
 
@@ -20,23 +24,46 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#define MEMORY (64 << 20)        // bytes that a dump may take until it is copied
+#define MFD_NOEXEC_SEAL 8U       // memfd_create(2); before Linux 6.3 there is no such flag
 #define TRIES 1000   // names that may be taken; none is, unless a clock was set back or somebody else writes here
 
 static char buffer[4096];
 
-static bool has_room(const struct dumps *dumps) {
+// Whether a dump can go to memory first: near its limit, what the service is about to be killed for must not be the
+// dump. The file's pages are no such danger, since the kernel takes them back.
+static bool fits_into_memory(const struct dumps *dumps) {
+    int64_t expected = 2 * dumps->last.size, left = facts_memory_left();
+    return expected <= MEMORY && (left < 0 || expected <= left / 2);
+}
+
+static bool copy(const struct owned *from, const struct owned *to) {
+    static char chunk[65536];
+    ssize_t length;
+    off_t at = 0;
+    while ((length = pread(from->fd, chunk, sizeof chunk, at)) > 0) {
+        for (ssize_t done = 0, written; done < length; done += written)
+            if (!owned_still(to) || (written = write(to->fd, chunk + done, (size_t)(length - done))) < 0)
+                return false;
+        at += length;
+    }
+    return length == 0;
+}
+
+static bool has_room(const struct dumps *dumps, int64_t size) {
     struct statvfs volume;
     if (statvfs(dumps->spool->directory, &volume) < 0) {
         problem_note(dumps->problem, "spool %s: %s", dumps->spool->directory, strerror(errno));
         return false;
     }
     int64_t room = (int64_t)volume.f_bavail * (int64_t)volume.f_frsize;
-    if (room - dumps->last.size >= dumps->config->minimum_free)
+    if (room - size >= dumps->config->minimum_free)
         return true;
     problem_note(dumps->problem, "spool %s has %" PRId64 " bytes free; a dump of %" PRId64 " bytes must leave %" PRId64,
-                 dumps->spool->directory, room, dumps->last.size, dumps->config->minimum_free);
+                 dumps->spool->directory, room, size, dumps->config->minimum_free);
     return false;
 }
 
@@ -64,6 +91,21 @@ static const char *path_of(const struct owned *file, const struct dumps *dumps, 
     return stat(dumps->spool->directory, &status) == 0 && status.st_uid == geteuid() ? name : NULL;
 }
 
+// Under a filter of system calls that may kill we try none that it need not list.
+static bool create_in_memory(const struct dumps *dumps, struct owned *memory) {
+    memory->fd = -1;
+    if (!descriptors_are_private() || !fits_into_memory(dumps))
+        return false;
+    long fd = syscall(SYS_memfd_create, "offheap-dump", 1U /* MFD_CLOEXEC */ | MFD_NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL)
+        fd = syscall(SYS_memfd_create, "offheap-dump", 1U);
+    if (!owned_take(memory, (int)fd))
+        return false;
+    if (!path_of(memory, dumps, NULL))
+        owned_close(memory);
+    return memory->fd >= 0;
+}
+
 // False if the dump is not whole. Else reads its header, "heap_v2/<interval>", "  t*: <objects>: <bytes> [".
 static bool inspect(const struct owned *file, struct dump *dump) {
     struct stat status;
@@ -76,7 +118,6 @@ static bool inspect(const struct owned *file, struct dump *dump) {
         return false;
     head[length] = '\0';
     dump->size = status.st_size;
-    dump->time = clock_milliseconds(status.st_mtim);
     dump->totals = sscanf(head, "heap_v2/%" SCNu64 "\n t*: %" SCNu64 ": %" SCNu64 " [", &dump->sample_interval,
                           &dump->objects, &dump->bytes) == 3;
     return last == '\n';
@@ -112,7 +153,7 @@ static bool write_sidecar(const struct dumps *dumps, const char *reason, const s
         json_null(&json, "active_since");
     facts_jemalloc(&json, dumps->config->malloc_conf);
     facts_memory(&json);
-    others_list(&json, dumps->config->socket_directory);
+    others_list(&json, dumps->config);
     images_list(&json);
     json_close(&json, '}');
     bool written = json_finish(&json);
@@ -123,39 +164,66 @@ static bool write_sidecar(const struct dumps *dumps, const char *reason, const s
     return false;
 }
 
+// Makes jemalloc write a whole dump into a file of ours; `name` is that file's.
+static bool write_to(const struct dumps *dumps, struct owned *file, const char *name, struct dump *dump) {
+    int64_t began = clock_monotonic();
+    const char *path = path_of(file, dumps, name);
+    if (!path) {
+        problem_note(dumps->problem, "spool %s is another user's, who could redirect a dump, since this process sees no /proc",
+                     dumps->spool->directory);
+        return false;
+    }
+    if (!je_dump(path) || !inspect(file, dump)) {
+        problem_note(dumps->problem, "jemalloc could not write a dump into %s", dumps->spool->directory);
+        return false;
+    }
+    dump->milliseconds = clock_monotonic() - began;
+    dump->time = clock_now();
+    return true;
+}
+
+// From memory, if it is there, else from jemalloc.
+static bool write_to_spool(struct dumps *dumps, const struct owned *memory, struct dump *dump) {
+    struct owned file;
+    if (!has_room(dumps, memory->fd >= 0 ? dump->size : dumps->last.size))
+        return false;
+    if (!create(dumps, dump, &file)) {
+        problem_note(dumps->problem, "cannot make %s: %s", dump->path, strerror(errno));
+        return false;
+    }
+    bool whole = true;
+    if (memory->fd < 0) {
+        whole = write_to(dumps, &file, dump->path, dump);
+    } else if (!copy(memory, &file)) {
+        whole = false;
+        problem_note(dumps->problem, "could not write a dump into %s: %s", dumps->spool->directory, strerror(errno));
+    }
+    owned_close(&file);
+    if (!whole)
+        unlink(dump->path);   // the part that was written
+    return whole;
+}
+
 bool dump_take(struct dumps *dumps, const char *reason) {
     struct dump dump = {.size = 0};
-    struct owned file;
-    int64_t began = clock_monotonic();
+    struct owned memory;
     dumps->failed++;   // until it succeeds
     if (!*dumps->spool->directory) {
         problem_note(dumps->problem, "prof_prefix in MALLOC_CONF is not an absolute path");
         return false;
     }
-    if (!has_room(dumps))
-        return false;
-    if (!create(dumps, &dump, &file)) {
-        problem_note(dumps->problem, "cannot make %s: %s", dump.path, strerror(errno));
-        return false;
+    bool whole = !create_in_memory(dumps, &memory) || write_to(dumps, &memory, NULL, &dump);
+    whole = whole && write_to_spool(dumps, &memory, &dump);
+    owned_close(&memory);
+    if (whole) {
+        dumps->failed--;
+        dumps->written++;
+        if (!ledger_write(dump.path))
+            problem_note(dumps->problem, "cannot write %s.lives: %s", dump.path, strerror(errno));
+        if (!write_sidecar(dumps, reason, &dump))
+            problem_note(dumps->problem, "cannot write %s.json", dump.path);
+        dumps->last = dump;
     }
-    const char *path = path_of(&file, dumps, dump.path);
-    bool whole = path && je_dump(path) && inspect(&file, &dump);
-    dump.milliseconds = clock_monotonic() - began;
-    owned_close(&file);
-    if (!whole) {
-        unlink(dump.path);   // the part that was written
-        problem_note(dumps->problem,
-                     path ? "jemalloc could not write a dump into %s"
-                          : "spool %s is another user's, who could redirect a dump, since this process sees no /proc",
-                     dumps->spool->directory);
-        spool_thin(dumps->spool, dumps->config->keep_files, dumps->config->keep_bytes);
-        return false;
-    }
-    dumps->failed--;
-    dumps->written++;
-    if (!write_sidecar(dumps, reason, &dump))
-        problem_note(dumps->problem, "cannot write %s.json", dump.path);
-    dumps->last = dump;
     spool_thin(dumps->spool, dumps->config->keep_files, dumps->config->keep_bytes);
-    return true;
+    return whole;
 }

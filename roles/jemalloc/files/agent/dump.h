@@ -17,7 +17,7 @@
 struct dump {
     char path[2 * PATH_MAX];
     int64_t size, time;      // bytes; epoch milliseconds
-    int64_t milliseconds;    // how long it took
+    int64_t milliseconds;    // how long jemalloc took to write it
     bool totals;             // whether its header has the next three; they are not unbiased
     uint64_t sample_interval, objects, bytes;
 };

@@ -66,6 +66,36 @@ bool facts_cgroup(char *path, size_t size) {
     return false;
 }
 
+// The number in a file, or behind a name in it; -1: there is none ("max" is none).
+static int64_t number_in(const char *path, const char *name) {
+    const char *at = slurp(path) > 0 ? strstr(scratch, name) : NULL;
+    char *end;
+    if (!at)
+        return -1;
+    int64_t number = strtoll(at + strlen(name), &end, 10);
+    return end > at + strlen(name) ? number : -1;
+}
+
+// Files that the kernel can drop count as free, in a group as in MemAvailable. Formats: cgroup-v2.rst, proc(5).
+int64_t facts_memory_left(void) {
+    char group[PATH_MAX], path[PATH_MAX + 16];
+    int64_t left = number_in("/proc/meminfo", "\nMemAvailable:");
+    if (left >= 0)
+        left *= 1024;
+    if (!facts_cgroup(group, sizeof group))
+        return left;
+    snprintf(path, sizeof path, "%s/memory.max", group);
+    int64_t most = number_in(path, "");
+    snprintf(path, sizeof path, "%s/memory.current", group);
+    int64_t used = number_in(path, "");
+    if (most < 0 || used < 0)
+        return left;
+    snprintf(path, sizeof path, "%s/memory.stat", group);
+    int64_t files = number_in(path, "\ninactive_file ");
+    int64_t own = most - used + (files > 0 ? files : 0);
+    return left < 0 || own < left ? own : left;
+}
+
 int64_t facts_resident(const char *statm) {
     long long size, present, shared;
     if (sscanf(statm, "%lld %lld %lld", &size, &present, &shared) != 3)
@@ -150,5 +180,8 @@ void facts_memory(struct json *json) {
         if (je_get_size(name, &size))
             json_unsigned(json, statistics[i], size);
     }
+    int64_t left = facts_memory_left();
+    if (left >= 0)
+        json_signed(json, "left", left);
     json_close(json, '}');
 }

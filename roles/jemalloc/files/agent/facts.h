@@ -22,6 +22,7 @@ struct facts {
 
 void facts_start(char *text, size_t size);   // what tells this start from any other of this pid: <boot>-<milliseconds>
 bool facts_cgroup(char *path, size_t size);   // the directory of the process's control group; false: not known, or the root
+int64_t facts_memory_left(void);   // bytes until the process's control group, or the host, has none; -1: not known
 int64_t facts_resident(const char *statm);   // bytes without files and shared memory; 0: not known
 void facts_process(struct json *json, bool arguments);
 void facts_jemalloc(struct json *json, const char *malloc_conf);

@@ -46,13 +46,29 @@ bool je_set_prefix(const char *prefix) {
     return set("prof.prefix", &prefix, sizeof prefix);
 }
 
-bool je_reset(const size_t *lg_sample) {
-    size_t value = lg_sample ? *lg_sample : 0;
-    return lg_sample ? set("prof.reset", &value, sizeof value) : set("prof.reset", NULL, 0);
+bool je_owns(void *block) {
+    unsigned arena;
+    size_t size = sizeof arena;
+    return block && mallctl && mallctl("arenas.lookup", &arena, &size, &block, sizeof block) == 0;
+}
+
+bool je_is_patched(void) {
+    void (*hook)(const void *, size_t);
+    return get("experimental.hooks.prof_sample_free", &hook, sizeof hook);
+}
+
+bool je_reset(void) {
+    return set("prof.reset", NULL, 0);
 }
 
 bool je_install_hook(void (*hook)(void **, unsigned *, unsigned)) {
     return set("experimental.hooks.prof_backtrace", &hook, sizeof hook);
+}
+
+bool je_install_ledger(je_birth *born, je_death *died) {
+    // Deaths first, so that no birth misses its own.
+    return set("experimental.hooks.prof_sample_free", &died, sizeof died) &&
+           set("experimental.hooks.prof_sample", &born, sizeof born);
 }
 
 void je_refresh_statistics(void) {

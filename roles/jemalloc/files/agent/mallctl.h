@@ -15,8 +15,13 @@ bool je_get_size(const char *name, size_t *value);
 const char *je_get_string(const char *name);
 bool je_dump(const char *path);
 bool je_set_prefix(const char *prefix);   // of the dumps that jemalloc takes and names itself
-bool je_reset(const size_t *lg_sample);   // NULL: the sample interval stays
+bool je_owns(void *block);               // it has allocated the block
+bool je_is_patched(void);                 // it is the one that the role builds
+bool je_reset(void);                      // the sample interval stays
 bool je_install_hook(void (*hook)(void **, unsigned *, unsigned));
+typedef void je_birth(const void *pointer, size_t size, void **frames, unsigned length, size_t usable);
+typedef void je_death(const void *pointer, size_t usable);
+bool je_install_ledger(je_birth *born, je_death *died);   // false: this jemalloc tells nobody of what it samples
 void je_refresh_statistics(void);
 
 #endif

@@ -57,7 +57,22 @@ static void put(struct json *json, struct other *other) {
     json_close(json, '}');
 }
 
-void others_list(struct json *json, const char *socket_directory) {
+static bool has_agent(const struct config *config, int pid) {
+    static char path[PATH_MAX + 16];
+    struct sockaddr_un address;
+    struct owned probe;
+    snprintf(path, sizeof path, "%s/%d.sock", config->socket_directory, pid);
+    if (access(path, F_OK) == 0)
+        return true;
+    socklen_t size = config_abstract_address(config, pid, &address);
+    if (!owned_take(&probe, socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)))
+        return false;
+    bool listens = connect(probe.fd, (struct sockaddr *)&address, size) == 0;
+    owned_close(&probe);
+    return listens;
+}
+
+void others_list(struct json *json, const struct config *config) {
     static char group[PATH_MAX], path[2 * PATH_MAX], processes[32 * 1024];
     struct other largest[NAMED] = {{.pid = 0}}, other;
     int64_t count = 0, resident = 0;
@@ -70,8 +85,7 @@ void others_list(struct json *json, const char *socket_directory) {
     }
     char *at = processes;
     for (int looked = 0; looked < MOST && (other.pid = (int)strtol(at, &at, 10)) > 0; looked++) {
-        snprintf(path, sizeof path, "%s/%d.sock", socket_directory, other.pid);
-        if (other.pid == getpid() || access(path, F_OK) == 0 || !measure(&other))
+        if (other.pid == getpid() || has_agent(config, other.pid) || !measure(&other))
             continue;
         count++;
         resident += other.resident;

@@ -5,8 +5,9 @@
 #ifndef OFFHEAP_OTHERS_H
 #define OFFHEAP_OTHERS_H
 
+#include "config.h"
 #include "json.h"
 
-void others_list(struct json *json, const char *socket_directory);
+void others_list(struct json *json, const struct config *config);
 
 #endif

@@ -6,6 +6,7 @@
 #include "sampling.h"
 
 #include "clock.h"
+#include "ledger.h"
 #include "mallctl.h"
 #include "ranges.h"
 
@@ -33,6 +34,10 @@ bool sampling_switch(struct sampling *sampling, bool on) {
     sampling->wanted = on;
     if (!sampling->begun)
         return true;
+    bool active = false;
+    je_get_bool("prof.active", &active);
+    if (on && !active)
+        ledger_begin();
     bool done = je_set_bool("prof.active", on);
     if (!done)
         problem_note(sampling->problem, "jemalloc does not let the agent set prof.active");

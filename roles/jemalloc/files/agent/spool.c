@@ -104,6 +104,7 @@ struct file {
 static void add(struct spool *spool, const struct owned *directory, const char *name) {
     struct entry *entry = &entries[count];
     struct stat status;
+    char lives[sizeof entry->name + 8];
     if (!strncmp(name, spool->base, strlen(spool->base)) && strstr(name, ".stats.jsonl")) {
         if (strlen(name) < sizeof oldest_statistics &&
             fstatat(directory->fd, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -124,6 +125,9 @@ static void add(struct spool *spool, const struct owned *directory, const char *
     entry->time = clock_milliseconds(status.st_mtim);
     // A sparse file takes less of the disk than it is long.
     entry->size = status.st_blocks * 512 < status.st_size ? status.st_blocks * 512 : status.st_size;
+    snprintf(lives, sizeof lives, "%s.lives", name);
+    if (fstatat(directory->fd, lives, &status, AT_SYMLINK_NOFOLLOW) == 0)
+        entry->size += status.st_size;
     spool->files++;
     spool->bytes += entry->size;
     count++;
@@ -162,7 +166,7 @@ static int by_process_and_time(const void *left, const void *right) {
 }
 
 static void discard(struct spool *spool, int index) {
-    static const char *const companions[] = {"", ".json", ".map"};
+    static const char *const companions[] = {"", ".json", ".lives", ".map"};
     char path[PATH_MAX + sizeof entries->name + 8];
     for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
         snprintf(path, sizeof path, "%s/%s%s", spool->directory, entries[index].name, companions[i]);

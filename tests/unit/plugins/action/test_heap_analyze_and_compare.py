@@ -98,4 +98,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "bad.heap").write_text("no dump")
     result = ansible("heap_analyze", tmp_path, src="bad.heap")
     assert result["failed"]
-    assert "bad.heap: is in no known format; it should be a profile of jemalloc" in result["msg"]
+    assert (
+        "bad.heap: is in no known format (it begins with 'no dump'); it should be a profile of jemalloc"
+        in result["msg"]
+    )

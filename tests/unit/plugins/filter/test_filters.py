@@ -15,10 +15,11 @@ from ansible_collections.offheap.profiler.plugins.filter import (
     bytes_as_text,
     from_malloc_conf,
     lg_bytes,
+    misspelt,
     to_malloc_conf,
 )
 
-FILES = (bytes_as_text, from_malloc_conf, lg_bytes, to_malloc_conf)
+FILES = (bytes_as_text, from_malloc_conf, lg_bytes, misspelt, to_malloc_conf)
 FILTERS = {name: function for file in FILES for name, function in file.FilterModule().filters().items()}
 
 
@@ -32,6 +33,15 @@ FILTERS = {name: function for file in FILES for name, function in file.FilterMod
         ("bytes_as_text", 62_914_560, "60.0 MiB"),
         ("lg_bytes", "512 KiB", 19),
         ("lg_bytes", 1 << 30, 30),
+        ("misspelt", ["offheap_units", "jemalloc_method", "offheap_team", "jemalloc_library_path", "units"], []),
+        (
+            "misspelt",
+            ["jemalloc_methode", "offheap_unit"],
+            [
+                "jemalloc_methode is no variable of these playbooks: did you mean jemalloc_method?",
+                "offheap_unit is no variable of these playbooks: did you mean offheap_units?",
+            ],
+        ),
     ],
 )
 def test_a_filter_returns(name: str, given: Any, result: Any) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 from ansible_collections.offheap.profiler.plugins.modules import profiled_unit
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
@@ -266,6 +267,7 @@ def test_the_agent(host: Path, systemctl: Systemctl, run: Run, program: Path, je
         "OFFHEAP_EXECUTABLE": str(program),
         "OFFHEAP_START": "sampling",
         "OFFHEAP_UNWINDER": "hybrid",
+        "OFFHEAP_MAY_UNSHARE": "1",
     }
     settings = {"executable": "/bin/x", "start": "dormant", "unwinder": "fp", "keep_files": 7, "start_delay": 0}
     given = run(library=jemalloc, agent=str(agent), agent_settings=settings)["environment"]
@@ -274,6 +276,7 @@ def test_the_agent(host: Path, systemctl: Systemctl, run: Run, program: Path, je
         "OFFHEAP_EXECUTABLE": "/bin/x",
         "OFFHEAP_START": "dormant",
         "OFFHEAP_UNWINDER": "fp",
+        "OFFHEAP_MAY_UNSHARE": "1",
         "OFFHEAP_KEEP_FILES": "7",
         "OFFHEAP_START_DELAY": "0",
     }
@@ -606,3 +609,32 @@ def test_workers_that_outlive_a_restart_are_told_before(
 ) -> None:
     systemctl.states(stopped(program, KillMode="process"))
     assert "KillMode=process" in str(run(library=jemalloc)["warnings"])
+
+
+@pytest.mark.parametrize("mode", ["profile", "swap"])
+def test_workers_that_outlive_a_restart_need_a_word_of_consent(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str, mode: str
+) -> None:
+    with programs.running(program) as pid:
+        systemctl.processes("/web", pid)
+        state = {"ActiveState": "active", "MainPID": str(pid), "ControlGroup": "/web", "User": "nobody"}
+        systemctl.states(shown(str(program), Id="web.service", text={**state, "KillMode": "process"}))
+        refused = run(library=jemalloc, mode=mode)
+        assert refused["refusal"] == "outliving-processes"
+        assert "profiled_service_outliving: true" in refused["msg"] and "KillMode=control-group" in refused["msg"]
+        assert run(library=jemalloc, mode=mode, outliving=True)["restart_needed"]
+
+
+def test_a_script_of_init_d_ends_what_it_started(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its unit has KillMode=process all the same, and no main process."""
+    with programs.running(program) as pid:
+        systemctl.processes("/web", pid)
+        fragment = host / "generator.late" / "web.service"
+        fragment.parent.mkdir()
+        monkeypatch.setattr(service, "_OF_SCRIPTS", f"{fragment.parent}/")
+        fragment.write_text("[Service]\nType=forking\n")
+        state = {"ActiveState": "active", "ControlGroup": "/web", "User": "nobody", "FragmentPath": str(fragment)}
+        systemctl.states(shown(str(program), Id="web.service", text={**state, "KillMode": "process"}))
+        assert run(library=jemalloc)["restart_needed"]

@@ -22,6 +22,7 @@ from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemct
 
 Run = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="trusts a directory of root's only")
+JUST_NOW = str(10**15)  # in microseconds, and not over while a test runs
 RESTART = "--no-pager restart -- web.service"
 
 
@@ -263,3 +264,33 @@ def test_names_that_are_no_services_break_nothing(run: Run, host: Path, systemct
     (host / "lib" / "t@a b.service").mkdir()
     (host / "sockets" / "tracing").mkdir()
     assert run()["units"] == []
+
+
+def test_a_unit_that_ended_again_and_again_before_is_judged_by_that(
+    run: Run, host: Path, systemctl: Systemctl, program: Path, profiled: int, plain: int
+) -> None:
+    put_drop_in(host)
+    systemctl.processes("/web", profiled)
+    loop = [
+        state(program, profiled, NRestarts=str(number), ActiveEnterTimestampMonotonic=JUST_NOW) for number in (7, 7, 7)
+    ]
+    after = [state(program, plain, NRestarts=str(number), ControlGroup="/new") for number in (8, 8, 9)]
+    systemctl.processes("/new", plain)
+    systemctl.states(*loop, *after)
+    unit = run()["units"][0]
+    assert unit["problem"] == "" and unit["summary"].endswith(
+        "; it ends and is started again and again, as it did before"
+    )
+
+
+def test_a_unit_that_is_out_but_does_not_stay_up_is_not_said_to_be_profiled(
+    run: Run, host: Path, systemctl: Systemctl, program: Path, profiled: int, plain: int
+) -> None:
+    put_drop_in(host)
+    systemctl.processes("/web", profiled)
+    systemctl.processes("/new", plain)
+    before = state(program, profiled)
+    after = state(program, plain, ControlGroup="/new")
+    systemctl.states(before, before, before, after, state(program, plain, NRestarts="1", ControlGroup="/new"))
+    summary = run(seconds=1)["units"][0]["summary"]
+    assert summary.startswith("web.service is rolled back, but web.service was restarted while it was watched")

@@ -35,6 +35,7 @@ def test_up_to_the_last_finished_chunk(count: int, rest: bytes) -> None:
         (CHUNK[:-1], "is cut off"),
         (CHUNK[:8] + struct.pack(">q", 68) + CHUNK[16:], "is cut off"),
         (CHUNK[:8] + struct.pack(">q", -1) + CHUNK[16:], "is cut off"),
+        (CHUNK[:4] + b"\0\0\0\x09" + CHUNK[8:], "of JDK 7 or 8, which is too old"),
         (CHUNK[:4] + b"\0\7" + CHUNK[6:], "does not begin as one"),
         (CHUNK * (jfr_header.MOST_CHUNKS + 1), "more than 32768 chunks"),
     ],

@@ -28,11 +28,13 @@ REQUEST = st.builds(
     st.lists(st.builds(DumpMember, TEXT, TEXT, IDENTITY, TEXT), max_size=3),
     st.lists(st.builds(ImageMember, TEXT, TEXT, SIZE, st.lists(TEXT, max_size=3)), max_size=3),
     st.lists(st.builds(MapMember, TEXT, TEXT, TEXT, st.none() | IDENTITY, SIZE, TEXT), max_size=3),
+    st.lists(st.builds(DumpMember, TEXT, TEXT, IDENTITY, TEXT), max_size=3),
 )
 WHOLE: dict[str, Any] = {
     "dumps": [{"member": "d", "unit": "a.service", "name": "n", "identity": [1, 2, 3]}],
     "images": [{"member": "i", "build_id": "ab", "size": 5, "sources": ["/x"]}],
     "maps": [{"member": "m", "unit": "a.service", "name": "n", "identity": None, "pid": 1, "key": "1-k"}],
+    "lives": [{"member": "l", "unit": "a.service", "name": "n.lives", "identity": [1, 11, 3]}],
 }
 
 
@@ -43,7 +45,7 @@ def test_what_was_written_is_read(request: PackRequest) -> None:
 
 def test_the_size_is_what_is_known_before() -> None:
     beside = {**WHOLE["maps"][0], "identity": [1, 70, 3]}
-    assert PackRequest.from_json({**WHOLE, "maps": [*WHOLE["maps"], beside]}).size == 2 + 5 + 70
+    assert PackRequest.from_json({**WHOLE, "maps": [*WHOLE["maps"], beside]}).size == 2 + 5 + 70 + 11
 
 
 @pytest.mark.parametrize(

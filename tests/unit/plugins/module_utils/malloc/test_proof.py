@@ -165,6 +165,23 @@ def test_prof_that_is_off_without_a_word(public_directory: Path) -> None:
     assert proof.version == "5.3.0-fake"
 
 
+@pytest.mark.parametrize(
+    "source", ["__thread int kept;\n", "extern __thread int kept;\nint use(void) { return kept; }\n"]
+)
+def test_storage_that_is_found_late(public_directory: Path, source: str) -> None:
+    """glibc 2.39 allocates then. What is not initial-exec is refused on every host, before it is run."""
+    flags = ("-DFAULT=NONE", "-nostartfiles", "-ftls-model=global-dynamic")
+    library = programs.library(public_directory, "liblate.so", FAKE + source, *flags)
+    expect(jemalloc_proof.prove(str(library)), "late-tls", "STATIC_TLS", "jemalloc_method=build")
+
+
+def test_storage_whose_place_is_known_at_the_start(public_directory: Path) -> None:
+    source = FAKE + "__thread int kept;\nint use(void) { return kept; }\n"
+    flags = ("-DFAULT=NONE", "-nostartfiles", "-ftls-model=initial-exec")
+    library = programs.library(public_directory, "libearly.so", source, *flags)
+    expect(jemalloc_proof.prove(str(library)), None)
+
+
 def test_one_that_never_returns(public_directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jemalloc_proof, "TIMEOUT_SECONDS", 0.5)
     library = fake(public_directory, "HANGS")

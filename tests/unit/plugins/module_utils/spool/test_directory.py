@@ -264,6 +264,7 @@ def test_what_lies_beside_a_dump_goes_with_it(root: Path, stack: contextlib.Exit
 def test_traps_beside_a_dump(root: Path, stack: contextlib.ExitStack) -> None:
     (root / UNIT / f"{NAME}.json").symlink_to("/etc/shadow")
     os.mkfifo(root / UNIT / f"{NAME}.map")
+    (root / UNIT / f"{NAME}.lives").mkdir()
     with stack:
         found = opened(root, stack)
         for suffix in dump_name.COMPANIONS:

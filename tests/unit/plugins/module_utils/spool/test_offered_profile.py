@@ -41,10 +41,26 @@ def test_a_profile_that_is_cut_off_is_none(packed: bool, data: st.DataObject) ->
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"<html>", b"ok\n", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", offers.pprof(5) + b"\x0a\x7f"],
+    [b"", b"ok\n", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", offers.pprof(5) + b"\x0a\x7f"],
 )
 def test_what_is_none(data: bytes) -> None:
     with pytest.raises(NoProfileError, match="neither pprof's nor"):
+        offered_profile.prefix_of(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"<html>", "it is a page or a picture"),
+        (b'{"head":{"callFrame":{}}}', "it is a heap of V8's own objects"),
+        (b"Nettrace\x14\0\0\0!FastSerialization.1", r"it is a trace of \.NET"),
+        (b"goroutine profile: total 5\n", "not of memory: ask the service for its heap"),
+        (b"\x28\xb5\x2f\xfd\x20\x00", "packed with zstd: have the service write it plain or with gzip"),
+        (b"heap profile: 3: 96 [3: 96] @ heap/1048576\n1: 32 [1: 32] @ 0x1\n", "leave out debug=1"),
+    ],
+)
+def test_what_a_service_answers_instead_is_named(data: bytes, why: str) -> None:
+    with pytest.raises(NoProfileError, match=why):
         offered_profile.prefix_of(data)
 
 

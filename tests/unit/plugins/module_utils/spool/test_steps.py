@@ -64,6 +64,17 @@ def test_dumps_and_maps_beside_them(spool: Path) -> None:
     assert skipped == {}
 
 
+def test_lives_go_with_the_dump_that_they_lie_beside(spool: Path) -> None:
+    beside = spool / f"{NAMES[0]}.lives"
+    beside.write_text("its lives")
+    lives = DumpMember(UNIT, NAMES[0], Identity.of(beside.stat()), "lives")
+    gone = DumpMember(UNIT, NAMES[1], Identity.of(beside.stat()), "none")
+    contents, skipped = packed(PackRequest([], [], [], [lives, gone]))
+    assert (contents, skipped) == ({"lives": b"its lives"}, {"none": "it is gone"})
+    assert steps.mark([wanted(spool, NAMES[0])], delete=True)["collected"] == 1
+    assert not beside.exists()
+
+
 def test_what_changed_after_it_was_listed_is_skipped_and_stays(spool: Path) -> None:
     dumps = [wanted(spool, name) for name in NAMES]
     beside = Identity.of(os.stat(spool / f"{NAMES[0]}.map"))

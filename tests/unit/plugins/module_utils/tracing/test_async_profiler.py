@@ -24,6 +24,7 @@ from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracin
     running,
     wait,
 )
+from ansible_collections.offheap.profiler.tests.unit.strategies import recordings
 
 R = 65536
 MOST = 64 << 20
@@ -130,6 +131,25 @@ def test_a_library_for_another_machine(jvm: int, agent: str, tmp_path: Path, tru
     other.write_bytes(content)
     with pytest.raises(TraceError, match="take async-profiler's library for that"):
         async_profiler.examine(jvm, str(other))
+
+
+@pytest.mark.parametrize(
+    ("version", "shown"),
+    [
+        (b"async-profiler 4.4\0", "is async-profiler 4.4; a trace needs async-profiler 4.5"),
+        (b"async-profiler 3.9\0", "is async-profiler 3.9"),
+        (b"some-profiler  4.5\0", "says no version, as before 4.2"),
+    ],
+)
+def test_an_older_library(version: bytes, shown: str, jvm: int, agent: str, tmp_path: Path, trusting: None) -> None:
+    older = tmp_path / "lib.so"
+    content = Path(agent).read_bytes()
+    own = f"async-profiler {recordings.VERSION}\0".encode()
+    assert content.count(own) == 1
+    older.write_bytes(content.replace(own, version))
+    with pytest.raises(TraceError, match=shown):
+        async_profiler.examine(jvm, str(older))
+    assert str(older) not in Path(f"/proc/{jvm}/maps").read_text()
 
 
 def test_a_library_that_others_may_write(jvm: int, agent: str, tmp_path: Path) -> None:

@@ -103,6 +103,29 @@ def test_over_a_unix_socket(run: Run, spools: Path, profile: Path, tmp_path: Pat
     assert result["pid"] == service.pid and len(listed(spools).captures) == 1
 
 
+def test_with_a_token(run: Run, spools: Path, profile: Path, tmp_path: Path, trusting: None) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    with profile_server.running(profile=profile) as service:
+        asked = {"pids": [service.pid], "url": f"http://127.0.0.1:{service.port}/guarded"}
+        assert run(**asked, token_file=str(token))["pid"] == service.pid
+        assert len(listed(spools).captures) == 1
+        assert "401" in run(**asked)["msg"] and "(token_file)" in run(**asked)["msg"]
+        for content in (b"", b"two words", b"a\r\nX: b", b"x" * 9000, b"\xff"):
+            token.write_bytes(content)
+            assert "holds no token" in run(**asked, token_file=str(token))["msg"]
+
+
+def test_a_token_of_others_is_sent_nowhere(run: Run, profile: Path, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").chmod(0o666)
+    with profile_server.running(profile=profile) as service:
+        url = f"http://127.0.0.1:{service.port}/guarded"
+        result = run([service.pid], url=url, token_file=str(tmp_path / "token"))
+    assert result["failed"] and "Only root may write there" in result["msg"]
+    assert "cannot read the token" in run([os.getpid()], url=url, token_file="/nowhere")["msg"]
+
+
 def test_check_mode_asks_and_keeps_nothing(run: Run, spools: Path, profile: Path) -> None:
     with profile_server.running(profile=profile) as service:
         result = run([service.pid], check=True, url=f"http://localhost:{service.port}/profile")

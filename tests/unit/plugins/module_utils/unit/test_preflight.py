@@ -14,7 +14,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import preflight
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import health, preflight, service
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, unit
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("trusting")
 
 LIBRARY = "/opt/offheap/jemalloc/none/lib/libjemalloc.so.2"
 NOBODY = 65534
+JUST_NOW = str(10**15)  # in microseconds, and not over while a test runs
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
@@ -47,6 +48,29 @@ def test_a_unit_that_runs_or_is_stopped() -> None:
 )
 def test_a_unit_in_no_state_to_be_restarted(single: dict[str, str], reason: str, way_out: str) -> None:
     refusal(lambda: preflight.check_state(unit(text=single)), reason, "probe.service", way_out)
+
+
+@pytest.mark.parametrize(
+    ("later", "settled"),
+    [
+        ({"NRestarts": "9"}, False),
+        ({"ActiveState": "activating", "SubState": "auto-restart"}, False),
+        ({"ActiveEnterTimestampMonotonic": "1"}, True),
+    ],
+)
+def test_a_unit_that_ends_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, later: dict[str, str], settled: bool
+) -> None:
+    """One that was restarted just now is looked at until it has stayed up for a while."""
+    now = {"ActiveState": "active", "NRestarts": "8", "ActiveEnterTimestampMonotonic": JUST_NOW}
+    monkeypatch.setattr(health, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(service, "load", lambda _name: unit(text={**now, **later}))
+    if settled:
+        preflight.check_state(unit(text=now))
+    else:
+        refusal(
+            lambda: preflight.check_state(unit(text=now)), "already-failing", "ends soon after each start", "8 times"
+        )
 
 
 def test_a_unit_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,3 +428,33 @@ def test_the_spool_belongs_to_workers_that_gave_up_their_rights(
     running = unit("/bin/server", MainPID="10")
     assert preflight.writer(running, preflight.Owner(0, 0), children=True) == (expected, expected)
     assert preflight.writer(running, preflight.Owner(0, 0)) == (users[0], users[0])
+
+
+@pytest.mark.parametrize(
+    ("main_pid", "users", "programs", "expected"),
+    [
+        ("10", (0, 33, 33), ("/bin/server",) * 3, True),
+        ("10", (33, 33), ("/bin/server",) * 2, True),
+        ("0", (33, 33), ("/bin/server",) * 2, True),
+        ("10", (0, 33, 44), ("/bin/server",) * 3, False),
+        ("10", (0, 33), ("/bin/server", "/bin/logger"), False),
+        ("10", (33,), ("/bin/server",), False),
+    ],
+)
+def test_workers_are_profiled_unless_they_are_of_several_users(
+    monkeypatch: pytest.MonkeyPatch, main_pid: str, users: tuple[int, ...], programs: tuple[str, ...], expected: bool
+) -> None:
+    monkeypatch.setattr(procfs, "status", lambda pid: dict.fromkeys(("Uid", "Gid"), f"0 {users[pid - 10]} 0 0"))
+    monkeypatch.setattr(procfs, "exe", dict(enumerate(programs, 10)).get)
+    monkeypatch.setattr(systemd, "processes", lambda _group: [*range(10, 10 + len(users))])
+    running = unit("/bin/server", MainPID=main_pid, ActiveState="active")
+    assert preflight.has_workers(running) is expected
+
+
+def test_the_spool_of_a_unit_without_a_main_process_belongs_to_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd knows no main process of what it makes from /etc/init.d."""
+    monkeypatch.setattr(procfs, "status", lambda pid: dict.fromkeys(("Uid", "Gid"), "0 33 0 0"))
+    monkeypatch.setattr(procfs, "exe", lambda _pid: "/bin/server")
+    monkeypatch.setattr(systemd, "processes", lambda _group: [10])
+    running = unit("/etc/init.d/server", MainPID="0", ActiveState="active")
+    assert preflight.writer(running, preflight.Owner(0, 0)) == (33, 33)

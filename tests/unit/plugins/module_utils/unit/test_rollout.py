@@ -7,14 +7,15 @@ The units are simulated: the ways that they really fail are tried on booted host
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
+    dependents,
     enabling,
     health,
     own_jemalloc,
@@ -46,10 +47,14 @@ class Host:
         self.fails: Fails = {}
         self.unchanged: set[str] = set()
         self.controller_leaves_after = 99
+        self.dependents: dict[str, list[str]] = {}
+        self.ran: dict[str, list[str]] = {}
 
     def load(self, name: str) -> service.Service:
         crashes_at = {"later": f"restart {name}", "unwatched": "restart c"}.get(self.fails.get(name, ""))
         state = "failed" if crashes_at in self.events else "active"
+        if self.fails.get(name) == "starts" and any(name in event.split()[1:] for event in self.events):
+            state = "failed"
         if f"put back {name}" in self.events:
             state = "active"
         return units.unit(Id=name, ActiveState=state, MainPID="1")
@@ -65,16 +70,24 @@ class Host:
         if unit.name not in self.unchanged:
             changes.do(lambda: self.events.append(f"write {unit.name}"))
 
-    def restart(self, name: str, _timeout: int) -> None:
-        self.events.append(f"restart {name}")
-        if self.fails.get(name) == "starts":
-            raise health.Unhealthy(f"{name} did not start")
+    def restart(self, names: Sequence[str], _timeout: int) -> None:
+        self.events.append(f"restart {' '.join(names)}")
+        for name in names:
+            if self.fails.get(name) == "starts":
+                raise health.Unhealthy(f"{name} did not start")
 
-    def roll_back(self, name: str, check_mode: bool, always_restart: bool, *_rest: int) -> rollback.RolledBack:
+    def bring_back(self, names: Sequence[str]) -> list[str]:
+        """Units that are down for good have it in their names."""
+        return [name for name in names if name.startswith("down")]
+
+    def roll_back(
+        self, name: str, check_mode: bool, always_restart: bool, _seconds: int, _timeout: int, ran: list[str]
+    ) -> rollback.RolledBack:
         assert always_restart and not check_mode
+        self.ran[name] = ran
         self.events.append(f"put back {name}")
         problem = "its unit file is gone" if self.fails.get(name) == "starts" and "gone" in self.fails else ""
-        return rollback.RolledBack(name, Changes(False), True, problem)
+        return rollback.RolledBack(name, Changes(False), True, problem, not problem)
 
     def see_dump(self, unit: service.Service, best_effort: bool) -> tuple[list[str], str]:
         self.events.append(f"dump {unit.name}")
@@ -99,9 +112,13 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(health, "_POLL_SECONDS", 0.001)
     monkeypatch.setattr(service, "load", fake.load)
     monkeypatch.setattr(enabling, "prepare", fake.prepare)
+    monkeypatch.setattr(enabling, "warnings", lambda _unit, _wanted: [])
     monkeypatch.setattr(enabling, "write", fake.write)
     monkeypatch.setattr(enabling, "restart_needed", lambda unit, _wanted: unit.name not in fake.unchanged)
-    monkeypatch.setattr(health, "_restart", fake.restart)
+    monkeypatch.setattr(health, "restart", fake.restart)
+    monkeypatch.setattr(dependents, "running", lambda unit: fake.dependents.get(unit.name, []))
+    monkeypatch.setattr(dependents, "bring_back", fake.bring_back)
+    monkeypatch.setattr(rollback, "take_out", lambda _changes, unit: fake.events.append(f"take out {unit.name}"))
     monkeypatch.setattr(service, "maps_file", lambda _pid, _path: True)
     monkeypatch.setattr(rollback, "roll_back", fake.roll_back)
     monkeypatch.setattr(systemd, "journal", lambda *_which: ["the journal"])
@@ -158,14 +175,73 @@ def test_a_refused_unit_does_not_keep_the_others(host: Host, enable: Enable) -> 
 
 
 @pytest.mark.parametrize("way", ["starts", "later", "dumps"])
-def test_a_unit_that_fails_is_put_back_and_no_other_is_begun(host: Host, enable: Enable, way: str) -> None:
-    host.fails = {"a": way}
-    done = enable("a", "b")
-    assert host.events[-1] == "put back a" and "write b" not in host.events
+def test_a_unit_that_fails_is_put_back_and_the_next_ones_are_tried_alone(host: Host, enable: Enable, way: str) -> None:
+    """Until one is well: what breaks every service must not break many at once."""
+    host.fails = {"a": way, "b": way}
+    done = enable("a", "b", "c", "d", "e")
+    begun = host.events.index
+    assert begun("put back a") < begun("write b") < begun("put back b") < begun("write c") < begun("dump c")
+    assert begun("dump c") < begun("write d") < begun("write e") < begun("dump d")
     said = done["a"].problem
     assert said.startswith("a did not stay healthy with the drop-in. It was rolled back and runs as before.")
     assert said.endswith("Its journal ends with:\nthe journal")
-    assert done["b"].problem == "b is unchanged: a failed before its turn."
+    assert [name for name, one in done.items() if one.problem] == ["a", "b"]
+
+
+def test_nine_of_ten_are_profiled_if_the_third_crashes_at_its_start(host: Host, enable: Enable) -> None:
+    host.fails = {"c": "starts"}
+    done = enable(*"abcdefghij")
+    assert [name for name, one in done.items() if one.problem] == ["c"]
+    assert [name for name, one in done.items() if one.dumps] == list("abdefghij")
+
+
+def test_units_that_restart_one_another_are_one(host: Host, enable: Enable) -> None:
+    host.dependents = {"b": ["d"], "d": ["e"]}
+    done = enable("a", "b", "c", "d", "e")
+    assert host.events.index("write e") < host.events.index("restart b d e")
+    assert [event for event in host.events if event.startswith("restart")] == [
+        "restart a",
+        "restart b d e",
+        "restart c",
+    ]
+    assert not any(one.problem for one in done.values())
+
+
+@pytest.mark.parametrize("way", ["starts", "dumps"])
+def test_units_that_restart_one_another_are_put_back_as_one(host: Host, enable: Enable, way: str) -> None:
+    host.dependents = {"b": ["c"], "c": ["other.socket"]}
+    host.fails = {"c": way}
+    done = enable("a", "b", "c")
+    taken_out = [host.events.index(f"take out {name}") for name in "bc"]
+    put_back = [host.events.index(f"put back {name}") for name in "bc"]
+    assert max(taken_out) < min(put_back) and host.ran["b"] == host.ran["c"] == ["c", "other.socket"]
+    assert done["b"].problem.startswith("b restarts together with c, which failed. It was rolled back and runs as")
+    assert done["c"].problem.startswith("c did not stay healthy with the drop-in. It was rolled back")
+    assert not done["a"].problem
+
+
+def test_what_a_restart_took_along_has_to_run_again(host: Host, enable: Enable) -> None:
+    host.dependents = {"a": ["down.service"], "b": ["fine.service"]}
+    done = enable("a", "b")
+    assert "down.service ran before and went down with a: look at 'systemctl status" in done["a"].problem
+    assert "put back a" in host.events and host.ran["a"] == ["down.service"]
+    assert not done["b"].problem and done["b"].dependents == ["fine.service"]
+
+
+def test_a_unit_whose_process_ends_meanwhile_is_looked_at_again(
+    host: Host, enable: Enable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def prepare(_parameters: dict[str, Any], unit: service.Service, _check_mode: bool) -> service.Service:
+        tries.append(unit.name)
+        if unit.name == "b" or len(tries) == 1:
+            raise procfs.ProcessGone(4675)
+        return unit
+
+    monkeypatch.setattr(enabling, "prepare", prepare)
+    done = enable("a", "b")
+    assert not done["a"].problem and done["b"].refusal == "already-failing"
 
 
 def test_the_failure_of_one_of_many_ends_no_other_watch(host: Host, enable: Enable) -> None:
@@ -194,11 +270,11 @@ def test_a_unit_that_cannot_be_put_back_is_told(host: Host, enable: Enable) -> N
     assert "a is not rolled back: its unit file is gone." in enable("a")["a"].problem
 
 
-def test_what_cannot_be_read_stops_the_rollout_unchanged(host: Host, enable: Enable) -> None:
+def test_what_cannot_be_read_is_unchanged(host: Host, enable: Enable) -> None:
     host.fails = {"a": "unreadable"}
     done = enable("a", "b")
-    assert done["a"].problem == "the unit file cannot be read" and host.events == []
-    assert "unchanged" in done["b"].problem
+    assert done["a"].problem == "the unit file cannot be read" and "write a" not in host.events
+    assert not done["b"].problem
 
 
 def test_a_unit_without_a_dump_may_stay(host: Host, enable: Enable) -> None:

@@ -96,6 +96,12 @@ def test_a_transient_user() -> None:
     ]
 
 
+def test_a_transient_user_whose_umask_keeps_it_from_the_directories_above() -> None:
+    """As systemd 247 makes them with that mask."""
+    assert lines(DynamicUser="yes", UMask="0077")[2:] == ["BindReadOnlyPaths=-/var/lib/private/offheap"]
+    assert lines(UMask="0077") == []
+
+
 def test_a_transient_user_that_has_state_directories() -> None:
     """The service sees the same variables as before, even if our own drop-in is there already."""
     expected = ["StateDirectory=offheap/probe.service", 'Environment="STATE_DIRECTORY=/var/lib/a:/var/lib/b"']

@@ -55,3 +55,24 @@ def test_the_calls_are_those_that_the_agent_says() -> None:
     text = (AGENT / "README.md").read_text()
     said = re.search(r"it must list these, as `@system-service` does: ([a-z0-9_\s]+)\.", text)
     assert said and set(syscall_filter._AGENT) <= set(said[1].split())
+
+
+@pytest.mark.parametrize(
+    ("families", "reachable"),
+    [("", True), ("~", True), ("AF_UNIX AF_INET", True), ("~AF_PACKET", True), ("AF_INET", False), ("~AF_UNIX", False)],
+)
+def test_an_agent_that_nobody_could_ask(families: str, reachable: bool) -> None:
+    one = units.unit(lists={"RestrictAddressFamilies": families.split()})
+    if reachable:
+        syscall_filter.check(one)
+    else:
+        refusal(lambda: syscall_filter.check(one), "no-unix-sockets", "Add AF_UNIX")
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "expected"),
+    [("", "0", True), ("~mount", "0", True), ("~unshare", "0", False), ("read", "1", True), ("read", "0", False)],
+)
+def test_whether_taking_descriptors_of_its_own_is_survived(words: str, number: str, expected: bool) -> None:
+    one = units.unit(lists={"SystemCallFilter": words.split()}, text={"SystemCallErrorNumber": number})
+    assert syscall_filter.may_unshare(one) is expected

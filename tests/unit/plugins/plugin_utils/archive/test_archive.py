@@ -228,9 +228,10 @@ def test_opening(tmp_path: Path) -> None:
         Archive.open(tmp_path)
     with pytest.raises(ArchiveError, match="format 3 or 2"):
         Archive.create(tmp_path)
-    (tmp_path / "archive.json").write_text("{")
-    with pytest.raises(ArchiveError, match="is damaged"):
-        Archive.open(tmp_path)
+    for damaged in ("{", "[" * 500_000):
+        (tmp_path / "archive.json").write_text(damaged)
+        with pytest.raises(ArchiveError, match="is damaged"):
+            Archive.open(tmp_path)
 
 
 def test_creating(tmp_path: Path) -> None:
@@ -249,9 +250,10 @@ def test_creating(tmp_path: Path) -> None:
 
 def test_a_damaged_capture_is_named(archive: Archive, tmp_path: Path) -> None:
     capture, _added = archive.add_capture(capture_samples.facts(), dump_file(tmp_path))
-    (capture.path / "capture.json").write_text("{")
-    with pytest.raises(ArchiveError, match="is damaged"):
-        archive.captures()
+    for damaged in ("{", "[" * 500_000):
+        (capture.path / "capture.json").write_text(damaged)
+        with pytest.raises(ArchiveError, match="is damaged"):
+            archive.captures()
 
 
 def test_incoming_is_cleared_when_its_owner_is_gone(archive: Archive) -> None:

@@ -184,7 +184,7 @@ def test_a_damaged_capture_comes_back(address: str, tmp_path: Path) -> None:
     store = ObjectStore(address)
     place = next(name for name in store.files() if name.endswith(DUMP)).rpartition("/")[0]
     other = json.dumps(capture_samples.facts(b"other").to_json()).encode()
-    for file, content in ((DUMP, None), (FACTS, b"{"), (FACTS, other)):
+    for file, content in ((DUMP, None), (FACTS, b"{"), (FACTS, b"[" * 500_000), (FACTS, other)):
         if content is None:
             store.remove([f"{place}/{file}"])
         else:

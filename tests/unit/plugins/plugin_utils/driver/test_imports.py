@@ -112,10 +112,11 @@ def test_a_packed_file_is_the_same_as_a_plain_one(tmp_path: Path) -> None:
     assert (first.path, second.new, first.clock) == (second.path, False, "option")
 
 
-def test_one_bad_file_and_nothing_is_imported(tmp_path: Path) -> None:
-    files = [*folded(tmp_path, [1, 2]), tmp_path / "bad.folded"]
+def test_all_bad_files_are_named_and_nothing_is_imported(tmp_path: Path) -> None:
+    files = [tmp_path / "empty.folded", *folded(tmp_path, [1, 2]), tmp_path / "bad.folded"]
+    files[0].touch()
     files[-1].write_bytes(b"\0\1\2 nothing that anybody knows")
-    with pytest.raises(OffheapError, match=r"bad\.folded"):
+    with pytest.raises(OffheapError, match=r"empty\.folded: is empty\n.*bad\.folded.*\nNothing was imported"):
         import_profiles(files, EXACT, tmp_path / "archive")
     assert Archive.open(tmp_path / "archive").captures() == []
 

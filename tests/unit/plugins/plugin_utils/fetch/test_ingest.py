@@ -22,6 +22,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire impo
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack as staging
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import image_files
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpack
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import ingest, plan
@@ -308,6 +309,45 @@ def test_a_map_arrives_with_its_dump(archive: Archive, target: Target, tmp_path:
     assert found[2].perf_map is not None and perf_map.read(found[2].perf_map).name(0x1005) == "third"
     assert [capture.facts.perf_map for capture in found] == [{"source": "beside"}, None, {"source": "process"}]
     assert [added for _capture, added in target.bring(archive, target.pack()).captures] == [False] * 3
+
+
+def test_lives_arrive_with_their_dump(archive: Archive, target: Target, tmp_path: Path) -> None:
+    data = capture_samples.listing(b"one", b"second", b"third")
+    data["captures"][1]["lives"] = [78, 9, 5]
+    listing = plan.read_listing(data, "app1", GIB, GIB)
+    target.batch = next(plan.batches(listing.captures, [], GIB))
+    assert target.batch.size == 3 + 6 + 5 + 9
+    assert [(entry["name"], entry["identity"]) for entry in target.batch.request()["lives"]] == [
+        ("jeprof.12.1.i1.heap", [78, 9, 5])
+    ]
+    target.files = {member: path for member, path in target.files.items() if member.startswith("dumps/")}
+    target.files["lives/1"] = tmp_path / "lives"
+    target.files["lives/1"].write_bytes(b"the lives")
+    assert target.bring(archive, target.pack()).problems == []
+    first, second, _third = archive.captures()
+    assert first.lives is None and second.lives is not None
+    assert unpack.read(second.lives, 100) == b"the lives"
+
+
+def test_a_dump_comes_without_the_lives_that_have_gone(archive: Archive, target: Target) -> None:
+    data = capture_samples.listing(b"one")
+    data["captures"][0]["lives"] = [78, 9, 5]
+    target.batch = next(plan.batches(plan.read_listing(data, "app1", GIB, GIB).captures, [], GIB))
+    target.files = {member: path for member, path in target.files.items() if member == "dumps/0"}
+    packed = target.pack()
+    packed["skipped"]["lives/0"] = "it is gone"
+    result = target.bring(archive, packed)
+    told = "the lives beside dump jeprof.12.0.i0.heap of frontend.service was not packed: it is gone"
+    assert result.problems == [told]
+    assert [capture.lives for capture in archive.captures()] == [None]
+
+
+@pytest.mark.parametrize("lives", [[1, 0, 1], [1, limits.LARGEST_LIVES + 1, 1], [1, 2], "much"])
+def test_lives_of_an_impossible_size(lives: Any) -> None:
+    data = capture_samples.listing(b"one")
+    data["captures"][0]["lives"] = lives
+    with pytest.raises(TransferError):
+        plan.read_listing(data, "app1", GIB, GIB)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,8 @@ def test_where_the_program_maps_memory_by_itself_nobody_can_tell() -> None:
 
 
 def test_a_leak_that_is_not_all_of_the_growth_says_so_first() -> None:
-    verdict = _verdict({"allocated": _flat, "rss": lambda hours: 100 + 60 * hours}, lambda hours: 100 + 20 * hours)
+    own = {"allocated": lambda hours: 100 + 20 * hours, "rss": lambda hours: 100 + 60 * hours}
+    verdict = _verdict(own, lambda hours: 100 + 20 * hours)
     assert verdict.answer is Answer.LEAK and verdict.suspects
     assert verdict.reason.startswith("resident memory other than files grows by 1.4 GiB/day ± ")
     assert "which the program maps without malloc, or malloc keeps; one code path grows steadily" in verdict.reason
@@ -128,6 +129,34 @@ def test_files_and_a_heap_that_a_jvm_fills_are_no_growth() -> None:
     assert _verdict({"allocated": _flat, "rss": _rising, "rss_file": lambda hours: 10 * hours}).answer is Answer.NO_LEAK
     assert _verdict({"allocated": _flat, "rss": _rising}, java=True).answer is Answer.NO_LEAK
     assert _verdict({"allocated": _rising, "rss": _rising}, java=True).answer is Answer.CANNOT_TELL
+
+
+def test_shared_memory_that_grows_is_no_all_clear() -> None:
+    verdict = _verdict({"allocated": _flat, "rss": _rising, "rss_shmem": lambda hours: 10 * hours})
+    assert (verdict.answer, round(verdict.unexplained / MIB)) == (Answer.CANNOT_TELL, 240)
+    assert verdict.reason.startswith("shared memory grows by 240.0 MiB/day")
+
+
+def test_memory_from_before_sampling_that_is_replaced_is_no_leak() -> None:
+    verdict = _verdict({"allocated": _flat, "rss": _flat}, _rising)
+    assert (verdict.answer, verdict.suspects) == (Answer.CANNOT_TELL, [])
+    told = "not by all that the stacks do: 240.0 MiB/day of what was there before sampling began is freed"
+    assert told in verdict.reason and "one code path grows steadily" in verdict.reason
+
+
+def test_a_leak_says_how_long_what_is_left_lasts() -> None:
+    own = {"allocated": _rising, "rss": lambda hours: 100 + 5 * hours, "left": lambda hours: 500 - 5 * hours}
+    verdict = _verdict(own, _rising)
+    assert verdict.answer is Answer.LEAK
+    told = "resident memory grows by 120.0 MiB/day, and the 450.0 MiB that its limit or its host leaves last 3 d 18 h"
+    assert verdict.reason.endswith(f"; {told}")
+    assert "leaves last" not in _verdict({**own, "rss": _flat}, _rising).reason
+    assert "leaves last" not in _verdict({"allocated": _rising, "rss": _rising}, _rising).reason
+
+
+def test_a_leak_beside_some_memory_that_is_freed_is_one() -> None:
+    verdict = _verdict({"allocated": lambda hours: 100 + 8 * hours}, _rising)
+    assert verdict.answer is Answer.LEAK
 
 
 def test_a_leak_that_the_stacks_show_stays_one() -> None:

@@ -209,13 +209,60 @@ def test_a_leak_beside_load_that_rises_by_day_is_one() -> None:
     assert [suspect.path[0].label for suspect in verdict.suspects] == ["inflate"]
 
 
-def test_a_deploy_that_many_paths_take_a_step_for_is_no_leak() -> None:
+def test_a_deploy_that_many_paths_take_a_step_for_is_never_a_leak_and_stays_open() -> None:
     def live(time: float) -> Stacks:
         stepping: Stacks = {("new", f"load{path}", "main"): 40 + 40 * (time > 36 * path) for path in range(100)}
         return {**stepping, **{("new", f"keep{path}", "main"): 40.0 for path in range(150)}}
 
     verdict = _judge({"7-aa": _series(live, points=60)})
-    assert (verdict.answer, verdict.suspects) == (Answer.NO_LEAK, [])
+    assert (verdict.answer, verdict.suspects) == (Answer.CANNOT_TELL, [])
+
+
+def _after(part: float) -> Callable[[float], float]:
+    return lambda at: max(at - part, 0) / (1 - part)
+
+
+# Leaks that no line fits, as a part of what they come to by a part of the time.
+LEAKS: dict[str, Callable[[float], float]] = {
+    "late": _after(0.7),
+    "later": _after(0.8),
+    "latest": _after(0.9),
+    "pauses": lambda at: min(at, 1 / 3) + max(at - 2 / 3, 0),
+    "stopped": lambda at: min(at, 0.6),
+    "bursts": lambda at: sum(at > one for one in (0.15, 0.4, 0.65)) / 3,
+    "many bursts": lambda at: sum(at > 0.05 + one / 8 for one in range(8)) / 8,
+    "nights": lambda at: sum(min(max(at - night, 0), 0.1) for night in (0.2, 0.5, 0.8)) / 0.3,
+}
+
+
+@pytest.mark.parametrize("shape", LEAKS)
+def test_what_has_grown_and_not_been_given_back_is_never_no_leak(shape: str) -> None:
+    def live(time: float) -> Stacks:
+        return {**_healthy(time), ("keep", "job", "main"): 90 * LEAKS[shape](time / 3600)}
+
+    verdict = _judge({"7-aa": _series(live, points=60)})
+    assert verdict.answer in (Answer.CANNOT_TELL, Answer.LEAK)
+    assert "keep ← job" in verdict.reason or verdict.suspects[0].key[0] == "keep"
+
+
+def test_growth_that_has_ended_says_how_long_it_stands_and_when_it_is_judged_again() -> None:
+    def live(time: float) -> Stacks:
+        return {**_healthy(time), ("cache", "load", "main"): 90 * min(time / 1440, 1)}
+
+    verdict = _judge({"7-aa": _series(live, points=61)})
+    assert verdict.answer is Answer.CANNOT_TELL
+    assert verdict.reason.startswith("one code path grew by 67.5 MiB and has stood for 37 min since ")
+    assert verdict.reason.endswith("of dumps") and 4 * 3600 > verdict.known_after > 3600
+    later = _judge({"7-aa": _series(live, points=61, seconds=verdict.known_after * 1.1)})
+    assert later.answer is Answer.NO_LEAK
+
+
+def test_a_limit_is_never_less_than_what_was_seen_to_stay() -> None:
+    def live(time: float) -> Stacks:
+        return {("pool", "main"): 200 + 30 * time / 3600 + 100 * (time % 500) / 500}
+
+    verdict = _judge({"7-aa": _series(live, points=60)})
+    assert verdict.answer is not Answer.NO_LEAK or max(limit.rate for limit in verdict.limits) >= 24 * 30 * MIB
 
 
 def test_no_leak_names_the_path_that_could_hide_the_fastest() -> None:

@@ -27,6 +27,17 @@ def test_stacks_are_read_from_the_root() -> None:
     assert (records.measure, records.sampling, records.total) == (Measure.LIVE, EXACT, Counts(0, 4106, 0, 0))
 
 
+def test_decimals_are_rounded() -> None:
+    assert detect.parse(b"main 3.5\nmain;work 1.25\n", "x", TOLD).total.bytes == 5
+
+
+def test_a_difference_is_no_profile() -> None:
+    with pytest.raises(OffheapError, match=r"two numbers in each line.*fab diff"):
+        detect.parse(b"cksum;main 31 33\ncksum 4 0\n", "x", TOLD)
+    # A name may end with a number.
+    assert detect.parse(b"main;worker 3 31\nmain 4\n", "x", TOLD).total.bytes == 35
+
+
 def test_numbers_mean_what_the_user_says() -> None:
     records = detect.parse(b"main 3\n", "x", Told(Measure.ALLOCATED, "objects"))
     assert (records.measure, records.total) == (Measure.ALLOCATED, Counts(3, 0, 0, 0))
@@ -45,7 +56,7 @@ def test_our_own_export_is_read_back() -> None:
     assert detect.parse(data, "x", TOLD).total.bytes == pytest.approx(samples.total(1), abs=len(samples))
 
 
-@pytest.mark.parametrize("line", [b"main", b"main x", b"12", b"main 99999999999999999999", b"main -3", b"main 1.5"])
+@pytest.mark.parametrize("line", [b"main", b"main x", b"12", b"main 99999999999999999999", b"main -3", b"main 1.5.2"])
 def test_a_line_without_a_stack_and_a_number_is_refused(line: bytes) -> None:
     with pytest.raises(OffheapError, match=r"line 2: expected a stack and a number|64 bits"):
         detect.parse(b"main 3\n" + line, "x", TOLD)

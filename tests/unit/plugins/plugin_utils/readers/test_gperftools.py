@@ -2,14 +2,19 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Counts, Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure, Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, gperftools
+from ansible_collections.offheap.profiler.tests.unit.strategies import go_program
 
 BODY = """\
      2:      200 [     5:      500] @ 0x401011 0x401021
@@ -32,7 +37,7 @@ POISSON = Sampling(Scheme.POISSON, 524288)
     [
         ("heap_v2/524288", Measure.LIVE, POISSON, 0),
         ("heapz_v2/524288", Measure.LIVE, POISSON, 0),
-        ("heap/1048576", Measure.LIVE, POISSON, 0),
+        ("heap/1048576", Measure.LIVE, POISSON, 600),
         ("heap_v2/0", Measure.LIVE, Sampling(Scheme.UNKNOWN), 0),
         ("heapprofile", Measure.LIVE, EXACT, 600),
         ("growth", Measure.GROWN, EXACT, 0),
@@ -93,3 +98,53 @@ def test_damage_gives_our_error_or_a_profile(at: int, junk: bytes) -> None:
         gperftools.parse(data[:at] + junk + data[at + len(junk) :], "x", Told())
     except OffheapError as error:
         assert str(error).isprintable()
+
+
+GO = b"""\
+heap profile: 2: 2048 [5: 4096] @ heap/8192
+2: 2048 [5: 4096] @ 0x4d970a 0x4d9693
+#\t0x4d9709\tmain.leak+0x89\t\t/srv/main.go:4
+#\t0x4d9692\tmain.main+0x12\t\t/srv/main.go:5
+
+
+# runtime.MemStats
+# Alloc = 2126646
+"""
+
+
+def test_go_s_text_has_no_maps_and_names_its_frames() -> None:
+    records = detect.parse(GO, "x", Told())
+    assert (records.sampling, records.total) == (Sampling(Scheme.POISSON, 4096), Counts(2, 2048, 5, 4096))
+    assert [(frame.function, frame.file, frame.line) for frame in records.names] == [
+        ("main.leak", "/srv/main.go", 4),
+        ("main.main", "/srv/main.go", 5),
+    ]
+    bare = b"".join(line for line in GO.splitlines(keepends=True) if not line.startswith(b"#"))
+    assert list(detect.parse(bare, "x", Told()).addresses) == [0x4D970A, 0x4D9693]
+
+
+def test_a_real_text_of_go_has_the_total_of_its_own_tool(tmp_path: Path) -> None:
+    """debug=1, as /debug/pprof/heap?debug=1 gives it."""
+    program = go_program.built(tmp_path)
+    go_program.write_profile(program, tmp_path / "heap.txt", 4096, 5000, debug=1)
+    records = detect.parse((tmp_path / "heap.txt").read_bytes(), "x", Told())
+    total = located(records, {}).values[BYTES].sum()
+    shown = go_program.go(tmp_path, "tool", "pprof", "-sample_index=inuse_space", "-unit=B", "-top", "heap.txt")
+    found = re.search(r"of (\d+)B total", shown)
+    assert found and total == pytest.approx(int(found[1]), abs=len(records.stack_ends)), shown
+    assert "main.leak" in {frame.function for frame in records.names}
+
+
+def test_shortened_maps_are_read() -> None:
+    head, _maps = text("heap_v2/524288").split(b"MAPPED_LIBRARIES:")
+    data = (
+        head
+        + b"--- Memory map: ---\n source=/home\n  00400000-00fcb000: $source/server\n 00fd0000-00fd1000: librt.so\n"
+    )
+    records = detect.parse(data, "x", Told())
+    assert [mapping.path for mapping in records.mappings] == ["/home/server", "librt.so"]
+
+
+def test_sampling_that_is_off_says_what_to_set() -> None:
+    with pytest.raises(OffheapError, match="TCMALLOC_SAMPLE_PARAMETER"):
+        detect.parse(b"%warn\n%warn This heap profile does not have any data in it\n" + text("heap_v2/0"), "x", Told())

@@ -96,7 +96,7 @@ def test_memray_through_its_own_reader(tmp_path: Path) -> None:
     own, data = table.with_suffix(".bin"), table.read_bytes()
     for unread in (own.read_bytes(), b"memray\0\r"):
         with pytest.raises(OffheapError, match="memray transform csv --leaks"):
-            detect.source_of(unread, "x")
+            detect.source_of(unpack.unpack(unread, "x", 1 << 26), "x")
     assert detect.source_of(data, "x") == "memray"
     records = detect.parse(data, "x", Told())
     assert (records.measure, records.sampling) == (Measure.LIVE, EXACT)

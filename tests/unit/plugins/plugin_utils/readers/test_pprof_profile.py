@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.export import ppr
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import LINKED
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Counts, Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, pprof_profile
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure, Sampling, Scheme
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, pprof_profile, protobuf_fields
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.format_error import FormatError, UnusableError
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
 from ansible_collections.offheap.profiler.tests.unit.strategies import go_program
@@ -86,6 +87,12 @@ def read(made: Any, told: Told | None = None) -> Any:
 
 
 DDPROF = [("alloc-samples", "count"), ("alloc-space", "bytes"), ("inuse-objects", "count"), ("inuse-space", "bytes")]
+DATADOG = [
+    ("cpu-time", "nanoseconds"),
+    ("alloc-space", "bytes"),
+    ("heap-space", "bytes"),
+    ("heap-live-samples", "count"),
+]
 TCMALLOC = [("objects", "count"), ("space", "bytes")]
 
 
@@ -96,6 +103,51 @@ def test_ddprof_writes_dashes_and_labels() -> None:
     (stack,) = records.stacks()
     assert [records.names[place].function for place in stack] == ["alloc", "main"]
     assert {frame.module for frame in records.names} == {"app"}
+
+
+def test_dd_trace_s_live_heap_comes_before_what_was_allocated() -> None:
+    records = read(profile(DATADOG, [[1, 300, 200, 2]], ("nanoseconds", 1)))
+    assert (records.measure, records.sampling.scheme) == (Measure.LIVE, Scheme.UNKNOWN)
+    assert records.total == Counts(2, 200, 0, 300)
+
+
+def test_fields_come_in_any_order() -> None:
+    """libdatadog writes samples first, and Go's CPU profiles begin with their time."""
+    made = profile(DDPROF, [[3, 300, 2, 200]] * 99, ("bytes", 524288))
+    fields = [
+        type(made).FromString(made.SerializeToString())
+        for _field in made.DESCRIPTOR.fields
+        if _field.has_presence is False or made.HasField(_field.name)
+    ]
+    for kept, one in zip([field.name for field in made.DESCRIPTOR.fields], fields, strict=False):
+        for field in made.DESCRIPTOR.fields:
+            if field.name != kept:
+                one.ClearField(field.name)
+    pieces = [one.SerializeToString() for one in fields]
+    for order in (pieces, pieces[::-1], pieces[1:] + pieces[:1]):
+        data = b"".join(order)
+        assert detect.source_of(data, "x") == "pprof"
+        assert detect.parse(data, "x", Told()).total == Counts(198, 19800, 297, 29700)
+
+
+@pytest.mark.parametrize("text", [b"2nd;main 12\n", b"main;work 4096\n" * 99, b"\n\x0a\x04main 3", b"j\x01 2\n"])
+def test_a_text_is_no_profile(text: bytes) -> None:
+    assert not pprof_profile.recognizes(text)
+
+
+def test_a_name_that_is_not_utf_8_costs_only_itself() -> None:
+    made = profile(DDPROF, [[3, 300, 2, 200]], ("bytes", 524288))
+    data = made.SerializeToString().replace(b"alloc", b"all\xff\xfe", 1)
+    assert [frame.function for frame in pprof_profile.parse(data, "x", Told()).names] == ["all\ufffd\ufffd", "main"]
+
+
+def test_a_mapping_without_a_directory_keeps_its_name() -> None:
+    made = profile(DDPROF, [[1, 8, 1, 8]], ("bytes", 1))
+    made.string_table[3] = "./dylib/libc.so.6"
+    for location in made.location:
+        del location.line[:]
+    places = located(read(made), {}).locations
+    assert {one.path for one in places} == {"libc.so.6"}
 
 
 def test_what_was_only_allocated_is_not_live() -> None:
@@ -121,7 +173,12 @@ def test_tcmalloc_names_all_of_its_profiles_alike(
 
 @pytest.mark.parametrize(
     ("types", "why"),
-    [(TCMALLOC, "set source_measure"), ([("cpu", "nanoseconds")], "none of it is known to be memory"), ([], "nothing")],
+    [
+        (TCMALLOC, "set source_measure"),
+        ([("samples", "count"), ("cpu", "nanoseconds")], "none of it is known to be memory: it counts time"),
+        ([("alloc_in_new_tlab_bytes", "bytes")], "--source live::1"),
+        ([], "nothing"),
+    ],
 )
 def test_numbers_of_unknown_meaning_are_refused(types: list[tuple[str, str]], why: str) -> None:
     with pytest.raises(UnusableError, match=why):
@@ -175,10 +232,24 @@ def test_our_own_export_is_read_back() -> None:
     assert records.total.bytes == pytest.approx(samples.total(BYTES), abs=len(samples) * 3)
 
 
+@pytest.mark.parametrize("measure", Measure)
+def test_our_own_export_keeps_its_measure_and_its_sampling(measure: Measure) -> None:
+    samples = replace(samples_of(), measure=measure, sampling=EXACT)
+    records = detect.parse(unpack.unpack(pprof.render(samples), "x", 1 << 20), "x", Told())
+    assert (records.measure, records.sampling.scatter) == (measure, 0)
+
+
+def test_threads_never_hold_more_than_their_stack() -> None:
+    samples = samples_of()
+    samples.thread_values[:] *= 3
+    records = detect.parse(unpack.unpack(pprof.render(samples), "x", 1 << 20), "x", Told())
+    assert records.total.bytes == pytest.approx(samples.total(BYTES), abs=len(samples) * 3)
+
+
 def test_a_piece_may_end_anywhere_between_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     made = profile(DDPROF, [[number, 8 * number, 1, 8] for number in range(50)], ("bytes", 1))
     whole = read(made)
-    monkeypatch.setattr(pprof_profile, "_PIECE", 1)
+    monkeypatch.setattr(protobuf_fields, "_PIECE", 1)
     again = read(made)
     assert again.counts.bytes == whole.counts.bytes
     assert (again.stack_places, again.names, again.total) == (whole.stack_places, whole.names, whole.total)

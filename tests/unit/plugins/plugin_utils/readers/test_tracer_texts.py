@@ -74,7 +74,7 @@ time_unit: i
 snapshot=0
 #-----------
 heap_tree=detailed
-n1: 150 (heap allocation functions) malloc/new/new[], --alloc-fns, etc.
+n2: 150 (heap allocation functions) malloc/new/new[], --alloc-fns, etc.
  n2: 140 0x109169: take(int) (app.c:4)
   n1: 100 0x1091AD: ??? (in /usr/lib/libx.so)
    n0: 100 0x1091C0: main (app.c:6)
@@ -150,11 +150,33 @@ def test_other_events_of_perf_are_refused(change: tuple[bytes, bytes], why: str)
         detect.parse(PERF.replace(*change), "x", Told())
 
 
+def test_perf_without_options_says_the_thread_and_no_process() -> None:
+    default = PERF.replace(b"4711/4711 ", b"4711 [001] ").replace(b"4711/4712 ", b"4712 [000] ")
+    headed = b"# ========\n# captured on : Tue Nov 24 2026\n# cmdline : perf record -e page-faults\n#\n\n" + default
+    for text in (default, headed):
+        assert detect.source_of(text, "x") == "perf"
+        assert sizes(detect.parse(text, "x", Told())) == {"std::vector<int, A (B)>::grow(int) < main": (2, 8192)}
+
+
+def test_what_perf_cannot_name_keeps_its_address() -> None:
+    text = PERF.replace(b" main+0x9 (/srv/app)", b" [unknown] (/srv/app)", 1)
+    (frame,) = (frame for frame in detect.parse(text, "x", Told()).names if frame.function.startswith("["))
+    assert (frame.function, frame.module) == ("[0x55d9870751c0]", "app")
+
+
 def test_both_texts_of_memleak() -> None:
     records = detect.parse(PYTHON, "x", Told())
     assert (records.measure, records.sampling) == (Measure.LIVE, EXACT)
     assert sizes(records) == {"foo(int, A [B]) < libc.so.6+0x0": (5, 80), "main": (3, 99)}
     assert sizes(detect.parse(LIBBPF, "x", Told())) == {"_Znwm < main": (3, 99), "main": (5, 80)}
+    lines = LIBBPF.replace(b"main+0x6d [/srv/app]", b"main+0x6d /srv/my app/a.c:12:3 [/srv/app]")
+    records = detect.parse(lines, "x", Told())
+    assert [(one.function, one.module, one.file, one.line) for one in records.names][1] == (
+        "main",
+        "app",
+        "/srv/my app/a.c",
+        12,
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,6 +185,7 @@ def test_both_texts_of_memleak() -> None:
         (PYTHON, (b"Top 10", b"Top 2"), "run memleak with -T 10000"),
         (LIBBPF, (b"Top 2", b"Top 3"), "shows 2 of 3 stacks: it is cut off"),
         (PYTHON, (b"Attaching to pid 4711", b"Attaching to kernel allocators"), "the kernel's own memory"),
+        (LIBBPF, (b"[11:16:33]", b"tracing kernel: true\n[11:16:33]"), "the kernel's own memory"),
         (PYTHON, (b"in 3 allocations", b"in 1000000 allocations"), "all that memleak can hold"),
         (PYTHON, (b"\t80 bytes in 5 allocations from stack", b"80 bytes"), "expected '<n> bytes"),
     ],
@@ -193,6 +216,18 @@ def test_a_map_of_bpftrace_is_what_the_user_says() -> None:
     ):
         with pytest.raises(OffheapError, match=why):
             detect.parse(text, "x", told)
+
+
+def test_a_map_copied_from_a_terminal_is_whole() -> None:
+    text = b"^C@[\n    leak+18\n]: 450\n@[\n    main+20\n]: 450\n"
+    assert detect.source_of(text, "x") == "bpftrace"
+    assert detect.parse(text, "x", TOLD).total.bytes == 900
+
+
+def test_a_path_of_a_report_may_have_blanks() -> None:
+    text = LSAN.replace(b"lsan_interceptors.cpp:75", b"/home/ana/Estrutura de Dados/aloca\xc3\xa7\xc3\xa3o.c:7:3")
+    frame = detect.parse(text, "x", Told()).names[0]
+    assert (frame.function, frame.file, frame.line) == ("malloc", "/home/ana/Estrutura de Dados/alocação.c", 7)
 
 
 def test_leaks_of_both_kinds() -> None:
@@ -237,7 +272,7 @@ def test_massifs_tree_becomes_stacks_and_loses_nothing() -> None:
     records = detect.parse(MASSIF, "x", Told())
     assert (records.measure, records.total.bytes) == (Measure.LIVE, 150)
     assert sizes(records) == {
-        "take(int) < libx.so+0x1091ad < main": (0, 100),
+        "take(int) < [0x1091ad] < main": (0, 100),
         "take(int)": (0, 40),
         "": (0, 10),
     }
@@ -252,6 +287,7 @@ def test_massifs_tree_becomes_stacks_and_loses_nothing() -> None:
         ((b"  n1: 100", b"     n1: 100"), "expected a place in the tree"),
         ((b"  n1: 100", b"  n1: 141"), "expected a place in the tree"),
         ((b"n0: 10 in", b"what"), "expected a place in the tree"),
+        ((b" n0: 10 in 1 place, below massif's threshold (1.00%)\n", b""), "lacks 1 places: it is cut off"),
     ],
 )
 def test_a_damaged_tree_is_refused(change: tuple[bytes, bytes], why: str) -> None:

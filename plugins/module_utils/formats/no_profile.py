@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What people take for a profile of native memory and is none, or not yet: what it is, and what to do.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import re
+
+_LEAKED = (
+    "then read x.folded as collapsed stacks"
+    " (source_measure=live, source_unit=bytes, source_interval=1; fab: --source live:bytes:1)"
+)
+_ASK_FOR_THE_HEAP = "ask the service for its heap (Go: /debug/pprof/heap)"
+# By how a file begins: what it is, and what to do.
+_BEGINNINGS = {
+    rb"v 1\d{4} \d\nX ": (
+        f"is heaptrack's own: run 'heaptrack_print -F x.folded --flamegraph-cost-type leaked FILE', {_LEAKED}"
+    ),
+    rb"memray\0": "is memray's own: run 'memray transform csv --leaks -o x.csv FILE', then read x.csv",
+    rb"PERFILE2|2ELIFREP": (
+        "is perf's own: run 'perf script -F comm,pid,tid,time,period,event,ip,sym,symoff,dso -i FILE > x.txt' on the"
+        " machine that recorded it, then read x.txt"
+    ),
+    (
+        rb"(?:goroutine|threadcreate|goroutineleak|block|mutex) profile: total"
+        rb"|--- (?:contentionz?|mutexz?|threadz?|cpuz?)\b"
+    ): (f"is a list of threads, goroutines or locks, not of memory: {_ASK_FOR_THE_HEAP}"),
+    rb"\0{8}\x03\0{15}|\0{4}\x03\0{7}": f"is a CPU profile of gperftools, not of memory: {_ASK_FOR_THE_HEAP}",
+    rb"--- heapz? \d": (
+        "is a heap of a JVM's own objects: read a live trace of its native memory instead (docs/live.md)"
+    ),
+    rb"JAVA PROFILE 1\.0": "is a heap dump of a JVM, with its own objects only: open it in Eclipse MAT or VisualVM",
+    rb"(?:#[^\n]{0,200}\n){0,9}\s*(?:version: \d+\s+)?(?:creator: |# callgrind format)": (
+        "is a callgrind profile of time, not of memory: run massif instead (valgrind --tool=massif)"
+    ),
+    rb"\x7fELF": "is a program, a library or a core dump, not a profile",
+    rb"\s*<(?:!DOCTYPE|\?xml|html|svg)": "is a page or a picture: ask for the profile that it was made from",
+    rb"PK\x03\x04|(?s:.{257})ustar": "is an archive of files: unpack it and read the files in it",
+    rb"Nettrace|\x14\0\0\0!FastSerialization": (
+        "is a trace of .NET, with objects of its own heap only: open it in PerfView or dotnet-gcdump"
+    ),
+    rb'\s*\{\s*"(?:head|snapshot|nodes|meta)"': (
+        "is a heap of V8's own objects, not of native memory: open it in Chrome's DevTools"
+    ),
+    rb'\s*\{\s*"resource_?[pP]rofiles"': "is OpenTelemetry's profiles as JSON: have them written as protobuf",
+    rb"\s*(?:\{\s*\"|\[\s*[\[{])": (
+        "is JSON, which no profile of memory here is: ask its tool for pprof or collapsed stacks"
+    ),
+}
+
+
+def reason(data: bytes) -> str:
+    """Why the data is no profile that can be read; empty if it does not begin like anything known to be none."""
+    return next((why for beginning, why in _BEGINNINGS.items() if re.match(beginning, data)), "")

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What would keep the loader from our library, or the program's memory from our malloc.
+
+Much of it only the running process tells, such as what a security module made of it.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Iterable
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
+
+_OTHERS = {
+    "tcmalloc": ("tc_malloc", "tc_new", "TCMallocInternalMalloc"),
+    "mimalloc": ("mi_malloc",),
+}
+_GO = ".go.buildinfo"
+
+
+def check(service: Service, variables: Iterable[str]) -> None:
+    """``variables`` are the names in the unit's environment. Raises Refusal."""
+    pids = [service.main_pid] if service.main_pid else service.pids()
+    for pid in pids if service.is_running else []:
+        try:
+            _check_process(service.name, pid)
+        except procfs.ProcessGone:
+            continue
+    if "LD_AUDIT" in variables:
+        raise _audited(service.name)
+
+
+def _check_process(unit: str, pid: int) -> None:
+    if procfs.is_secure(pid):
+        label = procfs.security_label(pid)
+        domain = f" (it runs as {label})" if label else ""
+        raise Refusal(
+            "secure-mode",
+            f"the kernel has started process {pid} of {unit} in secure mode{domain}, in which the loader ignores"
+            " LD_PRELOAD (AT_SECURE, ld.so(8)). Where it is a set-user-id bit or a file capability, set User= and"
+            " AmbientCapabilities= in the unit instead; where it is a change of SELinux domain, allow it 'noatsecure'",
+        )
+    if "LD_AUDIT" in procfs.environ(pid):
+        raise _audited(unit)
+    for path in procfs.mapped_files(pid):
+        for name in _OTHERS:
+            if os.path.basename(path).startswith(f"lib{name}"):
+                raise _other_malloc(unit, path, name)
+
+
+def check_program(unit: str, path: str, program: elf.Elf) -> None:
+    """The program must not have another malloc in it, whose operator new would go on beside ours. Raises Refusal."""
+    for name, symbols in _OTHERS.items():
+        linked = [library for library in program.needed if os.path.basename(library).startswith(f"lib{name}")]
+        if linked or program.defines(symbols):
+            raise _other_malloc(unit, path, name)
+
+
+def _audited(unit: str) -> Refusal:
+    return Refusal(
+        "audited",
+        f"{unit} runs with LD_AUDIT, whose libraries have a malloc and thread-local storage beside the program's; with"
+        " a preloaded malloc that can crash. Remove LD_AUDIT from the unit while it is profiled",
+    )
+
+
+def _other_malloc(unit: str, path: str, name: str) -> Refusal:
+    return Refusal(
+        "other-malloc",
+        f"{unit} uses {name} ({path}). With ours in front, free and malloc would be jemalloc's while operator new"
+        f" stayed {name}'s: its memory would be missing, or the service would crash. Start it without {name} (remove it"
+        " from LD_PRELOAD, or use a build with the system's malloc), or have it profile itself and say where in"
+        " offheap_offered",
+    )
+
+
+def advice(program: str) -> str:
+    """What to know of a program whose memory is mostly not malloc's; empty for others."""
+    try:
+        if not elf.read(program).has_section(_GO):
+            return ""
+    except elf.ElfError:
+        return ""
+    return (
+        f"{program} is a Go program: the heap of Go is not malloc's, so that only what its C code (cgo) allocates will"
+        " be seen. If it serves net/http/pprof, name that in offheap_offered, such as"
+        " http://127.0.0.1:6060/debug/pprof/heap"
+    )

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The lives of one capture as a Parquet file, made on first use: a samples file of all stacks in the book, with what
+lives and the lives themselves in further columns. docs/archive_format.md describes them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...module_utils.formats import limits
+from ...module_utils.formats.capture_facts import CaptureFacts
+from ...module_utils.formats.maps import Mapping as Mapped
+from ..archive.archive import Archive, ArchiveError, read_dump
+from ..archive.capture import Capture
+from ..base import child, libraries, unpack
+from ..base.errors import ControllerError
+from ..model import located_bytes
+from ..model.lives import BUCKETS, Lives
+from ..model.raw import CountColumns, Counts, Records
+from ..model.samples import located
+from ..model.sampling import Measure, Sampling, Scheme
+from ..model.series import Moment, Stack
+from ..readers import heap_v2, lives_book
+from ..readers.lives_book import Book
+from . import parquet, sample_cache
+from .parquet import SamplesError
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = libraries.optional("numpy")
+
+NAME = "lives.parquet"
+_BIRTHS, _DEATHS, _AGES, _BORN, _SIZES = "births", "deaths", "ages", "born", "sizes"
+_COLUMNS = (_BIRTHS, _DEATHS, _AGES, _BORN, _SIZES)
+_BEGAN, _NOW, _LOST = b"offheap.began", b"offheap.now", b"offheap.lost"
+
+
+@dataclass(frozen=True)
+class Unnamed:
+    """Lives whose stacks are the numbers of ``moment``, which holds what lives."""
+
+    moment: Moment
+    lives: Callable[[list[Stack]], Lives]
+
+
+def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
+    """The lives file of a capture that has lives; as sample_cache.of."""
+    return sample_cache.kept(archive, capture, NAME, lambda path: _make(capture, path), aside)
+
+
+def read(path: Path) -> Unnamed:
+    """What ``of`` has made. Raises SamplesError."""
+    moment = parquet.read_moment(path, 0.0)
+    table = parquet.read_columns(path, _COLUMNS)
+    about = table.schema.metadata or {}
+    try:
+        began, now, lost = float(about[_BEGAN]), float(about[_NOW]), int(about[_LOST])
+        births = _rows(table, _BIRTHS)
+        deaths, ages = (_rows(table, name).reshape(len(births), BUCKETS) for name in (_DEATHS, _AGES))
+        counts = np.diff(parquet.bounds_of(table, _BORN))
+        born, sizes = _rows(table, _BORN), _rows(table, _SIZES)
+    except (KeyError, ValueError) as error:
+        raise SamplesError(f"{path}: holds no lives; delete it, and it is made anew") from error
+    stack = np.repeat(np.arange(len(births)), counts)
+
+    def lives(stacks: list[Stack]) -> Lives:
+        return Lives(began, now, moment.sampling, stacks, births, deaths, ages, stack, born, sizes, lost)
+
+    return Unnamed(moment._replace(time=now), lives)
+
+
+def _rows(table: Any, name: str) -> Any:
+    return parquet.flat_of(table, name).to_numpy(zero_copy_only=False)
+
+
+def _make(capture: Capture, path: Path) -> None:
+    beside = capture.lives
+    if beside is None:
+        raise SamplesError(f"{capture.path} has no lives")
+    size = capture.facts.dump.size + limits.LARGEST_LIVES
+    try:
+        answer = child.call(_parsed, capture.dump, beside, capture.facts, size=size)
+        profile, about = located_bytes.unpacked(answer)
+        columns = {name: _checked(about[name], len(profile.bounds) - 1) for name in _COLUMNS}
+        more = {_BEGAN: str(float(about["began"])), _NOW: str(float(about["now"])), _LOST: str(int(about["lost"]))}
+    except (ControllerError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise SamplesError(f"{capture.path} has no lives: {error}") from error
+    try:
+        parquet.write(path, profile, capture.facts, capture.sequence, columns, more)
+    except OSError as error:
+        raise ArchiveError(f"cannot write {path}: {error}") from error
+
+
+def _checked(column: Sequence[Sequence[float]], count: int) -> Any:
+    """A list of numbers for each stack, of what a child that parsed a host's bytes has answered."""
+    values, bounds = (np.array(part, dtype=kind) for part, kind in zip(column, ("<f8", "<i8"), strict=True))
+    if len(bounds) != count + 1 or bounds[0] or bounds[-1] != len(values) or (np.diff(bounds) < 0).any():
+        raise ValueError("the stacks do not follow each other")
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise ValueError("a number is not finite")
+    return parquet.list_of(bounds, values)
+
+
+def _parsed(dump: Path, beside: Path, facts: CaptureFacts) -> bytes:
+    """In the child."""
+    content = unpack.read(beside, limits.LARGEST_LIVES)
+    book = lives_book.parse(content, str(beside))
+    mappings = heap_v2.mappings(read_dump(dump, facts.dump.sha256), str(dump))
+    profile = located(_records(book, str(beside), mappings), facts.build_ids)
+    return located_bytes.packed(profile, _about(book))
+
+
+def _records(book: Book, name: str, mappings: list[Mapped]) -> Records:
+    """The stacks of a book, with what lives."""
+    numbers: dict[int, int] = {}
+    places = array("I", [numbers.setdefault(address, len(numbers)) for address in book.addresses])
+    counts = CountColumns()
+    count = len(book.ends)
+    objects = np.bincount(np.asarray(book.stack, dtype=np.int64), minlength=count)
+    size = np.bincount(np.asarray(book.stack, dtype=np.int64), np.asarray(book.size, dtype=np.float64), count)
+    zeros = np.zeros(count)
+    names = ("objects", "bytes", "accum_objects", "accum_bytes")
+    for column, values in zip(names, (objects, size, zeros, zeros), strict=True):
+        getattr(counts, column).frombytes(values.astype(np.uint64).tobytes())
+    return Records(
+        file=name,
+        measure=Measure.LIVE,
+        sampling=Sampling(Scheme.POISSON, book.interval),
+        total=Counts(len(book.stack), sum(book.size), 0, 0),
+        threads=[],
+        addresses=array("Q", numbers),
+        stack_places=places,
+        stack_ends=book.ends,
+        counts=counts,
+        thread_stack=array("I"),
+        thread_uid=array("Q"),
+        thread_counts=CountColumns(),
+        mappings=mappings,
+    )
+
+
+def _about(book: Book) -> Mapping[str, Any]:
+    """Times in seconds since the epoch, ages in seconds; a row for each stack."""
+    count = len(book.ends)
+    bounds = np.searchsorted(np.asarray(book.stack), np.arange(count + 1)).tolist()
+    born = (book.began + np.asarray(book.born, dtype=np.float64) / 1000).tolist()
+    ages = (np.asarray(book.ages, dtype=np.float64) / 1000).tolist()
+    deaths = np.asarray(book.deaths, dtype=np.float64).tolist()
+    size = np.asarray(book.size, dtype=np.float64).tolist()
+    of_buckets = [BUCKETS * number for number in range(count + 1)]
+    return {
+        "began": book.began,
+        "now": book.now,
+        "lost": book.lost,
+        _BIRTHS: [list(book.births), list(range(count + 1))],
+        _DEATHS: [deaths, of_buckets],
+        _AGES: [ages, of_buckets],
+        _BORN: [born, bounds],
+        _SIZES: [size, bounds],
+    }

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The verdict on a process whose lives are known; on any other, that of its levels.
+
+Lives say what is kept, what dies and what is too young. They do not see one object that grows by realloc, whose newest
+birth is its only one alive: there the levels still speak (grown.py), so long as lives do not show that a path dies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from ..base.byte_size import as_text
+from ..base.durations import duration, moment, per_day
+from ..model.frame import Frame
+from ..model.lives import Lives
+from ..model.sampling import Measure
+from ..model.series import Paths, Series
+from ..model.stack_summary import render as short_path
+from . import by_lives, grown
+from .by_lives import Findings, Found
+from .code_paths import DAY, Extent, Suspect, first_frames
+from .diary import Course
+from .patterns import changes
+from .trend import WARM_UP, Measured, Shape, assess, window
+from .verdict import LEAST_POINTS, LEAST_SPAN, Answer, Verdict, judge
+
+
+def verdict_on(key: str, series: Series, lives: Lives | None, least_span: float = LEAST_SPAN) -> Verdict:
+    """The verdict on one process (``key`` is its name)."""
+    if lives is None or series.measure is not Measure.LIVE or math.isinf(lives.sampling.scatter):
+        return judge(key, series, least_span)
+    if lives.lost:
+        levels = judge(key, series, least_span)
+        return replace(levels, reason=f"{levels.reason}; its lives are not whole, since the agent's table was full")
+    if lives.span < least_span:
+        return judge(key, series, least_span)
+    found = by_lives.find(lives)
+    verdict = _Spoken(lives, found, series.paths).verdict()
+    if verdict.answer in (Answer.NO_LEAK, Answer.FILLS_UP):
+        verdict = _with_levels(verdict, found, series.paths) or judge(key, series, least_span)
+    return replace(verdict, process=key, points=len(series.times), span=lives.span)
+
+
+def _with_levels(verdict: Verdict, found: Findings, watched: Paths) -> Verdict | None:
+    """The verdict, unless the levels of a path have grown of which lives say nothing; None if there are too few."""
+    chosen = window(watched.times)
+    if len(chosen) < LEAST_POINTS:
+        return None
+    known = [one.key for one in (*found.dying, *found.filling)]
+    settled = [row for row, key in enumerate(watched.keys) if key in known]
+    stays = grown.largest(watched.at(chosen), watched.times[0], settled)
+    if stays is None:
+        return verdict
+    known_after = max(stays.known_after, 2 * (watched.times[-1] - watched.times[0]))
+    reason = f"{stays.text}{stays.where}; it is judged again after {duration(known_after)} of dumps"
+    return Verdict(Answer.CANNOT_TELL, reason, changes=verdict.changes, shape=Shape.STEPPED, known_after=known_after)
+
+
+def _trend(watched: Paths) -> tuple[float, float]:
+    """That of all live memory, in bytes per day, and its error."""
+    chosen = window(watched.times)
+    if len(chosen) < LEAST_POINTS:
+        return 0.0, 0.0
+    times = [watched.times[position] for position in chosen]
+    objects, sizes = (column.sum(axis=0)[chosen].tolist() for column in (watched.objects, watched.bytes))
+    trend = assess(Measured(times, objects, sizes), watched.sampling)
+    return trend.slope * DAY, trend.error * DAY
+
+
+class _Spoken:
+    """What was found, in words."""
+
+    def __init__(self, lives: Lives, found: Findings, watched: Paths) -> None:
+        self._lives = lives
+        self._found = found
+        self._watched = watched
+        self._over = f"over {duration(lives.span)}"
+
+    def verdict(self) -> Verdict:
+        kept = by_lives.by_rate(self._found.kept)
+        by_course = {course: [one for one in kept if one.diary and one.diary.course is course] for course in Course}
+        if leaking := by_course[Course.GOES_ON]:
+            return self._losing(Answer.LEAK, leaking, self._leak(leaking))
+        if bursting := by_course[Course.BURSTS]:
+            return self._losing(Answer.BURSTS, bursting, self._bursts(bursting[0]))
+        if ended := by_course[Course.ENDED]:
+            return self._grew(max(ended, key=lambda one: one.size))
+        if self._found.open:
+            return self._too_young(max(self._found.open, key=lambda one: one.size))
+        if self._found.filling:
+            return self._fills(max(self._found.filling, key=lambda one: one.size))
+        return self._no_leak()
+
+    def _losing(self, answer: Answer, kept: Sequence[Found], reason: str) -> Verdict:
+        growth = math.fsum(one.growth for one in kept)
+        error = math.sqrt(math.fsum(one.error**2 for one in kept))
+        # All paths together are no path.
+        suspects = [self._suspect(one, growth) for one in kept if one.key]
+        rows = {
+            row
+            for row, key in enumerate(self._watched.keys)
+            for suspect in suspects
+            if key[: len(suspect.key)] == suspect.key
+        }
+        return Verdict(
+            answer, reason, growth * DAY, error * DAY, suspects, changes=changes(self._watched, rows), shape=Shape.GROWS
+        )
+
+    def _leak(self, kept: Sequence[Found]) -> str:
+        longer = duration(min(one.outlives for one in kept))
+        if not kept[0].key:
+            what = "memory that is spread over many paths stays"
+        else:
+            what = "one code path keeps what it allocates" if len(kept) == 1 else f"{len(kept)} code paths keep"
+            what += "" if len(kept) == 1 else " what they allocate"
+        worst = kept[0].diary
+        since = f", since {moment(worst.since)}" if worst and not worst.ever else ""
+        pauses = ", with pauses" if worst and len(worst.bursts) > 1 else ""
+        alike = f"a cache would look the same only if its entries live longer than {longer} on average"
+        return f"{what}{since}{pauses} ({self._over}): {alike}"
+
+    def _bursts(self, one: Found) -> str:
+        count = len(one.births.bursts)
+        return (
+            f"one code path keeps what it allocates, and comes in bursts, {count} so far, of"
+            f" {as_text(one.size / count)} each, the last at {moment(one.births.until)}"
+            f" ({self._over}){self._where(one)}"
+        )
+
+    def _grew(self, one: Found) -> Verdict:
+        stood = self._lives.now - one.births.until
+        after = max((one.births.until - self._lives.began) / WARM_UP, 2 * self._lives.span)
+        since = self._lives.began if one.births.ever else one.births.since
+        when = f"from {moment(since)} to {moment(one.births.until)}"
+        reason = (
+            f"{self._who(one)} grew by {as_text(one.size)} {when} and keeps it, but has stood for"
+            f" {duration(stood)} since{self._where(one)}; it is judged again after {duration(after)} of dumps"
+        )
+        return self._without_suspects(Answer.GREW, reason, after)
+
+    def _too_young(self, one: Found) -> Verdict:
+        paths = "" if len(self._found.open) == 1 else f", and {len(self._found.open) - 1} more"
+        reason = (
+            f"{self._who(one)} holds {as_text(one.size)} of what it allocated while it was watched, too young to say"
+            f" whether it stays ({self._over}){self._where(one)}{paths}; {duration(one.after)} of lives will tell"
+        )
+        return self._without_suspects(Answer.CANNOT_TELL, reason, one.after)
+
+    def _fills(self, one: Found) -> Verdict:
+        now = float(self._lives.weight.sum())
+        more = math.fsum(each.size for each in self._found.filling)
+        error = math.sqrt(math.fsum(each.error**2 for each in self._found.filling))
+        count = len(self._found.filling)
+        paths = "one code path fills up" if count == 1 else f"{count} code paths fill up"
+        after = duration(max(each.after for each in self._found.filling))
+        reason = (
+            f"{paths}, and what is allocated there dies: live memory levels off at {as_text(now + more)} ±"
+            f" {as_text(error)} in {after}{self._where(one)}"
+        )
+        return self._without_suspects(Answer.FILLS_UP, reason)
+
+    def _no_leak(self) -> Verdict:
+        if not math.isfinite(self._found.bound):
+            return self._without_suspects(Answer.CANNOT_TELL, f"nothing is old enough yet ({self._over})", 60.0)
+        bound = self._found.bound * DAY
+        reason = (
+            f"of what was allocated up to {moment(self._found.until)} no more than {per_day(bound)} stays, in all code"
+            f" paths together; {as_text(self._found.young)} are too young to tell"
+        )
+        return replace(self._without_suspects(Answer.NO_LEAK, reason), bound=bound)
+
+    def _without_suspects(self, answer: Answer, reason: str, known_after: float = 0.0) -> Verdict:
+        growth, error = _trend(self._watched)
+        moved = changes(self._watched, ())
+        return Verdict(answer, reason, growth, error, changes=moved, known_after=known_after)
+
+    def _who(self, one: Found) -> str:
+        return "one code path" if one.key else "memory that is spread over many paths"
+
+    def _where(self, one: Found) -> str:
+        return f": {short_path(self._example(one))}" if one.key else ""
+
+    def _example(self, one: Found) -> tuple[Frame, ...]:
+        """Of the stacks that hold most, the part that is the path's own."""
+        held = {row: 0.0 for row in one.rows}
+        for row, weight in zip(self._lives.stack.tolist(), self._lives.weight.tolist(), strict=True):
+            if row in held:
+                held[row] += weight
+        frames = self._lives.stacks[max(held, key=lambda row: held[row])]
+        return frames.frames if frames.key == one.key else tuple(first_frames(list(frames.frames), len(one.key)))
+
+    def _suspect(self, one: Found, whole: float) -> Suspect:
+        chosen = [row for row, key in enumerate(self._watched.keys) if key[: len(one.key)] == one.key]
+        sizes = self._watched.bytes[chosen].sum(axis=0).tolist()
+        steps = [later >= earlier for earlier, later in pairwise(sizes)]
+        is_whole = all(self._lives.stacks[row].key == one.key for row in one.rows)
+        return Suspect(
+            path=self._example(one),
+            key=one.key,
+            extent=Extent.KEY if is_whole else Extent.BEGINNING,
+            stacks=len(one.rows),
+            growth=one.growth * DAY,
+            error=one.error * DAY,
+            live=sizes[-1] if sizes else one.size,
+            share=one.growth / whole if whole > 0 else 0.0,
+            first_seen=self._lives.began if one.births.ever else one.births.since,
+            monotonic=sum(steps) / len(steps) if steps else 1.0,
+        )

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// What is preloaded stays so when the service starts itself with a new environment.
+#ifndef OFFHEAP_EXEC_H
+#define OFFHEAP_EXEC_H
+
+#include <stdbool.h>
+
+void exec_prepare(void);                      // in every process, first of all
+void exec_remember(const char *executable);   // the variables of this process, before anything changes them
+void exec_is_profiled(void);                  // from now on only the executable itself is given them
+
+#endif

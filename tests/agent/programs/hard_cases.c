@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// What packaged services do to themselves: hard_cases MODE [ARGUMENT...].
+//
+// leak                     allocates for a minute
+// bare PROGRAM ARGUMENT..  becomes a program without an environment, as nginx does in its upgrade
+// child PROGRAM            starts one without an environment, and waits for it
+// user UID                 becomes another user, forks a child, and leaks in both, as slapd does
+// mild PROGRAM ARGUMENT..  becomes a program under a filter of system calls that kills for none of the agent's
+// late                     puts itself under one that kills for unshare, forks a child, and leaks in both
+#define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static int leak(void) {
+    for (int i = 0; i < 6000; i++) {
+        *(void *volatile *)malloc(4096) = NULL;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    return 0;
+}
+
+static int leak_in_both(void) {
+    pid_t child = fork();
+    if (child > 0) {
+        printf("%d\n", (int)child);
+        fflush(stdout);
+    }
+    return child < 0 ? 1 : leak();
+}
+
+static int filter(unsigned call, unsigned action) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, action),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+int main(int count, char **arguments) {
+    static char *const nothing[] = {NULL};
+    const char *mode = count > 1 ? arguments[1] : "";
+    if (!strcmp(mode, "leak"))
+        return leak();
+    if (!strcmp(mode, "bare") && count > 2)
+        return execve(arguments[2], arguments + 2, nothing);
+    if (!strcmp(mode, "child") && count > 2) {
+        int status;
+        pid_t child = vfork();
+        if (!child) {
+            execve(arguments[2], arguments + 2, nothing);
+            _exit(1);
+        }
+        return waitpid(child, &status, 0) != child || status;
+    }
+    if (!strcmp(mode, "user") && count > 2) {
+        int user = atoi(arguments[2]);
+        return setgid((gid_t)user) || setuid((uid_t)user) || leak_in_both();
+    }
+    if (!strcmp(mode, "mild") && count > 2)
+        return filter(SYS_syslog, SECCOMP_RET_ERRNO | 1) || execv(arguments[2], arguments + 2);
+    if (!strcmp(mode, "late"))
+        return filter(SYS_unshare, SECCOMP_RET_KILL_PROCESS) || leak_in_both();
+    fprintf(stderr, "no mode '%s'\n", mode);
+    return 2;
+}

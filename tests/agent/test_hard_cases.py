@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What packaged services do to themselves, and the agent can be reached nevertheless: they clear their environment,
+change their user before they fork, or run under a filter of system calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
+from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, service_program
+from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+
+Start = Callable[..., Service]
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+needs_this_machine = pytest.mark.skipif(EMULATED, reason="an emulator runs no other program, and filters its own calls")
+NOBODY = 65534
+
+
+@pytest.fixture(scope="session")
+def hard_cases() -> Path:
+    return service_program("hard_cases")
+
+
+def answer(service: Service, pid: int, command: str = "status") -> dict[str, Any] | None:
+    """What the agent of a process says; nothing before it can be reached."""
+    for agent in service.agents():
+        if agent.pid == pid:
+            try:
+                with client.Connection(agent) as connection:
+                    return connection.request(command)
+            except client.AgentGone:
+                return None
+    return None
+
+
+@needs_this_machine
+def test_a_service_that_starts_itself_again_without_an_environment(start: Start, hard_cases: Path) -> None:
+    service = start(hard_cases, "bare", str(hard_cases), "leak")
+
+    def leaks() -> bool:
+        found = answer(service, service.pid)
+        return bool(found and Path(f"/proc/{service.pid}/cmdline").read_bytes().endswith(b"leak\0"))
+
+    wait_for("the agent of the second program", leaks)
+    assert service.ask("dump")["ok"]
+
+
+@needs_this_machine
+def test_a_start_program_that_clears_the_environment(start: Start, hard_cases: Path) -> None:
+    service = start("/usr/bin/env", "-i", "sh", "-c", f"exec env -i {hard_cases} leak", executable=hard_cases)
+    wait_for("the agent", lambda: answer(service, service.pid))
+    assert service.ask("dump")["ok"]
+
+
+@needs_this_machine
+def test_another_program_gets_the_environment_that_it_is_given(start: Start, hard_cases: Path) -> None:
+    service = start(hard_cases, "child", "/usr/bin/env")
+    assert service.result() == (0, "")
+
+
+@needs_this_machine
+def test_an_environment_with_another_preload_stays_as_it_is(start: Start, hard_cases: Path) -> None:
+    service = start("/usr/bin/env", "-i", "LD_PRELOAD=", "/usr/bin/env", executable=hard_cases)
+    assert service.result() == (0, "LD_PRELOAD=\n")
+
+
+@needs_root
+@needs_this_machine
+def test_a_child_of_a_process_that_has_changed_its_user(
+    start: Start, hard_cases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "belongs_to", lambda pid, unit: True)
+    service = start(hard_cases, "user", str(NOBODY), children=1)
+    assert service.process.stdout
+    child = int(service.process.stdout.readline())
+    found = wait_for("the child's agent", lambda: answer(service, child))
+    assert found["pid"] == child
+    (agent,) = [agent for agent in service.agents() if agent.pid == child]
+    assert agent.path == f"@offheap/tried.service/{child}"
+
+
+def test_a_name_that_is_no_file_is_looked_up_for_processes_of_the_unit_only(
+    start: Start, hard_cases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = start(hard_cases, "leak", socket_dir="/does/not/exist")
+    monkeypatch.setattr(cgroup, "belongs_to", lambda pid, unit: unit == "tried.service" and pid == service.pid)
+    assert wait_for("the agent", lambda: answer(service, service.pid))
+    monkeypatch.setattr(cgroup, "belongs_to", lambda pid, unit: False)
+    assert service.agents() == []
+
+
+@needs_this_machine
+def test_a_filter_that_is_known_to_be_mild_leaves_descriptors_separate(start: Start, hard_cases: Path) -> None:
+    service = start(hard_cases, "mild", str(hard_cases), "leak", may_unshare=1)
+    wait_for("the filtered program", lambda: Path(f"/proc/{service.pid}/cmdline").read_bytes().endswith(b"leak\0"))
+    found = wait_for("its agent", lambda: answer(service, service.pid))
+    assert found["descriptors"] == "private"
+
+
+@needs_this_machine
+def test_a_filter_that_the_service_adds_itself_is_not_trusted(start: Start, hard_cases: Path) -> None:
+    service = start(hard_cases, "late", children=1, may_unshare=1)
+    assert service.process.stdout
+    child = int(service.process.stdout.readline())
+    assert wait_for("the child's agent", lambda: answer(service, child))["descriptors"] == "shared"

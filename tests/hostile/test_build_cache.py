@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Somebody who could write into the controller's cache once: none of it becomes a library that root preloads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.tests.agent import cross_sums
+from ansible_collections.offheap.profiler.tests.gates.files import ROOT
+
+PLATFORM = "glibc-x86_64-4096"
+ROLE = ROOT / "roles" / "jemalloc"
+CARRIED: dict[str, str] = json.loads(cross_sums.CARRIED.read_text())
+
+
+def role_tasks(directory: Path, *names: str, **variables: Any) -> str:
+    """What comes of these files of the role on this machine, without root."""
+    directory.mkdir(exist_ok=True)
+    play = {
+        "hosts": "localhost",
+        "connection": "local",
+        "gather_facts": False,
+        "vars_files": [str(ROLE / where / "main.yml") for where in ("defaults", "vars")],
+        "tasks": [{"ansible.builtin.include_tasks": str(ROLE / "tasks" / name)} for name in names],
+    }
+    variables = {
+        "ansible_python_interpreter": sys.executable,
+        "role_path": str(ROLE),
+        "_jemalloc_host": {"platform": {"key": PLATFORM, "libc_version": [2, 36]}},
+        "_jemalloc_method": "cross",
+        "_jemalloc_agent_root": str(directory / "agent"),
+        **variables,
+    }
+    book = directory / "play.yml"
+    book.write_text(json.dumps([play]))
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", str(book), "-v"]
+    command += ["-e", json.dumps(variables)]
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache" / "collections")}
+    environment |= {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default", "ANSIBLE_NOCOLOR": "1", "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def planted(directory: Path, part: str, file: str) -> Path:
+    """A whole build of the right name whose records are right, too; its library is another's."""
+    name = part.partition("-")[2]
+    tree = directory / "planted" / name
+    (tree / file).parent.mkdir(parents=True)
+    (tree / file).write_bytes(b"theirs")
+    record = {"files": {file: hashlib.sha256(b"theirs").hexdigest()}}
+    (tree / "offheap.json").write_text(json.dumps(record))
+    tarball = directory / f"{part}-{PLATFORM}-cross.tar.gz"
+    with tarfile.open(tarball, "w:gz") as tar:
+        tar.add(tree, name)
+    sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
+    Path(f"{tarball}.json").write_text(json.dumps({**record, "sha256": sha256}))
+    return tarball
+
+
+@pytest.mark.parametrize(
+    ("stem", "file"),
+    [(cross_sums.agent_stem(), "liboffheap.so"), (cross_sums.library_stem(), "lib/libjemalloc.so.2")],
+    ids=["agent", "library"],
+)
+def test_a_finished_build_that_is_not_ours_is_not_installed(tmp_path: Path, stem: str, file: str) -> None:
+    place = tmp_path / "opt" / stem.partition("-")[2]
+    place.parent.mkdir()
+    part = {"what": "it", "path": str(place), "stem": stem, "file": file, "sha256": "", "sha256_option": ""}
+    tarball = planted(tmp_path, stem, file)
+    said = role_tasks(tmp_path / "run", "install.yml", _jemalloc_part=part, _jemalloc_tarball=str(tarball))
+    assert f"{file} in {place}.tar.gz has the SHA-256 {hashlib.sha256(b'theirs').hexdigest()}" in said
+    assert f"but the collection pins {CARRIED[f'{stem}-{PLATFORM}']}" in said
+    assert list(place.parent.iterdir()) == []
+
+
+def test_the_role_names_the_agent_as_its_checksum_does(tmp_path: Path) -> None:
+    """Under another name, nothing was compared."""
+    said = role_tasks(tmp_path, "agent.yml", _jemalloc_installed={"installed": True})
+    assert f'"_jemalloc_agent_version": "{cross_sums.agent_stem().partition("-")[2]}"' in said
+
+
+def test_an_agent_without_a_checksum_is_not_built(tmp_path: Path) -> None:
+    part = {"what": "the agent", "path": "/x", "stem": "agent-000000000000", "compile": "compile_agent.yml"}
+    said = role_tasks(tmp_path, "cross.yml", _jemalloc_part=part, _jemalloc_tarball=str(tmp_path / "x.tar.gz"))
+    assert f"The collection has no checksum of agent-000000000000-{PLATFORM}" in said
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path, mode: int) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(mode)
+    said = role_tasks(tmp_path / "run", "cache.yml", jemalloc_cache=str(cache))
+    assert f"can write to {cache} on the controller" in said
+    assert "failed=1" in said
+
+
+def test_a_new_cache_is_ours_alone_and_used_again(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert "failed=0" in role_tasks(tmp_path / "run", "cache.yml", "cache.yml", jemalloc_cache=str(cache))
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_planted_source_is_replaced(tmp_path: Path) -> None:
+    """Only the release has a checksum: what we make of it is made each time."""
+    tree = tmp_path / "jemalloc-5.3.0"
+    tree.mkdir()
+    (tree / "VERSION").write_text("ours")
+    release = tmp_path / "release.tar.bz2"
+    with tarfile.open(release, "w:bz2") as tar:
+        tar.add(tree, tree.name)
+    source = tmp_path / "cache" / "source.tar"
+    source.parent.mkdir()
+    source.write_bytes(b"theirs")
+    variables = {"jemalloc_source": str(release), "_jemalloc_patch_files": [], "_jemalloc_patched_source": str(source)}
+    checksum = hashlib.sha256(release.read_bytes()).hexdigest()
+    said = role_tasks(tmp_path / "run", "source.yml", jemalloc_checksum=checksum, **variables)
+    assert "failed=0" in said
+    with tarfile.open(source) as tar:
+        content = tar.extractfile("jemalloc-5.3.0/VERSION")
+        assert content is not None and content.read() == b"ours"

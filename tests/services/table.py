@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The page on packaged services, from what was seen of them."""
+
+from __future__ import annotations
+
+from ansible_collections.offheap.profiler.tests.services.trial import Outcome
+
+_HEAD = """<!--
+SPDX-License-Identifier: GPL-3.0-or-later
+SPDX-FileCopyrightText: Offheap contributors
+-->
+<!-- Written by `make services`; edit tests/services/table.py. -->
+
+# Packaged services
+
+What happens to services of Debian 12 (bookworm) and 13 (trixie) when they are profiled. `make services` installs
+some of them at a time, as packaged, on a host that has just booted, drives each with a client of its own, enables the
+profiler with the playbook `enable_profiling` and a sample each 4 KiB from the start (`start_delay: 0`), reloads and
+restarts each under load, collects,
+rolls back with `rollback_purge`, and compares. A file that differs counts against all services of that host.
+
+- **enabled**: yes; refused before it was restarted; or put back after a restart, by itself.
+- **samples**: objects in the dump that has the most of them.
+- **named**: the share of that dump's frames that have a function's name. No debug information was installed: the names
+  are those that a package's own files export.
+- **reload**, **restart**: whether the client got its answer soon after each, in ten tries at most; - where a service
+  has no reload.
+- **as before**: after rollback no file of `/etc`, `/opt`, `/usr` or `/run/systemd` differs by a byte, nothing is left
+  in `/var/lib` (but for the service's own data), all units that were active are active, and the client gets its
+  answers.
+"""
+
+
+def row(outcome: Outcome) -> str:
+    """A service's line of the table."""
+    cells = [outcome.unit, outcome.suite, outcome.version]
+    if outcome.untried:
+        return _line([*cells, "not tried", "", "", "", "", "", outcome.untried])
+    numbers = ["", ""]
+    if outcome.enabled == "yes":
+        numbers = [str(outcome.samples), f"{outcome.named:.0%}" if outcome.samples else "-"]
+    told = "; ".join(filter(None, [", ".join(outcome.needed), outcome.problem]))
+    same = "yes" if outcome.rolled_back else f"no: {' '.join([*outcome.down, *outcome.changed][:3])}"
+    return _line([*cells, outcome.enabled, *numbers, outcome.reload or "-", outcome.restart or "-", same, told])
+
+
+def page(outcomes: list[Outcome]) -> str:
+    """The whole page. What did not run before we came is no row of it."""
+    tried = [outcome for outcome in outcomes if not outcome.untried]
+    good = [outcome for outcome in tried if is_good(outcome)]
+    reasons = [outcome for outcome in tried if outcome.reason]
+    parts = [
+        _HEAD,
+        f"{len(good)} of {len(tried)} are profiled, or refused before they are touched, and as before afterwards.\n",
+        "| unit | Debian | version | enabled | samples | named | reload | restart | as before | what it needed |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *map(row, tried),
+    ]
+    if reasons:
+        parts += [
+            "\n## Why not\n",
+            *(
+                f"- {one.unit} ({one.suite}), {one.enabled}: {_plain(one.reason.partition(' Its journal')[0])}"
+                for one in reasons
+            ),
+        ]
+    return "\n".join(parts) + "\n"
+
+
+def is_good(outcome: Outcome) -> bool:
+    """Profiled, or refused before it was touched; and as it was."""
+    profiled = outcome.enabled == "yes" and outcome.samples > 0
+    return outcome.rolled_back and (profiled or outcome.enabled == "refused")
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(map(_plain, cells)) + " |"
+
+
+def _plain(text: str) -> str:
+    """On one line, without what Markdown would take for markup."""
+    return " ".join(text.replace("|", "/").replace("<", "&lt;").split())

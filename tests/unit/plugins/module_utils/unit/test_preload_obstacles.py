@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What rules a preload out, seen in real processes and programs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import preload_obstacles
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
+from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
+from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
+
+_NEW_OF = "void *{name}(unsigned long n) {{ return (void *) n; }}\n"
+
+
+def check(pid: int, *variables: str) -> None:
+    preload_obstacles.check(unit(ActiveState="active", MainPID=str(pid)), variables)
+
+
+def test_a_plain_process(dynamic: Path) -> None:
+    with programs.running(dynamic) as pid:
+        check(pid)
+    check(pid)  # it has ended
+
+
+def test_an_audited_one(dynamic: Path) -> None:
+    with programs.running(dynamic, env={"LD_AUDIT": ""}) as pid:
+        refusal(lambda: check(pid), "audited", "LD_AUDIT", "Remove LD_AUDIT")
+    refusal(lambda: preload_obstacles.check(unit(), ["LD_AUDIT"]), "audited", "probe.service")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_one_that_the_kernel_started_in_secure_mode(tmp_path: Path) -> None:
+    program = programs.compiled(tmp_path, "other")
+    os.chown(program, 65534, 65534)
+    program.chmod(0o4755)
+    with programs.running(program) as pid:
+        program.chmod(0o755)  # so that only the process tells
+        assert procfs.is_secure(pid)
+        refusal(lambda: check(pid), "secure-mode", f"process {pid}", "AT_SECURE", "'noatsecure'")
+
+
+@pytest.mark.parametrize(("name", "symbol"), [("tcmalloc", "tc_malloc"), ("mimalloc", "mi_malloc")])
+def test_one_with_another_malloc(tmp_path: Path, dynamic: Path, name: str, symbol: str) -> None:
+    library = programs.library(tmp_path, f"lib{name}.so.4", _NEW_OF.format(name=symbol))
+    linked = programs.compiled(tmp_path, "linked", programs.SLEEPS, "-Wl,--no-as-needed", str(library))
+    inside = programs.compiled(tmp_path, "inside", programs.SLEEPS + _NEW_OF.format(name=symbol))
+    for program in (linked, inside):
+        refusal(
+            lambda program=program: preload_obstacles.check_program("probe.service", str(program), elf.read(program)),  # type: ignore[misc]
+            "other-malloc",
+            f"uses {name} ({program})",
+            "offheap_offered",
+        )
+    preload_obstacles.check_program("probe.service", str(dynamic), elf.read(dynamic))
+    with programs.running(dynamic, env={"LD_PRELOAD": str(library)}) as pid:
+        refusal(lambda: check(pid), "other-malloc", f"({library})", "remove it from LD_PRELOAD")
+
+
+def test_a_program_in_go_is_told_where_its_heap_is(tmp_path: Path, dynamic: Path) -> None:
+    """As the linker of Go does it: its mark is a section of its own."""
+    mark = '__attribute__((section(".go.buildinfo"), used)) static const char mark[] = "Go";\n'
+    program = programs.compiled(tmp_path, "node_exporter", programs.SLEEPS + mark)
+    said = preload_obstacles.advice(str(program))
+    assert said.startswith(f"{program} is a Go program") and "http://127.0.0.1:6060/debug/pprof/heap" in said
+    assert preload_obstacles.advice(str(dynamic)) == ""
+    assert preload_obstacles.advice(str(tmp_path / "gone")) == ""

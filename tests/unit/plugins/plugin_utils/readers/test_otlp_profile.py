@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""OpenTelemetry's profiles: those of async-profiler against its own collapsed stacks, and made ones."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Counts, Told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
+from ansible_collections.offheap.profiler.tests.unit.strategies import recordings
+
+BUILD_ID = "0123456789abcdef0123456789abcdef01234567"
+SOURCE = """
+import java.util.zip.Deflater;
+import one.profiler.AsyncProfiler;
+
+public final class Both {
+    public static void main(String[] arguments) throws Exception {
+        AsyncProfiler profiler = AsyncProfiler.getInstance(arguments[0]);
+        profiler.execute("start,event=nativemem,nativemem=1,total,loglevel=none");
+        for (int number = 0; number < 100; number++) {
+            new Deflater();
+        }
+        profiler.execute("stop,otlp,total,file=" + arguments[1] + "/x.otlp");
+        profiler.execute("dump,collapsed,total,file=" + arguments[1] + "/x.folded");
+        profiler.execute("dump,otlp,file=" + arguments[1] + "/count.otlp");
+    }
+}
+"""
+
+
+def test_the_numbers_of_async_profilers_own_collapsed_stacks(tmp_path: Path) -> None:
+    library = recordings.library(tmp_path)
+    (tmp_path / "Both.java").write_text(SOURCE)
+    subprocess.run(["javac", "-cp", recordings.JAR, tmp_path / "Both.java"], check=True)
+    classes = f"{tmp_path}:{recordings.JAR}"
+    command: list[str | Path] = ["java", "-Xmx64m", "-cp", classes, "Both", library, tmp_path]
+    subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    data = (tmp_path / "x.otlp").read_bytes()
+    assert detect.source_of(data, "x") == "otlp"
+    records = detect.parse(data, "x", Told())
+    assert records.measure is Measure.ALLOCATED
+    collapsed = detect.parse((tmp_path / "x.folded").read_bytes(), "x", Told(Measure.ALLOCATED, "bytes", 1))
+    assert records.total.bytes == collapsed.total.bytes > 100 * recordings.DEFLATER
+    # The texts write Java's names in two ways.
+    assert flat(records) == flat(collapsed)
+    with pytest.raises(OffheapError, match="async-profiler counts samples, so record with its option total"):
+        detect.parse((tmp_path / "count.otlp").read_bytes(), "x", Told())
+
+
+def flat(records: Any) -> Counter[str]:
+    """Bytes by the two innermost functions."""
+    found: Counter[str] = Counter()
+    for stack, size in zip(records.stacks(), records.counts.bytes, strict=True):
+        found[" < ".join(records.names[place].function for place in stack[:2])] += size
+    return found
+
+
+def made(**change: Any) -> bytes:
+    """Two profiles, of bytes and of objects, with one stack: alloc, inlined in main, below an address."""
+    texts = ["", "inuse_space", "bytes", "inuse_objects", "count", "alloc", "main", "/srv/app", "a.c"]
+    texts.append("process.executable.build_id.gnu")
+    dictionary = profile_proto.message_class("OtlpDictionary")()
+    dictionary.string_table.extend(text.encode() for text in texts)
+    dictionary.attribute_table.add()
+    dictionary.attribute_table.add(key=9).value.text = BUILD_ID.encode()
+    dictionary.mapping_table.add()
+    dictionary.mapping_table.add(memory_start=0x1000, memory_limit=0x9000, filename=7, attributes=[1])
+    dictionary.function_table.add()
+    for name in (5, 6):
+        dictionary.function_table.add(name=name, filename=8)
+    dictionary.location_table.add()
+    named = dictionary.location_table.add(mapping=1, address=0x2000)
+    for function in (1, change.pop("function", 2)):
+        named.lines.add(function=function, line=7)
+    dictionary.location_table.add(mapping=1, address=0x3000)
+    dictionary.stack_table.add()
+    dictionary.stack_table.add(locations=[1, change.pop("location", 2)])
+    profiles = []
+    for kind, unit, values in ((1, 2, change.pop("values", [300, 100])), (3, 4, [3])):
+        one = profile_proto.message_class("OtlpProfile")(time_unix_nano=1_790_000_000_000_000_000, period=512)
+        one.sample_type.type, one.sample_type.unit = kind, unit
+        one.period_type.type, one.period_type.unit = 1, 2
+        one.samples.add(stack=change.get("stack", 1), values=values)
+        profiles.append(one.SerializeToString())
+    profiles[1] += profile_proto.message_class("OtlpProfile")(
+        samples=[{"stack": 1, "times": [1, 2]}]
+    ).SerializeToString()
+    resource = b"".join(_field(2, profile) for profile in profiles)
+    # As a collector's file has them, and as async-profiler does: the dictionary last.
+    return _field(1, _field(2, resource)) + _field(2, dictionary.SerializeToString())
+
+
+def _field(number: int, content: bytes) -> bytes:
+    size, length = len(content), b""
+    while size > 0x7F:
+        length += bytes([size & 0x7F | 0x80])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def test_profiles_of_one_dictionary_are_one() -> None:
+    assert detect.source_of(made(), "x") == "otlp"
+    records = detect.parse(made(), "x", Told())
+    assert (records.measure, records.sampling) == (Measure.LIVE, Sampling(Scheme.POISSON, 512))
+    assert (records.total, records.time) == (Counts(5, 400, 0, 0), 1.79e9)
+    assert [(frame.function, frame.module, frame.file, frame.line) for frame in records.names] == [
+        ("alloc", "app", "a.c", 7),
+        ("main", "app", "a.c", 7),
+    ]
+    assert list(records.addresses) == [0x3001]
+    assert records.build_ids == {"/srv/app": BUILD_ID}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"stack": 9}, "it has no stack 9"),
+        ({"stack": -1}, "it has no stack -1"),
+        ({"location": 9}, "it has no location 9"),
+        ({"location": -1}, "a number below 0"),
+        ({"function": -1}, "a number below 0"),
+        ({"function": 9}, "it has no function 9"),
+        ({"values": [-1]}, "a number that is negative"),
+    ],
+)
+def test_what_is_damaged_is_said(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(OffheapError, match=why):
+        detect.parse(made(**change), "x", Told())
+
+
+def test_a_few_bytes_cannot_ask_for_a_number_of_each_type_in_each_stack() -> None:
+    one = profile_proto.message_class("OtlpProfile")(samples=[{"stack": 1, "values": [1]}])
+    profiles = []
+    for kind in range(100):
+        one.sample_type.type = kind
+        profiles.append(_field(2, one.SerializeToString()))
+    with pytest.raises(OffheapError, match="more than 64 types"):
+        detect.parse(made() + _field(1, _field(2, b"".join(profiles))), "x", Told())
+
+
+@given(st.binary(min_size=1, max_size=6), st.integers(0, 400))
+def test_damage_gives_our_error_or_a_profile(junk: bytes, at: int) -> None:
+    data = made()
+    with contextlib.suppress(OffheapError):
+        detect.parse_as("otlp", data[:at] + junk + data[at + len(junk) :], "x", Told())
