@@ -30,6 +30,8 @@ from ansible_collections.offheap.profiler.tests.integration.playbooks import PRO
 from ansible_collections.offheap.profiler.tests.unit.fakes import s3
 from ansible_collections.offheap.profiler.tests.unit.strategies.leaky_archives import dump_of
 
+pytestmark = pytest.mark.in_order
+
 HOSTS = ("app1", "app2", "app3")
 UNITS = ("frontend", "ticker", "vault", "legacy", "wrapped")
 # At one in four seconds: a report wants to have watched for a minute at least.

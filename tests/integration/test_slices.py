@@ -38,6 +38,8 @@ from ansible_collections.offheap.profiler.tests.integration.playbooks import (
 )
 from ansible_collections.offheap.profiler.tests.unit.fakes import s3
 
+pytestmark = pytest.mark.in_order
+
 HOSTS = ("app1", "app2", "app3")
 UNIT = "grower"
 HEALTHY_SECONDS = 5
