@@ -12,5 +12,5 @@ from ansible_collections.offheap.profiler.tests.gates.files import ROOT
 def test_every_file_of_integration_tests_is_in_a_gate() -> None:
     gates = runpy.run_path(str(ROOT / "tests" / "gates" / "run"))["GATES"]
     whole = [gate for gate in gates if "-k" not in gate.command or not gate.command[gate.command.index("-k") + 1]]
-    named = {word for gate in whole for word in gate.command if word.startswith("tests/integration/test_")}
+    named = {word for gate in whole for word in gate.tests if word.startswith("tests/integration/test_")}
     assert named == {str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "integration").glob("test_*.py")}
