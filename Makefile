@@ -91,7 +91,7 @@ pictures: setup
 #: make fuzz         a minute of coverage-guided fuzzing of what reads the bytes that hosts send
 #: make soak         three million fuzzing inputs for each reader, the truth suite TRUTH_RUNS times (40), the agent under
 #:                   load for SOAK_SECONDS (600), what the controller builds for x86_64 and aarch64, 60 faults at random
-#:                   moments of a hunt, variants of tests on booted hosts, and there leaks known to the byte
+#:                   moments of a hunt, variants of tests on booted hosts, runs that are killed, and leaks known to the byte
 #:                   TRUTH_ROUNDS times (10)
 .PHONY: fuzz soak
 fuzz: setup
@@ -103,7 +103,7 @@ soak: setup
 	OFFHEAP_TEST_BUILD=cross .venv/bin/python -m pytest tests/agent tests/integration/test_hunt.py
 	OFFHEAP_TEST_BUILD=aarch64 .venv/bin/python -m pytest \
 		tests/agent/test_control.py tests/agent/test_spool.py tests/agent/test_forked_workers.py tests/agent/test_named.py
-	.venv/bin/python -m pytest -m soak_only tests/agent tests/integration tests/faults/test_random.py
+	.venv/bin/python -m pytest -m soak_only tests/agent tests/integration tests/gates tests/faults/test_random.py
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_ROUNDS:-10} .venv/bin/python -m pytest -s tests/integration/test_truth_on_hosts.py
 
 #: make lock         lock the requirements again after a change; make lock UPGRADE=--upgrade takes the newest versions

@@ -25,7 +25,7 @@ fi
 shift
 
 # Nothing that is hidden below lies there, nor does anybody's home.
-stage=$(mktemp -d /dev/shm/offheap-bare.XXXXXX)
+stage=$(mktemp -d "/dev/shm/offheap-bare.$$.XXXXXX")
 for hidden in /var/lib/offheap /opt/offheap /run/offheap /var/cache/offheap-lab; do
     parent=${hidden%/*}
     mount -t tmpfs -o mode=755 tmpfs "$stage"

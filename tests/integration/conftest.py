@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.tests.gates.this_run import lab_lock
 from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import PREPARE, Lab, LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import (
@@ -59,7 +60,7 @@ def booted_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     keep = os.environ.get("OFFHEAP_LAB_KEEP") == "1"
     lab = Lab(NAME)
     LOGS.mkdir(parents=True, exist_ok=True)
-    with (Path(tempfile.gettempdir()) / f"offheap-lab-{lab.name}.tests").open("w") as lock:
+    with lab_lock(lab.name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not keep:
             lab.down()

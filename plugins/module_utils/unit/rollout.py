@@ -116,7 +116,7 @@ def _together(wanted: Sequence[Enabled]) -> list[list[Enabled]]:
     """The units in their order; those of which one restarts another are one, in the place of the first."""
     groups: list[list[Enabled]] = []
     for one in wanted:
-        own = [group for group in groups if any(_restarts(one, other) or _restarts(other, one) for other in group)]
+        own = [group for group in groups if any(_is_tied_to(one, member) for member in group)]
         if own:
             first, *others = own
             first += [one, *(other for group in others for other in group)]
@@ -126,8 +126,9 @@ def _together(wanted: Sequence[Enabled]) -> list[list[Enabled]]:
     return groups
 
 
-def _restarts(one: Enabled, other: Enabled) -> bool:
-    return other.unit in one.dependents
+def _is_tied_to(one: Enabled, member: Enabled) -> bool:
+    """Whether a restart of either restarts both."""
+    return member.unit in one.dependents or one.unit in member.dependents
 
 
 def _begin(together: list[Enabled], watchers: Watchers, check_mode: bool) -> dict[health.Watch, list[Enabled]]:
