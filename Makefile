@@ -91,8 +91,8 @@ pictures: setup
 #: make fuzz         a minute of coverage-guided fuzzing of what reads the bytes that hosts send
 #: make soak         three million fuzzing inputs for each reader, the truth suite TRUTH_RUNS times (40), the agent under
 #:                   load for SOAK_SECONDS (600), what the controller builds for x86_64 and aarch64, 60 faults at random
-#:                   moments of a hunt, variants of tests on booted hosts, runs that are killed, and leaks known to the byte
-#:                   TRUTH_ROUNDS times (10)
+#:                   moments of a hunt, variants of tests on booted hosts, runs that are killed, and on hosts leaks known to
+#:                   the byte TRUTH_ROUNDS times (10)
 .PHONY: fuzz soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz

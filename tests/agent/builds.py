@@ -2,13 +2,14 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The agent and the library that the role builds, by each of its two compilers, for tests and benches.
 
-Each is built once, the library in half a minute, and stays in ``build/agent``.
+Each is built once, the library in half a minute, and stays in ``BUILD``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -19,7 +20,10 @@ from ansible_collections.offheap.profiler.tests.agent import cross_sums
 from ansible_collections.offheap.profiler.tests.agent.cross_sums import DEFAULTS, ROLE, ROOT, VERSION
 
 SOURCES = ROLE / "files" / "agent"
+#: Neither make nor LD_PRELOAD can take a path with a blank; LD_PRELOAD splits at colons, too.
 BUILD = ROOT / "build" / "agent"
+if re.search(r"[\s:]", str(BUILD)):
+    BUILD = Path(tempfile.gettempdir()) / f"offheap-agent-{hashlib.sha256(bytes(ROOT)).hexdigest()[:12]}"
 #: for programs of aarch64, and what runs them here
 CROSS_GCC, EMULATOR = "aarch64-linux-gnu-gcc", ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
 _CARRIED: dict[str, str] = json.loads(cross_sums.CARRIED.read_text())

@@ -58,8 +58,10 @@ def patched_source(directory: Path) -> Path:
     return source
 
 
-def built(part: str, platform: str, source: Path, directory: Path, sha256: str = "") -> dict[str, Any]:
-    """Build a part, and return the record that lies beside its tarball."""
+def built(
+    part: str, platform: str, source: Path, directory: Path, sha256: str = "", python: str = sys.executable
+) -> dict[str, Any]:
+    """Build a part with the compiler of this Python, and return the record that lies beside its tarball."""
     page = VARIABLES["_jemalloc_lg_page"][int(platform.split("-")[-1])]
     stem = library_stem() if part == "library" else agent_stem()
     wanted = {
@@ -73,7 +75,7 @@ def built(part: str, platform: str, source: Path, directory: Path, sha256: str =
         "sha256": sha256,
         "record": {"platform": platform},
     }
-    subprocess.run([sys.executable, BUILDER], input=json.dumps(wanted), text=True, check=True, capture_output=True)
+    subprocess.run([python, BUILDER], input=json.dumps(wanted), text=True, check=True, capture_output=True)
     record: dict[str, Any] = json.loads(Path(f"{wanted['result']}.json").read_text())
     return record
 

@@ -25,11 +25,13 @@ def test_there_is_a_checksum_for_each_platform_and_for_nothing_else() -> None:
 
 
 def test_the_agent_is_the_same_wherever_it_is_built(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    shutil.copytree(AGENT, elsewhere)
+    elsewhere = tmp_path / "Büro 2"
+    shutil.copytree(AGENT, elsewhere / "agent")
+    (elsewhere / "venv").symlink_to(sys.prefix)
+    python = str(elsewhere / "venv" / "bin" / "python")
     for platform in ("glibc-x86_64-4096", "glibc-aarch64-4096"):
         carried = CARRIED[f"{cross_sums.agent_stem()}-{platform}"]
-        record = cross_sums.built("agent", platform, elsewhere, tmp_path, carried)
+        record = cross_sums.built("agent", platform, elsewhere / "agent", tmp_path, carried, python)
         assert cross_sums.sum_of(record) == carried
         with tarfile.open(tmp_path / f"{cross_sums.agent_stem()}-{platform}.tar.gz") as tarball:
             name = cross_sums.agent_stem().partition("-")[2]

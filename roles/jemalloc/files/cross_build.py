@@ -22,6 +22,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -69,8 +70,11 @@ def _run(directory: Path, environment: dict[str, str], *command: str) -> None:
 
 
 def _tools(work: Path, target: str) -> dict[str, str]:
-    zig = " ".join(_ZIG)
-    caches = {f"ZIG_{kind}_CACHE_DIR": str(work / "zig") for kind in ("GLOBAL", "LOCAL")}
+    # Make and configure split a compiler's name at blanks, and the path of this Python may have one.
+    zig = work / "zig"
+    zig.write_bytes(os.fsencode(f'#!/bin/sh\nexec {shlex.join(_ZIG)} "$@"\n'))
+    zig.chmod(0o700)
+    caches = {f"ZIG_{kind}_CACHE_DIR": str(work / "zig-cache") for kind in ("GLOBAL", "LOCAL")}
     return {**caches, "CC": f"{zig} cc -target {target}", "AR": f"{zig} ar", "RANLIB": f"{zig} ranlib", "LC_ALL": "C"}
 
 
@@ -142,6 +146,8 @@ def build(wanted: dict[str, Any]) -> None:
     result = Path(wanted["result"])
     work = Path(tempfile.mkdtemp(prefix="offheap-build-"))
     try:
+        if len(str(work).split()) > 1:
+            raise BuildError(f"make can't build in {work.parent}, which has a blank: set TMPDIR to another directory")
         built = library(work, wanted) if wanted["part"] == "library" else agent(work, wanted)
         files = {name: path.read_bytes() for name, path in built.items()}
         sums = {name: _sum(content) for name, content in files.items()}

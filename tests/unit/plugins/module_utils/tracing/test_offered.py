@@ -186,8 +186,8 @@ def test_a_timer_takes_more(
     stopped = [call for call in systemctl.calls if "stop" in call]
     assert stopped == [f"--no-pager stop -- offheap-take-web.{kind}" for kind in ("timer", "service")]
     program = Path(places.TAKING) / "web.service" / "program.pyz"
-    command = systemd_run.read_text().splitlines()[-1].partition(" -- ")[2].split()
-    assert command == [sys.executable, "-I", str(program), "web.service"]
+    command = [sys.executable, "-I", str(program), "web.service"]
+    assert systemd_run.read_text().splitlines()[-1].partition(" -- ")[2] == " ".join(command)
     # The zip file is all that it needs. It looks for its task in the real place.
     done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=True)
     assert done.stdout.startswith("nothing was taken of web.service: /run/offheap/taking/web.service is not whole")
