@@ -62,9 +62,9 @@ def _one(
     if command in ("status", "stats"):
         return connection.request(command), None, False
     status = connection.request("status")
-    given = {name: parameters[option] for option, name in _SCHEDULE.items() if parameters[option] is not None}
-    settings = given if command == "schedule" else {}
+    settings = {}
     if command == "schedule":
+        settings = {name: parameters[option] for option, name in _SCHEDULE.items() if parameters[option] is not None}
         now = status.get("schedule", {})
         changes = any(now.get(name) != value for name, value in settings.items())
     elif command in ("activate", "deactivate"):

@@ -15,6 +15,7 @@ import os
 import select
 import threading
 import time
+import traceback
 from typing import IO, Any, NoReturn
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, wire
@@ -81,6 +82,12 @@ class Way:
             self._lock.release()
 
 
+def _bug(error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    told = f"{type(error).__name__}: {error} in {place.filename}, line {place.lineno}"
+    return f"this is a bug of the collection, and nothing is wrong with the host ({told}); please report it"
+
+
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Answer requests ``{"ask": name, ...}`` until the source ends."""
     way = Way(target)
@@ -95,4 +102,6 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
                 answer: dict[str, Any] = {"answer": module.ANSWERS[question](part.message, way.write)}
             except (OffheapError, OSError) as exc:
                 answer = {"error": str(exc)}
+            except Exception as exc:  # a bug of ours; who only saw the connection end would take it for a dead host
+                answer = {"error": _bug(exc)}
             wire.write_message(way.write, answer)

@@ -17,16 +17,17 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import wi
 from ansible_collections.offheap.profiler.plugins.module_utils.session import server, units
 wire.BEAT = 0.05
 units.ANSWERS["units"] = lambda request, write: time.sleep({seconds}) or {{}}
+units.ANSWERS["sample"] = lambda request, write: {{}}["unit"]
 server.serve(sys.stdin.buffer, sys.stdout.buffer)
 """
 
 
-def serving(seconds: float) -> subprocess.Popen[bytes]:
-    """A server that takes so long to answer about units."""
+def serving(seconds: float, ask: str = "units") -> subprocess.Popen[bytes]:
+    """A server that takes so long to answer about units, and was asked something."""
     script = _SERVER.format(path=sys.path, seconds=seconds)
     server = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert server.stdin
-    wire.write_message(server.stdin.write, {"ask": "units"})
+    wire.write_message(server.stdin.write, {"ask": ask})
     server.stdin.flush()
     return server
 
@@ -45,3 +46,12 @@ def test_it_ends_when_its_controller_is_gone() -> None:
         assert server.stdout
         server.stdout.close()
         assert server.wait(30) == 1
+
+
+def test_a_bug_does_not_look_like_a_dead_host() -> None:
+    with serving(0, "sample") as server:
+        output, _errors = server.communicate()
+    told = wire.read(io.BytesIO(output).read, 1000)
+    assert told is not None and told.message is not None
+    assert told.message["error"].startswith("this is a bug of the collection, and nothing is wrong with the host")
+    assert "KeyError: 'unit' in <string>, line 8" in told.message["error"]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What the console asks a session to tell the agents of a unit."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
+from ansible_collections.offheap.profiler.plugins.module_utils.session import units
+
+ASKED: list[tuple[str, dict[str, Any]]] = []
+
+
+class Agent:
+    """A connection to an agent that samples, and writes dumps every minute."""
+
+    peer = 7
+
+    def __init__(self, _socket: client.AgentSocket, _timeout: float) -> None:
+        pass
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, _type: type | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
+        pass
+
+    def request(self, command: str, **settings: Any) -> dict[str, Any]:
+        ASKED.append((command, settings))
+        return {"wanted": True, "schedule": {"dump": 60}}
+
+    def dump(self, spool: str) -> client.WrittenDump:
+        ASKED.append(("dump", {}))
+        return client.WrittenDump(f"{spool}/jeprof.7.1.m1.heap", 10, 1.5, 4096, 1, None)
+
+
+@pytest.fixture(autouse=True)
+def agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    ASKED.clear()
+    monkeypatch.setattr(client, "find", lambda _unit: [client.AgentSocket(7, "/run/offheap/web.service/7.sock")])
+    monkeypatch.setattr(client, "Connection", Agent)
+    monkeypatch.setattr(cgroup, "belongs_to", lambda _pid, _unit: True)
+
+
+def control(**parameters: Any) -> dict[str, Any]:
+    request = {"unit": "web", "parameters": {"perf_map": False, **parameters}}
+    return units.ANSWERS["control"](request, lambda _block: None)
+
+
+@pytest.mark.parametrize(
+    ("command", "changed", "told"),
+    [
+        ("status", False, "status"),
+        ("dump", True, "dump"),
+        ("deactivate", True, "deactivate"),
+        ("activate", False, "status"),
+    ],
+)
+def test_a_command_needs_no_settings_of_another(command: str, changed: bool, told: str) -> None:
+    assert control(command=command)["changed"] is changed
+    assert ASKED[-1] == (told, {})
+
+
+def test_a_schedule_is_told_only_what_changes() -> None:
+    given = {"command": "schedule", "stats_seconds": None, "keep_files": None, "keep_bytes": None}
+    assert not control(**given, dump_seconds=60)["changed"]
+    assert control(**given, dump_seconds=30)["changed"]
+    assert ASKED[-1] == ("schedule", {"dump": 30})
