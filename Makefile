@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 #
 # make test    everything that CI checks: sets up, then all gates and tests, and ends with a count
+# make quick   what a change touches of it
 # make demo    boots three disposable hosts, finds their leaks with the four playbooks, takes them down again
 
 RUN = .venv/bin/python tests/gates/run
@@ -14,6 +15,11 @@ help:
 .PHONY: test
 test: setup
 	$(RUN) all
+
+#: make quick        what a change since origin/main touches: lint, types, unit tests (three minutes at most)
+.PHONY: quick
+quick: setup
+	$(RUN) quick
 
 #: make demo         the whole job on three disposable hosts
 .PHONY: demo

@@ -123,6 +123,7 @@ class _Lines:
     def __init__(self, data: bytes, name: str) -> None:
         self._name = name
         self._rest: Iterator[bytes] = iter(data.split(b"\n"))
+        self._is_cut = not data.endswith(b"\n")
         self._number = 0
         self.line = self._before = b""
         self._advance()
@@ -155,6 +156,8 @@ class _Lines:
         return found
 
     def nothing_more(self) -> None:
+        if self._is_cut:
+            self.refuse("the end of the last line")
         if self.line or next(self._rest, None) is not None:
             self.fail("nothing behind the end")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives import BUCKETS
@@ -72,6 +72,7 @@ def test_what_is_no_book_is_refused_with_its_line(before: bytes, after: bytes, l
 
 
 @given(st.binary(max_size=200) | st.integers(0, len(SMALL)).map(lambda end: SMALL[:end]))
+@example(SMALL[:-1])
 def test_any_bytes_are_a_book_or_refused(data: bytes) -> None:
     if data != SMALL:
         with pytest.raises(LivesFormatError):
