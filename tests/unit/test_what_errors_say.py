@@ -22,6 +22,8 @@ import pytest
 from ansible_collections.offheap.profiler.tests.conftest import COLLECTIONS, ROOT
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
+pytestmark = pytest.mark.slow
+
 #: hides what is called GONE, as if it were not installed
 HIDING = """
 import os, sys
@@ -198,6 +200,7 @@ def said(here: Path) -> Iterator[dict[str, tuple[int, str]]]:
         yield dict(zip(lines, pool.map(lambda line: _run(line, here), lines), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "status", "words"), [*CONSOLE, *ANSIBLE])
 def test_an_error_says_what_happened_and_what_to_do(
     said: dict[str, tuple[int, str]], line: str, status: int, words: str

@@ -208,6 +208,7 @@ def _profiles_have_the_names_of_the_report(profiles: dict[Path, bytes], console:
         assert pushed == pytest.approx(shown, abs=50), "but for rounding, stack by stack"
 
 
+@pytest.mark.slow
 @settings(
     max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )

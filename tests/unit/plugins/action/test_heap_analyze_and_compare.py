@@ -63,6 +63,7 @@ def test_a_bare_dump_is_shown(dumps: list[Path], tmp_path: Path) -> None:
     assert list((tmp_path / "cache/offheap/symcaches").iterdir())
 
 
+@pytest.mark.slow
 def test_a_file_is_written_once_and_never_over_another(dumps: list[Path], tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"src": str(dumps[0]), "format": "pprof", "dest": "new/profile.pb.gz"}
     dest = tmp_path / "new" / "profile.pb.gz"

@@ -112,6 +112,7 @@ def _ways(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [way, *(found for key, child in children for found in _ways(child, (*way, key)))]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(_ways(said())), st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.just([{}]))
 def test_junk_anywhere_raises_one_kind_of_error_or_is_kept(way: tuple[Any, ...], junk: Any) -> None:
     found: Any = json.loads(json.dumps(said()))

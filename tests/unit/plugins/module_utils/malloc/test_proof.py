@@ -304,6 +304,7 @@ def status_under(library: str, *command: str | Path, conf: str) -> int:
     return subprocess.run(command, env=environment, timeout=60, check=False).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conf", ["", "prof:true"])
 def test_threads_that_free_while_they_end(jemalloc: str, ending_threads: Path, conf: str) -> None:
     """Why 5.3.1 is refused: a correct program dies under it, but not under the default."""

@@ -39,6 +39,7 @@ def _recorded(pid: int) -> list[str]:
     return [link for link in found if "recording" in link]
 
 
+@pytest.mark.slow
 def test_a_trace_leaves_nothing_but_the_library(jvm: int, agent: str, tracing: Path, trusting: None) -> None:
     found = async_profiler.examine(jvm, agent)
     assert (found.jvm.pid, found.library) == (jvm, agent) and found.release >= 11
@@ -59,6 +60,7 @@ def test_a_trace_leaves_nothing_but_the_library(jvm: int, agent: str, tracing: P
         assert b"".join(again.take(MOST)), "it can be traced again"
 
 
+@pytest.mark.slow
 def test_what_is_taken_of_a_recording_is_given_back(jvm: int, agent: str, trusting: None) -> None:
     with async_profiler.Recording(async_profiler.examine(jvm, agent), 4096, 60) as recording:
         wait(lambda: recording.size > 1 << 20, "it records")

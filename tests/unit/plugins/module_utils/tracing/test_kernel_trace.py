@@ -148,6 +148,7 @@ def test_memleak_says_what_stays(run: Run, program: kernel_tools.Told, spools: P
     assert leaked[2] - leaked[0] >= 3 * 1000 * 1000, "a thousand blocks a second, for ten seconds"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("briefly")
 def test_perf_says_what_came(run: Run, program: kernel_tools.Told, spools: Path) -> None:
     with _meanwhile(program, "g", 500):
@@ -160,6 +161,7 @@ def test_perf_says_what_came(run: Run, program: kernel_tools.Told, spools: Path)
         assert _through("touch", records) >= 500 * 4096, "each window has its own"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("briefly")
 def test_perf_finds_who_called_a_library(run: Run, program: kernel_tools.Told, spools: Path) -> None:
     """malloc touches most pages first, and the C library has no frame pointers."""
@@ -169,6 +171,7 @@ def test_perf_finds_who_called_a_library(run: Run, program: kernel_tools.Told, s
     assert _through("leak", records) >= 0.8 * records.total.bytes > 4 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("briefly")
 def test_perf_records_less_where_much_comes_at_once(run: Run, program: kernel_tools.Told, spools: Path) -> None:
     with _meanwhile(program, "g", 40_000):
@@ -179,6 +182,7 @@ def test_perf_records_less_where_much_comes_at_once(run: Run, program: kernel_to
     assert _through("touch", records) >= 0.9 * 40_000 * 4096
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("briefly")
 def test_perf_is_tried_again_when_it_did_not_begin(
     run: Run, program: kernel_tools.Told, tmp_path: Path, monkeypatch: Any
@@ -220,6 +224,7 @@ def _probes() -> list[str]:
     return events.read_text().splitlines() if events.exists() else []
 
 
+@pytest.mark.slow
 def test_perf_watches_with_one_thread(run: Run, program: kernel_tools.Told, spools: Path) -> None:
     """A second one, for BPF programs, takes a whole CPU where threads of the process come and go."""
     seen, ended = set(), threading.Event()
@@ -239,6 +244,7 @@ def test_perf_watches_with_one_thread(run: Run, program: kernel_tools.Told, spoo
     assert seen == {1}
 
 
+@pytest.mark.slow
 def test_a_process_that_ends(run: Run, program: kernel_tools.Told, spools: Path) -> None:
     def end() -> None:
         wait(lambda: bool(_runs("perf", program.pid)), "perf runs")
@@ -315,6 +321,7 @@ def test_a_report_without_end(run: Run, program: kernel_tools.Told, tmp_path: Pa
     assert "a report of memleak is larger than 1 MiB" in result["ended"] and result["dumps"] == []
 
 
+@pytest.mark.slow
 def test_a_tool_that_does_not_end(run: Run, program: kernel_tools.Told, tmp_path: Path, monkeypatch: Any) -> None:
     tool = tmp_path / "perf"
     tool.write_text("#!/bin/sh\ntrap '' INT\nexec sleep 600\n")

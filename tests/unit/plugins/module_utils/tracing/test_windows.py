@@ -56,6 +56,7 @@ def run(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.mark.slow
 def test_each_window_ends_in_a_recording(run: Run, jvm: int, agent: str, spools: Path, trusting: None) -> None:
     result = run([os.getpid(), jvm], library=agent, window=5, windows=2, interval="64K")
     assert (result["changed"], result["pid"], result["ended"]) == (True, jvm, "")
@@ -74,6 +75,7 @@ def test_check_mode_leaves_the_jvm_alone(run: Run, jvm: int, agent: str, spools:
     assert not spools.exists()
 
 
+@pytest.mark.slow
 def test_a_signal_ends_it_early(run: Run, jvm: int, agent: str, spools: Path, trusting: None) -> None:
     def interrupt() -> None:
         wait(lambda: any(spools.glob("*/*.heap")), "a window has ended")
@@ -87,6 +89,7 @@ def test_a_signal_ends_it_early(run: Run, jvm: int, agent: str, spools: Path, tr
     assert len(result["dumps"]) == 2, "that of the window, and what was seen since"
 
 
+@pytest.mark.slow
 def test_frees_fill_no_recording(run: Run, jvm: int, agent: str, spools: Path, trusting: None) -> None:
     """It keeps 20,000 streams and lets go of them at once: a megabyte of frees every few seconds."""
     result = run([jvm], library=agent, window=10, windows=2, max_recording="7M")
@@ -96,6 +99,7 @@ def test_frees_fill_no_recording(run: Run, jvm: int, agent: str, spools: Path, t
     assert len(last) < 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("largest", "unread", "says"),
     [("3M", 4, "the process frees too often"), ("6M", 1, "the recording has reached 6 MiB")],
@@ -119,6 +123,7 @@ def test_a_recording_that_grows_too_fast_or_too_large(
     assert recorded.total.bytes > 1 << 20, "what was seen until then is kept"
 
 
+@pytest.mark.slow
 def test_a_jvm_that_does_little_but_free(run: Run, classes: Path, agent: str, trusting: None) -> None:
     """The trace ends at its budget, or earlier, where nothing is left to read its recording with."""
     with running(classes, program="Deflaters 100000 2000 4096") as pid:

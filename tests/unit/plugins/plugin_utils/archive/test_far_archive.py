@@ -327,6 +327,7 @@ def writers() -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_writers_killed_at_a_hundred_moments(address: str, s3_store: s3.Server, tmp_path: Path) -> None:
     moments, half_done, told_new, store = random.Random(18), 0, list[str](), ObjectStore(address)
     with writers() as parent:
@@ -362,6 +363,7 @@ def test_writers_killed_at_a_hundred_moments(address: str, s3_store: s3.Server, 
     assert half_done > 10, "some were killed between a dump and its facts"
 
 
+@pytest.mark.slow
 def test_two_writers_at_once(address: str, tmp_path: Path) -> None:
     with writers() as first, writers() as second:
         for parent, cache in ((first, "one"), (second, "other")):
@@ -375,6 +377,7 @@ def test_two_writers_at_once(address: str, tmp_path: Path) -> None:
     assert len(new) == MANY and set(new.values()) == {1}, "of two that bring the same, one brought it"
 
 
+@pytest.mark.slow
 def test_a_store_that_is_busy_and_tells_wrong_times(address: str, s3_store: s3.Server, tmp_path: Path) -> None:
     s3_store.be_strange(refused=0.2, wrong_clock=True)
     archive = far_archive.created(address)
@@ -399,6 +402,7 @@ def test_what_cannot_be_brought_is_not_left_out(address: str, tmp_path: Path, mo
         run_action(leak_report, archive=address, dest=str(tmp_path / "report"), show=False)
 
 
+@pytest.mark.slow
 def test_all_that_reads_archives_reads_it_there(
     address: str, s3_store: s3.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +439,7 @@ def test_all_that_reads_archives_reads_it_there(
     assert told["near"] == told[address]
 
 
+@pytest.mark.slow
 def test_copying_and_pruning(address: str, s3_store: s3.Server, tmp_path: Path) -> None:
     near = leaky_archives.fill(tmp_path / "near", tmp_path / "scratch", dumps=4)
     far_archive.created(address)

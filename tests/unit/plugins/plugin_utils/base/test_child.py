@@ -53,6 +53,7 @@ def test_one_process_answers_call_after_call() -> None:
     assert child.call(talk, size=0) == b"said", "what is printed is no answer"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little")
 @pytest.mark.parametrize(
     ("function", "why"),
@@ -73,6 +74,7 @@ def test_what_exceeds_its_limits_is_one_call_s_problem(function: Callable[[], by
     assert child.call(echo, b"next", size=0) == b"next"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little")
 def test_one_that_takes_no_request() -> None:
     os.kill(int(child.call(number, size=0)), signal.SIGSTOP)

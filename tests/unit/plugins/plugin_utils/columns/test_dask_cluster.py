@@ -47,6 +47,7 @@ def _said(plugin: Any, place: Path, cluster: str, **arguments: Any) -> dict[str,
     return {name: repr(value).replace(str(place), "") for name, value in result.items()}
 
 
+@pytest.mark.slow
 @settings(
     max_examples=16,
     phases=[Phase.generate],
@@ -107,6 +108,7 @@ def test_work_that_kills_its_workers_is_an_error(cluster: str) -> None:
         list(workers.map(dask.dies, [()]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bare", ["scheduler", "worker"])
 def test_one_without_the_collection(tmp_path: Path, bare: str) -> None:
     archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=2)

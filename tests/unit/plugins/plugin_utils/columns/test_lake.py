@@ -109,6 +109,7 @@ def test_what_is_new_is_added_once(fleet: Archive, place: str) -> None:
     assert (again["captures"], again["changed"]) == (0, False)
 
 
+@pytest.mark.slow
 def test_compaction_and_a_new_beginning_change_no_answer(fleet: Archive, place: str) -> None:
     for host in ("app1", "app2"):
         update(fleet, place, hosts=[host])
@@ -124,6 +125,7 @@ def test_compaction_and_a_new_beginning_change_no_answer(fleet: Archive, place: 
     has_all(fleet, place)
 
 
+@pytest.mark.slow
 def test_two_that_add_the_same(fleet: Archive, place: str) -> None:
     together, added, warnings = threading.Barrier(2), list[int](), list[str]()
 

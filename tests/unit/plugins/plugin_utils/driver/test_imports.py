@@ -154,6 +154,7 @@ def test_images_named_by_the_user_come_into_the_archive_and_no_others(tmp_path: 
     assert "inflate" in {frame.function for frame in source.samples.frames}
 
 
+@pytest.mark.slow
 def test_profiles_of_a_go_program_end_in_the_true_verdict(tmp_path: Path) -> None:
     program = go_program.built(tmp_path)
     files = [tmp_path / f"{step}.pb.gz" for step in range(6)]

@@ -88,6 +88,7 @@ def test_the_same_samples_give_the_same_bytes() -> None:
     assert pprof.render(samples_of(), ABOUT) == pprof.render(samples_of(), ABOUT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["inuse_objects", "inuse_space", "alloc_objects", "alloc_space"])
 def test_go_reads_it(tmp_path: Path, kind: str) -> None:
     samples = samples_of(DUMP)

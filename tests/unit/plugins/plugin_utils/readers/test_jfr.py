@@ -76,6 +76,7 @@ def _methods(records: Records, counts: Any) -> Counter[str]:
     return +found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", [0, 65536, 1 << 20])
 def test_the_totals_of_the_jdk(interval: int, agent: Path, directory: Path) -> None:
     path = recordings.recording(directory, agent, f"nativemem={interval}")
@@ -188,6 +189,7 @@ print(refused)
 """
 
 
+@pytest.mark.slow
 def test_a_thousand_mutated_recordings(agent: Path, directory: Path) -> None:
     path = recordings.recording(directory, agent, "nativemem=65536", 60)
     refused = int(in_child(_MUTATED.format(path=str(path)), 50, 2048))

@@ -59,6 +59,7 @@ def test_memleak(program: kernel_tools.Told, tmp_path: Path) -> None:
     assert suspect.growth == pytest.approx(LEAKED * A_DAY)
 
 
+@pytest.mark.slow
 def test_perf(program: kernel_tools.Told, tmp_path: Path) -> None:
     files = []
     for step in range(1, STEPS + 1):

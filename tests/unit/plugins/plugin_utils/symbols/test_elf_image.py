@@ -114,6 +114,7 @@ def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
         ElfImage(tmp_path / "text")
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_a_damaged_image_gives_our_error_or_an_answer(library: Path, tmp_path: Path, data: st.DataObject) -> None:

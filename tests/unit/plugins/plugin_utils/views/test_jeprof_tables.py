@@ -137,6 +137,7 @@ def about(value: float) -> set[int]:
     return {int(value - 1e-6), int(value + 1e-6)}
 
 
+@pytest.mark.slow
 def test_functions_flat_and_cumulative_are_jeprofs(case: Case) -> None:
     table = Table(with_jeprofs_names(case), Granularity.FUNCTIONS, Measure.INUSE_SPACE)
     assert case.said.total in about(table.total)
