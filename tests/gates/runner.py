@@ -13,8 +13,10 @@ more than a few are a failure.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -48,6 +50,7 @@ class Outcome:
     gate: Gate
     status: int
     seconds: float
+    cpu: float  # seconds, but for those of hosts
     passed: set[str] = field(default_factory=set)  # the names of tests, or the gate's own
     failed: dict[str, str] = field(default_factory=dict)  # the same, each with its error
     skipped: set[str] = field(default_factory=set)
@@ -81,6 +84,7 @@ class Outcome:
     def add_second_try(self, again: Outcome) -> None:
         """Count what has passed now as passed."""
         self.seconds += again.seconds
+        self.cpu += again.cpu
         if self.gate.name in self.failed:  # the whole gate broke, and was run again as a whole
             self.second_try = [] if again.failed else [self.gate.name]
             self.passed, self.failed, self.skipped = again.passed, again.failed, again.skipped
@@ -167,8 +171,8 @@ class Runner:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-            status = end_of(process, f"{gate.name}: stopped: nothing here takes longer than {LONGEST} s")
-        outcome = Outcome(gate, status, time.monotonic() - began)
+            status, cpu = end_of(process, f"{gate.name}: stopped: nothing here takes longer than {LONGEST} s")
+        outcome = Outcome(gate, status, time.monotonic() - began, cpu)
         if gate.tests:
             outcome.read_report(report)
         if status == SKIPPED:
@@ -246,7 +250,8 @@ class Runner:
             total.update(outcome.counts)
             words = (f"{number} {word}" for word, number in outcome.counts.items() if number)
             before = self.last.get(outcome.gate.name)
-            took = f"{outcome.seconds:7.1f} s" + (f" (last time{before:7.1f})" if before is not None else "")
+            took = f"{outcome.seconds:7.1f} s{outcome.cpu:7.1f} CPU"
+            took += f" (last time{before:7.1f} s)" if before is not None else ""
             print(f"   {outcome.word:8}{outcome.gate.name:18}{took}   {', '.join(words)}")
         logs = self.logs.relative_to(self.root)
         for outcome in outcomes:
@@ -259,19 +264,23 @@ class Runner:
         self._figures.write_text(json.dumps({**self.last, **took_now}))
 
 
-def end_of(process: subprocess.Popen[bytes], complaint: str) -> int:
-    """Wait for the exit status; a process that hangs is stopped, and has failed."""
-    try:
-        return process.wait(timeout=LONGEST)
-    except subprocess.TimeoutExpired:
+def end_of(process: subprocess.Popen[bytes], complaint: str) -> tuple[int, float]:
+    """The exit status, and the CPU seconds of all that it waited for. What hangs is stopped, and has failed."""
+    hangs = threading.Event()
+
+    def stop() -> None:
         print(f"-- {complaint}", flush=True)
-    process.send_signal(signal.SIGINT)  # like Ctrl-C, so that hosts are taken down
-    try:
-        process.wait(timeout=60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-    process.wait()
-    return 1
+        hangs.set()
+        process.send_signal(signal.SIGINT)  # like Ctrl-C, so that hosts are taken down
+        killer.start()
+
+    stopper, killer = threading.Timer(LONGEST, stop), threading.Timer(60, process.kill)
+    stopper.start()
+    _pid, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    stopper.cancel()
+    killer.cancel()
+    return process.returncode or int(hangs.is_set()), used.ru_utime + used.ru_stime
 
 
 def last_line(log: Path) -> str:

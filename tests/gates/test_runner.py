@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.tests.gates import runner
 from ansible_collections.offheap.profiler.tests.gates.runner import BAD_MOMENTS, Gate, Runner
 
 ONCE = """
@@ -172,4 +173,14 @@ def test_the_summary_says_how_long_each_took_the_last_time(
     assert run(quick) == 0
     assert "last time" not in capsys.readouterr().out
     assert run(quick) == 0
-    assert "(last time    0.0)" in capsys.readouterr().out
+    assert "(last time    0.0 s)" in capsys.readouterr().out
+
+
+def test_a_gate_that_hangs_is_stopped(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "LONGEST", 1)
+    assert run(Gate("hangs", "none", ("sleep", "1000"))) == 1
+    shown = capsys.readouterr().out
+    assert "hangs: stopped: nothing here takes longer than 1 s" in shown
+    assert "== failed: hangs" in shown and "hangs.again" not in shown
