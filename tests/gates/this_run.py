@@ -39,6 +39,7 @@ def directory(labs: Iterable[str], say: Callable[[str], None]) -> Iterator[Path]
             _remove_stages()
             _take_down(labs, say)
             own = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
+            own.chmod(0o1777)  # as /tmp: tests also run programs as other users
             alive.enter_context(held(own / "lock"))
         try:
             yield own
