@@ -246,7 +246,9 @@ row_count:
   type: int
   sample: 214
 dump:
-  description: What is known about the dump. A bare dump does not name its host, unit or time.
+  description:
+    - What is known about the dump. A bare dump does not name its host, unit or time.
+    - Where it says no build-ids, C(names) says that the names are of the files that have its paths now.
   returned: success
   type: dict
   sample:

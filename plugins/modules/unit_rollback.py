@@ -94,6 +94,24 @@ problems:
   type: list
   elements: str
   returned: success
+stays:
+  description: The places of ours that still hold something, which is what was installed, and the spools.
+  type: list
+  elements: dict
+  returned: success
+  contains:
+    path:
+      description: The directory.
+      type: str
+    files:
+      description: How many files it has.
+      type: int
+    dumps:
+      description: How many of them are dumps.
+      type: int
+    size:
+      description: The room that they take, in bytes.
+      type: int
 """
 
 import contextlib
@@ -101,7 +119,7 @@ from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import at_work, rollback
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import at_work, rollback, what_stays
 
 
 def main() -> NoReturn:
@@ -138,6 +156,7 @@ def main() -> NoReturn:
             for one in done
         ],
         problems=[one.sentence() for one in done if one.problem],
+        stays=[place._asdict() for place in what_stays.what_stays()],
     )
 
 

@@ -130,7 +130,8 @@ def _all_threads(request: Request, samples: Samples, source: Source, images: Ima
 def _facts(
     source: Source, base: Source | None, samples: Samples, table: Table, request: Request
 ) -> list[tuple[str, str]]:
-    facts = [("Dump", str(source.path))]
+    facts = [("Names", source.facts["names"])] if "names" in source.facts else []
+    facts.append(("Dump", str(source.path)))
     if base is not None:
         facts.append(("Less base", str(base.path)))
     for name in ("unit", "host", "exe", "build_id"):

@@ -24,6 +24,8 @@ from ..model.raw import Records, Told
 from ..model.samples import Samples, located, named
 from ..symbols.elf_image import ElfImage, SymbolError
 
+#: as a directory of images: files by their very paths
+THIS_MACHINE = Path("/")
 # How many times smaller a packed dump is, at most, unless it is a strange one.
 _USUAL_RATIO = 20
 
@@ -98,6 +100,12 @@ class Images:
                     break
         return found
 
+    @property
+    def where(self) -> str:
+        """Where files are looked for by their paths, in words."""
+        elsewhere = [str(directory) for directory in self._directories if directory != THIS_MACHINE]
+        return f"in {', '.join(elsewhere)}" if elsewhere else "on this machine"
+
     def found(self) -> dict[str, Any]:
         """What ``build_ids`` has found, for ``learn``."""
         places = {build_id: os.fspath(path) for build_id, path in self._found.items()}
@@ -113,6 +121,9 @@ class Images:
     def _by_name(self, mapped: str) -> Iterator[Path]:
         name = PurePosixPath(mapped).name
         for directory in self._directories:
+            if directory == THIS_MACHINE:  # another file here that happens to have the name is not the one
+                yield Path(mapped)
+                continue
             if directory.is_file():
                 if directory.name == name:
                     yield directory
@@ -184,6 +195,11 @@ class DumpReader:
         facts.update(sample_interval=profile.sampling.interval, threads=told.get("threads"))
         facts.setdefault("exe", executable or None)
         facts["build_id"] = build_ids.get(executable) or None
+        if executable in told.get("by_path", ()):
+            facts["build_id"] = None  # that of a file, and nobody knows whether it is the one that ran
+        if told.get("by_path"):
+            files = f"files with its paths {self.images.where}"
+            facts["names"] = f"may be wrong: the dump says no build-ids, so they are of the {files}"
         return Source(path, samples, build_ids, (executable, build_ids.get(executable, "")), facts)
 
 
@@ -198,8 +214,10 @@ def _parsed(path: Path, known: CaptureFacts | None, said: Told, images: Images) 
     if known is None:
         source = detect.source_of(data, str(path))
         dump = detect.parse(data, str(path), said)
-        build_ids = {**images.build_ids(dump), **dump.build_ids}
+        by_path = images.build_ids(dump)
+        build_ids = {**by_path, **dump.build_ids}
         told: dict[str, Any] = {"build_ids": build_ids, **images.found()}
+        told["by_path"] = sorted(by_path.keys() - dump.build_ids.keys())
     else:
         source, dump = known.source, detect.parse_capture(data, str(path), known)
         build_ids, told = {**dump.build_ids, **known.build_ids}, {}
@@ -250,7 +268,7 @@ def open_reader(paths: Sequence[Path], places: Places) -> Iterator[DumpReader]:
         opened = far_archive.opened(found)
     directories = image_directories(places.binary_path)
     if not directories and opened is None:
-        directories = [Path("/")]
+        directories = [THIS_MACHINE]
     images = Images(directories, opened)
     kept = places.symcaches or (opened.symcaches if opened is not None else user_cache("symcaches"))
     if not places.check_mode and _is_writable(kept):

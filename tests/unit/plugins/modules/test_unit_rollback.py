@@ -54,6 +54,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
         monkeypatch.setattr(places, attribute, str(tmp_path / name))
     monkeypatch.setattr(places, "INSTALLED", str(tmp_path / "opt"))
+    monkeypatch.setattr(places, "PRIVATE_SPOOLS", str(tmp_path / "private"))
     return tmp_path
 
 
@@ -294,3 +295,21 @@ def test_a_unit_that_is_out_but_does_not_stay_up_is_not_said_to_be_profiled(
     systemctl.states(before, before, before, after, state(program, plain, NRestarts="1", ControlGroup="/new"))
     summary = run(seconds=1)["units"][0]["summary"]
     assert summary.startswith("web.service is rolled back, but web.service was restarted while it was watched")
+
+
+def test_it_says_what_stays(run: Run, host: Path, systemctl: Systemctl) -> None:
+    assert run(units=[])["stays"] == []
+    spool = host / "lib" / "web.service"
+    spool.mkdir()
+    (spool / "jeprof.1.2.m3.heap").write_bytes(bytes(5000))
+    (spool / "jeprof.1.2.m3.heap.json").write_bytes(b"{}")
+    (spool / "elsewhere").symlink_to("/etc")
+    deep = spool.joinpath(*"abcdefgh")
+    deep.mkdir(parents=True)
+    (deep / "not ours").write_bytes(bytes(5000))
+    (host / "opt" / "jemalloc").mkdir(parents=True)
+    (host / "opt" / "jemalloc" / "liboffheap.so").write_bytes(bytes(5000))
+    assert run(units=[])["stays"] == [
+        {"path": str(host / "opt"), "files": 1, "dumps": 0, "size": 8192},
+        {"path": str(host / "lib"), "files": 2, "dumps": 1, "size": 12288},
+    ]

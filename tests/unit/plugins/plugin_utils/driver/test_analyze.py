@@ -54,6 +54,16 @@ def ask(source: Source, request: Request) -> str:
     return analyze(request, source, None, IMAGES).content.decode()
 
 
+def test_a_dump_without_build_ids_says_first_that_its_names_may_be_wrong(source: Source) -> None:
+    """It shows no build-id as its own, which a file of this machine has."""
+    first, *others = ask(source, Request()).splitlines()
+    assert first.split(None, 1) == [
+        "Names",
+        "may be wrong: the dump says no build-ids, so they are of the files with its paths on this machine",
+    ]
+    assert not any("Build-id" in line for line in others)
+
+
 @pytest.mark.parametrize(
     ("option", "request_"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import Images
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import THIS_MACHINE, Images
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
@@ -16,12 +16,22 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image
 LIBRARY = next(Path("/usr/lib").glob("*/libc.so.6")).resolve()
 OLD, NEW = f"1000-2000 r-xp 00000000 08:01 1 {LIBRARY} (deleted)", f"3000-4000 r-xp 00000000 08:01 2 {LIBRARY}"
 
+HEAD = "heap_v2/524288\n  t*: 1: 4096 [0: 0]\n@ 0x1100\n  t*: 1: 4096 [0: 0]\n\nMAPPED_LIBRARIES:\n"
+
 
 @pytest.mark.parametrize(
     ("mappings", "named"), [([NEW], True), ([OLD], False), ([OLD, NEW], False)], ids=["there", "deleted", "replaced"]
 )
 def test_a_replaced_file_does_not_lend_its_names_to_the_deleted_one(mappings: list[str], named: bool) -> None:
     """A build-id is that of the first mapping of its path (model/location.py), and nobody can tell that of the old."""
-    head = "heap_v2/524288\n  t*: 1: 4096 [0: 0]\n@ 0x1100\n  t*: 1: 4096 [0: 0]\n\nMAPPED_LIBRARIES:\n"
-    dump = detect.parse((head + "\n".join(mappings) + "\n").encode(), "a dump", Told())
-    assert Images([Path("/")]).build_ids(dump) == ({str(LIBRARY): ElfImage(LIBRARY).build_id} if named else {})
+    dump = detect.parse((HEAD + "\n".join(mappings) + "\n").encode(), "a dump", Told())
+    assert Images([THIS_MACHINE]).build_ids(dump) == ({str(LIBRARY): ElfImage(LIBRARY).build_id} if named else {})
+
+
+def test_a_path_that_this_machine_lacks_is_not_another_file_of_that_name(tmp_path: Path) -> None:
+    program = Path("/bin/true").resolve()
+    mapping = f"1000-2000 r-xp 00000000 08:01 1 /nowhere/jre/{program.name}"
+    dump = detect.parse(f"{HEAD}{mapping}\n".encode(), "a dump", Told())
+    assert Images([THIS_MACHINE]).build_ids(dump) == {}
+    named = Images([program.parent]).build_ids(dump)
+    assert named == {f"/nowhere/jre/{program.name}": ElfImage(program).build_id}, "a directory that somebody named"
