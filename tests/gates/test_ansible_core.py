@@ -16,6 +16,8 @@ from ansible_collections.offheap.profiler.tests.conftest import COLLECTIONS
 from ansible_collections.offheap.profiler.tests.gates.files import ROOT
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
+pytestmark = pytest.mark.slow
+
 RUNTIME = yaml.safe_load((ROOT / "meta" / "runtime.yml").read_text(encoding="utf-8"))
 #: each release with the oldest Python of its controller that we support; the first is what runtime.yml declares
 RELEASES = [("2.17", "3.11"), ("2.18", "3.11"), ("2.19", "3.11"), ("2.20", "3.12"), ("2.21", "3.12")]
