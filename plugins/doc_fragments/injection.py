@@ -35,6 +35,8 @@ options:
     description:
       - Options for jemalloc, by its own names, for example C(lg_prof_sample).
       - The module sets C(prof) and C(prof_prefix) itself.
+      - On a host whose kernel gives huge pages always, it also sets C(thp:never) and C(metadata_thp:disabled), unless
+        the unit's own C(MALLOC_CONF) or this says otherwise.
       - It checks the names against the options of the library's version.
     type: dict
     default: {}

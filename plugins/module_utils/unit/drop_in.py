@@ -25,6 +25,7 @@ ENVIRONMENT_NAME = "90-offheap.env"
 MALLOC_CONF = "MALLOC_CONF"
 VARIABLES = ("LD_PRELOAD", MALLOC_CONF, "MALLOC_ARENA_MAX", *aids.VARIABLES)
 _RECORD = "# offheap: "
+_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _HEAD = (
     "# Written by offheap.profiler: preloads a profiling jemalloc into this unit, or configures its malloc.",
     "# To undo by hand: remove this file (and 90-offheap.env beside it, if any), run",
@@ -164,6 +165,20 @@ def _read_environment_files(value: str, unit: str) -> dict[str, str]:
     return variables
 
 
+def huge_page_options(path: str = _HUGE_PAGES) -> dict[str, malloc_conf.Value]:
+    """Options for a host that backs all memory with huge pages; none elsewhere.
+
+    There a few living objects keep 2 MiB resident, so a service under jemalloc could hold more than it did before.
+    Format of the file: the kernel's transhuge document, "Global THP controls".
+    """
+    try:
+        with open(path, encoding="ascii") as file:
+            always = "[always]" in file.read()
+    except OSError:  # a kernel without them
+        return {}
+    return {"thp": "never", "metadata_thp": "disabled"} if always else {}
+
+
 def compose(
     unit: str,
     library: str,
@@ -175,12 +190,14 @@ def compose(
     agent: AgentSettings | None = None,
     words: Mapping[str, Sequence[str]] | None = None,
     instead: Swap | OwnMalloc | None = None,
+    defaults: Mapping[str, malloc_conf.Value] | None = None,
 ) -> Injection:
     """Compose the drop-in for ``unit``.
 
     ``own`` are the unit's assignments without ours, ``sandbox`` further lines of the ``[Service]`` section,
     ``directory`` where the drop-in will be, ``words`` what to add to variables of a language runtime, ``instead`` what
-    there is instead of a profiler that is preloaded.
+    there is instead of a profiler that is preloaded, ``defaults`` what the unit's own options change, as ``options``
+    change those.
 
     Raises UnitError when a setting that systemd reads after ours would undo it.
     """
@@ -194,7 +211,7 @@ def compose(
     # The agent tells starts apart by itself. systemd can at least tell boots apart, but not in a file.
     conf = instead.variable if isinstance(instead, OwnMalloc) else MALLOC_CONF
     boot = "" if agent or conf in overridden else systemd.expand("%b", unit)
-    ours = _injected_variables(library, options, effective, unit, agent, instead, boot)
+    ours = _injected_variables(library, defaults or {}, options, effective, unit, agent, instead, boot)
     for name, added in (words or {}).items():
         theirs = effective.variables[name].value if name in effective.variables else ""
         ours[name] = aids.merge(theirs, added)
@@ -223,6 +240,7 @@ def _with_specifier(line: str, boot: str) -> str:
 
 def _injected_variables(
     library: str,
+    defaults: Mapping[str, malloc_conf.Value],
     options: Mapping[str, malloc_conf.Value],
     effective: Environment,
     unit: str,
@@ -243,7 +261,7 @@ def _injected_variables(
         if isinstance(instead, Swap):
             conf = malloc_conf.render({**before, **options})
             return {"LD_PRELOAD": ":".join(preload), **({"MALLOC_CONF": conf} if conf else {}), "OFFHEAP_UNIT": unit}
-        merged: dict[str, malloc_conf.Value] = {"prof": True, **before, **options}
+        merged: dict[str, malloc_conf.Value] = {"prof": True, **defaults, **before, **options}
         start = f".{boot}" if boot else ""
         merged.update(prof=True, prof_prefix=f"{places.spool_of(unit)}/{dump_name.PREFIX}{start}")
         if agent:

@@ -116,6 +116,7 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         directory,
         agent,
         _aids_of(parameters, unit),
+        defaults=drop_in.huge_page_options(),
     )
     root_commands.check(unit, own, injection.environment)
     if agent and owner and not root_commands.options_that_dump(injection.environment):

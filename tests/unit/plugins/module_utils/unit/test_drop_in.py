@@ -169,6 +169,33 @@ def test_options_are_merged() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("setting_of_kernel", "options"),
+    [
+        ("[always] madvise never\n", {"thp": "never", "metadata_thp": "disabled"}),
+        ("always [madvise] never\n", {}),
+        ("always madvise [never]\n", {}),
+        (None, {}),
+    ],
+)
+def test_huge_pages_are_left_out_where_the_kernel_gives_them_always(
+    tmp_path: Path, setting_of_kernel: str | None, options: dict[str, str]
+) -> None:
+    file = tmp_path / "enabled"
+    if setting_of_kernel is not None:
+        file.write_text(setting_of_kernel)
+    assert drop_in.huge_page_options(str(file)) == options
+
+
+def test_the_unit_s_own_options_win_over_defaults_and_ours_over_those() -> None:
+    own = setting("Environment", "MALLOC_CONF=thp:always,narenas:2")
+    injection = drop_in.compose(
+        UNIT, LIBRARY, {"narenas": 1}, [own], {}, (), WHERE, defaults={"thp": "never", "metadata_thp": "disabled"}
+    )
+    found = malloc_conf.parse(injection.environment["MALLOC_CONF"])
+    assert (found["thp"], found["metadata_thp"], found["narenas"]) == ("always", "disabled", "1")
+
+
 def test_options_that_jemalloc_could_not_read() -> None:
     with pytest.raises(UnitError, match="'nonsense' in MALLOC_CONF"):
         compose(setting("Environment", "MALLOC_CONF=nonsense"))
