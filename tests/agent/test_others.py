@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import with_own_numbers
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.without_agent import beside
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
-from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+from ansible_collections.offheap.profiler.tests.agent.service import UNIT, Service, wait_for
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 
@@ -95,6 +96,60 @@ def test_workers_with_a_profile_of_their_own_do_not_count(start: Start, group: P
     assert found["largest"][0]["name"] == "sleep"
 
 
+# Children that become other programs, by calls that we see and by one that we do not.
+REPLACED = """
+import os, sys, time
+def become(path):
+    if sys.argv[1] == "seen":
+        os.execv(path, [path, "30"])
+    os.execve(os.open(path, os.O_RDONLY), [path, "30"], os.environ)
+for number in range(int(sys.argv[2])):
+    pid = os.fork()
+    if pid == 0:
+        become("/bin/sleep" if number < 2 else "/bin/true")
+    if number >= 2:
+        os.waitpid(pid, 0)
+print("done", flush=True)
+time.sleep(60)
+"""
+
+
+def replaced(start: Start, group: Path, how: str) -> Service:
+    """A service with two children that sleep, and many that have ended, all of them other programs by now."""
+    command = f'echo $$ >{group}/cgroup.procs && exec {PYTHON} -c "$0" "$@"'
+    service = start("/bin/sh", "-c", command, REPLACED, how, "40", executable=PYTHON, children=1)
+    assert service.process.stdout
+    assert service.process.stdout.readline() == b"done\n"
+    return service
+
+
+def sockets(service: Service) -> set[str]:
+    return {path.name for path in (service.run / UNIT).iterdir()}
+
+
+def test_a_child_that_becomes_another_program_leaves_no_socket(start: Start, group: Path) -> None:
+    service = replaced(start, group, "seen")
+    assert sockets(service) == {f"{service.pid}.sock"}
+    assert noted(service)["others"]["processes"] == 2
+
+
+def test_a_socket_at_which_nobody_listens_is_removed_and_no_agent(start: Start, group: Path) -> None:
+    service = replaced(start, group, "unseen")
+    found = noted(service)["others"]
+    assert (found["processes"], [one["name"] for one in found["largest"]]) == (2, ["sleep"] * 2)
+    assert {one["exe"] for one in found["largest"]} == {os.path.realpath("/bin/sleep")}
+    assert sockets(service) == {f"{service.pid}.sock"}
+
+
+def test_the_socket_of_a_killed_worker_is_removed(start: Start, group: Path) -> None:
+    service, (killed, _other) = server(start, group, 1, 1, children=1)
+    wait_for("three sockets", lambda: len(sockets(service)) == 3)
+    os.kill(killed, signal.SIGKILL)
+    wait_for("one process less", lambda: len((group / "cgroup.procs").read_text().split()) == 3)
+    noted(service)
+    assert f"{killed}.sock" not in sockets(service) and len(sockets(service)) == 2
+
+
 def test_a_leak_in_a_worker_that_nobody_profiles_is_no_all_clear(start: Start, group: Path) -> None:
     """The server itself holds always the same."""
     service, (worker, _other) = server(start, group, 20, 20)
@@ -106,7 +161,10 @@ def test_a_leak_in_a_worker_that_nobody_profiles_is_no_all_clear(start: Start, g
         facts = replace(capture_samples.facts(), agent={"others": noted(service)["others"]})
         captures.append(Capture(Path(), "app1", "web.service", "7-aa", minute, 60.0 * minute, facts))
     watched = series.of_samples((capture.time, profile({("table", "main"): 100.0 * MIB})) for capture in captures)
-    verdict = with_own_numbers(judge("7-aa", watched), watched, captures)
+    judged = judge("7-aa", watched)
+    assert judged.answer is Answer.NO_LEAK
+    of_process = Watched("web.service", "app1", "7-aa", "", 0.0, 540.0, judged, beside=beside(captures))
+    verdict = verdict_on_host([of_process])
     assert verdict.answer is Answer.CANNOT_TELL
     assert verdict.unexplained / 1440 == pytest.approx(4 * MIB, rel=0.02)
-    assert f"with pid {worker}" in verdict.reason
+    assert "most in python" in verdict.reason and f"pid {worker}" in verdict.reason

@@ -108,6 +108,30 @@ def test_dumps_of_earlier_processes_count_but_go_first(start: Start, workload: P
     assert all((spool / name).exists() for name in (*strangers, "collected"))
 
 
+def test_each_of_many_processes_keeps_what_a_verdict_needs(start: Start, workload: Path) -> None:
+    """Three that live, of a budget of nine: each may have eight all the same. What has ended gets no share."""
+    living = [subprocess.Popen(["sleep", "60"]) for _number in range(2)]
+    try:
+        service = start(workload, "leak", "60", start="dormant", keep_files=9)
+        hour_ago = time.time() - 3600
+        for pid in (70000001, *(process.pid for process in living)):
+            for number in range(12):
+                path = service.spool / f"jeprof.{pid}.{number}.m{number}.heap"
+                path.write_text("heap_v2/1\n")
+                os.utime(path, (hour_ago + number,) * 2)
+        for _number in range(12):
+            service.ask("dump")
+        kept = {pid: 0 for pid in (70000001, *(process.pid for process in living), service.pid)}
+        for path in service.dumps():
+            kept[parsed(path)[1]] += 1
+        assert sum(kept.values()) == 24
+        assert all(kept[pid] >= 6 for pid in (*(process.pid for process in living), service.pid)), kept
+    finally:
+        for process in living:
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.skipif(EMULATED, reason="unshare is a program of this machine")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a namespace of pids")
 def test_a_pid_that_comes_again_replaces_no_dump(start: Start, workload: Path) -> None:

@@ -41,11 +41,13 @@ class JemallocFacts:
 
 @dataclass(frozen=True)
 class OtherFacts:
-    """Another process of the unit, without a profile. ``rss`` is its memory without files, in bytes."""
+    """Another process of the unit, without a profile. ``rss`` is its memory without files, in bytes; ``exe`` is None
+    where it is another user's."""
 
     pid: int
     name: str | None
     rss: int
+    exe: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,10 @@ class OthersFacts:
         largest = found["largest"]
         _must("others.largest", isinstance(largest, list) and len(largest) <= _MAX_OTHERS)
         for one in largest:
-            _must("others.largest", isinstance(one, dict) and set(one) == set(OtherFacts.__annotations__))
+            _must("others.largest", isinstance(one, dict) and {"exe", *one} == set(OtherFacts.__annotations__))
             _must("others.largest", values.is_size(one["pid"]) and values.is_size(one["rss"]))
-            _must("others.largest", one["name"] is None or _is_text(one["name"]))
+            for text in (one["name"], one.get("exe")):
+                _must("others.largest", text is None or _is_text(text))
         return cls(found["processes"], found["rss"], [OtherFacts(**one) for one in largest])
 
 
@@ -169,7 +172,10 @@ def _with_short_names(others: Any) -> Any:
     """The same with names that are valid UTF-8; what has not the expected form is left to OthersFacts."""
     if not isinstance(others, dict) or not isinstance(others.get("largest"), list):
         return others
-    largest = [{**one, "name": _short(one.get("name"))} if isinstance(one, dict) else one for one in others["largest"]]
+    largest = [
+        {**one, **{key: _short(one[key]) for key in ("name", "exe") if key in one}} if isinstance(one, dict) else one
+        for one in others["largest"]
+    ]
     return {**others, "largest": largest}
 
 

@@ -6,7 +6,6 @@ began, which is in no stack, is being replaced by memory that is.
 
 jemalloc counts what it has given out, the kernel what is resident, both exactly. Where threads come and go, an
 allocator that seeds its sampling badly may miss a leak altogether; memory that a program maps by itself is in no stack.
-Nor is what workers of a server hold that have no profile of their own: their memory is in the numbers of each dump too.
 
 The scatter of a number is that of the steps between the medians of eighths of the time: of noise that comes and goes
 little is left in them, and of a random walk all.
@@ -23,7 +22,6 @@ from statistics import median
 from ..archive.capture import Capture
 from ..base.byte_size import as_text
 from ..base.durations import duration, per_day
-from ..base.printable import printable
 from ..model.sampling import CONFIDENCE, Sampling
 from ..model.series import Series
 from .trend import LEAST_EVENTS, PERSISTENT, SIGNIFICANT, theil_sen, window
@@ -32,13 +30,12 @@ _DAY = 86400.0
 _LEAST_POINTS = 6
 _PARTS = 8
 # Less is next to nothing, however exactly it was counted.
-_LEAST_GROWTH = 1 << 20
+LEAST_GROWTH = 1 << 20
 _LARGEST = 1 << 62
 # Longer than anybody will wait: a hundred years.
 _LATEST = 36525 * _DAY
 _GIVEN_OUT, _RESIDENT = "what malloc has given out", "resident memory other than files"
 _SHARED = "shared memory"
-_OTHERS = "memory of the unit's processes without a profile"
 _LEFT = {
     _GIVEN_OUT: "which the samples miss",
     _RESIDENT: "which the program maps without malloc, or malloc keeps",
@@ -48,21 +45,18 @@ _LEFT = {
 
 @dataclass(frozen=True)
 class OwnGrowth:
-    """Growth of one of a process's own numbers, of which the stacks explain a part, or of ``others`` (some words on
-    them), of which they explain nothing. Rates are bytes per day, ``error`` is half of the 95 % interval."""
+    """Growth of one of a process's own numbers, of which the stacks explain a part. Rates are bytes per day, ``error``
+    is half of the 95 % interval."""
 
     name: str
     growth: float
     error: float
     explained: float
-    others: str = ""
 
     @property
     def text(self) -> str:
         """``what malloc has given out grows by 1.2 GiB/day ± 20.0 MiB, and the stacks explain 0 B of it: 1.2 GiB/day
         are left, which the samples miss``"""
-        if self.others:
-            return f"{self.name} grows by {per_day(self.growth)} ± {as_text(self.error)} ({self.others})"
         explained = f"the stacks explain {as_text(self.explained)} of it"
         left = f"{per_day(self.growth - self.explained)} are left, {_LEFT[self.name]}"
         return f"{self.name} grows by {per_day(self.growth)} ± {as_text(self.error)}, and {explained}: {left}"
@@ -83,13 +77,13 @@ def beyond_the_stacks(captures: Sequence[Capture], series: Series) -> OwnGrowth 
             memory = capture.facts.memory
             value = told_size(memory.get(whole))
             if value is not None:
-                others = math.fsum(told_size(memory.get(part)) or 0.0 for part in parts)
-                known.append((time, value - others, 0.0 if name == _SHARED else live))
+                apart = math.fsum(told_size(memory.get(part)) or 0.0 for part in parts)
+                known.append((time, value - apart, 0.0 if name == _SHARED else live))
         times, numbers, lives = ([row[column] for row in known] for column in range(3))
         found = growth_beyond(times, numbers, lives, series.sampling)
         if found is not None:
             return OwnGrowth(name, *found)
-    return _beyond_the_process(captures, series)
+    return None
 
 
 def replaced(captures: Sequence[Capture], series: Series, growth: float) -> str | None:
@@ -131,29 +125,12 @@ def until_the_limit(captures: Sequence[Capture]) -> str | None:
         return None
     times, sizes = ([rows[position][column] for position in chosen] for column in range(2))
     slope = theil_sen(times, sizes)
-    if slope * (times[-1] - times[0]) < _LEAST_GROWTH:
+    if slope * (times[-1] - times[0]) < LEAST_GROWTH:
         return None
     return (
         f"resident memory grows by {per_day(slope * _DAY)}, and the {as_text(left)} that its limit or its host leaves"
         f" last {duration(min(left / slope, _LATEST))}"
     )
-
-
-def _beyond_the_process(captures: Sequence[Capture], series: Series) -> OwnGrowth | None:
-    known = [
-        (time, others)
-        for time, capture in zip(series.times, captures, strict=True)
-        if (others := capture.facts.others) is not None
-    ]
-    times, numbers = [time for time, _others in known], [float(others.rss) for _time, others in known]
-    found = growth_beyond(times, numbers, [0.0] * len(known), series.sampling)
-    if found is None:
-        return None
-    first, last = known[0][1], known[-1][1]
-    before = {one.pid: one.rss for one in first.largest}
-    most = max(last.largest, key=lambda one: one.rss - before.get(one.pid, 0), default=None)
-    named = f", most of all {printable(most.name or 'one')} with pid {most.pid}" if most else ""
-    return OwnGrowth(_OTHERS, *found, others=f"{last.processes} of them{named}")
 
 
 def growth_beyond(
@@ -170,7 +147,7 @@ def growth_beyond(
     own = _scatter(times, numbers, slope)
     chance = _scatter(times, sampled, explained) + sampling.scatter * max(slope, 0.0) * span
     rest = (slope - explained) * span
-    if rest < max(SIGNIFICANT * math.sqrt(own + chance), LEAST_EVENTS * sampling.scatter, _LEAST_GROWTH):
+    if rest < max(SIGNIFICANT * math.sqrt(own + chance), LEAST_EVENTS * sampling.scatter, LEAST_GROWTH):
         return None
     for part in (len(times) // 2, len(times) * 2 // 3):
         if theil_sen(times[part:], numbers[part:]) < PERSISTENT * slope:

@@ -27,6 +27,7 @@ from .lives_verdict import verdict_on
 from .own_numbers import beyond_the_stacks, replaced, until_the_limit
 from .stretch import Stretch, newest
 from .verdict import LEAST_SPAN, Answer, Verdict
+from .without_agent import Beside, beside, with_others
 
 # How much is read of one process: at most a hundred dumps, fewer if they are large, spread evenly over the time.
 _MOST_DUMPS = 100
@@ -52,7 +53,7 @@ class Scope:
 @dataclass(frozen=True)
 class Watched:
     """One process of a unit, judged. ``label`` is the newest capture's, times are seconds since the epoch, ``live`` is
-    bytes in the newest capture."""
+    bytes in the newest capture, ``beside`` what the unit's processes without an agent hold."""
 
     unit: str
     host: str
@@ -62,6 +63,7 @@ class Watched:
     end: float
     verdict: Verdict
     live: float = 0.0
+    beside: Beside | None = None
 
 
 @dataclass(frozen=True)
@@ -252,6 +254,7 @@ def _watched(key: str, series: Series, read: list[Capture], verdict: Verdict) ->
         end=series.times[-1],
         verdict=verdict,
         live=float(series.bytes[:, -1].sum()),
+        beside=beside(read),
     )
 
 
@@ -282,13 +285,19 @@ def with_stretch(verdict: Verdict, stretch: Stretch) -> Verdict:
 
 
 def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
-    """The verdict over all processes of a unit on a host, in any order.
+    """The verdict over all processes of a unit on a host, in any order, and on those without an agent.
 
     The newest process that can be judged decides, together with those that ran beside it (workers): a leak comes
     first, then growth that the stacks do not explain. Earlier ones are named where they grew to more than these hold.
     """
     if not processes:
         return Verdict(Answer.CANNOT_TELL, "none of the captures can be read")
+    ran_last = last_on_each_host(processes)
+    return with_others(_with_agents(processes), [one.beside for one in ran_last if one.beside])
+
+
+def _with_agents(processes: Sequence[Watched]) -> Verdict:
+    """The verdict over the processes with an agent."""
     judged = [process for process in processes if process.verdict.counts]
     if not judged:
         newest_first = sorted(processes, key=lambda process: process.end, reverse=True)

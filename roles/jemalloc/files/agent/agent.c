@@ -199,8 +199,14 @@ static bool launch(struct agent *self) {
     return !error;
 }
 
+__attribute__((destructor)) static void stop(void) {
+    if (agent.pid && agent.pid == getpid())
+        control_unlink(&agent.control);
+}
+
 // In a child that was forked and has not called exec. The agent's thread is not in it.
 static void after_fork_in_child(void) {
+    exec_before(NULL);
     je_set_bool("prof.active", false);
     control_forget_in_child(&agent.control);
     trigger_forget_in_child(&agent.trigger);
@@ -210,7 +216,8 @@ static void after_fork_in_child(void) {
     struct config config = agent.config;
     memset(&agent, 0, sizeof agent);
     agent.config = config;
-    launch(&agent);
+    if (launch(&agent))
+        exec_before(stop);   // most children that call exec do so at once, and nobody would remove their socket
 }
 
 __attribute__((constructor)) static void start(void) {
@@ -239,7 +246,3 @@ __attribute__((constructor)) static void start(void) {
         pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-__attribute__((destructor)) static void stop(void) {
-    if (agent.pid && agent.pid == getpid())
-        control_unlink(&agent.control);
-}

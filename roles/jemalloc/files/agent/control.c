@@ -28,20 +28,11 @@
 
 static char answer_buffer[32768];
 
-// sun_path has 108 bytes, a unit's name up to 255: a longer path goes through a descriptor of its directory.
 static bool bind_to(const char *path, int fd) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct owned directory = {.fd = -1};
-    const char *name = strrchr(path, '/') + 1;
-    if (strlen(path) < sizeof address.sun_path) {
-        strcpy(address.sun_path, path);
-    } else {
-        char parent[PATH_MAX];
-        snprintf(parent, sizeof parent, "%.*s", (int)(name - path), path);
-        if (!owned_take(&directory, open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC)))
-            return false;
-        snprintf(address.sun_path, sizeof address.sun_path, "/proc/thread-self/fd/%d/%s", directory.fd, name);
-    }
+    struct sockaddr_un address;
+    struct owned directory;
+    if (!owned_address(path, &address, &directory))
+        return false;
     fchmod(fd, 0600);   // before bind: the socket never exists with more permissions than these
     bool bound = bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
     int error = errno;

@@ -14,7 +14,11 @@
 #include "descriptors.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -74,6 +78,47 @@ ssize_t owned_slurp(const char *path, char *text, size_t size) {
     owned_close(&file);
     text[length] = '\0';
     return count < 0 ? -1 : (ssize_t)length;
+}
+
+// What getdents64(2) writes.
+struct file {
+    uint64_t inode, offset;
+    unsigned short length;
+    unsigned char type;
+    char name[];
+};
+
+bool owned_list(const char *path, void (*visit)(void *context, const struct owned *directory, const char *name),
+                void *context) {
+    static _Alignas(struct file) char buffer[32768];
+    struct owned directory;
+    long length = -1;
+    if (!owned_take(&directory, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)))
+        return false;
+    while (owned_still(&directory) && (length = syscall(SYS_getdents64, directory.fd, buffer, sizeof buffer)) > 0)
+        for (long at = 0; at < length; at += ((struct file *)(buffer + at))->length)
+            visit(context, &directory, ((struct file *)(buffer + at))->name);
+    owned_close(&directory);
+    return length == 0;
+}
+
+// sun_path has 108 bytes, a unit's name up to 255.
+bool owned_address(const char *path, struct sockaddr_un *address, struct owned *directory) {
+    const char *name = strrchr(path, '/') + 1;
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    *directory = (struct owned){.fd = -1};
+    if (strlen(path) < sizeof address->sun_path) {
+        strcpy(address->sun_path, path);
+        return true;
+    }
+    char parent[PATH_MAX];
+    if (name - path >= (ptrdiff_t)sizeof parent)
+        return false;
+    snprintf(parent, sizeof parent, "%.*s", (int)(name - path), path);
+    if (!owned_take(directory, open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC)))
+        return false;
+    return snprintf(address->sun_path, sizeof address->sun_path, "/proc/thread-self/fd/%d/%s", directory->fd, name) <
+           (int)sizeof address->sun_path;
 }
 
 // How many filters of system calls are in force; -1: some are, but this kernel (before 5.9) does not say how many.

@@ -8,7 +8,9 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/un.h>
 
 struct owned {
     int fd;          // -1: none
@@ -19,6 +21,12 @@ struct owned {
 bool owned_take(struct owned *owned, int fd);   // remembers which file it is
 bool owned_still(const struct owned *owned);    // the descriptor still means that file
 void owned_close(struct owned *owned);          // closes it if so
+// Calls `visit` with each name in a directory. False if it cannot be read to the end. Not by opendir, which allocates and
+// later closes whatever its descriptor means by then.
+bool owned_list(const char *path, void (*visit)(void *context, const struct owned *directory, const char *name),
+                void *context);
+// The address of a socket at this path. One that is too long for it leads through `directory`, which the caller closes.
+bool owned_address(const char *path, struct sockaddr_un *address, struct owned *directory);
 void descriptors_remember_filters(void);        // of system calls, those of the start
 ssize_t owned_slurp(const char *path, char *text, size_t size);   // a small file with a NUL behind it; its length or -1
 // Gives this thread a table (and a working directory) of its own, unless a filter of system calls may kill for it: any

@@ -30,6 +30,7 @@ static size_t count, used;
 static char texts[LONGEST];
 static char executable[PATH_MAX];
 static bool only_executable;
+static void (*leave)(void);
 
 static bool is_ours(const char *variable) {
     return !strncmp(variable, "LD_PRELOAD=", 11) || !strncmp(variable, "MALLOC_CONF=", 12) ||
@@ -91,12 +92,16 @@ static void look_up(void) {
 
 VISIBLE int execve(const char *path, char *const arguments[], char *const environment[]) {
     look_up();
+    if (leave)
+        leave();
     COMPLETE(path, environment);
     return next.execve(path, arguments, environment);
 }
 
 VISIBLE int execvpe(const char *file, char *const arguments[], char *const environment[]) {
     look_up();
+    if (leave)
+        leave();
     COMPLETE(file, environment);
     return next.execvpe(file, arguments, environment);
 }
@@ -170,4 +175,8 @@ void exec_remember(const char *path) {
 
 void exec_is_profiled(void) {
     only_executable = true;
+}
+
+void exec_before(void (*last)(void)) {
+    leave = last;
 }

@@ -2,17 +2,22 @@
 // SPDX-FileCopyrightText: Offheap contributors
 //
 // A server with workers may keep its leak in processes that nobody profiles, and a dump of the first one looks healthy.
-// So each dump notes how much memory the others of the control group hold, without files and shared memory. One with a
-// socket beside ours has dumps of its own. Formats: cgroups(7), statm and comm in proc(5).
+// So each dump notes how much memory the others of the control group hold, without files and shared memory. One that
+// listens beside ours has dumps of its own; a file is no proof of that, since a program that was replaced by another one
+// (exec) leaves its socket. Such files are removed. Formats: cgroups(7), statm, comm and exe in proc(5).
 #include "others.h"
 
 #include "descriptors.h"
 #include "facts.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MOST 4096   // processes that are looked at
@@ -44,6 +49,7 @@ static void keep(struct other *largest, const struct other *other) {
 }
 
 static void put(struct json *json, struct other *other) {
+    static char executable[PATH_MAX];
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/comm", other->pid);
     ssize_t length = owned_slurp(path, other->name, sizeof other->name);
@@ -53,29 +59,69 @@ static void put(struct json *json, struct other *other) {
         json_bytes(json, "name", other->name, strcspn(other->name, "\n"));
     else
         json_null(json, "name");
+    snprintf(path, sizeof path, "/proc/%d/exe", other->pid);
+    length = readlink(path, executable, sizeof executable);
+    if (length > 0)
+        json_bytes(json, "exe", executable, (size_t)length);
+    else
+        json_null(json, "exe");   // a process of another user
     json_signed(json, "rss", other->resident);
     json_close(json, '}');
 }
 
+// 0, or an error number. One that is too busy to accept (EAGAIN) is there.
+static int try(const struct sockaddr_un *address, socklen_t size) {
+    struct owned probe;
+    if (!owned_take(&probe, socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)))
+        return errno;
+    int error = connect(probe.fd, (const struct sockaddr *)address, size) < 0 && errno != EAGAIN ? errno : 0;
+    owned_close(&probe);
+    return error;
+}
+
+// Removes a socket at which nobody listens.
+static void remove_if_left(const char *path) {
+    struct sockaddr_un address;
+    struct owned directory;
+    struct stat before, now;
+    if (lstat(path, &before) < 0 || !S_ISSOCK(before.st_mode))
+        return;
+    bool left = owned_address(path, &address, &directory) && try(&address, sizeof address) == ECONNREFUSED;
+    owned_close(&directory);
+    if (left && lstat(path, &now) == 0 && now.st_ino == before.st_ino)
+        unlink(path);
+}
+
+// A socket gets its name, without a dot in front, once it listens.
+static void look_at_socket(void *context, const struct owned *directory, const char *name) {
+    static char path[PATH_MAX + 256];
+    const struct config *config = context;
+    const char *digits = name + (*name == '.');
+    int pid = atoi(digits);
+    (void)directory;
+    if (pid <= 0 || pid == getpid() || strcmp(digits + strspn(digits, "0123456789"), ".sock") ||
+        (*name == '.' && (kill(pid, 0) == 0 || errno != ESRCH)))
+        return;
+    snprintf(path, sizeof path, "%s/%s", config->socket_directory, name);
+    remove_if_left(path);
+}
+
+// To be asked once the sockets that were left are removed.
 static bool has_agent(const struct config *config, int pid) {
     static char path[PATH_MAX + 16];
     struct sockaddr_un address;
-    struct owned probe;
     snprintf(path, sizeof path, "%s/%d.sock", config->socket_directory, pid);
     if (access(path, F_OK) == 0)
         return true;
     socklen_t size = config_abstract_address(config, pid, &address);
-    if (!owned_take(&probe, socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)))
-        return false;
-    bool listens = connect(probe.fd, (struct sockaddr *)&address, size) == 0;
-    owned_close(&probe);
-    return listens;
+    return try(&address, size) == 0;
 }
 
 void others_list(struct json *json, const struct config *config) {
     static char group[PATH_MAX], path[2 * PATH_MAX], processes[32 * 1024];
     struct other largest[NAMED] = {{.pid = 0}}, other;
     int64_t count = 0, resident = 0;
+    owned_list(config->socket_directory, look_at_socket, (void *)config);
     bool known = facts_cgroup(group, sizeof group);
     if (known)
         snprintf(path, sizeof path, "%s/cgroup.procs", group);

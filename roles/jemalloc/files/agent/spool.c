@@ -4,6 +4,9 @@
 // Finds the dumps in the spool, and removes some when they exceed its budget. All processes of a unit, those of earlier
 // starts too, share one spool and one budget.
 //
+// The budget of files is that of one process; where more live, each may have SHARE, or their dumps would push one another
+// out before a verdict on any is possible. The budget of bytes stays that of all.
+//
 // Each process keeps its first dump, its newest and, between them, dumps at ages that grow by a factor, so that both
 // an hour and a month of growth can be seen: the process with the most dumps loses the one whose neighbours' ages are
 // nearest to each other. Once every process is down to two, the oldest dump goes first. Our own newest always stays,
@@ -14,7 +17,10 @@
 #include "descriptors.h"
 #include "mallctl.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +30,7 @@
 
 #define ENTRIES 1024
 #define STATISTICS 16
+#define SHARE 8       // dumps of a process
 #define YOUNG 60000   // milliseconds for which another process may still be writing a dump
 
 struct entry {
@@ -93,15 +100,8 @@ static bool is_own(const struct spool *spool, const struct entry *entry) {
     return strlen(spool->process) == entry->process && !memcmp(spool->process, entry->name, entry->process);
 }
 
-// What getdents64(2) writes.
-struct file {
-    uint64_t inode, offset;
-    unsigned short length;
-    unsigned char type;
-    char name[];
-};
-
-static void add(struct spool *spool, const struct owned *directory, const char *name) {
+static void add(void *context, const struct owned *directory, const char *name) {
+    struct spool *spool = context;
     struct entry *entry = &entries[count];
     struct stat status;
     char lives[sizeof entry->name + 8];
@@ -133,26 +133,20 @@ static void add(struct spool *spool, const struct owned *directory, const char *
     count++;
 }
 
-// Fills `entries` with the dumps of the spool. False if it cannot be read. Not by opendir, which allocates and later
-// closes whatever its descriptor means by then.
+// Fills `entries` with the dumps of the spool. False if it cannot be read.
 static bool look(struct spool *spool) {
-    static _Alignas(struct file) char buffer[32768];
-    struct owned directory;
-    long length = -1;
     count = 0;
     statistics = 0;
     more = false;
     spool->files = spool->bytes = 0;
-    if (!owned_take(&directory, open(spool->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)))
+    if (!owned_list(spool->directory, add, spool))
         return false;
-    while (owned_still(&directory) && (length = syscall(SYS_getdents64, directory.fd, buffer, sizeof buffer)) > 0) {
-        for (long at = 0; at < length; at += ((struct file *)(buffer + at))->length)
-            add(spool, &directory, ((struct file *)(buffer + at))->name);
+    if (statistics > STATISTICS) {   // one is enough, since each dump comes by here
+        char path[PATH_MAX + sizeof oldest_statistics];
+        snprintf(path, sizeof path, "%s/%s", spool->directory, oldest_statistics);
+        unlink(path);
     }
-    if (statistics > STATISTICS && owned_still(&directory))   // one is enough, since each dump comes by here
-        unlinkat(directory.fd, oldest_statistics, 0);
-    owned_close(&directory);
-    return length == 0;
+    return true;
 }
 
 static int by_process_and_time(const void *left, const void *right) {
@@ -207,11 +201,28 @@ static int victim(const struct spool *spool, int64_t now) {
     return best >= 0 ? best : oldest >= 0 ? oldest : first;
 }
 
+// How many processes with dumps live; `entries` are sorted. The pid is the last number of the process's name.
+static int64_t living(void) {
+    int64_t found = 0;
+    for (int i = 0; i < count; i++) {
+        if (i && !by_process(&entries[i], &entries[i - 1]))
+            continue;
+        size_t end = entries[i].process, at = end;
+        while (at && entries[i].name[at - 1] != '.')
+            at--;
+        int pid = atoi(entries[i].name + at);
+        found += pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
+    }
+    return found;
+}
+
 void spool_thin(struct spool *spool, int64_t keep_files, int64_t keep_bytes) {
     for (int round = 0; round < 64 && look(spool); round++) {
         bool flood = more;
         qsort(entries, (size_t)count, sizeof *entries, by_process_and_time);
-        while (spool->files > (flood ? ENTRIES / 2 : keep_files) || (!flood && spool->bytes > keep_bytes)) {
+        int64_t shared = living() * (keep_files < SHARE ? keep_files : SHARE);
+        int64_t most = flood || shared > ENTRIES / 2 ? ENTRIES / 2 : shared < keep_files ? keep_files : shared;
+        while (spool->files > most || (!flood && spool->bytes > keep_bytes)) {
             int index = victim(spool, clock_now());
             if (index < 0)
                 return;

@@ -38,7 +38,7 @@ WHOLE: dict[str, Any] = {
         "options": {"prof_accum": False, "lg_prof_sample": 16, "lg_prof_interval": -1, "prof_prefix": "/x"},
     },
     "memory": {"rss": 403800064, "allocated": 296260008},
-    "others": {"processes": 7, "rss": 9000, "largest": [{"pid": 13, "name": "worker", "rss": 2000}]},
+    "others": {"processes": 7, "rss": 9000, "largest": [{"pid": 13, "name": "worker", "rss": 2000, "exe": "/w"}]},
     "images": [{"path": "/usr/bin/java", "build_id": "b3"}],
 }
 

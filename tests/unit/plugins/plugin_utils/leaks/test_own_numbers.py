@@ -72,45 +72,6 @@ def test_where_more_is_given_out_than_the_stacks_explain_nobody_can_tell() -> No
     assert "and the stacks explain 0 B of it: 240.0 MiB/day are left, which the samples miss; no code" in verdict.reason
 
 
-def _with_others(resident: Callable[[float], float], **more: Any) -> list[Capture]:
-    """A server that is flat, with two workers, the second of which makes ``resident`` (MiB by hours) of both."""
-    captures = []
-    for capture in _captures({"allocated": _flat, "rss": _flat}):
-        both = round(resident(capture.time / 3600) * MIB)
-        largest = [
-            {"pid": 8, "name": "worker\x1b[2J", "rss": 30 * MIB},
-            {"pid": 9, "name": None, "rss": both - 30 * MIB},
-        ]
-        others = {"processes": 2, "rss": both, "largest": largest, **more}
-        agent = {**(capture.facts.agent or {}), "others": others}
-        captures.append(replace(capture, facts=replace(capture.facts, agent=agent)))
-    return captures
-
-
-def _flat_beside(captures: list[Capture]) -> Verdict:
-    watched = series.of_samples((time, profile({("table", "main"): 100.0 * MIB})) for time in TIMES)
-    return with_own_numbers(judge("7-aa", watched), watched, captures)
-
-
-def test_where_workers_grow_that_nobody_profiles_there_is_no_all_clear() -> None:
-    verdict = _flat_beside(_with_others(_rising))
-    assert (verdict.answer, round(verdict.unexplained / MIB)) == (Answer.CANNOT_TELL, 240)
-    told = (
-        "memory of the unit's processes without a profile grows by 240.0 MiB/day ± 0 B (2 of them, most of all one with"
-    )
-    assert verdict.reason.startswith(f"{told} pid 9); ")
-
-
-def test_workers_that_are_flat_change_nothing() -> None:
-    assert _flat_beside(_with_others(_flat)).answer is Answer.NO_LEAK
-
-
-def test_what_a_host_says_of_workers_is_hostile() -> None:
-    assert _flat_beside(_with_others(_rising, rss="much")).answer is Answer.NO_LEAK
-    named = _flat_beside(_with_others(_rising, largest=[{"pid": 8, "name": "worker\x1b[2J", "rss": 1}]))
-    assert named.answer is Answer.CANNOT_TELL and named.reason.isprintable()
-
-
 def test_where_the_program_maps_memory_by_itself_nobody_can_tell() -> None:
     verdict = _verdict({"allocated": _flat, "rss": _rising})
     assert verdict.answer is Answer.CANNOT_TELL
