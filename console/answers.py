@@ -16,7 +16,7 @@ def units(answer: dict[str, Any]) -> list[dict[str, Any]]:
     """The units that run on a host, as running_units.look has them. Raises SessionError."""
     found = _mappings(answer, "units")
     for unit in found:
-        sizes = all(values.is_size(unit.get(key)) for key in ("pid", "processes", "rss"))
+        sizes = all(values.is_size(unit.get(key)) for key in ("pid", "processes", "rss", "rss_with_agent"))
         texts = all(values.is_text(unit.get(key), _LONGEST) for key in ("unit", "runtime", "allocator"))
         if not sizes or not texts or not isinstance(unit.get("profiled"), bool):
             raise _nonsense()

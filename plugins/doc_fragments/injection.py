@@ -60,8 +60,11 @@ options:
         description:
           - The program in which the agent acts. Other processes of the unit inherit the preload, but the agent does
             nothing in them.
-          - By default the program of the unit's main process or, if that is a shell, of its largest process.
+          - V(auto) is the program of the unit's main process or, where another that is there to stay holds more than
+            half of the unit's memory, that one. A shell is none.
+          - A program that is profiled already remains it, as long as it holds a quarter of the unit's memory.
         type: path
+        default: auto
       start:
         description: V(dormant) leaves sampling off until somebody switches it on.
         type: str

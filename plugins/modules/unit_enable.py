@@ -134,7 +134,18 @@ units:
       type: list
       elements: str
     unseen:
-      description: Why no dump could be had (O(best_effort)).
+      description: Why no dump could be had (O(best_effort)), or none of some of its processes.
+      type: str
+    programs:
+      description:
+        - The programs that its processes run, the one with most memory first, before a restart or once it had stayed
+          up.
+        - Sizes are of memory without files, in bytes. C(processes_with_agent) and C(rss_with_agent) are those of which
+          there are dumps, or will be.
+      type: list
+      elements: dict
+    sees:
+      description: In one sentence, what is profiled of the unit. Empty if it does not run.
       type: str
     rss_before:
       description: Resident memory of its processes before the restart, in bytes.
@@ -300,7 +311,9 @@ def main() -> NoReturn:
         if name not in module.params["leave_out"]:
             names.append(name)
             wanted.append(rollout.Enabled(name, parameters, Changes(only_look)))
-    watchers = rollout.Watchers(first_dump.see, lambda parameters: check(module, parameters), somebody_waits)
+    watchers = rollout.Watchers(
+        first_dump.see, first_dump.sentence, lambda parameters: check(module, parameters), somebody_waits
+    )
     try:
         with contextlib.nullcontext() if only_look else at_work.alone(module.params["start_timeout"]):
             rollout.enable(wanted, watchers, only_look)
@@ -323,6 +336,8 @@ def main() -> NoReturn:
                 "restarted": one.restarted,
                 "dumps": one.dumps,
                 "unseen": one.unseen,
+                "programs": one.programs,
+                "sees": one.sees,
                 "rss_before": one.rss_before,
                 "rss_after": one.rss_after,
                 "refusal": one.refusal,

@@ -124,7 +124,7 @@ def look(module: AnsibleModule, unit: service.Service, seen: dict[str, Any]) -> 
     """Take a first dump, and note in ``seen`` what came of it."""
     seen["dumps"], seen["unseen"] = first_dump.see(unit, module.params["best_effort"])
     if seen["unseen"]:
-        module.warn(f"{unit.name} is left under the profiler, but no dump of it can be had: {seen['unseen']}")
+        module.warn(first_dump.sentence(unit.name, seen["dumps"], seen["unseen"]))
 
 
 def main() -> NoReturn:

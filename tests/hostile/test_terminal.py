@@ -19,7 +19,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.report import tic
 ESCAPES = ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "a\rb", "\u202edaor", "\x08\x08", "\x00", "\u2028", "\x85"]
 UNIT = {
     "unit": "a.service", "pid": 1, "processes": 1, "rss": 1, "exe": "/x", "runtime": "java", "allocator": "jemalloc",
-    "profiled": True, "sampling": None,
+    "profiled": True, "sampling": None, "rss_with_agent": 0,
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_a_ticket_is_no_markdown(name: str) -> None:
 
 
 WRONG = [("rss", 10**400), ("rss", -1), ("rss", "1"), ("processes", None), ("unit", 3), ("runtime", None)]
-WRONG += [("allocator", "x" * 5000), ("profiled", "yes"), ("sampling", [])]
+WRONG += [("allocator", "x" * 5000), ("profiled", "yes"), ("sampling", []), ("rss_with_agent", None)]
 
 
 @pytest.mark.parametrize(("key", "value"), WRONG)

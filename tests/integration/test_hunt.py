@@ -279,6 +279,7 @@ def test_the_console_sees_the_units_and_has_them_dump(hunt: Hunt, controller: Co
     seen = {(unit["host"], unit["unit"]): unit for unit in fab("status")}
     assert set(seen) == {(name, f"{unit}.service") for name in HOSTS for unit in UNITS}
     assert {unit["allocator"] for unit in seen.values()} == {"jemalloc"}
+    assert all(2 * unit["rss_with_agent"] > unit["rss"] for unit in seen.values()), seen
     dumped = fab("dump", "--unit", "frontend", "--archive", hunt.variables["offheap_archive"])
     assert [(capture["host"], capture["unit"]) for capture in dumped] == [(name, "frontend.service") for name in HOSTS]
     for command, sampling in (("off", False), ("on", True)):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""See that a unit can be profiled, instead of believing it: each of its agents writes a dump, which is read back.
+"""See that a unit can be profiled, instead of believing it: each of its agents writes a dump, which is read back. One
+that cannot, in a chroot perhaps, does not keep the others from being profiled.
 
 That a library is mapped says little. The agent may have had no thread or no right to write, and what the first dump
 would break (a filter of system calls that kills) shall break while somebody looks.
@@ -31,31 +32,46 @@ class Unseen(OffheapError):
     """No dump of the unit was seen. The message says why."""
 
 
-def see(unit: Service, best_effort: bool) -> tuple[list[str], str]:
-    """Paths of new dumps, or why there are none.
+class Ended(Unseen):
+    """A process of the unit has ended, or its agent, while it wrote a dump."""
 
-    Raises Unhealthy if there are none, unless ``best_effort`` allows that.
+
+def see(unit: Service, best_effort: bool) -> tuple[list[str], str]:
+    """Paths of new dumps, and why there are none, or none of some of its processes; empty if there are of all.
+
+    Raises NoDump if there are none, unless ``best_effort`` allows that.
     """
     try:
-        return _take(unit), ""
+        return _take(unit)
     except Unseen as error:
         if not best_effort:
-            raise health.Unhealthy(f"no dump of {unit.name} can be had: {error}") from error
+            raise health.NoDump(f"no dump of {unit.name} can be had: {error}") from error
         return [], str(error)
 
 
-def _take(unit: Service) -> list[str]:
-    """Paths of new dumps, one of each process with an agent.
+def sentence(unit: str, dumps: list[str], unseen: str) -> str:
+    """What to tell of a unit that is left as it is; empty if there are dumps of all of its processes."""
+    if not unseen:
+        return ""
+    if dumps:
+        return f"{unit} is profiled, but for processes of which no dump can be had: {unseen}"
+    return f"{unit} is left under the profiler, but no dump of it can be had: {unseen}"
 
-    Raises Unseen, with what the agents say in the journal, if there is none, or if one of them cannot write a dump that
-    a collection could read.
+
+def _take(unit: Service) -> tuple[list[str], str]:
+    """Paths of new dumps, one of each process with an agent that can write one which a collection could read, and why
+    the others cannot.
+
+    Raises Unseen, with what the agents say in the journal, if none can.
     """
     deadline = time.monotonic() + _PATIENCE
     try:
         while True:
-            written = [path for agent in client.find(unit.name) for path in _dump_of(agent, unit)]
+            written, problems = _dumps_of_all(unit)
             if written:
-                return written
+                return written, "; ".join(dict.fromkeys(problems))
+            if problems:
+                raise Unseen("; ".join(dict.fromkeys(problems)))
             if time.monotonic() >= deadline:
                 raise Unseen("none of its processes has an agent that answers")
             time.sleep(_POLL_SECONDS)
@@ -63,6 +79,19 @@ def _take(unit: Service) -> list[str]:
         lines = systemd.journal(f"_SYSTEMD_INVOCATION_ID={unit.text['InvocationID']}")
         told = "; ".join(line.partition(_AGENT)[2] for line in lines if _AGENT in line)
         raise Unseen(f"{error}. Its agent says: {told}" if told else str(error)) from error
+
+
+def _dumps_of_all(unit: Service) -> tuple[list[str], list[str]]:
+    """Raises Ended: what a dump has ended is not left to it."""
+    written, problems = [], []
+    for agent in client.find(unit.name):
+        try:
+            written += _dump_of(agent, unit)
+        except Ended:
+            raise
+        except OffheapError as error:
+            problems.append(str(error))
+    return written, problems
 
 
 def _dump_of(agent: client.AgentSocket, unit: Service) -> list[str]:
@@ -77,7 +106,7 @@ def _dump_of(agent: client.AgentSocket, unit: Service) -> list[str]:
         try:
             path = connection.dump(places.spool_of(unit.name)).path
         except client.AgentGone as error:
-            raise Unseen(f"process {connection.peer}, or its agent, ended while it wrote a dump") from error
+            raise Ended(f"process {connection.peer}, or its agent, ended while it wrote a dump") from error
     _read_back(unit.name, os.path.basename(path))
     return [path]
 

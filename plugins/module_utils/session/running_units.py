@@ -49,6 +49,7 @@ def _facts(unit: str) -> dict[str, Any] | None:
         runtime = aids.detect(executable, list(procfs.mapped_files(largest)))
     except procfs.ProcessGone:
         return None
+    sampling, with_agent = _agents(loaded.name)
     return {
         "unit": loaded.name,
         "pid": largest,
@@ -58,7 +59,8 @@ def _facts(unit: str) -> dict[str, Any] | None:
         "runtime": runtime,
         "allocator": used["allocator"],
         "profiled": bool(drop_in_files.installed(loaded.name)),
-        "sampling": _sampling(loaded.name),
+        "sampling": sampling,
+        "rss_with_agent": sum(size for pid, size in resident.items() if pid in with_agent),
     }
 
 
@@ -71,13 +73,13 @@ def _resident(pid: int) -> int | None:
         return None
 
 
-def _sampling(unit: str) -> bool | None:
-    """Whether an agent of the unit is sampling; None if none answers."""
+def _agents(unit: str) -> tuple[bool | None, set[int]]:
+    """Whether an agent of the unit is sampling, None if none answers; and the processes whose agents answer."""
     try:
-        answers = [one["answer"] for one in _ask(unit, "status")]
+        answers = {one["pid"]: one["answer"] for one in _ask(unit, "status")}
     except client.AgentError:
-        return None
-    return any(answer.get("active") is True for answer in answers)
+        return None, set()
+    return any(answer.get("active") is True for answer in answers.values()), set(answers)
 
 
 def _ask(unit: str, command: str) -> list[dict[str, Any]]:

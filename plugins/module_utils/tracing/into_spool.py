@@ -13,7 +13,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import place
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import spool_directory
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 
 
 def have(unit: str, owner: Owner) -> None:

@@ -31,7 +31,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_t
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thinned import Thinned
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 
 #: seconds after the last window, after which the profiler stops by itself if nobody has stopped it
 _GRACE = 30

@@ -33,7 +33,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_t
     ticks,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 
 # The names of the tools, and how to get them.
 _NAMES = {"memleak": ("memleak-bpfcc", "memleak"), "perf": ("perf",)}

@@ -24,7 +24,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import en
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.endpoint import OfferError
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service, timer
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 
 # Digits of a sequence number in a dump's name.
 _SEQUENCES = 10**9

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import ContextManager, Iterator, NamedTuple, NoReturn, Protocol
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 
 _TICK = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

@@ -23,6 +23,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal impo
 NAME = "90-offheap.conf"
 ENVIRONMENT_NAME = "90-offheap.env"
 MALLOC_CONF = "MALLOC_CONF"
+EXECUTABLE = "OFFHEAP_EXECUTABLE"
+CHILDREN = "OFFHEAP_CHILDREN"
 VARIABLES = ("LD_PRELOAD", MALLOC_CONF, "MALLOC_ARENA_MAX", *aids.VARIABLES)
 _RECORD = "# offheap: "
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"

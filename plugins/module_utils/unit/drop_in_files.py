@@ -10,7 +10,7 @@ from typing import Callable, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, preflight
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
@@ -24,7 +24,7 @@ class WantedFiles(NamedTuple):
     directory: str
     injection: drop_in.Injection
     spool: str
-    owner: preflight.Owner | None
+    owner: programs.Owner | None
 
     @property
     def drop_in(self) -> str:

@@ -18,6 +18,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     own_jemalloc,
     preflight,
     preload_obstacles,
+    programs,
     resource_limits,
     root_commands,
     sandbox,
@@ -39,6 +40,8 @@ _AGENT_NUMBERS = (
     "minimum_free",
 )
 
+_AUTO = "auto"
+
 #: how a unit is profiled, as an argument_spec; documented in the fragment offheap.profiler.injection
 OPTIONS: dict[str, dict[str, Any]] = {
     "mode": {"type": "str", "choices": ["profile", "own", "swap"], "default": "profile"},
@@ -50,7 +53,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "agent_settings": {
         "type": "dict",
         "options": {
-            "executable": {"type": "path"},
+            "executable": {"type": "path", "default": _AUTO},
             "start": {"type": "str", "choices": ["sampling", "dormant"], "default": "sampling"},
             "unwinder": {"type": "str", "choices": ["hybrid", "fp", "builtin"], "default": "hybrid"},
             "children": {"type": "bool"},
@@ -95,13 +98,14 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     environment = drop_in.read_environment(own, manager, unit.name)
     preflight.check_wrappers(unit, library, environment)
     preflight.check_programs(unit, library)
-    preload_obstacles.check(unit, environment.variables)
-    owner = None if unit.text["DynamicUser"] == "yes" else preflight.owner(unit)
+    program = _program_of(parameters, unit)
+    _check_program(parameters, unit, program, environment)
+    owner = None if unit.text["DynamicUser"] == "yes" else programs.owner(unit)
     spool = places.spool_of(unit.name)
     preflight.check_space(spool, parameters["min_free_mib"])
     preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
     directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
-    agent = _agent_of(parameters, unit, check_mode)
+    agent = _agent_of(parameters, unit, program, check_mode)
     if agent:
         resource_limits.check(unit, owner.uid if owner else None)
     libraries = [library, agent.library] if agent else [library]
@@ -115,12 +119,12 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         opened,
         directory,
         agent,
-        _aids_of(parameters, unit),
+        _aids_of(parameters, unit, program),
         defaults=drop_in.huge_page_options(),
     )
     root_commands.check(unit, own, injection.environment)
     if agent and owner and not root_commands.options_that_dump(injection.environment):
-        owner = preflight.writer(unit, owner, "OFFHEAP_CHILDREN" in agent.variables)
+        owner = programs.writer(unit, owner, program, drop_in.CHILDREN in agent.variables)
     return drop_in_files.WantedFiles(directory, injection, spool, owner)
 
 
@@ -138,7 +142,7 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
     if library:
         environment = drop_in.read_environment(own, manager, unit.name)
         preflight.check_wrappers(unit, library, environment)
-        preload_obstacles.check(unit, environment.variables)
+        preload_obstacles.check(unit, environment.variables, [])
         preflight.check_library(library, options, parameters["version"], may_be_missing=check_mode)
     opened = sandbox.lines(unit, [library], None) if library else []
     directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
@@ -151,8 +155,8 @@ def _prepare_own(parameters: dict[str, Any], unit: service.Service) -> drop_in_f
     """Only the variable of the jemalloc that the program brings itself: nothing is preloaded."""
     own = systemd.read_assignments(unit.own_files)
     preflight.check_container(unit)
-    variable = own_jemalloc.check(preflight.executable(unit), unit)
-    owner = None if unit.text["DynamicUser"] == "yes" else preflight.owner(unit)
+    variable = own_jemalloc.check(programs.executable(unit), unit)
+    owner = None if unit.text["DynamicUser"] == "yes" else programs.owner(unit)
     spool = places.spool_of(unit.name)
     preflight.check_space(spool, parameters["min_free_mib"])
     preflight.check_options(parameters["malloc_conf"])
@@ -170,7 +174,35 @@ def _prepare_own(parameters: dict[str, Any], unit: service.Service) -> drop_in_f
     return drop_in_files.WantedFiles(directory, injection, spool, owner)
 
 
-def _agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in.AgentSettings | None:
+def _program_of(parameters: dict[str, Any], unit: service.Service) -> str:
+    """The executable of the processes that will have an agent."""
+    wanted = (parameters["agent_settings"] or {}).get("executable") or _AUTO
+    return programs.executable(unit) if wanted == _AUTO else str(wanted)
+
+
+def _check_program(
+    parameters: dict[str, Any], unit: service.Service, program: str, environment: drop_in.Environment
+) -> None:
+    """The program must bear the preload also where it is not the main one."""
+    processes = programs.of(unit, program) if unit.is_running else []
+    try:
+        preload_obstacles.check(unit, environment.variables, [process.pid for process in processes])
+        if os.path.exists(program):
+            preflight.check_program(program, unit, parameters["library"])
+    except Refusal as refusal:
+        main = programs.running(unit)[0]
+        if program == main:
+            raise
+        raise Refusal(
+            refusal.reason,
+            f"{refusal}. It is {program} that is looked at, since it holds most of the unit's memory; to profile {main}"
+            " all the same, which starts it, name that in executable of profiled_service_agent_settings",
+        ) from None
+
+
+def _agent_of(
+    parameters: dict[str, Any], unit: service.Service, program: str, check_mode: bool
+) -> drop_in.AgentSettings | None:
     """The agent with its settings as the variables that it reads."""
     library = parameters["agent"]
     if not library:
@@ -182,17 +214,17 @@ def _agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: boo
     wanted = parameters["agent_settings"] or {}
     children = wanted.get("children")
     if children is None:
-        children = preflight.has_workers(unit)
+        children = programs.has_workers(unit, program)
     numbers = {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in _AGENT_NUMBERS if wanted.get(name) is not None}
     return drop_in.AgentSettings(
         library,
         {
             "OFFHEAP_UNIT": unit.name,
-            "OFFHEAP_EXECUTABLE": wanted.get("executable") or preflight.executable(unit),
+            drop_in.EXECUTABLE: program,
             "OFFHEAP_START": wanted.get("start") or "sampling",
             "OFFHEAP_UNWINDER": wanted.get("unwinder") or "hybrid",
             # Such a service is a child of the process that systemd starts, and children have no agent by default.
-            **({"OFFHEAP_CHILDREN": "1"} if children or unit.text["Type"] == "forking" else {}),
+            **({drop_in.CHILDREN: "1"} if children or unit.text["Type"] == "forking" else {}),
             **({"OFFHEAP_MAY_UNSHARE": "1"} if syscall_filter.may_unshare(unit) else {}),
             **({"OFFHEAP_DUMP_PRESSURE": "1"} if wanted.get("dump_pressure") else {}),
             **numbers,
@@ -200,13 +232,14 @@ def _agent_of(parameters: dict[str, Any], unit: service.Service, check_mode: boo
     )
 
 
-def _aids_of(parameters: dict[str, Any], unit: service.Service) -> dict[str, list[str]]:
+def _aids_of(parameters: dict[str, Any], unit: service.Service, program: str) -> dict[str, list[str]]:
     """What makes the frames of the unit's language runtime visible."""
-    runtime, executable = parameters["runtime"], preflight.executable(unit)
-    mapped = list(procfs.mapped_files(unit.main_pid)) if unit.main_pid and runtime != "native" else []
+    runtime = parameters["runtime"]
+    processes = programs.of(unit, program) if unit.is_running and runtime != "native" else []
+    mapped = list(procfs.mapped_files(max(processes, key=lambda one: one.rss).pid)) if processes else []
     if runtime == "auto":
-        runtime = aids.detect(executable, mapped)
-    return aids.additions(runtime, parameters["runtime_without"], executable, mapped)
+        runtime = aids.detect(program, mapped)
+    return aids.additions(runtime, parameters["runtime_without"], program, mapped)
 
 
 def write(changes: Changes, unit: service.Service, wanted: drop_in_files.WantedFiles) -> None:
@@ -229,7 +262,7 @@ def _check_outliving(parameters: dict[str, Any], unit: service.Service) -> None:
 
 def warnings(unit: service.Service, wanted: drop_in_files.WantedFiles) -> list[str]:
     """What to know of the unit before it is restarted."""
-    program = wanted.injection.environment.get("OFFHEAP_EXECUTABLE", "")
+    program = wanted.injection.environment.get(drop_in.EXECUTABLE, "")
     return list(filter(None, [_outliving(unit), preload_obstacles.advice(program) if program else ""]))
 
 

@@ -24,6 +24,10 @@ class Unhealthy(OffheapError):
     """The unit does not run as it should."""
 
 
+class NoDump(Unhealthy):
+    """The unit runs as it should, but no dump of it can be had."""
+
+
 def obstacle(unit: service.Service, mapped: str | None, clean: bool) -> str | None:
     """Why the unit is not, or not yet, as requested; None if it is."""
     state = unit.text["ActiveState"]

@@ -9,18 +9,16 @@ touch anything.
 
 from __future__ import annotations
 
-import grp
 import mmap
 import os
-import pwd
 import re
 import stat
-from typing import Mapping, NamedTuple
+from typing import Mapping
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, health, preload_obstacles
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, health, preload_obstacles, programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
@@ -29,20 +27,12 @@ _CONTAINER_ENGINES = """
     lxc-start lxc-execute systemd-nspawn machinectl apptainer singularity
 """
 _JEMALLOC_SYMBOLS = ("mallctl", "je_mallctl", "_rjem_mallctl", "jemalloc_mallctl")
-_SCRIPT_LIMIT = 1 << 20
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[\s;]))#.*$")
 _PRELOAD_ASSIGNMENT = re.compile(
     r"""\b(?P<name>LD_PRELOAD|MALLOC_CONF)=(?P<value>(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;&|"'])*)"""
     r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+)*LD_PRELOAD\b|\benv[ \t]+-i\b"
     r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+)*-u[ \t]*LD_PRELOAD\b)"
 )
-
-
-class Owner(NamedTuple):
-    """Who must be able to write the spool."""
-
-    uid: int
-    gid: int
 
 
 def check_state(service: Service) -> None:
@@ -86,7 +76,7 @@ def check_state(service: Service) -> None:
 
 def check_container(service: Service) -> None:
     """A container has its own file system, where neither the library nor the spool is."""
-    for command in [*service.commands, *_programs(service)[:1]]:
+    for command in [*service.commands, *programs.running(service)[:1]]:
         if os.path.basename(command) in _CONTAINER_ENGINES.split():
             raise Refusal(
                 "container",
@@ -105,7 +95,7 @@ def check_container(service: Service) -> None:
 def check_wrappers(service: Service, library: str, environment: drop_in.Environment) -> None:
     """A start script that sets LD_PRELOAD or MALLOC_CONF itself silently discards ours."""
     words = [word for arguments in service.arguments for word in arguments.split() if word.startswith("/")]
-    texts = {path: _script_text(path) for path in [*service.commands, *words]}
+    texts = {path: programs.script_text(path) for path in [*service.commands, *words]}
     texts.update({f"line {number} of its ExecStart=": line for number, line in enumerate(service.arguments, 1)})
     for origin, text in texts.items():
         for match in _PRELOAD_ASSIGNMENT.finditer(_COMMENT.sub("", text or "")):
@@ -135,17 +125,6 @@ def _refuse_wrapper(name: str, evidence: str, library: str) -> None:
     )
 
 
-def _script_text(path: str) -> str | None:
-    if not os.path.isfile(path):
-        return None  # a pipe or a device could block us
-    try:
-        with open(path, "rb") as file:
-            head = file.read(_SCRIPT_LIMIT)
-    except OSError:
-        return None  # systemd will say so itself when it starts the unit
-    return head.decode("utf-8", "replace") if head.startswith(b"#!") else None
-
-
 def check_programs(service: Service, library: str) -> None:
     """The dynamic loader of the service's programs must be able to, and be allowed to, preload the library."""
     if service.text["ActiveState"] == "active" and not service.main_pid and not service.pids():
@@ -155,38 +134,18 @@ def check_programs(service: Service, library: str) -> None:
             " Name the unit whose processes use the memory; see 'systemctl list-units' and 'systemctl status'",
         )
     obstacles: dict[str, Refusal] = {}
-    programs = _programs(service)
-    for program in programs:
+    found = programs.running(service)
+    for program in found:
         try:
-            _check_program(program, service, library)
+            check_program(program, service, library)
         except Refusal as refusal:
             obstacles[program] = refusal
-    if programs and (programs[0] in obstacles or len(obstacles) == len(programs)):
-        raise obstacles.get(programs[0]) or next(iter(obstacles.values()))
+    if found and (found[0] in obstacles or len(obstacles) == len(found)):
+        raise obstacles.get(found[0]) or next(iter(obstacles.values()))
 
 
-def _programs(service: Service) -> list[str]:
-    """Executables of the running processes, the main one first; for a stopped unit, those that ExecStart names."""
-    pids = [service.main_pid, *service.pids()] if service.is_running else []
-    running: list[str] = []
-    for pid in pids:
-        try:
-            path = procfs.exe(pid)
-        except procfs.ProcfsError:
-            continue
-        if path and path not in running:
-            running.append(path)
-    return running or [_interpreter(command) for command in service.commands]
-
-
-def _interpreter(path: str) -> str:
-    """The program that runs a script; the path itself for anything else."""
-    text = _script_text(path)
-    words = text.splitlines()[0][2:].split() if text else []
-    return os.path.realpath(words[0] if words else path)
-
-
-def _check_program(path: str, service: Service, library: str) -> None:
+def check_program(path: str, service: Service, library: str) -> None:
+    """The dynamic loader of one program must be able to, and be allowed to, preload the library. Raises Refusal."""
     try:
         program = elf.read(path)
         ours = elf.read(library) if os.path.exists(library) else None
@@ -254,7 +213,7 @@ def _changes_identity(program: os.stat_result, service: Service) -> bool:
         return False
     if service.text["DynamicUser"] == "yes":
         return True
-    who = owner(service)
+    who = programs.owner(service)
     return bool((sets_user and program.st_uid != who.uid) or (sets_group and program.st_gid != who.gid))
 
 
@@ -269,101 +228,6 @@ def _speaks_of_jemalloc(path: str) -> bool:
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(b"<jemalloc>: ") >= 0 and content.find(b"Invalid conf") >= 0
-
-
-_SHELLS = ("sh", "bash", "dash", "ksh", "zsh", "busybox", "env", "timeout", "su", "runuser", "sudo")
-
-
-def executable(service: Service) -> str:
-    """The unit's actual program: if a shell starts it, the largest of the processes that are not shells."""
-    programs = _programs(service)
-    if programs and os.path.basename(programs[0]) not in _SHELLS:
-        return programs[0]
-    others = [(_resident_pages(pid), procfs.exe(pid) or "") for pid in service.pids() if service.is_running]
-    others = [(pages, path) for pages, path in others if path and os.path.basename(path) not in _SHELLS]
-    if not others:
-        raise Refusal(
-            "unknown-executable",
-            f"{service.name} starts its program through a shell and is not running, so its program is unknown."
-            " Start it first, or name the program (agent_settings: executable)",
-        )
-    return max(others)[1]
-
-
-def _resident_pages(pid: int) -> int:
-    """Resident memory in pages (proc(5), statm)."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1])
-    except OSError:
-        return 0  # it has ended
-
-
-def owner(service: Service) -> Owner:
-    """The service's user and group, as numbers."""
-    user, group = service.text["User"], service.text["Group"]
-    try:
-        entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user or "root")
-    except KeyError:
-        raise Refusal(
-            "no-such-user",
-            f"the user {user} of {service.name} does not exist on this host; create it, or correct User=",
-        ) from None
-    if not group:
-        return Owner(entry.pw_uid, entry.pw_gid)
-    try:
-        return Owner(entry.pw_uid, int(group) if group.isdigit() else grp.getgrnam(group).gr_gid)
-    except KeyError:
-        raise Refusal(
-            "no-such-group",
-            f"the group {group} of {service.name} does not exist on this host; create it, or correct Group=",
-        ) from None
-
-
-def writer(service: Service, declared: Owner, children: bool = False) -> Owner:
-    """Who will write the dumps: a service that systemd starts as root may change its user itself, or only its workers
-    do, where ``children`` are profiled too. Root can write what belongs to these, but not they what is root's."""
-    if declared.uid:
-        return declared
-    family = _family(service)
-    if not family:
-        return declared
-    others = {process.user for process in family if process.user.uid}
-    return others.pop() if children and not family[0].user.uid and len(others) == 1 else family[0].user
-
-
-def has_workers(service: Service) -> bool:
-    """Whether children that run the unit's program, too, could be profiled: under one user, but for a main process of
-    root."""
-    family = _family(service)
-    return len(family) > 1 and len({process.user for process in family if process.user.uid}) < 2
-
-
-def _family(service: Service) -> list[_Running]:
-    """The running processes with the unit's program, the main one first; of a unit made from /etc/init.d systemd knows
-    none."""
-    pids = [service.main_pid, *service.pids()] if service.main_pid else service.pids()
-    running = [found for pid in dict.fromkeys(pids) if (found := _runs_as(pid))]
-    if not service.main_pid and running:
-        program = executable(service)
-        running = [found for found in running if found.program == program]
-    return [found for found in running if found.program == running[0].program]
-
-
-class _Running(NamedTuple):
-    """A process: whom it acts for, and what it runs."""
-
-    user: Owner
-    program: str | None
-
-
-def _runs_as(pid: int) -> _Running | None:
-    """None if it has just ended."""
-    try:
-        status = procfs.status(pid)
-        return _Running(Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1])), procfs.exe(pid))
-    except procfs.ProcfsError:
-        return None
 
 
 def check_path(library: str) -> None:

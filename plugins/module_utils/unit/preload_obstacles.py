@@ -24,10 +24,11 @@ _OTHERS = {
 _GO = ".go.buildinfo"
 
 
-def check(service: Service, variables: Iterable[str]) -> None:
-    """``variables`` are the names in the unit's environment. Raises Refusal."""
+def check(service: Service, variables: Iterable[str], profiled: Iterable[int]) -> None:
+    """``variables`` are the names in the unit's environment, ``profiled`` the processes of the program to be profiled.
+    Raises Refusal."""
     pids = [service.main_pid] if service.main_pid else service.pids()
-    for pid in pids if service.is_running else []:
+    for pid in dict.fromkeys([*pids, *profiled]) if service.is_running else []:
         try:
             _check_process(service.name, pid)
         except procfs.ProcessGone:

@@ -20,10 +20,12 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     dependents,
+    drop_in,
     drop_in_files,
     enabling,
     health,
     own_jemalloc,
+    programs,
     rollback,
     service,
 )
@@ -36,6 +38,8 @@ _TRIES = 3
 _BACK = (
     "It was rolled back and runs as before. Fix the cause, or leave the unit out of offheap_units, and run this again."
 )
+_UNWELL = "did not stay healthy with the drop-in"
+_UNSEEN = "ran well with the drop-in, but cannot be profiled"
 
 
 @dataclass
@@ -58,6 +62,7 @@ class Enabled:
     warnings: list[str] = field(default_factory=list)
     dumps: list[str] = field(default_factory=list)
     unseen: str = ""
+    programs: list[dict[str, Any]] = field(default_factory=list)
     rss_before: int | None = None
     rss_after: int | None = None
 
@@ -67,18 +72,35 @@ class Enabled:
         return self.parameters["mode"] == "profile" and bool(self.parameters["agent"])
 
     @property
+    def sees(self) -> str:
+        """Of which program, and how much of the unit's memory, there will be dumps; empty where nobody can know."""
+        return programs.sentence(self.programs, self._program)
+
+    @property
+    def _program(self) -> str:
+        return self.wanted.injection.environment.get(drop_in.EXECUTABLE, "") if self.wanted else ""
+
+    def look_at_programs(self, unit: service.Service) -> None:
+        """See which of its processes have an agent, or will have one."""
+        if self.wanted and self._program and unit.is_running:
+            children = drop_in.CHILDREN in self.wanted.injection.environment
+            self.programs = programs.seen(unit, self._program, children)
+
+    @property
     def mapped(self) -> str | None:
         """The library that its processes must have."""
         return str(self.parameters["library"]) if enabling.preloads(self.parameters) else None
 
 
 class Watchers(NamedTuple):
-    """Who else is asked: for a first dump (its paths, or why there is none), and whether the service does its work.
+    """Who else is asked: for a first dump (paths, and why there is none, or none of some processes; ``tell`` puts that
+    into a sentence), and whether the service does its work.
 
     Both raise Unhealthy. ``goes_on`` tells whether somebody still waits for the outcome.
     """
 
     see_dump: Callable[[service.Service, bool], tuple[list[str], str]]
+    tell: Callable[[str, list[str], str], str]
     check: Callable[[dict[str, Any]], None]
     goes_on: Callable[[], bool]
 
@@ -165,6 +187,7 @@ def _write(one: Enabled, check_mode: bool) -> bool:
     try:
         unit, one.wanted = _prepare(one, check_mode)
         one.warnings += enabling.warnings(unit, one.wanted)
+        one.look_at_programs(unit)
         enabling.write(one.changes, unit, one.wanted)
         if not enabling.restart_needed(unit, one.wanted):
             return False
@@ -200,7 +223,7 @@ def _look(one: Enabled, watchers: Watchers, unit: service.Service) -> None:
         return
     one.dumps, one.unseen = watchers.see_dump(unit, one.parameters["best_effort"])
     if one.unseen:
-        one.warnings.append(f"{one.unit} is left under the profiler, but no dump of it can be had: {one.unseen}")
+        one.warnings.append(watchers.tell(one.unit, one.dumps, one.unseen))
 
 
 def _outlast(watched: dict[health.Watch, list[Enabled]], watchers: Watchers) -> bool:
@@ -216,6 +239,7 @@ def _outlast(watched: dict[health.Watch, list[Enabled]], watchers: Watchers) -> 
             watchers.check(one.parameters)
             _bring_back(one)
             one.rss_after = _rss(watch.unit)
+            one.look_at_programs(watch.unit)
         except (OffheapError, OSError) as error:
             well = False
             _put_back([one, *others], one, error)
@@ -237,7 +261,8 @@ def _put_back(together: list[Enabled], failed: Enabled, error: Exception) -> Non
         done = back[one.unit]
         outcome = f"{done.sentence()}." if done.problem else _BACK
         if one is failed:
-            one.problem = f"{one.unit} did not stay healthy with the drop-in. {outcome} What failed: {told}"
+            what = _UNSEEN if isinstance(error, health.NoDump) else _UNWELL
+            one.problem = f"{one.unit} {what}. {outcome} What failed: {told}"
         else:
             one.problem = f"{one.unit} restarts together with {failed.unit}, which failed. {outcome}"
 

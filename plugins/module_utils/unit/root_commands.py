@@ -16,7 +16,7 @@ from typing import Mapping, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
 from ansible_collections.offheap.profiler.plugins.module_utils.host.systemd import Assignment
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import preflight
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
@@ -30,7 +30,7 @@ _TRUE = ("1", "yes", "y", "true", "t", "on")
 def check(service: Service, own: Sequence[Assignment], environment: Mapping[str, str]) -> None:
     """``own`` are the unit's assignments, ``environment`` holds our MALLOC_CONF. Raises Refusal."""
     dumping = options_that_dump(environment)
-    of_root = service.text["DynamicUser"] != "yes" and preflight.owner(service).uid == 0
+    of_root = service.text["DynamicUser"] != "yes" and programs.owner(service).uid == 0
     if of_root or not dumping:
         return
     for command in _as_root(own):

@@ -12,7 +12,7 @@ from typing import Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 

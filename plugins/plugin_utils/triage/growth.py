@@ -21,6 +21,7 @@ from ..base.errors import ControllerError
 
 # A younger process still loads classes, compiles and fills its caches.
 _WARM = 600.0
+_LONGEST_PATH = 4096
 _PID = re.compile(r"pid [0-9]{1,10}\Z")
 _MIB = 1 << 20
 # Between looks, in seconds. What grows within less is noise, and the rate would be out of all proportion.
@@ -76,6 +77,7 @@ class Process:
     collected: int | None
     agents: tuple[str, ...]
     not_readable: tuple[str, ...]
+    exe: str = ""
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,7 @@ def _process(data: Any, boot: str) -> Process:
         collected=_optional(jvm, "heap_after_collection"),
         agents=_texts(data.get("agents")),
         not_readable=_texts(data.get("not_readable")),
+        exe=exe if values.is_text(exe := data.get("exe"), _LONGEST_PATH) else "",
     )
 
 

@@ -8,6 +8,7 @@ it counts if it is at least 32 MiB and a quarter of the resident set.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -40,7 +41,8 @@ class Diagnosis(Enum):
 class Rule:
     """If it ``holds``, the ``diagnosis`` and the ``next_step`` follow; ``source`` says where the rule comes from.
 
-    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at.
+    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, ``{named}`` for the unit as
+    offheap_units takes it: with the program that grows, if it has several processes.
     """
 
     diagnosis: Diagnosis
@@ -71,7 +73,9 @@ class Triaged:
     source: str
 
 
-_ENABLE = 'ansible-playbook offheap.profiler.enable_profiling -l {host} -e \'{{"offheap_units": ["{unit}"]}}\''
+_ENABLE = "ansible-playbook offheap.profiler.enable_profiling -l {host} -e '{{\"offheap_units\": [{named}]}}'"
+# What a shell, and JSON, take as it is: a host chooses these paths.
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.+/-]+\Z")
 _PROFILE = f"find the code path: {_ENABLE}"
 _FRAGMENTATION = f"run it under jemalloc without profiling, and compare RSS: {_ENABLE} -e profiled_service_mode=swap"
 _ARENAS = f"{_FRAGMENTATION}, or with MALLOC_ARENA_MAX=2: add -e profiled_service_swap_arena_max=2"
@@ -191,8 +195,15 @@ def judge(growth: Growth, host: str) -> Triaged:
     """The first rule that holds, with its evidence."""
     rule = next(rule for rule in RULES if rule.holds(growth))
     pid = growth.process.pid if growth.process else 0
-    step = rule.next_step.format(host=host, unit=growth.name, pid=pid)
+    step = rule.next_step.format(host=host, unit=growth.name, pid=pid, named=_named(growth))
     return Triaged(rule.diagnosis, growth.problem or _reason(rule.diagnosis, growth), step, rule.source)
+
+
+def _named(growth: Growth) -> str:
+    program = growth.process.exe if growth.process and growth.processes > 1 else ""
+    if not _PLAIN_PATH.match(program):
+        return f'"{growth.name}"'
+    return f'{{"name": "{growth.name}", "agent_settings": {{"executable": "{program}"}}}}'
 
 
 def per_hour(growth: Growth, size: float) -> str:

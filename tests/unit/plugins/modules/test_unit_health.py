@@ -251,6 +251,23 @@ def test_a_unit_of_which_no_dump_can_be_had_may_stay(run: Run, agent: Callable[[
     assert left["unseen"].startswith("none of its processes has an agent that answers")
 
 
+def test_one_process_that_cannot_dump_keeps_no_other_from_it(
+    run: Run, agent: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent("refuses")
+    one_of = client.find("web.service")
+    monkeypatch.setattr(client, "find", lambda _unit: [client.AgentSocket(1, "/run/none/1.sock"), *one_of])
+    dumps = {1: ["/spool/dump"]}
+    of_agent = first_dump._dump_of
+    monkeypatch.setattr(first_dump, "_dump_of", lambda one, unit: dumps.get(one.pid) or of_agent(one, unit))
+    seen = run(dump=True)
+    assert not seen["failed"] and seen["dumps"] == ["/spool/dump"]
+    assert "the spool is full" in seen["unseen"] and f"process {os.getpid()}" in seen["unseen"]
+    assert "web.service is profiled, but for processes of which no dump can be had" in first_dump.sentence(
+        "web.service", seen["dumps"], seen["unseen"]
+    )
+
+
 def test_what_a_dump_breaks_is_noticed(systemctl: Systemctl, run: Run, agent: Callable[[str], None]) -> None:
     systemctl.states(state("active", os.getpid()), state("failed", sub="failed"))
     assert "did not stay up" in run(dump=True, best_effort=True)["msg"]

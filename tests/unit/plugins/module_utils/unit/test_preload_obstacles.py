@@ -20,7 +20,7 @@ _NEW_OF = "void *{name}(unsigned long n) {{ return (void *) n; }}\n"
 
 
 def check(pid: int, *variables: str) -> None:
-    preload_obstacles.check(unit(ActiveState="active", MainPID=str(pid)), variables)
+    preload_obstacles.check(unit(ActiveState="active", MainPID=str(pid)), variables, [])
 
 
 def test_a_plain_process(dynamic: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_plain_process(dynamic: Path) -> None:
 def test_an_audited_one(dynamic: Path) -> None:
     with programs.running(dynamic, env={"LD_AUDIT": ""}) as pid:
         refusal(lambda: check(pid), "audited", "LD_AUDIT", "Remove LD_AUDIT")
-    refusal(lambda: preload_obstacles.check(unit(), ["LD_AUDIT"]), "audited", "probe.service")
+    refusal(lambda: preload_obstacles.check(unit(), ["LD_AUDIT"], []), "audited", "probe.service")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -44,6 +44,8 @@ def test_one_that_the_kernel_started_in_secure_mode(tmp_path: Path) -> None:
         program.chmod(0o755)  # so that only the process tells
         assert procfs.is_secure(pid)
         refusal(lambda: check(pid), "secure-mode", f"process {pid}", "AT_SECURE", "'noatsecure'")
+        child = unit(ActiveState="active", MainPID=str(os.getpid()))
+        refusal(lambda: preload_obstacles.check(child, [], [pid]), "secure-mode", f"process {pid}")
 
 
 @pytest.mark.parametrize(("name", "symbol"), [("tcmalloc", "tc_malloc"), ("mimalloc", "mi_malloc")])

@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import spool_directory
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
-from ansible_collections.offheap.profiler.plugins.module_utils.unit.preflight import Owner
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="gives directories to other users, which only root can")

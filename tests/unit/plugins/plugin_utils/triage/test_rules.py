@@ -96,6 +96,26 @@ def test_what_grows_decides(first: dict[str, Any], second: dict[str, Any], verdi
     assert "{" not in found.next_step.replace('{"offheap_units"', "")
 
 
+@pytest.mark.parametrize(
+    ("exe", "named"),
+    [
+        ("/usr/bin/java", '{"name": "a.service", "agent_settings": {"executable": "/usr/bin/java"}}'),
+        ("/tmp/x'; reboot; '", '"a.service"'),
+        ('/tmp/x"]}', '"a.service"'),
+        (7, '"a.service"'),
+    ],
+)
+def test_of_several_processes_the_one_that_grows_is_profiled(exe: object, named: str) -> None:
+    """A host chooses the path, and somebody will paste it into a shell."""
+
+    def two(time: float, **grown: Any) -> dict[str, Any]:
+        wrapper, child = sample(time, exe="/usr/bin/wrapper"), sample(time, exe=exe, pid=51, **grown)
+        return {**wrapper, "processes": [*wrapper["processes"], *child["processes"]]}
+
+    found = judged(two(100), two(700, glibc_arenas=90))
+    assert found.next_step.endswith(f"-l app1 -e '{{\"offheap_units\": [{named}]}}'")
+
+
 def test_direct_buffers_are_not_ruled_out_without_memory_tracking() -> None:
     found = judged(sample(100, jvm={}), sample(700, jvm={}, glibc_arenas=90))
     assert "direct buffers are not ruled out" in found.reason
