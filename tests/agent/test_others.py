@@ -114,10 +114,10 @@ time.sleep(60)
 """
 
 
-def replaced(start: Start, group: Path, how: str) -> Service:
+def replaced(start: Start, group: Path, how: str, count: int = 40) -> Service:
     """A service with two children that sleep, and many that have ended, all of them other programs by now."""
     command = f'echo $$ >{group}/cgroup.procs && exec {PYTHON} -c "$0" "$@"'
-    service = start("/bin/sh", "-c", command, REPLACED, how, "40", executable=PYTHON, children=1)
+    service = start("/bin/sh", "-c", command, REPLACED, how, str(count), executable=PYTHON, children=1)
     assert service.process.stdout
     assert service.process.stdout.readline() == b"done\n"
     return service
@@ -127,10 +127,12 @@ def sockets(service: Service) -> set[str]:
     return {path.name for path in (service.run / UNIT).iterdir()}
 
 
-def test_a_child_that_becomes_another_program_leaves_no_socket(start: Start, group: Path) -> None:
-    service = replaced(start, group, "seen")
+@pytest.mark.parametrize("count", [40, pytest.param(10_000, marks=pytest.mark.soak_only)])
+def test_a_child_that_becomes_another_program_leaves_no_socket(start: Start, group: Path, count: int) -> None:
+    service = replaced(start, group, "seen", count)
     assert sockets(service) == {f"{service.pid}.sock"}
     assert noted(service)["others"]["processes"] == 2
+    assert {path.name.split(".")[-1] for path in service.spool.iterdir()} <= {"heap", "json", "lives"}
 
 
 def test_a_socket_at_which_nobody_listens_is_removed_and_no_agent(start: Start, group: Path) -> None:

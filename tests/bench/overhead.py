@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What profiling costs: the same work under glibc's malloc, jemalloc, and jemalloc with the agent.
 
-    overhead.py [--rounds N] [--repeats N] [--slices N] [--only costs|live|instructions|cross]
+    overhead.py [--rounds N] [--repeats N] [--slices N] [--only costs|live|instructions|cross|latency]
                 [--output build/bench/overhead.json]
 
 Each round runs all cases several times, in a new order each time. A run does the same slice of work several times; a
@@ -23,6 +23,10 @@ beside that of the same process before and after. memleak has no promise: a trac
 
 ``cross`` is the library and the agent as the controller builds them, beside the same sources built by gcc; those for
 aarch64 run under an emulator, whose time follows the number of instructions.
+
+``latency`` is how long a request takes at a fixed rate, in microseconds: 60 allocations and 60 frees in each of four
+threads, while blocks of 20,000 stacks are held and a dump is taken each ten seconds; under glibc's malloc, jemalloc,
+and jemalloc with the agent, the medians of the rounds.
 
 Exits with status 1 if a promise is not kept.
 """
@@ -89,6 +93,9 @@ LIVE_ROUNDS = {LIVE_PERF: 1_200_000, LIVE_MEMLEAK: 20_000}
 LIVE_SLICES = 24
 # Callgrind takes fifty times as long, so what it counts is less: the difference of so many slices.
 COUNTED_ROUNDS, COUNTED_SLICES, COUNTED_RUNS = 60_000, (1, 9), 12
+# Stacks that are held, requests a second of each of four threads, seconds; and seconds between dumps.
+REQUESTS, DUMP_SECONDS = (20_000, 500, 35), 10
+PERCENTILES = ("p50", "p99", "p99.9")
 # What the shortest of its runs records, in bytes, is several times this.
 _RECORDED = 1 << 20
 AGENTS = [case for case in CASES if f"{case}-agent" in CASES]
@@ -119,10 +126,14 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.pair = Pair(find_jemalloc(), builds.agent())
-        churn, emulated = directory / "churn", directory / "churn-aarch64"
-        for compiler, program in (("gcc", churn), (builds.CROSS_GCC, emulated)):
-            source = str(HERE / "overhead" / "churn.c")
-            subprocess.run([compiler, "-O2", "-o", str(program), source, "-pthread"], check=True)
+        churn, emulated, self.requests = (directory / name for name in ("churn", "churn-aarch64", "requests"))
+        for compiler, source, program in (
+            ("gcc", "churn.c", churn),
+            (builds.CROSS_GCC, "churn.c", emulated),
+            ("gcc", "requests.c", self.requests),
+        ):
+            command = [compiler, "-O2", "-o", str(program), str(HERE / "overhead" / source), "-pthread"]
+            subprocess.run(command, check=True)
         java = shutil.which("java")
         javac = shutil.which("javac")
         if not java or not javac:
@@ -176,6 +187,18 @@ class Bench:
             raise SystemExit(f"{case}: the recording is too small for this work")
         wall, cpu = zip(*(map(float, line.split()) for line in done.stdout.splitlines()), strict=True)
         return Run(min(wall), min(cpu))
+
+    def latency(self, case: str) -> list[float]:
+        """The percentiles of a request, in microseconds."""
+        command = [str(self.requests), *map(str, REQUESTS)]
+        environment = {**self.environment(case, command[0]), "OFFHEAP_DUMP_SECONDS": str(DUMP_SECONDS)}
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        dumps = list(self.directory.glob("jeprof.*.heap"))
+        if CASES[case][1] and len(dumps) < REQUESTS[2] // DUMP_SECONDS - 1:
+            raise SystemExit(f"latency-{case}: only {len(dumps)} dumps were taken")
+        for dump in dumps:
+            dump.unlink()
+        return [float(word) for word in done.stdout.split()]
 
     def traced(self, case: str) -> tuple[float, float]:
         """CPU seconds of a slice of the C program while a tool of the kernel traces it, and before and after that."""
@@ -299,6 +322,26 @@ def measure_cross(bench: Bench, rounds: int, repeats: int, slices: int) -> tuple
     return rows, broken
 
 
+def measure_latency(bench: Bench, rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of how long a request takes, and the promises that they break."""
+    cases = (PLAIN, JEMALLOC, CROSS)
+    found: dict[str, list[list[float]]] = {case: [] for case in cases}
+    dice = random.Random(1)
+    for _round in range(rounds):
+        for case in dice.sample(cases, len(cases)):
+            found[case].append(bench.latency(case))
+    middle = {case: [statistics.median(column) for column in zip(*found[case], strict=True)] for case in cases}
+    rows, broken = [], []
+    for at, percentile in enumerate(PERCENTILES):
+        ours = middle[CROSS][at]
+        for peer in (PLAIN, JEMALLOC):
+            theirs = middle[peer][at]
+            rows.append(_row(f"latency-{CROSS}", percentile, "us", ours, theirs, peer, ours / theirs))
+    if middle[CROSS][-1] > middle[PLAIN][-1]:
+        broken.append(f"latency-{CROSS}: p99.9 is {middle[CROSS][-1]:.0f} us, and {middle[PLAIN][-1]:.0f} under glibc")
+    return rows, broken
+
+
 def measure_instructions(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of what the agent adds in instructions, and the promises that it breaks."""
     rows, broken = [], []
@@ -391,7 +434,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--slices", type=int, default=8)
-    parser.add_argument("--only", choices=["costs", "live", "instructions", "cross"])
+    parser.add_argument("--only", choices=["costs", "live", "instructions", "cross", "latency"])
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "overhead.json")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -404,6 +447,7 @@ def main() -> int:
             "live": lambda: measure_live(bench, options.rounds),
             "instructions": lambda: measure_instructions(bench),
             "cross": lambda: measure_cross(bench, *runs),
+            "latency": lambda: measure_latency(bench, options.rounds),
         }
         for part in [options.only] if options.only else parts:
             more, others = parts[part]()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -91,8 +92,9 @@ def shell(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Shell:
     (inventory / "hosts.ini").write_text(re.sub(r"^app1 .*\n", "", listed, flags=re.MULTILINE))
     (inventory / "group_vars" / "all.yml").write_text(yaml.safe_dump(VARIABLES))
     shell = Shell(clone, home)
-    python = shutil.which("python3.11") or "python3"
-    shell.paste(f"{python} -m venv {home}/venv && pip install --quiet ansible-core=={version('ansible-core')}")
+    python = shlex.quote(shutil.which("python3.11") or "python3")
+    pip = f"pip install --quiet ansible-core=={version('ansible-core')}"
+    shell.paste(f"{python} -m venv {shlex.quote(str(home))}/venv && {pip}")
     return shell
 
 

@@ -183,10 +183,10 @@ def _program_of(parameters: dict[str, Any], unit: service.Service) -> str:
 def _check_program(
     parameters: dict[str, Any], unit: service.Service, program: str, environment: drop_in.Environment
 ) -> None:
-    """The program must bear the preload also where it is not the main one."""
-    processes = programs.of(unit, program) if unit.is_running else []
+    """The program must bear the preload also where it is not the main one: its process that holds most is looked at."""
+    processes = sorted(programs.of(unit, program) if unit.is_running else [], key=lambda process: -process.rss)
     try:
-        preload_obstacles.check(unit, environment.variables, [process.pid for process in processes])
+        preload_obstacles.check(unit, environment.variables, [process.pid for process in processes[:1]])
         if os.path.exists(program):
             preflight.check_program(program, unit, parameters["library"])
     except Refusal as refusal:

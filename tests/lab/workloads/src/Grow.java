@@ -29,14 +29,37 @@ public final class Grow {
 
     private final List<Object> held = new ArrayList<>();
     private final byte[] packed = packed();
+    private String way;
 
     public static void main(String[] args) throws Exception {
         new Grow().run(args[0]);
     }
 
+    // What jsvc calls.
+
+    public void init(String[] args) {
+        way = args[0];
+    }
+
+    public void start() {
+        new Thread(() -> {
+            try {
+                run(way);
+            } catch (Exception e) {
+                throw new IllegalStateException(e);
+            }
+        }).start();
+    }
+
+    public void stop() {
+        Runtime.getRuntime().halt(0);
+    }
+
+    public void destroy() { }
+
     private void run(String way) throws Exception {
         byte[] code = code();
-        for (int step = 0; step < MOST_STEPS; step++) {
+        for (int step = 0; step < MOST_STEPS || way.equals("slow-leak"); step++) {
             switch (way) {
                 case "java-heap" -> held.add(new byte[400_000]);
                 case "direct-buffers" -> held.add(ByteBuffer.allocateDirect(400_000));
@@ -44,6 +67,7 @@ public final class Grow {
                 case "threads" -> startThreads(8);
                 case "mapped-files" -> held.add(mapped());
                 case "native-growth" -> held.add(inflaters(10));
+                case "slow-leak" -> held.add(inflaters(1));
                 case "malloc-arenas" -> {
                     if (step < MOST_ARENAS) {
                         fillAnArena();

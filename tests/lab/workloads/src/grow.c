@@ -44,8 +44,20 @@ static void leak(void)
         pause();
 }
 
+// Leaks 400 kB a second, for ever.
+static void leak_slowly(void)
+{
+    for (;;) {
+        for (int j = 0; j < 10; j++)
+            (void)!filled(BLOCK);
+        usleep(50000);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "slow-leak") == 0)
+        leak_slowly();
     if (argc == 2 && strcmp(argv[1], "fragmentation") == 0)
         fragment();
     if (argc == 2 && strcmp(argv[1], "native-growth") == 0)
@@ -56,6 +68,6 @@ int main(int argc, char **argv)
         sleep(2);
         return 1;
     }
-    fputs("usage: grow fragmentation|native-growth|cannot-tell\n", stderr);
+    fputs("usage: grow slow-leak|fragmentation|native-growth|cannot-tell\n", stderr);
     return 2;
 }

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,10 +202,19 @@ def run(kind: Kind, directory: Path) -> tuple[str, Path]:
 def release(version: str) -> tuple[str, list[str]]:
     """The library of a release, and the command that starts a program with the C library that it needs."""
     suite, packages = RELEASES[version]
-    root = unpack_packages(suite, packages, CACHE / "debian" / f"{suite}-jemalloc")
+    root = _without_blanks(unpack_packages(suite, packages, CACHE / "debian" / f"{suite}-jemalloc"))
     library = next(root.glob("usr/lib/*/libjemalloc.so.2"))
     # The library contains its version, as mallctl("version") gives it.
     found = re.search(rb"\0(\d+\.\d+\.\d+)-\d+-g[0-9a-f]+\0", library.read_bytes())
     assert found and found[1].decode() == version, f"{suite} has another release: {found and found[1]!r}"
     loader = next(root.glob("usr/lib/*/ld-linux*.so.*"), None)
     return str(library), [str(loader), "--library-path", str(library.parent)] if loader else []
+
+
+def _without_blanks(directory: Path) -> Path:
+    """The directory under a name that LD_PRELOAD can hold."""
+    if not re.search(r"[\s:]", str(directory)):
+        return directory
+    link = Path(tempfile.mkdtemp()) / directory.name
+    link.symlink_to(directory)
+    return link
