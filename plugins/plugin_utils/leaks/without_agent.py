@@ -85,7 +85,8 @@ def with_others(verdict: Verdict, found: Sequence[Beside]) -> Verdict:
     if verdict.answer not in _CALM:
         return replace(verdict, reason=f"{verdict.reason}; {text}")
     rate = max(newest.gained, 0.0) / newest.span * _DAY if newest.span else 0.0
-    return replace(verdict, answer=Answer.CANNOT_TELL, reason=f"{text}; {verdict.reason}", unexplained=rate)
+    reason = f"{text}; {verdict.reason}"
+    return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=rate, bound=0.0, limits=())
 
 
 def _sentence(newest: Beside, own: float, holds_most: bool) -> str:

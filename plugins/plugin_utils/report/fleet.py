@@ -22,8 +22,9 @@ from ..export.stack_tree import Frames, Held, StackTree, differences
 from ..leaks.code_paths import DAY, Suspect
 from ..leaks.hints import Hint
 from ..leaks.ranking import Leak, together
-from ..leaks.survey import Host, Process, Watched
+from ..leaks.survey import Host, Process, Watched, last_on_each_host
 from ..leaks.verdict import Answer, Verdict
+from ..leaks.without_agent import Beside
 from ..model.samples import Samples
 from ..model.sampling import CONFIDENCE, EXACT, Sampling, coarsest
 from ..model.series import Series, evenly_spread
@@ -140,7 +141,9 @@ class Fleet:
         shown_process = seen.host.decisive
         kept.data["sizes"] = [] if shown_process is None else [_size(one) for one in by_size(shown_process.series)]
         kept.data["points"] = points
-        kept.data["processes"] = [_process(process) for process in seen.host.processes]
+        last = last_on_each_host([process.watched for process in seen.host.processes])
+        kept.data["processes"] = [_process(process, process.watched not in last) for process in seen.host.processes]
+        kept.data["others"] = _others([one.beside for one in last if one.beside])
         self._hosts.setdefault(unit, []).append(kept)
 
     def data(self) -> dict[str, Any]:
@@ -271,7 +274,19 @@ def _memory(capture: Capture, live: float, sampling: Sampling, first: Unsampled 
     }
 
 
-def _process(process: Process) -> dict[str, Any]:
+def _others(found: Sequence[Beside]) -> dict[str, Any] | None:
+    """The unit's processes without an agent, by the newest dump; None where there are none, or nobody knows."""
+    if not found:
+        return None
+    others = max(found, key=lambda beside: beside.time).others
+    largest = [
+        {"pid": one.pid, "name": printable(one.name or ""), "exe": printable(one.exe or ""), "rss": one.rss}
+        for one in others.largest
+    ]
+    return {"processes": others.processes, "rss": others.rss, "largest": largest}
+
+
+def _process(process: Process, ended: bool) -> dict[str, Any]:
     facts = process.captures[-1].facts
     exe = next((exe for capture in process.captures if (exe := capture.facts.process.exe)), None)
     return {
@@ -280,6 +295,7 @@ def _process(process: Process) -> dict[str, Any]:
         "exe": printable(exe or ""),
         "start": next((start for capture in process.captures if (start := capture.facts.process.start_time)), None),
         "version": printable(_version(process)),
+        "ended": ended,
     }
 
 

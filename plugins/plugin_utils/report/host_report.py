@@ -21,7 +21,7 @@ from ..leaks import hints
 from ..leaks.code_paths import Suspect
 from ..leaks.hints import Hint
 from ..leaks.patterns import Movement
-from ..leaks.survey import Host, Process, Scope, survey
+from ..leaks.survey import Host, Process, Scope, last_on_each_host, survey
 from ..leaks.trend import window
 from ..leaks.verdict import Answer, Verdict
 from ..model.samples import Samples
@@ -102,7 +102,7 @@ def _report(host: Host, limits: Limits, reader: Reader, warn: Callable[[str], No
     if newest is not None:
         first = _first(shown)
         older = _samples(shown, first, reader, warn) if len(shown.captures) > 1 else None
-        report.files.update(_files(report, shown, newest, older, limits.hints))
+        report.files.update(_files(report, host, shown, newest, older, limits.hints))
     if fleet is not None:
         last = host.processes[-1]
         of_last = newest if last is shown else _samples(last, -1, reader, warn)
@@ -131,12 +131,31 @@ def _process(captures: list[Capture]) -> str:
     return f"{captures[-1].facts.process.pid} {printable(exe)}".rstrip()
 
 
+def _processes(host: Host) -> list[str]:
+    """The unit's processes: those with dumps, of which some have ended, and those without an agent. Empty where the one
+    with dumps is all there is."""
+    last = last_on_each_host([process.watched for process in host.processes])
+    lines = [
+        f"{_process(process.captures)}: {'profiled' if process.watched in last else 'profiled, and has ended'}"
+        for process in host.processes
+    ]
+    others = max((one.beside for one in last if one.beside), key=lambda beside: beside.time, default=None)
+    if others is not None:
+        for one in others.others.largest:
+            lines.append(f"{one.pid} {printable(one.exe or one.name or '')}: no agent, {as_text(one.rss)}")
+        if (more := others.others.processes - len(others.others.largest)) > 0:
+            lines.append(f"{more} more without an agent")
+    return lines if len(lines) > 1 else []
+
+
 def _files(
-    report: Report, process: Process, newest: Samples, older: Samples | None, known: Sequence[Hint]
+    report: Report, host: Host, process: Process, newest: Samples, older: Samples | None, known: Sequence[Hint]
 ) -> dict[str, str]:
     capture = process.captures[-1]
     table = Table(newest, Granularity.FUNCTIONS, Measure.INUSE_SPACE)
     facts = _facts(report, process, table)
+    if processes := _processes(host):
+        facts.insert(1, ("Processes", "\n".join(processes)))
     page = flamegraph.Page(
         unit=report.unit,
         host=report.host,

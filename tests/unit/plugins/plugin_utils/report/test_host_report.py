@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Process, Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, Report
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.leaks import test_without_agent
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 MIB = 1 << 20
@@ -97,6 +99,20 @@ def test_known_causes_and_what_is_no_leak_are_named(tmp_path: Path) -> None:
     assert "Perhaps" not in healthy.files["txt"], "no numbers came with the dumps"
     lines = [line for _answer, line in host_report.summary([(leaking, None)])]
     assert "        perhaps the shop" in lines
+
+
+def test_a_unit_s_processes_are_named_with_and_without_an_agent() -> None:
+    unasked: Any = None
+    found = test_without_agent.captures(4, lambda minute: 182 + minute)
+    now = test_without_agent.judged(found, test_without_agent.no_leak())
+    before = replace(now, process="6-aa", start=-900.0, end=-600.0, beside=None)
+    first, second = (Process(one, found, unasked, unasked) for one in (before, now))
+    host = Host("web.service", "app1", 20, [first, second], now.verdict)
+    ended, profiled, java, other = host_report._processes(host)
+    assert ended.endswith("java: profiled, and has ended") and profiled.endswith("java: profiled")
+    assert (java, other) == (f"9 {test_without_agent.JAVA}: no agent, 191.0 MiB", "8 : no agent, 1.0 MiB")
+    alone = replace(second, watched=replace(now, beside=None))
+    assert host_report._processes(replace(host, processes=[alone])) == []
 
 
 def test_the_summary_is_for_people(archive: Archive) -> None:
