@@ -66,6 +66,29 @@ def test_another_program_gets_the_environment_that_it_is_given(start: Start, har
 
 
 @needs_this_machine
+@pytest.mark.parametrize(("settings", "kept"), [({"unset": 1}, False), ({}, True), ({"unset": 1, "children": 1}, True)])
+def test_what_the_service_starts_is_not_preloaded(
+    start: Start, hard_cases: Path, settings: dict[str, int], kept: bool
+) -> None:
+    service = start(hard_cases, "shell", "env; tr '\\0' ' ' </proc/$PPID/environ", **settings)
+    status, said = service.result()
+    env, _newline, of_parent = said.rpartition("\n")
+    assert status == 0 and "PATH=" in env
+    assert ("LD_PRELOAD=" in env, "MALLOC_CONF=" in env, "OFFHEAP_UNIT=" in env) == (kept,) * 3
+    assert "LD_PRELOAD=" in of_parent and "OFFHEAP_UNIT=" in of_parent, (
+        "what the process was started with is still told"
+    )
+
+
+@needs_this_machine
+def test_a_service_whose_children_are_not_preloaded_starts_itself_again(start: Start, hard_cases: Path) -> None:
+    service = start(hard_cases, "mild", str(hard_cases), "leak", unset=1)
+    wait_for("the agent", lambda: answer(service, service.pid))
+    wait_for("the second program", lambda: b"leak" in Path(f"/proc/{service.pid}/cmdline").read_bytes()[-6:])
+    assert service.ask("dump")["ok"]
+
+
+@needs_this_machine
 def test_an_environment_with_another_preload_stays_as_it_is(start: Start, hard_cases: Path) -> None:
     service = start("/usr/bin/env", "-i", "LD_PRELOAD=", "/usr/bin/env", executable=hard_cases)
     assert service.result() == (0, "LD_PRELOAD=\n")

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What profiling costs: the same work under glibc's malloc, jemalloc, and jemalloc with the agent.
 
-    overhead.py [--rounds N] [--repeats N] [--slices N] [--only costs|live|instructions|cross|latency]
+    overhead.py [--rounds N] [--repeats N] [--slices N] [--only costs|live|instructions|cross|latency|exec]
                 [--output build/bench/overhead.json]
 
 Each round runs all cases several times, in a new order each time. A run does the same slice of work several times; a
@@ -26,7 +26,8 @@ aarch64 run under an emulator, whose time follows the number of instructions.
 
 ``latency`` is how long a request takes at a fixed rate, in microseconds: 60 allocations and 60 frees in each of four
 threads, while blocks of 20,000 stacks are held and a dump is taken each ten seconds; under glibc's malloc, jemalloc,
-and jemalloc with the agent, the medians of the rounds.
+and jemalloc with the agent, the medians of the rounds. ``exec`` is how long a program takes that the service starts,
+``/bin/true``: our variables have left its environment.
 
 Exits with status 1 if a promise is not kept.
 """
@@ -102,6 +103,7 @@ AGENTS = [case for case in CASES if f"{case}-agent" in CASES]
 # The controller's pair and gcc's, compared where they do most.
 CROSS = "512KiB-agent"
 DORMANT_COST, SAMPLING_COST, AGENT_COST, LIVE_COST, PERF_COST, CROSS_COST = 1.01, 1.03, 0.01, 1.03, 1.02, 1.01
+EXEC_COST, EXECS = 1.05, 1000
 
 
 def find_jemalloc() -> Path:
@@ -126,11 +128,13 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.pair = Pair(find_jemalloc(), builds.agent())
-        churn, emulated, self.requests = (directory / name for name in ("churn", "churn-aarch64", "requests"))
+        churn, emulated = directory / "churn", directory / "churn-aarch64"
+        self.requests, self.spawn = directory / "requests", directory / "spawn"
         for compiler, source, program in (
             ("gcc", "churn.c", churn),
             (builds.CROSS_GCC, "churn.c", emulated),
             ("gcc", "requests.c", self.requests),
+            ("gcc", "spawn.c", self.spawn),
         ):
             command = [compiler, "-O2", "-o", str(program), str(HERE / "overhead" / source), "-pthread"]
             subprocess.run(command, check=True)
@@ -169,6 +173,7 @@ class Bench:
                 OFFHEAP_START="active" if sampling else "dormant",
                 OFFHEAP_START_DELAY="0",
                 OFFHEAP_STATS_SECONDS="60",
+                OFFHEAP_UNSET="1",
             )
         return environment
 
@@ -199,6 +204,12 @@ class Bench:
         for dump in dumps:
             dump.unlink()
         return [float(word) for word in done.stdout.split()]
+
+    def exec(self, case: str) -> float:
+        """Seconds that a program takes which a process of this case starts."""
+        command = [str(self.spawn), str(EXECS)]
+        environment = self.environment(case, command[0])
+        return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
 
     def traced(self, case: str) -> tuple[float, float]:
         """CPU seconds of a slice of the C program while a tool of the kernel traces it, and before and after that."""
@@ -342,6 +353,19 @@ def measure_latency(bench: Bench, rounds: int) -> tuple[list[dict[str, Any]], li
     return rows, broken
 
 
+def measure_exec(bench: Bench, rounds: int, repeats: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The row of what starting a program costs, and the promise that it breaks."""
+    times: list[list[float]] = [[], []]
+    for _round in range(rounds):
+        runs = [[bench.exec(case) for case in (CROSS, PLAIN)] for _repeat in range(repeats)]
+        for all_rounds, own in zip(times, zip(*runs, strict=True), strict=True):
+            all_rounds.append(min(own))
+    cost = statistics.median(ours / theirs for ours, theirs in zip(*times, strict=True))
+    ours, theirs = map(statistics.median, times)
+    rows = [_row(f"exec-{CROSS}", "wall", "s", ours, theirs, PLAIN, cost)]
+    return rows, [f"exec-{CROSS}: costs {cost:.3f}, not {EXEC_COST}"] if cost > EXEC_COST else []
+
+
 def measure_instructions(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of what the agent adds in instructions, and the promises that it breaks."""
     rows, broken = [], []
@@ -434,7 +458,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--slices", type=int, default=8)
-    parser.add_argument("--only", choices=["costs", "live", "instructions", "cross", "latency"])
+    parser.add_argument("--only", choices=["costs", "live", "instructions", "cross", "latency", "exec"])
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "overhead.json")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -448,6 +472,7 @@ def main() -> int:
             "instructions": lambda: measure_instructions(bench),
             "cross": lambda: measure_cross(bench, *runs),
             "latency": lambda: measure_latency(bench, options.rounds),
+            "exec": lambda: measure_exec(bench, options.rounds, options.repeats),
         }
         for part in [options.only] if options.only else parts:
             more, others = parts[part]()

@@ -84,6 +84,19 @@ def start_timer(name: str, description: str, command: Sequence[str], every: int)
         raise SystemdError(f"systemd-run could not start the timer {name}: {(done.stderr or done.stdout).strip()}")
 
 
+def run_aside(properties: Sequence[str], command: Sequence[str], seconds: float) -> list[str]:
+    """The lines that a command prints as a transient unit with these properties.
+
+    Empty where that cannot be had, such as on a host that does not know one of them, or after so many seconds.
+    """
+    run = ["systemd-run", "--quiet", "--pipe", "--wait", "--collect", f"--property=RuntimeMaxSec={seconds:g}"]
+    try:
+        done = _run([*run, *(f"--property={one}" for one in properties), "--", *command], 2 * seconds)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines()
+
+
 def journal(*which: str) -> list[str]:
     """Lines of the journal, without secrets; none if it cannot be read."""
     try:

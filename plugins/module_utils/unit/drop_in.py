@@ -25,6 +25,7 @@ ENVIRONMENT_NAME = "90-offheap.env"
 MALLOC_CONF = "MALLOC_CONF"
 EXECUTABLE = "OFFHEAP_EXECUTABLE"
 CHILDREN = "OFFHEAP_CHILDREN"
+UNSET = "OFFHEAP_UNSET"
 VARIABLES = ("LD_PRELOAD", MALLOC_CONF, "MALLOC_ARENA_MAX", *aids.VARIABLES)
 _RECORD = "# offheap: "
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -271,6 +272,8 @@ def _injected_variables(
         if instead:
             return {name: malloc_conf.render(merged), "OFFHEAP_UNIT": unit}
         ours = {"LD_PRELOAD": ":".join(preload), name: malloc_conf.render(merged)}
+        if agent and not {"LD_PRELOAD", name} & set(effective.variables):
+            ours[UNSET] = "1"  # nobody else's would be lost with them
         return {**ours, **(agent.variables if agent else {})}
     except malloc_conf.MallocConfError as error:
         if name in effective.variables and effective.variables[name].setting == "EnvironmentFile":

@@ -19,6 +19,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     preflight,
     preload_obstacles,
     programs,
+    rehearsal,
     resource_limits,
     root_commands,
     sandbox,
@@ -123,6 +124,8 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         defaults=drop_in.huge_page_options(),
     )
     root_commands.check(unit, own, injection.environment)
+    if os.path.exists(library) and not _carries_everything(unit, injection):
+        rehearsal.check(unit, program, injection.environment, own)
     if agent and owner and not root_commands.options_that_dump(injection.environment):
         owner = programs.writer(unit, owner, program, drop_in.CHILDREN in agent.variables)
     return drop_in_files.WantedFiles(directory, injection, spool, owner)
@@ -280,14 +283,14 @@ def restart_needed(unit: service.Service, wanted: drop_in_files.WantedFiles) -> 
 
     Never for a job: a restart would break it off and do its work twice, and its next run has what is written.
     """
-    return unit.is_running and unit.text["Type"] != "oneshot" and not _carries_everything(unit, wanted)
+    return unit.is_running and unit.text["Type"] != "oneshot" and not _carries_everything(unit, wanted.injection)
 
 
-def _carries_everything(unit: service.Service, wanted: drop_in_files.WantedFiles) -> bool:
+def _carries_everything(unit: service.Service, injection: drop_in.Injection) -> bool:
     """Whether every process that could have started under the drop-in did."""
     leaders = [unit.main_pid] if unit.main_pid else unit.pids()
     try:
-        return bool(leaders) and all(_carries(pid, wanted.injection) for pid in leaders)
+        return bool(leaders) and all(_carries(pid, injection) for pid in leaders)
     except procfs.ProcessGone:
         return False
 

@@ -7,6 +7,9 @@ began, which is in no stack, is being replaced by memory that is.
 jemalloc counts what it has given out, the kernel what is resident, both exactly. Where threads come and go, an
 allocator that seeds its sampling badly may miss a leak altogether; memory that a program maps by itself is in no stack.
 
+jemalloc gives each small block that it samples a page run of its own, of 16 KiB (``arena_prof_promote``), and counts
+that as given out: so its number grows by more than the stacks, and that is not what the samples miss.
+
 The scatter of a number is that of the steps between the medians of eighths of the time: of noise that comes and goes
 little is left in them, and of a random walk all.
 """
@@ -18,13 +21,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import TYPE_CHECKING
 
 from ..archive.capture import Capture
+from ..base import libraries
 from ..base.byte_size import as_text
 from ..base.durations import duration, per_day
-from ..model.sampling import CONFIDENCE, Sampling
+from ..model.sampling import CONFIDENCE, Sampling, Scheme
 from ..model.series import Series
 from .trend import LEAST_EVENTS, PERSISTENT, SIGNIFICANT, theil_sen, window
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = libraries.optional("numpy")
 
 _DAY = 86400.0
 _LEAST_POINTS = 6
@@ -32,6 +42,8 @@ _PARTS = 8
 # Less is next to nothing, however exactly it was counted.
 LEAST_GROWTH = 1 << 20
 _LARGEST = 1 << 62
+# What a sampled block takes at least, with pages of 4 KiB: SC_LARGE_MINCLASS.
+_LEAST_SAMPLED = 16 << 10
 # Longer than anybody will wait: a hundred years.
 _LATEST = 36525 * _DAY
 _GIVEN_OUT, _RESIDENT = "what malloc has given out", "resident memory other than files"
@@ -65,6 +77,7 @@ class OwnGrowth:
 def beyond_the_stacks(captures: Sequence[Capture], series: Series) -> OwnGrowth | None:
     """The first of a process's own numbers that grows by more than its stacks; ``captures`` are those of the series."""
     sampled = series.bytes.sum(axis=0).tolist()
+    promoted = _promoted(series)
     # A JVM's heap is resident too as it fills, and how large it was, the JVM is asked for the newest dump alone.
     is_jvm = any(image.path.endswith("/libjvm.so") for capture in captures for image in capture.facts.images)
     kinds: list[tuple[str, str, tuple[str, ...]]] = [(_GIVEN_OUT, "allocated", ())]
@@ -73,11 +86,12 @@ def beyond_the_stacks(captures: Sequence[Capture], series: Series) -> OwnGrowth 
         kinds.append((_SHARED, "rss_shmem", ()))
     for name, whole, parts in kinds:
         known = []
-        for time, live, capture in zip(series.times, sampled, captures, strict=True):
+        for time, live, more, capture in zip(series.times, sampled, promoted, captures, strict=True):
             memory = capture.facts.memory
             value = told_size(memory.get(whole))
             if value is not None:
                 apart = math.fsum(told_size(memory.get(part)) or 0.0 for part in parts)
+                apart += more if name == _GIVEN_OUT else 0.0
                 known.append((time, value - apart, 0.0 if name == _SHARED else live))
         times, numbers, lives = ([row[column] for row in known] for column in range(3))
         found = growth_beyond(times, numbers, lives, series.sampling)
@@ -86,12 +100,22 @@ def beyond_the_stacks(captures: Sequence[Capture], series: Series) -> OwnGrowth 
     return None
 
 
+def _promoted(series: Series) -> list[float]:
+    """At each time, by how many bytes more than their size sampled blocks are counted by jemalloc."""
+    if series.sampling.scheme is not Scheme.POISSON or series.sampling.interval <= 1:
+        return [0.0] * len(series.times)
+    sizes = series.bytes / np.maximum(series.objects, 1.0)
+    recorded = series.objects * -np.expm1(-sizes / series.sampling.interval)
+    promoted: list[float] = (recorded * np.clip(_LEAST_SAMPLED - sizes, 0.0, None)).sum(axis=0).tolist()
+    return promoted
+
+
 def replaced(captures: Sequence[Capture], series: Series, growth: float) -> str | None:
     """Why a leak of ``growth`` bytes per day may be none: malloc's own count lags behind the stacks by half of that."""
     sampled = series.bytes.sum(axis=0).tolist()
     rows = [
-        (time, given_out, live)
-        for time, live, capture in zip(series.times, sampled, captures, strict=True)
+        (time, given_out - more, live)
+        for time, live, more, capture in zip(series.times, sampled, _promoted(series), captures, strict=True)
         if (given_out := told_size(capture.facts.memory.get("allocated"))) is not None
     ]
     chosen = window([row[0] for row in rows])

@@ -6,6 +6,7 @@
 // leak                     allocates for a minute
 // bare PROGRAM ARGUMENT..  becomes a program without an environment, as nginx does in its upgrade
 // child PROGRAM            starts one without an environment, and waits for it
+// shell COMMAND            has a shell run it
 // user UID                 becomes another user, forks a child, and leaks in both, as slapd does
 // mild PROGRAM ARGUMENT..  becomes a program under a filter of system calls that kills for none of the agent's
 // late                     puts itself under one that kills for unshare, forks a child, and leaks in both
@@ -66,6 +67,8 @@ int main(int count, char **arguments) {
         }
         return waitpid(child, &status, 0) != child || status;
     }
+    if (!strcmp(mode, "shell") && count > 2)
+        return system(arguments[2]);
     if (!strcmp(mode, "user") && count > 2) {
         int user = atoi(arguments[2]);
         return setgid((gid_t)user) || setuid((uid_t)user) || leak_in_both();

@@ -242,6 +242,8 @@ __attribute__((constructor)) static void start(void) {
     if (agent.config.unwinder == UNWINDER_HYBRID && je_present())
         unwind_find_libgcc();
     exec_is_profiled();
+    if (agent.config.unset && !agent.config.children)
+        exec_leave_environment();
     if (launch(&agent))
         pthread_atfork(NULL, NULL, after_fork_in_child);
 }

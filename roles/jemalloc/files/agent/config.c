@@ -95,6 +95,7 @@ void config_read(struct config *config) {
     number(config, "OFFHEAP_DUMP_SECONDS", 0, year, &config->dump_seconds);
     number(config, "OFFHEAP_STATS_SECONDS", 0, year, &config->stats_seconds);
     number(config, "OFFHEAP_DUMP_GROWTH", 0, 1000, &config->dump_growth);
+    config->unset = is_on("OFFHEAP_UNSET");
     config->dump_pressure = is_on("OFFHEAP_DUMP_PRESSURE");
     config->may_unshare = is_on("OFFHEAP_MAY_UNSHARE") && !config_is_descendant();
     number(config, "OFFHEAP_KEEP_FILES", 2, 1000, &config->keep_files);

@@ -27,6 +27,7 @@ struct config {
     int64_t stats_seconds;
     int64_t dump_growth;     // percent of resident memory; 0: never
     bool dump_pressure;      // also when the cgroup is short of memory
+    bool unset;              // our variables leave the environment once they are read
     bool may_unshare;        // the unit's filter of system calls does not kill for it
     int64_t keep_files;
     int64_t keep_bytes;

@@ -4,7 +4,9 @@
 // nginx replaces its binary by an exec with an empty environment, pg_ctlcluster makes the environment of PostgreSQL
 // anew. What follows would run unprofiled, without a word. So our variables are put back into an environment that has
 // none of them, on the way to the service's executable: in the programs that start it, and when it starts itself again.
-// Its other children are left alone, as is an environment in which somebody has set LD_PRELOAD to something else.
+// Its other children are left alone, as is an environment in which somebody has set LD_PRELOAD to something else. They
+// would only start more slowly with two more libraries, so in a process with an agent ours leave the environment, unless
+// workers are profiled too, or a variable was the unit's own before.
 //
 // These run between fork and exec, also after vfork, in the middle of anything: no malloc, no lock.
 #define _GNU_SOURCE
@@ -179,4 +181,13 @@ void exec_is_profiled(void) {
 
 void exec_before(void (*last)(void)) {
     leave = last;
+}
+
+void exec_leave_environment(void) {
+    char **to = environ;
+    for (char **from = environ; from && *from; from++)
+        if (!is_ours(*from))
+            *to++ = *from;
+    if (to)
+        *to = NULL;
 }

@@ -10,6 +10,7 @@
 void exec_prepare(void);                      // in every process, first of all
 void exec_remember(const char *executable);   // the variables of this process, before anything changes them
 void exec_is_profiled(void);                  // from now on only the executable itself is given them
+void exec_leave_environment(void);            // the other programs that it starts will not have ours
 // What to do in this process before it becomes another program; nothing that a signal handler could not do. A child does
 // so only if it says so itself.
 void exec_before(void (*leave)(void));

@@ -294,6 +294,17 @@ def test_the_agent_stands_behind_jemalloc_and_before_all_others() -> None:
     assert f'Environment="OFFHEAP_UNIT={UNIT}"' in injection.settings
 
 
+@pytest.mark.parametrize(
+    ("own", "leaves"),
+    [("OTHER=1", True), ("LD_PRELOAD=/a.so", False), ("MALLOC_CONF=narenas:1", False)],
+)
+def test_ours_leave_the_environment_of_children_unless_a_variable_was_the_unit_s(own: str, leaves: bool) -> None:
+    agent = drop_in.AgentSettings("/opt/offheap/agent/1/liboffheap.so", {"OFFHEAP_UNIT": UNIT})
+    injection = compose(setting("Environment", own), agent=agent)
+    assert (drop_in.UNSET in injection.environment) is leaves
+    assert drop_in.UNSET not in compose(setting("Environment", own)).environment
+
+
 def test_options_of_a_runtime_are_added_to_its_own(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("JAVA_TOOL_OPTIONS=-Dx=%n -XX:-PreserveFramePointer\n")

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Before a unit's first restart: what its program loads is loaded under the preload by a process that may die of it.
+
+Some libraries do not bear another malloc: a constructor frees what it did not get from it, and the service would crash
+at each start. So a child in a transient unit with the service's user and sandbox opens the libraries that the running
+process has mapped, and allocates and frees by each call. It listens on nothing and runs nothing of the service's main.
+What dies there, and lives without the preload, is refused.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Mapping, Sequence
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import programs
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
+
+_SECONDS = 10.0
+_MOST_LIBRARIES = 1000
+# Settings of a unit under which its program runs (systemd.exec(5)), as far as they decide what a library may do.
+_SETTINGS = re.compile(
+    "User|Group|DynamicUser|SupplementaryGroups|NoNewPrivileges|CapabilityBoundingSet|AmbientCapabilities"
+    "|SystemCall(Filter|Architectures|ErrorNumber)|Restrict\\w+|Protect\\w+|Private\\w+|MemoryDenyWriteExecute|LockPersonality"
+    "|(ReadOnly|ReadWrite|Inaccessible|Exec|NoExec)(Paths|Directories)|TemporaryFileSystem|BindPaths|BindReadOnlyPaths"
+    "|Limit(AS|DATA|NOFILE|NPROC|STACK|MEMLOCK)"
+)
+# Opens each library as the loader would, lazily and for all, and names it first, so that the last name is the one.
+_SCRIPT = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+for name in ("dlopen", "malloc", "calloc", "realloc", "memalign", "aligned_alloc", "valloc", "pvalloc"):
+    getattr(libc, name).restype = ctypes.c_void_p
+for path in sys.argv[1:]:
+    print("opens", path, flush=True)
+    libc.dlopen(path.encode(), 0x101)
+print("allocates", flush=True)
+size, free = ctypes.c_size_t, libc.free
+free.argtypes = [ctypes.c_void_p]
+libc.realloc.argtypes = [ctypes.c_void_p, size]
+for bytes_ in (1, 100, 5000, 100000, 5000000):
+    free(libc.realloc(libc.malloc(size(bytes_)), size(2 * bytes_)))
+    free(libc.calloc(size(3), size(bytes_)))
+    free(libc.memalign(size(64), size(bytes_)))
+    free(libc.aligned_alloc(size(64), size(64 * bytes_)))
+    free(libc.valloc(size(bytes_)))
+    free(libc.pvalloc(size(bytes_)))
+    place = ctypes.c_void_p()
+    libc.posix_memalign(ctypes.byref(place), size(64), size(bytes_))
+    free(place)
+"""
+_SHELL = '"$@"; echo "ended $?"'
+_SIGNALLED = 128
+
+
+def check(unit: Service, program: str, environment: Mapping[str, str], own: Sequence[systemd.Assignment]) -> None:
+    """``environment`` is what the unit will be started with, ``own`` are its assignments without ours.
+
+    Raises Refusal if what the program loads dies under the preload. What cannot be rehearsed here is let pass.
+    """
+    libraries = _libraries(unit, program)
+    if not libraries:
+        return
+    preload = {name: environment[name] for name in ("LD_PRELOAD", "MALLOC_CONF") if name in environment}
+    properties = _properties(unit, own)
+    told = _play(properties, preload, libraries)
+    if not _died(told) or _died(_play(properties, {}, libraries)):
+        return
+    last = [line for line in told if line.startswith(("opens ", "allocates"))][-1:]
+    where = f"when it opened {last[0][6:]}" if last and last[0].startswith("opens ") else "when it allocated and freed"
+    raise Refusal(
+        "dies-in-rehearsal",
+        f"a process with the libraries of {program}, under the preload, died {where}; without the preload it did not."
+        f" So would {unit.name} at its start. It does not bear another malloc: look at it without a restart"
+        " (trace_live), or ask its authors",
+    )
+
+
+def _libraries(unit: Service, program: str) -> list[str]:
+    """The libraries that the program's largest process has mapped, but those of root that others may change."""
+    processes = programs.of(unit, program) if unit.is_running else []
+    if not processes:
+        return []
+    largest = max(processes, key=lambda process: process.rss)
+    mapped = [path for path in procfs.mapped_files(largest.pid) if re.search(r"\.so(\.|$)", os.path.basename(path))]
+    if not largest.user.uid:
+        mapped = [path for path in mapped if _is_roots(path)]
+    return [path for path in mapped if os.path.exists(path)][:_MOST_LIBRARIES]
+
+
+def _is_roots(path: str) -> bool:
+    try:
+        return trusted_path.fault(path) is None
+    except OSError:
+        return False
+
+
+def _properties(unit: Service, own: Sequence[systemd.Assignment]) -> list[str]:
+    """The unit's own settings, as systemd-run takes them."""
+    found = []
+    for assignment in own:
+        if _SETTINGS.fullmatch(assignment.key):
+            found.append(f"{assignment.key}={systemd.expand(assignment.value, unit.name)}")
+    return found
+
+
+def _play(properties: Sequence[str], preload: Mapping[str, str], libraries: Sequence[str]) -> list[str]:
+    """What the process says, line by line; empty where it did not begin, or was not done in time."""
+    variables = [f"{name}={value}" for name, value in preload.items()]
+    command = ["/bin/sh", "-c", _SHELL, "sh", "/usr/bin/env", *variables, sys.executable, "-c", _SCRIPT, *libraries]
+    return systemd.run_aside(properties, command, _SECONDS)
+
+
+def _died(told: Sequence[str]) -> bool:
+    """Whether it was ended by a signal."""
+    found = re.fullmatch(r"ended (\d+)", told[-1]) if told else None
+    return found is not None and int(found[1]) > _SIGNALLED

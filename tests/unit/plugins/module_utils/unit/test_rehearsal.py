@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What would die under the preload dies in a process aside, and only that is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host.systemd import Assignment
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import rehearsal
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
+from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
+from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, unit
+
+# Dies in its constructor where something is preloaded, or always.
+DIES = """#include <stdlib.h>
+__attribute__((constructor)) static void begin(void) {
+    const char *at = getenv("%s");
+    if (at && *at == '/') abort();
+}
+"""
+# In the place of systemd-run: notes the properties, and runs the command.
+RUNS = """#!/bin/sh
+while [ "$1" != -- ]; do echo "$1" >>{noted}; shift; done
+shift
+exec "$@"
+"""
+Check = Callable[[int, Path], None]
+
+
+@pytest.fixture
+def preload(tmp_path: Path) -> Path:
+    return programs.library(tmp_path, "libpreloaded.so")
+
+
+@pytest.fixture
+def check(
+    systemctl: Systemctl, preload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusting: None
+) -> Iterator[Check]:
+    """Rehearse with a running process and its program."""
+    (tmp_path / "aside").mkdir()
+    programs.script(tmp_path / "aside", "systemd-run", RUNS.format(noted=tmp_path / "noted"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'aside'}:{os.environ['PATH']}")
+
+    def run(pid: int, program: Path) -> None:
+        one = unit(ActiveState="active", MainPID=str(pid))
+        own = [
+            Assignment("User", "nobody", "/x"),
+            Assignment("ExecStart", "/x", "/x"),
+            Assignment("PrivateTmp", "yes", "/x"),
+        ]
+        rehearsal.check(one, str(program), {"LD_PRELOAD": str(preload), "OFFHEAP_UNIT": "x"}, own)
+
+    yield run
+
+
+def linked(directory: Path, variable: str) -> Path:
+    """A program with a library that dies where the variable is set."""
+    library = programs.library(directory, "libdies.so", DIES % variable)
+    return programs.compiled(directory, "linked", programs.SLEEPS, "-Wl,--no-as-needed", str(library))
+
+
+def test_what_dies_under_the_preload_alone_is_refused(check: Check, tmp_path: Path) -> None:
+    program = linked(tmp_path, "LD_PRELOAD")
+    with programs.running(program) as pid:
+        refusal(
+            lambda: check(pid, program),
+            "dies-in-rehearsal",
+            "libdies.so",
+            "without the preload it did not",
+            "trace_live",
+        )
+
+
+def test_what_dies_anyhow_is_not_ours_to_refuse(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = linked(tmp_path, "PATH")
+    with programs.running(program, env={}) as pid:
+        check(pid, program)
+
+
+def test_what_bears_it_is_let_pass(check: Check, dynamic: Path, tmp_path: Path) -> None:
+    with programs.running(dynamic) as pid:
+        check(pid, dynamic)
+    noted = (tmp_path / "noted").read_text().splitlines()
+    assert {"--property=User=nobody", "--property=PrivateTmp=yes"} <= set(noted) and not any(
+        "Exec" in one for one in noted
+    )
+
+
+def test_what_cannot_be_rehearsed_is_let_pass(check: Check, tmp_path: Path) -> None:
+    program = linked(tmp_path, "LD_PRELOAD")
+    with programs.running(program) as pid:
+        programs.script(tmp_path / "aside", "systemd-run", "#!/bin/sh\nexit 1\n")
+        check(pid, program)
+    check(pid, program)  # it has ended
+
+
+def test_a_process_that_is_killed_has_died() -> None:
+    assert rehearsal._died(["opens /x.so", "ended 139"])
+    assert not any(rehearsal._died(told) for told in ([], ["ended 1"], ["opens /x.so"], ["ended 0"]))
