@@ -17,6 +17,7 @@ import re
 import sys
 from typing import Mapping, Sequence
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
@@ -38,7 +39,7 @@ libc = ctypes.CDLL(None)
 for name in ("dlopen", "malloc", "calloc", "realloc", "memalign", "aligned_alloc", "valloc", "pvalloc"):
     getattr(libc, name).restype = ctypes.c_void_p
 for path in sys.argv[1:]:
-    print("opens", path, flush=True)
+    print("opened", path, flush=True)
     libc.dlopen(path.encode(), 0x101)
 print("allocates", flush=True)
 size, free = ctypes.c_size_t, libc.free
@@ -55,7 +56,18 @@ for bytes_ in (1, 100, 5000, 100000, 5000000):
     libc.posix_memalign(ctypes.byref(place), size(64), size(bytes_))
     free(place)
 """
-_SHELL = '"$@"; echo "ended $?"'
+# First what the loader itself opens when the program starts: there a library is used before it can choose.
+_SHELL = """
+loader=$1 program=$2 ours=$3 conf=$4
+shift 4
+paths='s/^[[:space:]]*\\(.* => \\)\\{0,1\\}\\(\\/[^ ]*\\) (0x.*/\\2/p'
+first=$("$loader" --list "$program" | sed -n "$paths" | grep -vF "/ld-" | tr '\\n' ' ')
+echo "starts"
+LD_PRELOAD="$ours $first" MALLOC_CONF="$conf" /bin/true
+echo "ended $?"
+/usr/bin/env LD_PRELOAD="$ours" MALLOC_CONF="$conf" "$@"
+echo "ended $?"
+"""
 _SIGNALLED = 128
 
 
@@ -67,17 +79,16 @@ def check(unit: Service, program: str, environment: Mapping[str, str], own: Sequ
     libraries = _libraries(unit, program)
     if not libraries:
         return
-    preload = {name: environment[name] for name in ("LD_PRELOAD", "MALLOC_CONF") if name in environment}
     properties = _properties(unit, own)
-    told = _play(properties, preload, libraries)
-    if not _died(told) or _died(_play(properties, {}, libraries)):
+    given = [elf.read(program).interpreter or "", program]
+    ours = [environment.get(name, "") for name in ("LD_PRELOAD", "MALLOC_CONF")]
+    where = _death(_play(properties, [*given, *ours], libraries))
+    if not where or _death(_play(properties, [*given, "", ""], libraries)):
         return
-    last = [line for line in told if line.startswith(("opens ", "allocates"))][-1:]
-    where = f"when it opened {last[0][6:]}" if last and last[0].startswith("opens ") else "when it allocated and freed"
     raise Refusal(
         "dies-in-rehearsal",
-        f"a process with the libraries of {program}, under the preload, died {where}; without the preload it did not."
-        f" So would {unit.name} at its start. It does not bear another malloc: look at it without a restart"
+        f"a process with the libraries of {program}, under the preload, died when it {where}; without the preload it"
+        f" did not. So would {unit.name} at its start. It does not bear another malloc: look at it without a restart"
         " (trace_live), or ask its authors",
     )
 
@@ -110,14 +121,22 @@ def _properties(unit: Service, own: Sequence[systemd.Assignment]) -> list[str]:
     return found
 
 
-def _play(properties: Sequence[str], preload: Mapping[str, str], libraries: Sequence[str]) -> list[str]:
-    """What the process says, line by line; empty where it did not begin, or was not done in time."""
-    variables = [f"{name}={value}" for name, value in preload.items()]
-    command = ["/bin/sh", "-c", _SHELL, "sh", "/usr/bin/env", *variables, sys.executable, "-c", _SCRIPT, *libraries]
+def _play(properties: Sequence[str], given: Sequence[str], libraries: Sequence[str]) -> list[str]:
+    """What the process says, line by line; empty where it did not begin, or was not done in time.
+
+    ``given`` are the program's loader, the program, LD_PRELOAD and MALLOC_CONF.
+    """
+    command = ["/bin/sh", "-c", _SHELL, "sh", *given, sys.executable, "-c", _SCRIPT, *libraries]
     return systemd.run_aside(properties, command, _SECONDS)
 
 
-def _died(told: Sequence[str]) -> bool:
-    """Whether it was ended by a signal."""
-    found = re.fullmatch(r"ended (\d+)", told[-1]) if told else None
-    return found is not None and int(found[1]) > _SIGNALLED
+def _death(told: Sequence[str]) -> str:
+    """What the process did when a signal ended it; empty if none did."""
+    last = ""
+    for line in told:
+        found = re.fullmatch(r"ended (\d+)", line)
+        if found is None:
+            last = line
+        elif int(found[1]) > _SIGNALLED:
+            return "was started" if last == "starts" else "allocated and freed" if last == "allocates" else last[:300]
+    return ""

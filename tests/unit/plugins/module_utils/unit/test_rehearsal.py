@@ -70,7 +70,7 @@ def test_what_dies_under_the_preload_alone_is_refused(check: Check, tmp_path: Pa
         refusal(
             lambda: check(pid, program),
             "dies-in-rehearsal",
-            "libdies.so",
+            "died when it was started",
             "without the preload it did not",
             "trace_live",
         )
@@ -99,6 +99,15 @@ def test_what_cannot_be_rehearsed_is_let_pass(check: Check, tmp_path: Path) -> N
     check(pid, program)  # it has ended
 
 
-def test_a_process_that_is_killed_has_died() -> None:
-    assert rehearsal._died(["opens /x.so", "ended 139"])
-    assert not any(rehearsal._died(told) for told in ([], ["ended 1"], ["opens /x.so"], ["ended 0"]))
+@pytest.mark.parametrize(
+    ("told", "where"),
+    [
+        (["starts", "ended 139"], "was started"),
+        (["starts", "ended 0", "opened /x.so", "ended 134"], "opened /x.so"),
+        (["starts", "ended 127", "opened /x.so", "allocates", "ended 139"], "allocated and freed"),
+        (["starts", "ended 127", "opened /x.so", "allocates", "ended 1"], ""),
+        ([], ""),
+    ],
+)
+def test_where_a_signal_ended_it(told: list[str], where: str) -> None:
+    assert rehearsal._death(told) == where
