@@ -268,6 +268,7 @@ def test_the_agent(host: Path, systemctl: Systemctl, run: Run, program: Path, je
         "OFFHEAP_START": "sampling",
         "OFFHEAP_UNWINDER": "hybrid",
         "OFFHEAP_MAY_UNSHARE": "1",
+        "OFFHEAP_UNSET": "1",
     }
     settings = {"executable": "/bin/x", "start": "dormant", "unwinder": "fp", "keep_files": 7, "start_delay": 0}
     given = run(library=jemalloc, agent=str(agent), agent_settings=settings)["environment"]
@@ -277,6 +278,7 @@ def test_the_agent(host: Path, systemctl: Systemctl, run: Run, program: Path, je
         "OFFHEAP_START": "dormant",
         "OFFHEAP_UNWINDER": "fp",
         "OFFHEAP_MAY_UNSHARE": "1",
+        "OFFHEAP_UNSET": "1",
         "OFFHEAP_KEEP_FILES": "7",
         "OFFHEAP_START_DELAY": "0",
     }
