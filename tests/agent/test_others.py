@@ -101,8 +101,8 @@ REPLACED = """
 import os, sys, time
 def become(path):
     if sys.argv[1] == "seen":
-        os.execv(path, [path, "30"])
-    os.execve(os.open(path, os.O_RDONLY), [path, "30"], os.environ)
+        os.execv(path, [path, "300"])
+    os.execve(os.open(path, os.O_RDONLY), [path, "300"], os.environ)
 for number in range(int(sys.argv[2])):
     pid = os.fork()
     if pid == 0:
