@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _COLOURS = {
     "LEAK": "red",
     "BURSTS": "red",
+    "OVERFLOWS": "red",
     "GREW": "yellow",
     "CANNOT_TELL": "yellow",
     "FILLS_UP": "green",

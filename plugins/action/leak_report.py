@@ -135,6 +135,7 @@ def _found(reports: list[Report]) -> dict[str, Any]:
     leaking = [report for report in reports if report.verdict.answer.leaks]
     return {
         "leaks": len(leaking),
+        "overflows": counts[Answer.OVERFLOWS],
         "no_leaks": counts[Answer.NO_LEAK] + counts[Answer.FILLS_UP],
         "cannot_tell": counts[Answer.CANNOT_TELL] + counts[Answer.GREW],
         "worst": [
@@ -157,6 +158,7 @@ def _show(lines: list[tuple[Answer | None, str]]) -> None:
     colors = {
         Answer.LEAK: "COLOR_ERROR",
         Answer.BURSTS: "COLOR_ERROR",
+        Answer.OVERFLOWS: "COLOR_ERROR",
         Answer.GREW: "COLOR_WARN",
         Answer.CANNOT_TELL: "COLOR_WARN",
         Answer.FILLS_UP: "COLOR_OK",

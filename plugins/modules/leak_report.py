@@ -167,7 +167,8 @@ reports:
       description:
         - V(leak), V(no-leak), or V(cannot-tell) if there is too little to judge by.
         - Where the lives of what was sampled are known, also V(bursts) for a leak that comes in bursts, V(grew) for
-          growth that is kept and has ended, and V(fills-up) for a path whose objects die and will level off higher.
+          growth that is kept and has ended, V(fills-up) for a path whose objects die and will level off higher, and
+          V(overflows) if that does not fit the memory that the unit's limit or its host leaves.
       type: str
       sample: leak
     reason:
@@ -244,6 +245,9 @@ found:
   contains:
     leaks:
       description: Units that leak, counted on each host.
+      type: int
+    overflows:
+      description: Units that fill up beyond what their limit or their host leaves of memory.
       type: int
     no_leaks:
       description: Units that do not.

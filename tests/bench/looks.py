@@ -12,7 +12,7 @@ and each 64 KiB. Metrics are shares of the processes, over all looks together:
   by levels as much as the limit that was stated, which lives need not be excused by.
 * ``false_alarm``: a leak was said of what is none, of a cache when it had been watched for its entries' mean life.
 * ``x_false``: a leak's "entries live longer than X" was false of what is none.
-* ``covered``: at the last look, the 95 % interval of the rate has the truth.
+* ``covered``: at the last look, the 95 % interval of the rate has the truth, or that of what a cache will hold.
 * ``time_to_verdict``: the part of the day until a steady leak was told, the median, beside that of levels.
 
 Exits with status 1 if a promise is not kept by lives, or "no leak" is wrong by levels.
@@ -42,7 +42,16 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import by_l
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.lives_verdict import verdict_on
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend import WARM_UP
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict, judge
-from ansible_collections.offheap.profiler.tests.bench.shapes import DAY, MIB, PATH, SHAPES, Process, Shape, process
+from ansible_collections.offheap.profiler.tests.bench.shapes import (
+    DAY,
+    MIB,
+    PATH,
+    SHAPES,
+    Process,
+    Shape,
+    Workers,
+    processes,
+)
 
 LOOKS = 10
 INTERVALS = (1 << 19, 1 << 16)
@@ -60,7 +69,7 @@ class Told:
     covered: bool | None = None
 
 
-def _look(told: Told, shape: Shape, seen: Process, until: float, verdict: Verdict) -> None:
+def _look(told: Told, shape: Shape, seen: Process | Workers, until: float, verdict: Verdict) -> None:
     lost = seen.lost(until) - seen.lost(WARM_UP * until)
     stated = max((limit.rate for limit in verdict.limits), default=0.0) * until / DAY
     told.wrong |= verdict.answer is Answer.NO_LEAK and lost >= max(_ENOUGH * seen.interval, stated)
@@ -68,14 +77,14 @@ def _look(told: Told, shape: Shape, seen: Process, until: float, verdict: Verdic
         return
     told.first = min(told.first, until / DAY)
     told.alarm |= not shape.leaks and until >= shape.mean * DAY
-    if shape.name == "steady" and until == DAY:
+    if shape.name in ("steady", "prefork") and until == DAY:
         told.covered = abs(verdict.growth - shape.rate * MIB) <= verdict.error
 
 
 def _told(name: str, interval: int, number: int) -> tuple[Told, Told]:
     """By lives, and by levels."""
     shape = SHAPES[name]
-    seen = process(shape, np.random.default_rng([zlib.crc32(name.encode()), interval, number]), interval)
+    seen = processes(shape, np.random.default_rng([zlib.crc32(name.encode()), interval, number]), interval)
     by, levels = Told(), Told()
     for look in range(1, LOOKS + 1):
         until = DAY * look / LOOKS
@@ -83,9 +92,12 @@ def _told(name: str, interval: int, number: int) -> tuple[Told, Told]:
         _look(by, shape, seen, until, verdict_on("1", series, lives))
         _look(levels, shape, seen, until, judge("1", series))
         if shape.mean and not shape.term:
-            by.x_false |= any(
-                one.outlives > shape.mean * DAY for one in by_lives.find(lives).kept if one.key == PATH.key
-            )
+            found = by_lives.find(lives)
+            by.x_false |= any(one.outlives > shape.mean * DAY for one in found.kept if one.key == PATH.key)
+            for one in found.filling:
+                if one.key == PATH.key and until == DAY:
+                    to_come = shape.rate * MIB * shape.mean - seen.held(until)
+                    by.covered = abs(one.size - to_come) <= one.error
     return by, levels
 
 

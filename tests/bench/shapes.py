@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import workers
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives import BUCKETS, Lives, youngest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme
@@ -46,7 +47,8 @@ class Shape:
     """``objects`` of the path that it is about, from a random source and how many are born in a day at ``rate`` MiB.
 
     ``leaks`` says that what never dies is lost; ``mean`` is how long entries of a cache live on average, in days;
-    ``term`` says that they all live for the same time, which nobody can know before it is over.
+    ``term`` says that they all live for the same time, which nobody can know before it is over. ``workers`` share the
+    rate.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Shape:
     term: bool = False
     mean: float = 0.0
     rate: float = 300.0
+    workers: int = 1
 
 
 def _times(random: Random, count: float, weight: Callable[[Numbers], Numbers] | None = None) -> Numbers:
@@ -152,6 +155,8 @@ SHAPES = {
         Shape("stopped", _kept(lambda part: 1.0 * (part < 0.6)), leaks=True),
         *(Shape(f"churn-{part:.0%}", _churn(part), leaks=True) for part in (0.01, 0.02, 0.1)),
         Shape("doubling", _doubling, leaks=True),
+        Shape("prefork", _kept(), leaks=True, workers=4),
+        Shape("prefork-cache", _cache(0.1), mean=0.1, workers=4),
         *(Shape(f"cache-{mean:g}", _cache(mean), mean=mean) for mean in (0.02, 0.1, 0.5, 1, 2, 5, 10)),
         Shape("ramp", _cache(1200 / DAY, lambda part: part), rate=3000),
         Shape("wave", _cache(3600 / DAY, _wave), rate=6000),
@@ -175,6 +180,10 @@ class Process:
         """The bytes of the path that are never given back, by then."""
         path = self.paths[0]
         return float((np.isinf(path.life) & (path.born <= time)).sum()) * self.weight
+
+    def held(self, time: float) -> float:
+        """The bytes that the path holds, by what is sampled."""
+        return float(self.paths[0].alive(time).sum()) * self.weight
 
     @property
     def weight(self) -> float:
@@ -208,6 +217,40 @@ class Process:
         sampling = Sampling(Scheme.POISSON, self.interval)
         stacks: list[Stack] = [PATH, *OTHERS]
         return Lives(0.0, until, sampling, stacks, births, deaths, ages, of_stack, times, np.full(len(times), SIZE))
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Processes side by side, as one."""
+
+    each: list[Process]
+
+    @property
+    def interval(self) -> int:
+        return self.each[0].interval
+
+    def lost(self, time: float) -> float:
+        return sum(one.lost(time) for one in self.each)
+
+    def held(self, time: float) -> float:
+        return sum(one.held(time) for one in self.each)
+
+    def series(self, until: float) -> Series:
+        each = [one.series(until) for one in self.each]
+        return workers.sum_of_series(each, workers.common_times(each))
+
+    def lives(self, until: float) -> Lives:
+        whole = workers.sum_of_lives([one.lives(until) for one in self.each])
+        assert whole is not None, "all are sampled alike"
+        return whole
+
+
+def processes(shape: Shape, random: Random, interval: int) -> Process | Workers:
+    """One process of this shape, or its workers."""
+    if shape.workers == 1:
+        return process(shape, random, interval)
+    alike = replace(shape, rate=shape.rate / shape.workers)
+    return Workers([process(alike, random, interval) for _worker in range(shape.workers)])
 
 
 def process(shape: Shape, random: Random, interval: int) -> Process:

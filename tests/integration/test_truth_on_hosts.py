@@ -25,7 +25,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import du
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import beyond_the_stacks
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import beyond_the_stacks, own_numbers
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope, survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend import window
 from ansible_collections.offheap.profiler.tests.integration import builds
@@ -284,7 +284,7 @@ def _mapped_rate(kind: Kind, one_round: Round) -> tuple[float, float]:
     with reading(one_round.archive, warnings.append) as reader:
         (on_host,) = survey(one_round.archive, reader, Scope([kind.unit]), warnings.append)
         assert on_host.decisive is not None
-        found = beyond_the_stacks(on_host.decisive.captures, on_host.decisive.series)
+        found = beyond_the_stacks(own_numbers(on_host.decisive.captures), on_host.decisive.series)
     assert found is not None and found.name == "resident memory other than files"
     assert report["reason"].startswith(found.text) and "maps without malloc" in found.text
     return found.growth - found.explained, found.error

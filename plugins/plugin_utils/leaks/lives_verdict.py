@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from statistics import mean
 
 from ..base.byte_size import as_text
 from ..base.durations import duration, moment, per_day
@@ -20,7 +21,7 @@ from ..model.lives import Lives
 from ..model.sampling import Measure
 from ..model.series import Paths, Series
 from ..model.stack_summary import render as short_path
-from . import by_lives, grown
+from . import by_lives, grown, workers
 from .by_lives import Findings, Found
 from .code_paths import DAY, Extent, Suspect, first_frames
 from .diary import Course
@@ -43,6 +44,25 @@ def verdict_on(key: str, series: Series, lives: Lives | None, least_span: float 
     if verdict.answer in (Answer.NO_LEAK, Answer.FILLS_UP):
         verdict = _with_levels(verdict, found, series.paths) or judge(key, series, least_span)
     return replace(verdict, process=key, points=len(series.times), span=lives.span)
+
+
+def verdict_on_generations(each: Sequence[Lives]) -> Verdict | None:
+    """What the lives of processes that ended before they could be judged say together; None where they keep nothing,
+    or nobody can tell."""
+    lives = workers.generations([one for one in each if not one.lost])
+    kept = [] if lives is None else by_lives.find(lives).kept
+    if lives is None or not kept:
+        return None
+    spans, size = [one.span for one in each], math.fsum(one.size for one in kept)
+    worst = max(kept, key=lambda one: one.size)
+    paths = "one code path" if len(kept) == 1 else f"{len(kept)} code paths"
+    reason = (
+        f"{len(each)} processes ended after {duration(mean(spans))} on average, too soon to be judged one by one;"
+        f" together they show that what {paths} allocates stays until they end, {as_text(size / len(each))} in each"
+        f"{_where(lives, worst)}; whether it would level off in one that lives for longer,"
+        " nobody can tell"
+    )
+    return Verdict(Answer.CANNOT_TELL, reason, unexplained=size / math.fsum(spans) * DAY)
 
 
 def _with_levels(verdict: Verdict, found: Findings, watched: Paths) -> Verdict | None:
@@ -128,7 +148,7 @@ class _Spoken:
         return (
             f"one code path keeps what it allocates, and comes in bursts, {count} so far, of"
             f" {as_text(one.size / count)} each, the last at {moment(one.births.until)}"
-            f" ({self._over}){self._where(one)}"
+            f" ({self._over}){_where(self._lives, one)}"
         )
 
     def _grew(self, one: Found) -> Verdict:
@@ -138,7 +158,7 @@ class _Spoken:
         when = f"from {moment(since)} to {moment(one.births.until)}"
         reason = (
             f"{self._who(one)} grew by {as_text(one.size)} {when} and keeps it, but has stood for"
-            f" {duration(stood)} since{self._where(one)}; it is judged again after {duration(after)} of dumps"
+            f" {duration(stood)} since{_where(self._lives, one)}; it is judged again after {duration(after)} of dumps"
         )
         return self._without_suspects(Answer.GREW, reason, after)
 
@@ -146,7 +166,8 @@ class _Spoken:
         paths = "" if len(self._found.open) == 1 else f", and {len(self._found.open) - 1} more"
         reason = (
             f"{self._who(one)} holds {as_text(one.size)} of what it allocated while it was watched, too young to say"
-            f" whether it stays ({self._over}){self._where(one)}{paths}; {duration(one.after)} of lives will tell"
+            f" whether it stays ({self._over}){_where(self._lives, one)}{paths};"
+            f" {duration(one.after)} of lives will tell"
         )
         return self._without_suspects(Answer.CANNOT_TELL, reason, one.after)
 
@@ -159,9 +180,9 @@ class _Spoken:
         after = duration(max(each.after for each in self._found.filling))
         reason = (
             f"{paths}, and what is allocated there dies: live memory levels off at {as_text(now + more)} ±"
-            f" {as_text(error)} in {after}{self._where(one)}"
+            f" {as_text(error)} in {after}{_where(self._lives, one)}"
         )
-        return self._without_suspects(Answer.FILLS_UP, reason)
+        return replace(self._without_suspects(Answer.FILLS_UP, reason), to_come=(more, error))
 
     def _no_leak(self) -> Verdict:
         if not math.isfinite(self._found.bound):
@@ -181,25 +202,13 @@ class _Spoken:
     def _who(self, one: Found) -> str:
         return "one code path" if one.key else "memory that is spread over many paths"
 
-    def _where(self, one: Found) -> str:
-        return f": {short_path(self._example(one))}" if one.key else ""
-
-    def _example(self, one: Found) -> tuple[Frame, ...]:
-        """Of the stacks that hold most, the part that is the path's own."""
-        held = {row: 0.0 for row in one.rows}
-        for row, weight in zip(self._lives.stack.tolist(), self._lives.weight.tolist(), strict=True):
-            if row in held:
-                held[row] += weight
-        frames = self._lives.stacks[max(held, key=lambda row: held[row])]
-        return frames.frames if frames.key == one.key else tuple(first_frames(list(frames.frames), len(one.key)))
-
     def _suspect(self, one: Found, whole: float) -> Suspect:
         chosen = [row for row, key in enumerate(self._watched.keys) if key[: len(one.key)] == one.key]
         sizes = self._watched.bytes[chosen].sum(axis=0).tolist()
         steps = [later >= earlier for earlier, later in pairwise(sizes)]
         is_whole = all(self._lives.stacks[row].key == one.key for row in one.rows)
         return Suspect(
-            path=self._example(one),
+            path=_example(self._lives, one),
             key=one.key,
             extent=Extent.KEY if is_whole else Extent.BEGINNING,
             stacks=len(one.rows),
@@ -210,3 +219,17 @@ class _Spoken:
             first_seen=self._lives.began if one.births.ever else one.births.since,
             monotonic=sum(steps) / len(steps) if steps else 1.0,
         )
+
+
+def _where(lives: Lives, one: Found) -> str:
+    return f": {short_path(_example(lives, one))}" if one.key else ""
+
+
+def _example(lives: Lives, one: Found) -> tuple[Frame, ...]:
+    """Of the stacks that hold most, the part that is the path's own."""
+    held = {row: 0.0 for row in one.rows}
+    for row, weight in zip(lives.stack.tolist(), lives.weight.tolist(), strict=True):
+        if row in held:
+            held[row] += weight
+    frames = lives.stacks[max(held, key=lambda row: held[row])]
+    return frames.frames if frames.key == one.key else tuple(first_frames(list(frames.frames), len(one.key)))

@@ -17,7 +17,7 @@ little is left in them, and of a random walk all.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -56,6 +56,27 @@ _LEFT = {
 
 
 @dataclass(frozen=True)
+class OwnNumbers:
+    """What a process, or several together, said of its own memory at each time of a series, in bytes as the agent names
+    them; ``left`` is what its limit or its host left of memory at the last time, None where that is not known."""
+
+    memory: Sequence[Mapping[str, object]]
+    is_jvm: bool
+    left: float | None
+
+    def of(self, name: str) -> list[float | None]:
+        """One of the numbers at each time, None where it was not told."""
+        return [told_size(memory.get(name)) for memory in self.memory]
+
+
+def own_numbers(captures: Sequence[Capture]) -> OwnNumbers:
+    """Those of one process, by the captures of its series."""
+    memory = [capture.facts.memory for capture in captures]
+    is_jvm = any(image.path.endswith("/libjvm.so") for capture in captures for image in capture.facts.images)
+    return OwnNumbers(memory, is_jvm, told_size(memory[-1].get("left")) if memory else None)
+
+
+@dataclass(frozen=True)
 class OwnGrowth:
     """Growth of one of a process's own numbers, of which the stacks explain a part. Rates are bytes per day, ``error``
     is half of the 95 % interval."""
@@ -74,20 +95,18 @@ class OwnGrowth:
         return f"{self.name} grows by {per_day(self.growth)} ± {as_text(self.error)}, and {explained}: {left}"
 
 
-def beyond_the_stacks(captures: Sequence[Capture], series: Series) -> OwnGrowth | None:
-    """The first of a process's own numbers that grows by more than its stacks; ``captures`` are those of the series."""
+def beyond_the_stacks(own: OwnNumbers, series: Series) -> OwnGrowth | None:
+    """The first of the own numbers that grows by more than the stacks; they were told at the times of the series."""
     sampled = series.bytes.sum(axis=0).tolist()
     promoted = _promoted(series)
-    # A JVM's heap is resident too as it fills, and how large it was, the JVM is asked for the newest dump alone.
-    is_jvm = any(image.path.endswith("/libjvm.so") for capture in captures for image in capture.facts.images)
     kinds: list[tuple[str, str, tuple[str, ...]]] = [(_GIVEN_OUT, "allocated", ())]
-    if not is_jvm:
+    # A JVM's heap is resident too as it fills, and how large it was, the JVM is asked for the newest dump alone.
+    if not own.is_jvm:
         kinds.append((_RESIDENT, "rss", ("rss_file", "rss_shmem")))
         kinds.append((_SHARED, "rss_shmem", ()))
     for name, whole, parts in kinds:
         known = []
-        for time, live, more, capture in zip(series.times, sampled, promoted, captures, strict=True):
-            memory = capture.facts.memory
+        for time, live, more, memory in zip(series.times, sampled, promoted, own.memory, strict=True):
             value = told_size(memory.get(whole))
             if value is not None:
                 apart = math.fsum(told_size(memory.get(part)) or 0.0 for part in parts)
@@ -110,13 +129,15 @@ def _promoted(series: Series) -> list[float]:
     return promoted
 
 
-def replaced(captures: Sequence[Capture], series: Series, growth: float) -> str | None:
+def replaced(own: OwnNumbers, series: Series, growth: float) -> str | None:
     """Why a leak of ``growth`` bytes per day may be none: malloc's own count lags behind the stacks by half of that."""
     sampled = series.bytes.sum(axis=0).tolist()
     rows = [
         (time, given_out - more, live)
-        for time, live, more, capture in zip(series.times, sampled, _promoted(series), captures, strict=True)
-        if (given_out := told_size(capture.facts.memory.get("allocated"))) is not None
+        for time, live, more, given_out in zip(
+            series.times, sampled, _promoted(series), own.of("allocated"), strict=True
+        )
+        if given_out is not None
     ]
     chosen = window([row[0] for row in rows])
     if len(chosen) < _LEAST_POINTS:
@@ -124,8 +145,8 @@ def replaced(captures: Sequence[Capture], series: Series, growth: float) -> str 
     times, numbers, lives = ([rows[position][column] for position in chosen] for column in range(3))
     unseen = [given_out - live for given_out, live in zip(numbers, lives, strict=True)]
     span, fall = times[-1] - times[0], -theil_sen(times, unseen)
-    own = _scatter(times, unseen, -fall) + series.sampling.scatter * max(theil_sen(times, lives), 0.0) * span
-    if fall * span < SIGNIFICANT * math.sqrt(own) or fall * _DAY < growth / 2:
+    chance = _scatter(times, unseen, -fall) + series.sampling.scatter * max(theil_sen(times, lives), 0.0) * span
+    if fall * span < SIGNIFICANT * math.sqrt(chance) or fall * _DAY < growth / 2:
         return None
     return (
         f"what malloc has given out grows by {per_day(max(theil_sen(times, numbers), 0.0) * _DAY)}, not by all that the"
@@ -133,27 +154,26 @@ def replaced(captures: Sequence[Capture], series: Series, growth: float) -> str 
     )
 
 
-def until_the_limit(captures: Sequence[Capture]) -> str | None:
+def until_the_limit(own: OwnNumbers, series: Series) -> str | None:
     """How long what the unit's limit or its host leaves of memory will last at the rate at which resident memory grows.
 
     None where that is not known, or where resident memory does not grow.
     """
     rows = [
-        (capture.time, rss - (told_size(capture.facts.memory.get("rss_file")) or 0.0))
-        for capture in captures
-        if (rss := told_size(capture.facts.memory.get("rss"))) is not None
+        (time, rss - (files or 0.0))
+        for time, rss, files in zip(series.times, own.of("rss"), own.of("rss_file"), strict=True)
+        if rss is not None
     ]
-    left = told_size(captures[-1].facts.memory.get("left")) if captures else None
     chosen = window([time for time, _rss in rows])
-    if left is None or len(chosen) < _LEAST_POINTS:
+    if own.left is None or len(chosen) < _LEAST_POINTS:
         return None
     times, sizes = ([rows[position][column] for position in chosen] for column in range(2))
     slope = theil_sen(times, sizes)
     if slope * (times[-1] - times[0]) < LEAST_GROWTH:
         return None
     return (
-        f"resident memory grows by {per_day(slope * _DAY)}, and the {as_text(left)} that its limit or its host leaves"
-        f" last {duration(min(left / slope, _LATEST))}"
+        f"resident memory grows by {per_day(slope * _DAY)}, and the {as_text(own.left)} that its limit or its host"
+        f" leaves last {duration(min(own.left / slope, _LATEST))}"
     )
 
 

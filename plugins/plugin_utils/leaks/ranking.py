@@ -77,7 +77,7 @@ def rank(
     """
     with reading(archive, warn, check_mode, progress, cluster) as reader:
         hosts = survey(archive, reader, scope, warn)
-        watched = [process.watched for host in hosts for process in host.processes]
+        watched = [watched for host in hosts for watched in host.judged]
     return leaks_of(watched), watched
 
 

@@ -17,14 +17,18 @@ from typing import NamedTuple
 from ..archive import far_archive
 from ..archive.archive import Archive
 from ..archive.capture import Capture
+from ..base.byte_size import as_text
 from ..base.printable import printable
 from ..base.progress import Progress
 from ..columns.dask_cluster import Cluster
 from ..columns.series_reader import Reader, reading
+from ..model.lives import Lives
+from ..model.sampling import MeasureError
 from ..model.series import Series, evenly_spread
 from ..symbols.jit_symbols import JitMaps
-from .lives_verdict import verdict_on
-from .own_numbers import beyond_the_stacks, replaced, until_the_limit
+from . import workers
+from .lives_verdict import verdict_on, verdict_on_generations
+from .own_numbers import OwnNumbers, beyond_the_stacks, own_numbers, replaced, until_the_limit
 from .stretch import Stretch, newest
 from .verdict import LEAST_SPAN, Answer, Verdict
 from .without_agent import Beside, beside, with_others
@@ -33,9 +37,13 @@ from .without_agent import Beside, beside, with_others
 _MOST_DUMPS = 100
 _FEWEST_DUMPS = 8
 _MOST_BYTES = 256 << 20
+# How many processes took one another's place, at least.
+_LEAST_REPLACED = 3
 # Seconds since the epoch that no honest host will claim.
 _LATEST = 1e11
 
+
+NOTHING_READ = Verdict(Answer.CANNOT_TELL, "none of the captures can be read")
 
 # A unit, a host, and their captures.
 _OfHost = tuple[str, str, list[Capture]]
@@ -78,10 +86,21 @@ class Process:
 
 
 @dataclass(frozen=True)
+class Together:
+    """Processes that ran side by side until the end, judged as one: ``members`` are theirs, ``watched`` has the name of
+    the one that gained most, and ``series`` is their sum."""
+
+    members: list[str]
+    watched: Watched
+    series: Series
+
+
+@dataclass(frozen=True)
 class Host:
     """A unit on a host: its processes, the one seen last at the end, and the verdict on all of them.
 
-    ``captures`` is how many the archive has.
+    ``captures`` is how many the archive has; ``together`` is None unless several ran side by side, and ``replaced``
+    unless one after another ended too soon to be judged.
     """
 
     unit: str
@@ -89,6 +108,21 @@ class Host:
     captures: int
     processes: list[Process]
     verdict: Verdict
+    together: Together | None = None
+    replaced: Watched | None = None
+
+    @property
+    def judged(self) -> list[Watched]:
+        """What the verdict rests on: the processes, or several of them as one."""
+        watched = _judged_together([process.watched for process in self.processes], self.together)
+        return watched if self.replaced is None else [*watched, self.replaced]
+
+    @property
+    def decisive_sum(self) -> Series | None:
+        """The sum of the processes that the verdict is about, if it is about several together."""
+        one = self.together
+        decides = one is not None and one.watched in self.judged and one.watched.process == self.verdict.process
+        return one.series if one is not None and decides else None
 
     @property
     def decisive(self) -> Process | None:
@@ -106,7 +140,7 @@ def survey(archive: Archive, reader: Reader, scope: Scope, warn: Callable[[str],
     found = _with_images_told(in_scope(archive, scope, warn, reader.progress), warn)
     if reader.cluster is None:
         for unit, host, captures in found:
-            yield _host(unit, host, captures, list(_processes(captures, reader, scope.least_span, warn)))
+            yield _host(unit, host, len(captures), _processes(captures, reader, scope.least_span, warn))
     else:
         yield from _by_cluster(reader.cluster, archive, reader, scope.least_span, list(found))
 
@@ -167,24 +201,101 @@ def by_process(captures: list[Capture], warn: Callable[[str], None]) -> Iterator
         yield key, timely
 
 
-def _host(unit: str, host: str, captures: list[Capture], processes: list[Process]) -> Host:
-    processes.sort(key=lambda process: process.watched.end)
-    verdict = verdict_on_host([process.watched for process in processes])
-    return Host(unit, host, len(captures), processes, verdict)
+class _Seen(NamedTuple):
+    """See Host."""
+
+    processes: list[Process]
+    together: Together | None
+    replaced: Watched | None
 
 
-def _processes(
-    captures: list[Capture], reader: Reader, least_span: float, warn: Callable[[str], None]
-) -> Iterator[Process]:
-    """The processes of a unit on a host that can be read, judged."""
+def _host(unit: str, host: str, captures: int, seen: _Seen) -> Host:
+    processes = sorted(seen.processes, key=lambda process: process.watched.end)
+    open_host = Host(unit, host, captures, processes, NOTHING_READ, seen.together, seen.replaced)
+    return replace(open_host, verdict=verdict_on_host(open_host.judged))
+
+
+def _judged_together(watched: list[Watched], together: Together | None) -> list[Watched]:
+    """The processes, those that were judged as one replaced by it, unless only one by itself is seen to leak."""
+    if together is None:
+        return watched
+    members = [one for one in watched if one.process in together.members]
+    if not together.watched.verdict.answer.leaks and any(one.verdict.answer.leaks for one in members):
+        return watched
+    others = [one for one in watched if one not in members]
+    return sorted([*others, together.watched], key=lambda one: one.end)
+
+
+def _processes(captures: list[Capture], reader: Reader, least_span: float, warn: Callable[[str], None]) -> _Seen:
+    """The processes of a unit on a host that can be read, judged by themselves and together."""
+    found: list[tuple[Process, Lives | None]] = []
     for key, timely in by_process(captures, warn):
         maps = reader.maps(timely)
         stretch = newest(timely, least_span)
         series, read = reader.series(thinned(stretch.captures), maps)
         if read:
-            judged = verdict_on(key, series, reader.lives(stretch.captures, maps), least_span)
-            verdict = with_stretch(with_own_numbers(judged, series, read), stretch)
-            yield Process(_watched(key, series, read, verdict), read, series, maps)
+            lives = reader.lives(stretch.captures, maps)
+            judged = verdict_on(key, series, lives, least_span)
+            verdict = with_stretch(with_own_numbers(judged, series, own_numbers(read)), stretch)
+            found.append((Process(_watched(key, series, read, verdict), read, series, maps), lives))
+    return _Seen([process for process, _lives in found], _together(found, least_span), _replaced(found))
+
+
+def _together(found: Sequence[tuple[Process, Lives | None]], least_span: float) -> Together | None:
+    """Those that ran side by side until the end, judged as one; None where fewer than two did."""
+    chosen = [found[at] for at in workers.beside([(one.watched.start, one.watched.end) for one, _lives in found])]
+    if len(chosen) < 2:
+        return None
+    each = [process.series for process, _lives in chosen]
+    times = workers.common_times(each)
+    try:
+        series = workers.sum_of_series(each, times)
+    except MeasureError:
+        return None
+    lives = [own for _process, own in chosen if own is not None]
+    whole = workers.sum_of_lives(lives) if len(lives) == len(chosen) else None
+    own = workers.sum_of_own_numbers([(one.series, own_numbers(one.captures)) for one, _lives in chosen], times)
+    worst = max((process for process, _lives in chosen), key=lambda process: _gained(process.series)).watched
+    verdict = with_own_numbers(verdict_on(worst.process, series, whole, least_span), series, own)
+    members = [process.watched for process, _lives in chosen]
+    newest_beside = max((one.beside for one in members if one.beside), key=lambda one: one.time, default=None)
+    if newest_beside is not None:
+        holds = math.fsum(one.beside.own for one in members if one.beside)
+        newest_beside = replace(newest_beside, own=holds)
+    watched = Watched(
+        unit=worst.unit,
+        host=worst.host,
+        process=worst.process,
+        label=worst.label,
+        start=series.times[0],
+        end=max(one.end for one in members),
+        verdict=replace(verdict, reason=f"{verdict.reason}; that is of {len(chosen)} processes together"),
+        live=math.fsum(one.live for one in members),
+        beside=newest_beside,
+    )
+    return Together([one.process for one in members], watched, series)
+
+
+def _replaced(found: Sequence[tuple[Process, Lives | None]]) -> Watched | None:
+    """Those that ended too soon to be judged, while others took their place, as one."""
+    end = max((process.watched.end for process, _lives in found), default=0.0)
+    short = [
+        (process.watched, lives)
+        for process, lives in found
+        if lives is not None and not process.watched.verdict.counts and process.watched.end + lives.span < end
+    ]
+    if len(short) < _LEAST_REPLACED:
+        return None
+    verdict = verdict_on_generations([lives for _watched, lives in short])
+    if verdict is None:
+        return None
+    last = max((watched for watched, _lives in short), key=lambda watched: watched.end)
+    start = min(watched.start for watched, _lives in short)
+    return replace(last, start=start, end=end, verdict=replace(verdict, process=last.process, span=end - start))
+
+
+def _gained(series: Series) -> float:
+    return float(series.bytes[:, -1].sum() - series.bytes[:, 0].sum())
 
 
 class _Judged(NamedTuple):
@@ -192,6 +303,8 @@ class _Judged(NamedTuple):
     its warnings, and those about images."""
 
     processes: list[tuple[Watched, list[str], Series]]
+    together: Together | None
+    replaced: Watched | None
     warnings: list[str]
     of_images: list[str]
 
@@ -219,7 +332,7 @@ def _by_cluster(
         for warning in judged.warnings:
             reader.warn(warning)
         reader.symbolizer.warnings.extend(judged.of_images)
-        yield _host(unit, host, captures, processes)
+        yield _host(unit, host, len(captures), _Seen(processes, judged.together, judged.replaced))
 
 
 def _judged(where: str, unit: str, host: str, names: list[str], least_span: float, check_mode: bool) -> _Judged:
@@ -228,11 +341,12 @@ def _judged(where: str, unit: str, host: str, names: list[str], least_span: floa
     captures = archive.named(unit, host, names)
     warnings: list[str] = []
     with reading(archive, warnings.append, check_mode) as reader:
+        seen = _processes(captures, reader, least_span, warnings.append)
         found = [
             (process.watched, [archive.name_of(capture) for capture in process.captures], replace(process.series))
-            for process in _processes(captures, reader, least_span, warnings.append)
+            for process in seen.processes
         ]
-        return _Judged(found, list(warnings), list(reader.symbolizer.warnings))
+        return _Judged(found, seen.together, seen.replaced, list(warnings), list(reader.symbolizer.warnings))
 
 
 def thinned(captures: list[Capture]) -> list[Capture]:
@@ -258,21 +372,34 @@ def _watched(key: str, series: Series, read: list[Capture], verdict: Verdict) ->
     )
 
 
-def with_own_numbers(verdict: Verdict, series: Series, read: list[Capture]) -> Verdict:
+def with_own_numbers(verdict: Verdict, series: Series, own: OwnNumbers) -> Verdict:
     """What the process's own numbers say comes first. Where they grow by more than the stacks, it is no "no leak"; by
     much less, no leak."""
-    if verdict.answer.leaks and (why := replaced(read, series, verdict.growth)) is not None:
+    if verdict.answer.leaks and (why := replaced(own, series, verdict.growth)) is not None:
         return replace(verdict, answer=Answer.CANNOT_TELL, reason=f"{why}; {verdict.reason}", suspects=[])
-    if verdict.answer.leaks and (lasts := until_the_limit(read)) is not None:
+    if verdict.answer.leaks and (lasts := until_the_limit(own, series)) is not None:
         verdict = replace(verdict, reason=f"{verdict.reason}; {lasts}")
+    if verdict.answer is Answer.FILLS_UP and own.left is not None:
+        verdict = _beside_the_limit(verdict, own.left)
     watched_enough = verdict.answer is not Answer.CANNOT_TELL or verdict.known_after > 0
-    found = beyond_the_stacks(read, series) if watched_enough else None
+    found = beyond_the_stacks(own, series) if watched_enough else None
     if found is None:
         return verdict
     reason = f"{found.text}; {verdict.reason}"
     if verdict.answer not in (Answer.NO_LEAK, Answer.CANNOT_TELL):
         return replace(verdict, reason=reason)
     return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth)
+
+
+def _beside_the_limit(verdict: Verdict, left: float) -> Verdict:
+    """One that fills up, with whether what is to come fits what is ``left`` of memory, in bytes."""
+    more, error = verdict.to_come
+    room = f"the {as_text(left)} that its limit or its host leaves"
+    if more - error > left:
+        reason = f"{verdict.reason}; that does not fit {room}"
+        return replace(verdict, answer=Answer.OVERFLOWS, reason=reason)
+    fits = "fits" if more + error <= left else "may or may not fit"
+    return replace(verdict, reason=f"{verdict.reason}; that {fits} {room}")
 
 
 def with_stretch(verdict: Verdict, stretch: Stretch) -> Verdict:
@@ -285,13 +412,13 @@ def with_stretch(verdict: Verdict, stretch: Stretch) -> Verdict:
 
 
 def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
-    """The verdict over all processes of a unit on a host, in any order, and on those without an agent.
+    """The verdict over all that was judged of a unit on a host, in any order, and on processes without an agent.
 
     The newest process that can be judged decides, together with those that ran beside it (workers): a leak comes
     first, then growth that the stacks do not explain. Earlier ones are named where they grew to more than these hold.
     """
     if not processes:
-        return Verdict(Answer.CANNOT_TELL, "none of the captures can be read")
+        return NOTHING_READ
     ran_last = last_on_each_host(processes)
     return with_others(_with_agents(processes), [one.beside for one in ran_last if one.beside])
 

@@ -22,10 +22,11 @@ LEAST_SPAN = 60.0
 
 
 class Answer(Enum):
-    """The gravest first. BURSTS, GREW and FILLS_UP are answers from lives (lives_verdict.py)."""
+    """The gravest first. BURSTS, OVERFLOWS, GREW and FILLS_UP are answers from lives (lives_verdict.py)."""
 
     LEAK = "leak"
     BURSTS = "bursts"
+    OVERFLOWS = "overflows"
     GREW = "grew"
     CANNOT_TELL = "cannot-tell"
     FILLS_UP = "fills-up"
@@ -45,11 +46,13 @@ class Answer(Enum):
 class Verdict:
     """What is known about a unit on a host. Rates are bytes per day; ``reason`` is one sentence without a full stop.
 
-    ``unexplained`` is how fast one of the process's own numbers grows beyond the stacks, if that keeps the answer open.
+    ``unexplained`` is the growth that keeps the answer open: of one of the process's own numbers beyond the stacks, of
+    processes without an agent, or of each of those that ended too soon to be judged.
     ``shape`` is that of the growth that decided. ``limits`` are the slowest leaks that would show, where the answer is
     NO_LEAK by levels; by lives, no more than ``bound`` stays of what is allocated. ``known_after`` is how long the
     process must have been watched for an answer, in seconds, where time will tell. ``changes`` are the largest changes
-    of paths that are no suspects.
+    of paths that are no suspects. Where it fills up, ``to_come`` is how many bytes more it will hold, and half of the
+    95 % interval.
     """
 
     answer: Answer
@@ -66,6 +69,7 @@ class Verdict:
     limits: Sequence[Limit] = ()
     known_after: float = 0.0
     bound: float = 0.0
+    to_come: tuple[float, float] = (0.0, 0.0)
 
     @property
     def counts(self) -> bool:

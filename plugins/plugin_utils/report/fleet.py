@@ -79,7 +79,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Judged:
-    """The process that the verdict is about: its series, and the tree's number of each of its stacks."""
+    """What the verdict is about, a process or several together: its series, and the tree's number of each stack."""
 
     series: Series
     paths: Integers
@@ -111,13 +111,16 @@ class Fleet:
             name: [] for name in ("time", "process", "live", "error", "rss", "heap", "trigger", "dump")
         }
         judged: list[_Judged] = []
+        as_one = seen.host.decisive_sum
+        if as_one is not None:
+            judged.append(_Judged(as_one, tree.paths(stack.frames for stack in as_one.stacks)))
+        self._watched.setdefault(unit, []).extend(seen.host.judged)
         for number, process in enumerate(seen.host.processes):
-            self._watched.setdefault(unit, []).append(process.watched)
             series = process.series
             shown = set(evenly_spread(series.times, _MOST_DUMPS))
             first = first_unsampled(process)
             paths = tree.paths(stack.frames for stack in series.stacks)
-            if process.watched.process == verdict.process:
+            if process.watched.process == verdict.process and not as_one:
                 judged.append(_Judged(series, paths))
             for position, (capture, time) in enumerate(zip(process.captures, series.times, strict=True)):
                 live = float(series.bytes[:, position].sum())

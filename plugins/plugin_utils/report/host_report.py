@@ -33,6 +33,7 @@ from .fleet import Fleet, Observed
 HEADLINES = {
     Answer.LEAK: "Leak",
     Answer.BURSTS: "Comes in bursts",
+    Answer.OVERFLOWS: "Fills up beyond its limit",
     Answer.GREW: "Grew",
     Answer.CANNOT_TELL: "Cannot tell",
     Answer.FILLS_UP: "Fills up",

@@ -20,6 +20,7 @@ _MOST_HOSTS = 12
 _MOST_FRAMES = 24
 _WORDS = {
     "bursts": "grows in bursts",
+    "overflows": "fills up beyond its limit",
     "grew": "grew, and has stood since",
     "cannot-tell": "cannot be judged yet",
     "fills-up": "fills up",

@@ -82,13 +82,14 @@ class Process:
 
 @dataclass(frozen=True)
 class Sample:
-    """A unit at a time (seconds since the epoch)."""
+    """A unit at a time (seconds since the epoch). ``limit`` is what it may hold of memory, in bytes, None if all."""
 
     name: str
     time: float
     problem: str | None
     processes: dict[str, Process]
     deaths: tuple[str, ...] = ()
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class Growth:
     """What two looks at one process show. Sizes in bytes; ``parts`` and ``growth`` are differences over ``seconds``.
 
     ``processes`` of the unit were looked at twice, of which this one grows most; ``unit_growth`` is that of all, in the
-    time of this one. ``problem`` says why there is nothing to judge.
+    time of this one, and ``room`` what the unit's limit leaves them (None without one). ``problem`` says why there is
+    nothing to judge.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Growth:
     deaths: tuple[str, ...] = ()
     processes: int = 0
     unit_growth: float = 0.0
+    room: int | None = None
 
     @property
     def pid(self) -> int:
@@ -160,6 +163,7 @@ def parse(data: Any) -> Sample:
         None if problem is None else str(problem)[:300],
         {process.key: process for process in processes},
         tuple(_deaths(data.get("crashes"))),
+        _optional(data.get("cgroup"), "limit"),
     )
 
 
@@ -266,7 +270,9 @@ def growth(samples: Iterable[Sample]) -> Growth:
     chosen = max(judged, key=lambda growth: (growth.grows, growth.growth if growth.grows else 0, _rss(growth)))
     known = [growth for growth in found if growth.seconds]
     rate = math.fsum(growth.growth / growth.seconds for growth in known)
-    return replace(chosen, deaths=last.deaths, processes=len(known), unit_growth=rate * chosen.seconds)
+    held = sum(process.rss for process in last.processes.values())
+    room = None if last.limit is None else max(last.limit - held, 0)
+    return replace(chosen, deaths=last.deaths, processes=len(known), unit_growth=rate * chosen.seconds, room=room)
 
 
 def _rss(growth: Growth) -> int:

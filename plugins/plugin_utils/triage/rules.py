@@ -218,6 +218,9 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
     words += [f"{_NAMES[part]} {per_hour(growth, size)}" for part, size in most if abs(size) >= growth.floor / 4]
     if growth.processes > 1:
         words.append(f"that is process {growth.pid}; all {growth.processes} RSS {per_hour(growth, growth.unit_growth)}")
+    if growth.grows and growth.room is not None and growth.unit_growth > 0:
+        lasts = duration(growth.room * growth.seconds / growth.unit_growth)
+        words.append(f"the {as_text(growth.room)} that its limit leaves last {lasts}")
     process = growth.process
     if diagnosis is Diagnosis.JAVA_HEAP and process is not None and process.collected is not None:
         words.append(f"{as_text(process.collected)} of the heap in use after the last collection")

@@ -40,6 +40,8 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.described_archiv
 
 PLUGINS = "ansible_collections.offheap.profiler.plugins"
 Place = tuple[str, str]  # unit and host
+# A second each; make soak tries more.
+EXAMPLES = int(os.environ.get("OFFHEAP_ROADS", "60"))
 _LABELS = ("unit", "host", "path", "suspect")
 
 
@@ -210,7 +212,7 @@ def _profiles_have_the_names_of_the_report(profiles: dict[Path, bytes], console:
 
 @pytest.mark.slow
 @settings(
-    max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(described=archives())
 def test_all_roads_from_an_archive_say_the_same(described: DescribedArchive) -> None:

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Small archives with all that can befall captures, for property tests: described processes, and their captures.
 
-What is large is so by the limits in ``SMALL_LIMITS``, so that two hundred archives take a minute.
+What is large is so by the limits in ``SMALL_LIMITS``, so that an archive takes a second.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 import { bytes, h, moment, percent } from "./format.js";
 import { sparkline } from "./sparkline.js";
 
-export const ANSWERS = { leak: "Leak", bursts: "In bursts", grew: "Grew", "cannot-tell": "Cannot tell", "fills-up": "Fills up", "no-leak": "No leak" };
+export const ANSWERS = { leak: "Leak", bursts: "In bursts", overflows: "Overflows", grew: "Grew", "cannot-tell": "Cannot tell", "fills-up": "Fills up", "no-leak": "No leak" };
 
 export function hostButtons(hosts, chosen, choose) {
     const most = widest(hosts);

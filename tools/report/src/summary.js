@@ -6,7 +6,7 @@
 import { bytes, count, duration, h, moment, signed } from "./format.js";
 
 const NAMED = 3; // hosts
-const WORDS = { leak: "leaks", bursts: "grows in bursts", grew: "grew, and has stood since", "cannot-tell": "cannot be judged yet", "fills-up": "fills up", "no-leak": "does not leak" };
+const WORDS = { leak: "leaks", bursts: "grows in bursts", overflows: "fills up beyond its limit", grew: "grew, and has stood since", "cannot-tell": "cannot be judged yet", "fills-up": "fills up", "no-leak": "does not leak" };
 
 export function headline(unit) {
     const hosts = count(unit.hosts.length, "host");

@@ -201,11 +201,12 @@ static int victim(const struct spool *spool, int64_t now) {
     return best >= 0 ? best : oldest >= 0 ? oldest : first;
 }
 
-// How many processes with dumps live; `entries` are sorted. The pid is the last number of the process's name.
-static int64_t living(void) {
-    int64_t found = 0;
+// How many processes live that have dumps, and this one, whose first may be on its way; `entries` are sorted. The pid is
+// the last number of the process's name.
+static int64_t living(const struct spool *spool) {
+    int64_t found = 1;
     for (int i = 0; i < count; i++) {
-        if (i && !by_process(&entries[i], &entries[i - 1]))
+        if (is_own(spool, &entries[i]) || (i && !by_process(&entries[i], &entries[i - 1])))
             continue;
         size_t end = entries[i].process, at = end;
         while (at && entries[i].name[at - 1] != '.')
@@ -220,7 +221,7 @@ void spool_thin(struct spool *spool, int64_t keep_files, int64_t keep_bytes) {
     for (int round = 0; round < 64 && look(spool); round++) {
         bool flood = more;
         qsort(entries, (size_t)count, sizeof *entries, by_process_and_time);
-        int64_t shared = living() * (keep_files < SHARE ? keep_files : SHARE);
+        int64_t shared = living(spool) * (keep_files < SHARE ? keep_files : SHARE);
         int64_t most = flood || shared > ENTRIES / 2 ? ENTRIES / 2 : shared < keep_files ? keep_files : shared;
         while (spool->files > most || (!flood && spool->bytes > keep_bytes)) {
             int index = victim(spool, clock_now());

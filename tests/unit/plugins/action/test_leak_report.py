@@ -48,7 +48,7 @@ def test_reports_are_written_and_returned(here: Path) -> None:
     assert leaking["captures"] == 12
     growth = leaking["growth_bytes_per_day"]
     worst = {"unit": "frontend.service", "host": "app1", "path": "inflate < [jit]", "growth_bytes_per_day": growth}
-    assert result["found"] == {"leaks": 1, "no_leaks": 1, "cannot_tell": 0, "worst": [worst]}
+    assert result["found"] == {"leaks": 1, "overflows": 0, "no_leaks": 1, "cannot_tell": 0, "worst": [worst]}
     assert (healthy["verdict"], healthy["path"], healthy["suspects"]) == ("no-leak", [], [])
     whole = {"report.html", "report.json", "report.txt"}
     expected = whole | {

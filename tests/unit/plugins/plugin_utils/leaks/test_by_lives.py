@@ -82,6 +82,7 @@ def test_what_dies_is_no_leak_above_a_bound(name: str) -> None:
 def test_a_cache_that_fills_says_where_it_levels_off() -> None:
     verdict = _verdict("cache-0.5", 1 << 16, DAY / 2)
     assert verdict.answer is Answer.FILLS_UP, verdict.reason
+    assert verdict.to_come[0] > verdict.to_come[1] > 0
     assert "live memory levels off at" in verdict.reason
 
 

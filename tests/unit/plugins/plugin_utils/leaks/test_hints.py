@@ -77,7 +77,10 @@ def test_users_add_and_replace(tmp_path: Path) -> None:
         ("- {id: x, title: y, check: z, verdict: no-leak}", "verdict, part and share belong together"),
         ("- {id: x, title: y, check: z, match: [a], share: 0.5}", "verdict, part and share belong together"),
         ("- {id: x, title: y, check: z, verdict: leak, part: a, share: 50}", "share is not a number from 0 to 1"),
-        ("- {id: x, title: y, check: z, verdict: maybe}", "one of leak, bursts, grew, cannot-tell, fills-up, no-leak"),
+        (
+            "- {id: x, title: y, check: z, verdict: maybe}",
+            "one of leak, bursts, overflows, grew, cannot-tell, fills-up, no-leak",
+        ),
         ("- {id: x, title: y, check: z, match: [a], within: -1}", "within is not"),
     ],
 )

@@ -15,6 +15,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture i
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import (
     beyond_the_stacks,
     growth_beyond,
+    own_numbers,
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import (
     Watched,
@@ -53,7 +54,7 @@ def _captures(numbers: Numbers, java: bool = False) -> list[Capture]:
 
 def _verdict(numbers: Numbers, live: Callable[[float], float] = _flat, java: bool = False) -> Verdict:
     watched = series.of_samples((time, profile({("table", "main"): live(time / 3600) * MIB})) for time in TIMES)
-    return with_own_numbers(judge("7-aa", watched), watched, _captures(numbers, java))
+    return with_own_numbers(judge("7-aa", watched), watched, own_numbers(_captures(numbers, java)))
 
 
 def _rising(hours: float) -> float:
@@ -80,7 +81,7 @@ def test_the_pages_that_sampled_blocks_take_are_not_what_the_samples_miss() -> N
             (time, profile({("leak", "main"): (100 + 2000 * time / 3600) * MIB}, size)) for time in TIMES
         )
         own = _captures({"allocated": lambda hours: 100 + 2000 * hours * more})
-        return with_own_numbers(judge("7-aa", watched), watched, own)
+        return with_own_numbers(judge("7-aa", watched), watched, own_numbers(own))
 
     assert "samples miss" not in verdict(1000, 1.029).reason
     assert "samples miss" in verdict(1000, 1.15).reason
@@ -171,7 +172,7 @@ def test_what_is_no_size_is_not_believed(strange: object) -> None:
         for capture in _captures({})
     ]
     watched = series.of_samples((time, profile({("table",): 1.0})) for time in TIMES)
-    assert beyond_the_stacks(captures, watched) is None
+    assert beyond_the_stacks(own_numbers(captures), watched) is None
 
 
 def test_a_worker_that_grows_unexplained_decides_over_steady_ones_and_older_processes() -> None:
@@ -183,3 +184,20 @@ def test_a_worker_that_grows_unexplained_decides_over_steady_ones_and_older_proc
     assert verdict_on_host([process("1-a", 0, steady), process("2-b", 50, growing)]).process == "2-b"
     assert verdict_on_host([process("1-a", 0, steady), process("2-b", 500, growing)]).answer is Answer.CANNOT_TELL
     assert verdict_on_host([process("1-a", 0, leaking), process("2-b", 50, growing)]).answer is Answer.LEAK
+
+
+@pytest.mark.parametrize(
+    ("left", "answer", "told"),
+    [
+        (900, Answer.FILLS_UP, "; that fits the 900.0 MiB that its limit or its host leaves"),
+        (500, Answer.FILLS_UP, "; that may or may not fit the 500.0 MiB"),
+        (300, Answer.OVERFLOWS, "; that does not fit the 300.0 MiB"),
+    ],
+)
+def test_what_fills_up_is_told_beside_what_is_left(left: int, answer: Answer, told: str) -> None:
+    """500 ± 100 MiB are to come."""
+    watched = series.of_samples((time, profile({("cache", "main"): 100 * MIB})) for time in TIMES)
+    own = own_numbers(_captures({"allocated": _flat, "left": lambda _hours: float(left)}))
+    fills = Verdict(Answer.FILLS_UP, "one code path fills up", to_come=(500.0 * MIB, 100.0 * MIB))
+    verdict = with_own_numbers(fills, watched, own)
+    assert verdict.answer is answer and told in verdict.reason

@@ -177,6 +177,18 @@ def test_agents_and_earlier_deaths_are_noted() -> None:
     assert [line for _verdict, line in findings.table([finding])][-1] == f"    Note: {finding.notes[-1]}"
 
 
+def test_it_says_how_long_what_the_limit_leaves_will_last() -> None:
+    """120 MiB are held, and then 200 of a limit of 360."""
+    looks = [sample(1000), sample(4600, other_malloc=90)]
+    assert "its limit" not in judged(*looks).reason
+    looks[1]["cgroup"] = {"limit": 360 * MIB}
+    assert "; the 160.0 MiB that its limit leaves last 2 h" in judged(*looks).reason
+    looks[1]["cgroup"] = {"limit": 100 * MIB}
+    assert "; the 0 B that its limit leaves last" in judged(*looks).reason
+    looks = [sample(1000), {**sample(4600), "cgroup": {"limit": 360 * MIB}}]
+    assert "its limit" not in judged(*looks).reason, "it does not grow"
+
+
 def test_rates_are_per_hour() -> None:
     growth = memory_growth.growth(map(memory_growth.parse, (sample(0), sample(1800, java_heap=60))))
     assert rules.per_hour(growth, growth.growth) == "+100.0 MiB/h"

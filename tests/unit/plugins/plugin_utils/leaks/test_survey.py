@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import Reader, reading
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import leaks_of
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Scope, survey
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives import Lives
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps
+from ansible_collections.offheap.profiler.tests.bench.shapes import DAY
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.leaks.test_workers import short_worker
+from ansible_collections.offheap.profiler.tests.unit.strategies.described_archives import (
+    Caller,
+    DescribedArchive,
+    DescribedProcess,
+)
+
+
+def _worker(leaked: int, begins: int = 0, dumps: int = 40) -> DescribedProcess:
+    return DescribedProcess(
+        "web.service", "app1", begins, dumps, 60, leaked, "inflate", Caller.LIBRARY, padding=0, label=""
+    )
+
+
+def _judged(root: Path, *processes: DescribedProcess) -> Host:
+    archive = DescribedArchive(list(processes)).make(root / "archive")
+    with reading(archive, pytest.fail) as reader:
+        (host,) = survey(archive, reader, Scope(), pytest.fail)
+    return host
+
+
+def test_workers_that_leak_alike_are_one_leak_with_the_rate_of_all(tmp_path: Path) -> None:
+    alone = _judged(tmp_path / "one", _worker(1)).verdict
+    host = _judged(tmp_path / "four", *[_worker(1) for _number in range(4)])
+    assert host.together is not None and len(host.together.members) == 4
+    assert host.verdict.answer is Answer.LEAK and "that is of 4 processes together" in host.verdict.reason
+    (leak,) = leaks_of(host.judged)
+    for rate in (host.verdict.growth, host.verdict.suspects[0].growth, leak.growth):
+        assert rate == pytest.approx(4 * alone.growth, rel=0.01)
+    assert host.decisive_sum is host.together.series
+
+
+def test_one_that_leaks_among_workers_that_do_not_is_told_by_itself_or_as_their_sum(tmp_path: Path) -> None:
+    host = _judged(tmp_path, _worker(4), *[_worker(0) for _number in range(3)])
+    assert host.verdict.answer is Answer.LEAK
+    assert host.verdict.process == next(one.watched.process for one in host.processes if one.watched.verdict.suspects)
+
+
+def test_a_restart_is_no_worker_beside_the_first(tmp_path: Path) -> None:
+    host = _judged(tmp_path, _worker(4), _worker(0, begins=3000))
+    assert host.together is None
+    assert host.verdict.answer is not Answer.LEAK
+
+
+def test_workers_that_are_replaced_too_soon_keep_the_answer_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their master, which does nothing, must not speak for them."""
+    master = _worker(0, dumps=60)
+    workers = [_worker(1, begins=at * 60, dumps=1) for at in range(40)]
+
+    def lives(_reader: Reader, captures: Sequence[Capture], _maps: JitMaps) -> Lives | None:
+        pid = captures[-1].facts.process.pid
+        return None if pid == 100 else short_worker(50 / DAY, pid, leak=leak)
+
+    monkeypatch.setattr(Reader, "lives", lives)
+    leak = 60000
+    verdict = _judged(tmp_path / "leak", master, *workers).verdict
+    assert verdict.answer is Answer.CANNOT_TELL and "processes ended after" in verdict.reason
+    leak = 0
+    assert _judged(tmp_path / "none", master, *workers).verdict.answer is Answer.NO_LEAK
