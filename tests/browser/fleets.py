@@ -20,19 +20,24 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_f
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.life_curve import life_curve
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import (
+    NOTHING_READ,
     Host,
     Process,
+    Together,
     Watched,
+    side_by_side,
     verdict_on_host,
 )
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Verdict, judge
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, OBJECTS, Samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import of_samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, Observed
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps
+from ansible_collections.offheap.profiler.tests.bench import shapes
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 
 MIB = 1 << 20
@@ -170,14 +175,29 @@ def process(unit: str, host: str, key: str, dumps: Dumps, libraries: dict[str, s
     return Process(watched, captures, series, JitMaps({}, print))
 
 
-def observe(fleet: Fleet, unit: str, host: str, processes: list[Process], newest: Samples | None = None) -> None:
+def observe(
+    fleet: Fleet,
+    unit: str,
+    host: str,
+    processes: list[Process],
+    newest: Samples | None = None,
+    together: Together | None = None,
+) -> None:
     """Give what was seen to the fleet, as the report does."""
-    verdict = verdict_on_host([one.watched for one in processes])
     captures = sum(len(one.captures) for one in processes)
+    unjudged = Host(unit, host, captures, processes, NOTHING_READ, together)
+    verdict = with_lives(verdict_on_host(unjudged.judged))
+    seen = replace(unjudged, verdict=verdict)
     report = Report(unit, host, verdict, captures, verdict.suspects)
     known = [hints.for_path(KNOWN, suspect.path) for suspect in verdict.suspects]
-    seen = Host(unit, host, captures, processes, verdict)
     fleet.add(Observed(seen, report.headline, verdict.suspects, known, newest))
+
+
+def with_lives(verdict: Verdict) -> Verdict:
+    """The verdict, as if each suspect's objects had never died, and those of other paths within minutes."""
+    seen = shapes.process(shapes.SHAPES["steady"], np.random.default_rng(3), 1 << 18).lives(shapes.DAY)
+    suspects = [replace(suspect, lives=life_curve(seen, [0])) for suspect in verdict.suspects]
+    return replace(verdict, suspects=suspects, others=life_curve(seen, [1, 3])) if suspects else verdict
 
 
 def with_threads(stacks: Stacks, threads: Threads) -> Samples:
@@ -282,6 +302,22 @@ def two_distributions() -> dict[str, Any]:
             stacks: Stacks = {(name, "serve", "start_thread"): size * MIB for name, size in sizes.items()}
             series.append((START + number * STEP, stacks, facts(sum(stacks.values()), 0, "2", False, pid=61)))
         observe(found, "web.service", host, [process("web.service", host, "61-0000beef", series, {"": library})])
+    return found.data()
+
+
+def workers() -> dict[str, Any]:
+    """Two workers that dump at different times, and leak 2 and 4 MiB from dump to dump."""
+    found = Fleet()
+    processes = []
+    for pid, rate in ((61, 2.0), (62, 4.0)):
+        series: Dumps = []
+        for number in range(24):
+            stacks: Stacks = {("keep", "serve", "main"): rate * number * MIB, ("load", "main"): 30.0 * MIB}
+            time = START + number * STEP + pid
+            series.append((time, stacks, facts(sum(stacks.values()), 0, "2", False, pid=pid)))
+        processes.append(process("web.service", "app1", f"{pid}-0000beef", series))
+    together = side_by_side([(one, None) for one in processes], 60.0)
+    observe(found, "web.service", "app1", processes, together=together)
     return found.data()
 
 

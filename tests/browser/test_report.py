@@ -144,6 +144,28 @@ def test_a_small_leak_in_a_large_heap_is_seen_at_once(opened: Open, pages: Pages
     expect(page.locator("#tip")).to_contain_text("sessions_new")
 
 
+def test_how_the_objects_of_a_suspect_live_beside_all_others(opened: Open) -> None:
+    lives = opened().locator("#suspects .lifecurve").first
+    expect(lives).to_contain_text(re.compile(r"100 % of it lives for .* or longer, of all else \d %"))
+    falls = [
+        line.evaluate(
+            "line => { const ys = line.getAttribute('points').split(' ').map(p => Number(p.split(',')[1]));"
+            " return ys.at(-1) - ys[0]; }"
+        )
+        for line in lives.locator("polyline").all()
+    ]
+    assert falls[0] > 0.9 * 34 and falls[1] == 0, "what leaks is the line that does not fall"
+    assert lives.locator(".births rect").count() == 48
+
+
+def test_workers_that_were_judged_as_one_have_one_curve(opened: Open, pages: Pages) -> None:
+    """From dump to dump 2 and 4 MiB, so 138 MiB in 23 steps."""
+    page = opened(pages("workers", fleets.workers))
+    expect(page.locator("#cards .card").first).to_contain_text("leaks")
+    expect(page.locator("#suspects .rate").first).to_contain_text("72.0 MiB/day")
+    expect(page.locator("#suspects .sparkline").first).to_have_text("0 B → 138.0 MiB")
+
+
 def test_what_has_grown_alone(opened: Open) -> None:
     page = opened()
     expect(page.locator("input[value=grown]")).to_be_checked()

@@ -25,6 +25,7 @@ from ..model.frame import Frame
 from ..model.series import Key, Paths, rises, stack_key, without_repeats
 from . import grown
 from .inlining import least_inlined
+from .life_curve import LifeCurve
 from .trend import LEAST_GROWTH, SIGNIFICANT, Measured, Shape, Trend, assess, smallest_growth
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Suspect:
     ``stacks`` how many. ``growth`` and ``error`` (half of the 95 % interval) are bytes per day, ``live`` is bytes in
     the newest profile. ``share`` is its part of the growth of all live memory (0 to 1), ``first_seen`` the time of the
     first dump with any of it (seconds since the epoch), ``monotonic`` the share of steps from dump to dump that do not
-    fall.
+    fall. ``lives`` is how its objects live, None where nobody knows.
     """
 
     path: tuple[Frame, ...]
@@ -81,6 +82,7 @@ class Suspect:
     share: float = 0.0
     first_seen: float = 0.0
     monotonic: float = 0.0
+    lives: LifeCurve | None = None
 
     def covers(self, frames: Sequence[Frame]) -> bool:
         """Whether a stack (leaf first) belongs to this suspect."""

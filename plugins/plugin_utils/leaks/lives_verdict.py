@@ -25,6 +25,7 @@ from . import by_lives, grown, workers
 from .by_lives import Findings, Found
 from .code_paths import DAY, Extent, Suspect, first_frames
 from .diary import Course
+from .life_curve import life_curve
 from .patterns import changes
 from .trend import WARM_UP, Measured, Shape, assess, window
 from .verdict import LEAST_POINTS, LEAST_SPAN, Answer, Verdict, judge
@@ -126,8 +127,16 @@ class _Spoken:
             for suspect in suspects
             if key[: len(suspect.key)] == suspect.key
         }
+        kept_rows = {row for one in kept for row in one.rows}
         return Verdict(
-            answer, reason, growth * DAY, error * DAY, suspects, changes=changes(self._watched, rows), shape=Shape.GROWS
+            answer,
+            reason,
+            growth * DAY,
+            error * DAY,
+            suspects,
+            changes=changes(self._watched, rows),
+            shape=Shape.GROWS,
+            others=life_curve(self._lives, set(range(len(self._lives.stacks))) - kept_rows),
         )
 
     def _leak(self, kept: Sequence[Found]) -> str:
@@ -218,6 +227,7 @@ class _Spoken:
             share=one.growth / whole if whole > 0 else 0.0,
             first_seen=self._lives.began if one.births.ever else one.births.since,
             monotonic=sum(steps) / len(steps) if steps else 1.0,
+            lives=life_curve(self._lives, one.rows),
         )
 
 

@@ -238,10 +238,10 @@ def _processes(captures: list[Capture], reader: Reader, least_span: float, warn:
             judged = verdict_on(key, series, lives, least_span)
             verdict = with_stretch(with_own_numbers(judged, series, own_numbers(read)), stretch)
             found.append((Process(_watched(key, series, read, verdict), read, series, maps), lives))
-    return _Seen([process for process, _lives in found], _together(found, least_span), _replaced(found))
+    return _Seen([process for process, _lives in found], side_by_side(found, least_span), _replaced(found))
 
 
-def _together(found: Sequence[tuple[Process, Lives | None]], least_span: float) -> Together | None:
+def side_by_side(found: Sequence[tuple[Process, Lives | None]], least_span: float) -> Together | None:
     """Those that ran side by side until the end, judged as one; None where fewer than two did."""
     chosen = [found[at] for at in workers.beside([(one.watched.start, one.watched.end) for one, _lives in found])]
     if len(chosen) < 2:

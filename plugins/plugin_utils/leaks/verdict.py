@@ -14,6 +14,7 @@ from ..model.sampling import Measure
 from ..model.series import Paths, Series
 from ..model.stack_summary import render as short_path
 from .code_paths import DAY, CodePaths, Limit, Suspect
+from .life_curve import LifeCurve
 from .patterns import Movement, changes
 from .trend import Shape, window
 
@@ -52,7 +53,7 @@ class Verdict:
     NO_LEAK by levels; by lives, no more than ``bound`` stays of what is allocated. ``known_after`` is how long the
     process must have been watched for an answer, in seconds, where time will tell. ``changes`` are the largest changes
     of paths that are no suspects. Where it fills up, ``to_come`` is how many bytes more it will hold, and half of the
-    95 % interval.
+    95 % interval. ``others`` is how the objects of all paths but the suspects live, None where nobody knows.
     """
 
     answer: Answer
@@ -70,6 +71,7 @@ class Verdict:
     known_after: float = 0.0
     bound: float = 0.0
     to_come: tuple[float, float] = (0.0, 0.0)
+    others: LifeCurve | None = None
 
     @property
     def counts(self) -> bool:

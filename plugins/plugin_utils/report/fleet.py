@@ -21,6 +21,7 @@ from ..export.flamegraph import FORMAT
 from ..export.stack_tree import Frames, Held, StackTree, differences
 from ..leaks.code_paths import DAY, Suspect
 from ..leaks.hints import Hint
+from ..leaks.life_curve import LifeCurve
 from ..leaks.ranking import Leak, together
 from ..leaks.survey import Host, Process, Watched, last_on_each_host
 from ..leaks.verdict import Answer, Verdict
@@ -144,6 +145,8 @@ class Fleet:
         shown_process = seen.host.decisive
         kept.data["sizes"] = [] if shown_process is None else [_size(one) for one in by_size(shown_process.series)]
         kept.data["points"] = points
+        one = seen.host.together
+        kept.data["together"] = one.members if one is not None and as_one is not None else []
         last = last_on_each_host([process.watched for process in seen.host.processes])
         kept.data["processes"] = [_process(process, process.watched not in last) for process in seen.host.processes]
         kept.data["others"] = _others([one.beside for one in last if one.beside])
@@ -218,6 +221,7 @@ def _verdict(seen: Observed) -> dict[str, Any]:
         "growth": round(verdict.growth),
         "error": round(verdict.error),
         "process": verdict.process,
+        "others_lives": _lives(verdict.others),
     }
 
 
@@ -329,9 +333,22 @@ def _suspect(suspect: Suspect, paths: set[int], judged: Sequence[_Judged], known
         "live": round(suspect.live),
         "stacks": suspect.stacks,
         "share": round(suspect.share, 3),
+        "lives": _lives(suspect.lives),
         "since": since,
         "since_before": before,
         "hints": [{"title": hint.title, "check": hint.check, "link": hint.link} for hint in known],
+    }
+
+
+def _lives(curve: LifeCurve | None) -> dict[str, Any] | None:
+    if curve is None:
+        return None
+    return {
+        "ages": [round(age, 3) for age in curve.ages],
+        "alive": [round(share, 4) for share in curve.alive],
+        "born": [round(size) for size in curve.born],
+        "began": curve.began,
+        "now": curve.now,
     }
 
 

@@ -4,6 +4,7 @@
 // What can be chosen from: hosts with their rates, suspects with what is known of them, threads.
 
 import { bytes, h, moment, percent } from "./format.js";
+import { lifeCurve } from "./lifecurve.js";
 import { sparkline } from "./sparkline.js";
 
 export const ANSWERS = { leak: "Leak", bursts: "In bursts", overflows: "Overflows", grew: "Grew", "cannot-tell": "Cannot tell", "fills-up": "Fills up", "no-leak": "No leak" };
@@ -23,7 +24,7 @@ export function hostButtons(hosts, chosen, choose) {
 }
 
 // What to check is said once, however many suspects it fits.
-export function suspectItems(suspects, curveOf, find) {
+export function suspectItems({ suspects, others_lives: others }, curveOf, find) {
     const most = widest(suspects);
     const told = new Set();
     const hint = (known) => {
@@ -46,6 +47,7 @@ export function suspectItems(suspects, curveOf, find) {
                 sparkline(curveOf(suspect)),
                 h("span", { class: "path" }, suspect.short),
                 h("span", { class: "more" }, about),
+                lifeCurve(suspect.lives, others),
             ),
             ...suspect.hints.map(hint),
         );

@@ -192,19 +192,25 @@ function showReadout(when, parts) {
 function showSuspects() {
     if (!el.suspects) return;
     const { host } = view;
-    const items = suspectItems(host.suspects, curveOf, (suspect) => stacksPanel.find(suspect));
+    const items = suspectItems(host, curveOf, (suspect) => stacksPanel.find(suspect));
     replace(el.suspects, ...(items.length ? items : [h("li", { class: "note" }, `${host.headline}: ${host.reason}.`)]));
 }
 
-// What a suspect's stacks held, dump by dump, in the process that was judged.
+// What a suspect's stacks held, dump by dump, in the process that was judged, or in all that were judged as one.
 function curveOf(suspect) {
     const { unit, host } = view;
     const nodes = new Set(suspect.nodes);
-    const judged = host.dumps.filter((one) => host.processes[one.process].key === host.process);
-    return judged.map((one) => {
-        const live = one.nodes.reduce((sum, node, index) => sum + (nodes.has(node) ? one.bytes[index] : 0), 0);
-        return { time: one.time, live, error: unit.interval > 1 ? data.confidence * Math.sqrt(unit.interval * live) : 0 };
-    });
+    const keys = host.together?.length ? host.together : [host.process];
+    const judged = host.dumps.filter((one) => keys.includes(host.processes[one.process].key)).sort((one, other) => one.time - other.time);
+    const newest = new Map(); // by process
+    const points = [];
+    for (const one of judged) {
+        newest.set(one.process, one.nodes.reduce((sum, node, index) => sum + (nodes.has(node) ? one.bytes[index] : 0), 0));
+        if (newest.size < keys.length) continue;
+        const live = [...newest.values()].reduce((sum, size) => sum + size, 0);
+        points.push({ time: one.time, live, error: unit.interval > 1 ? data.confidence * Math.sqrt(unit.interval * live) : 0 });
+    }
+    return points;
 }
 
 function showThreads() {

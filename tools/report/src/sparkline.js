@@ -25,7 +25,7 @@ export function sparkline(points) {
     return h("span", { class: "sparkline" }, svg, h("span", { class: "number" }, words));
 }
 
-function shape(tag, attributes) {
+export function shape(tag, attributes) {
     const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
     return element;
