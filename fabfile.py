@@ -60,6 +60,7 @@ from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F
     peek,
     top,
     top_text,
+    wait,
 )
 from ansible_collections.offheap.profiler.console.fab_program import at_least
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts

@@ -17,7 +17,7 @@ from invoke.exceptions import Exit
 
 from ..plugins.module_utils.formats.errors import OffheapError
 from ..plugins.plugin_utils.base.byte_size import as_text
-from ..plugins.plugin_utils.base.durations import moment
+from ..plugins.plugin_utils.base.durations import duration, moment
 from ..plugins.plugin_utils.base.printable import printable_lines
 from . import screen
 from .fab_program import at_least
@@ -25,6 +25,8 @@ from .fab_program import at_least
 ARCHIVE = "offheap/archive"
 ARCHIVE_HELP = f"directory of the archive, or its address ({ARCHIVE})"
 ONLY_HELP = "only this service; may be given several times"
+# Of what is worth trying; docs/costs.md has what each costs.
+_EXPONENTS, _DEFAULT = range(13, 21), 19
 #: how often --unit was given, and with what
 Units = list[str] | None
 _FILE_HELP = {
@@ -56,6 +58,29 @@ def _dump_named(name: str, archive: str) -> Path:
 
     with failing():
         return offline.dump_named(name, archive)
+
+
+@_command(help={**_JSON_HELP, "leak": "what the service loses in a day, such as 60MiB"})
+def wait(_context: Context, leak: str, json: bool = False) -> None:
+    """
+    How long a leak of so much a day has to be watched until it is told, by how finely memory is sampled.
+
+        fab wait 60MiB
+    """
+    from ..plugins.plugin_utils.base import byte_size
+    from ..plugins.plugin_utils.leaks.waiting import until_told
+
+    show = screen.Screen(json)
+    with failing():
+        rate = byte_size.parse(leak)
+        if not rate:
+            raise byte_size.ByteSizeError("what does not leak is never told: name what is lost in a day, such as 60MiB")
+    rows = [(lg, until_told(rate, 1 << lg)) for lg in _EXPONENTS]
+    if json:
+        show.json([{"lg_prof_sample": lg, "interval": 1 << lg, "seconds": round(seconds)} for lg, seconds in rows])
+        return
+    told = [(f"{lg}{' (default)' if lg == _DEFAULT else ''}", as_text(1 << lg), duration(time)) for lg, time in rows]
+    show.table(("LG_PROF_SAMPLE", "ONE SAMPLE IN", "TOLD AFTER"), told, (1,))
 
 
 @_command(help={**_JSON_HELP, "archive": ARCHIVE_HELP, "unit": ONLY_HELP}, iterable=["unit"])

@@ -14,6 +14,7 @@ and each 64 KiB. Metrics are shares of the processes, over all looks together:
 * ``x_false``: a leak's "entries live longer than X" was false of what is none.
 * ``covered``: at the last look, the 95 % interval of the rate has the truth, or that of what a cache will hold.
 * ``time_to_verdict``: the part of the day until a steady leak was told, the median, beside that of levels.
+* ``told_in_time``: steady leaks that were told at the first look after the time that ``fab wait`` says.
 
 Exits with status 1 if a promise is not kept by lives, or "no leak" is wrong by levels.
 """
@@ -42,6 +43,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import by_l
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.lives_verdict import verdict_on
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend import WARM_UP
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.waiting import until_told
 from ansible_collections.offheap.profiler.tests.bench.shapes import (
     DAY,
     MIB,
@@ -143,6 +145,9 @@ def _rows(name: str, interval: int, told: Sequence[tuple[Told, Told]]) -> tuple[
     if name == "steady":
         first, of_levels = (median([one[at].first for one in told]) for at in (0, 1))
         rows.append(_row(f"{name}/{interval >> 10}k", "time_to_verdict", "days", first, of_levels, "levels"))
+        due = math.ceil(LOOKS * until_told(shape.rate * MIB, interval) / DAY) / LOOKS
+        in_time = _share([one.first <= due for one, _levels in told])
+        promise("lives", "told_in_time", in_time, in_time >= 95 or len(told) < 100, 95)
         if first > of_levels:
             broken.append(f"{name}: told after {first:g} days, by levels after {of_levels:g}")
     return rows, broken

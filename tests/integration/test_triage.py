@@ -88,13 +88,12 @@ def triage(lab: object, playbook: RunPlaybook, host: HostOf, controller: Control
     ]
     few = {
         **variables,
-        "offheap_hosts": "app3",
         "offheap_units": ["grow-java@native-growth"],
         "offheap_triage": str(controller.directory / "triage-without-root"),
         "triage_watch": "1s",
         "ansible_become": False,
     }
-    unprivileged = playbook("triage.yml", extra_vars=few).check()
+    unprivileged = playbook("triage.yml", extra_vars=few, limit="app3").check()
     yield Triage(
         result,
         _verdicts(result),

@@ -40,8 +40,8 @@ else:
     np = libraries.optional("numpy")
 
 _DEPTHS = (None, 8, 4, 2, 1, 0)
-# How much longer than the time watched the mean remaining life has to be for what lives to be kept.
-_OUTLIVES = 2.0
+#: how much longer than the time watched the mean remaining life has to be for what lives to be kept
+OUTLIVES = 2.0
 # The ages looked at, as parts of the time watched. Of what is older than a quarter, there is too little to see it die.
 _YOUNGEST, _OLDEST, _OLDEST_BOUND = 1 / 512, 1 / 4, 1 / 2
 # How long the oldest of what is kept has lived at least, as a part of the time watched. Younger ones may have a term.
@@ -172,7 +172,7 @@ def _decide(book: _Book, groups: dict[Key, list[int]], found: Findings, whole: b
         outlives[enough] = 1 / hazard.at_most(deaths[enough], exposure[enough], tests)
         longest[enough] = 1 / hazard.at_least(deaths[enough], whole_exposure[enough], tests)
     oldest = book.oldest_of(group_of, len(groups))
-    kept = (outlives >= _OUTLIVES * lives.span) & (oldest >= _SEEN * lives.span)[:, None]
+    kept = (outlives >= OUTLIVES * lives.span) & (oldest >= _SEEN * lives.span)[:, None]
     done: list[set[int]] = []
     for number, (key, rows) in enumerate(groups.items()):
         if not enough[number].any():
@@ -182,7 +182,7 @@ def _decide(book: _Book, groups: dict[Key, list[int]], found: Findings, whole: b
             done.append(set(rows))
             continue
         at = int(np.flatnonzero(enough[number])[-1])
-        if longest[number, at] < _OUTLIVES * lives.span:
+        if longest[number, at] < OUTLIVES * lives.span:
             # Only of a path by itself: what a group holds that dies may hide what one of it keeps.
             if whole:
                 reached = float(deaths[number, at] + all_alive[number, at])
@@ -240,7 +240,7 @@ def _known_after(span: float, counts: tuple[float, float, float], oldest: float,
     deaths, exposure, alive = counts
     later = span * 1.1 ** np.arange(1, 60)
     known = 1 / hazard.at_most(np.full(len(later), deaths), exposure + alive * (later - span), tests)
-    reached = np.flatnonzero((known >= _OUTLIVES * later) & (later - span + oldest >= _SEEN * later))
+    reached = np.flatnonzero((known >= OUTLIVES * later) & (later - span + oldest >= _SEEN * later))
     return float(later[reached[0]]) if len(reached) else float(later[-1])
 
 
