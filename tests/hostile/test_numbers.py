@@ -4,13 +4,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import struct
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import sidecar, wire
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.sidecar import SidecarError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import plan
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.unpack_tar import TransferError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import findings
@@ -43,6 +50,28 @@ def test_a_listing(number: float, place: str) -> None:
             data[place] = number
     with costs_at_most(1, 4), pytest.raises(TransferError, match="out of range"):
         _read(data)
+
+
+@pytest.fixture
+def old_python() -> Iterator[None]:
+    """As before 3.10.7, when int() took digits without end."""
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    yield
+    sys.set_int_max_str_digits(limit)
+
+
+def test_a_number_of_a_million_digits(old_python: None, tmp_path: Path) -> None:
+    """int() of it takes longer than anybody waits: in a sidecar, an agent's answer, a message."""
+    text = b'{"format": %s}' % (b"9" * 1_000_000)
+    (tmp_path / "sidecar").write_bytes(text)
+    with (tmp_path / "sidecar").open("rb") as file, costs_at_most(1, 16), pytest.raises(SidecarError, match="not JSON"):
+        sidecar.read(file.fileno(), "jeprof.1.0.i0.heap", 1)
+    with costs_at_most(1, 16), pytest.raises(client.AgentError, match="does not answer in JSON"):
+        client._parse(text, "socket")
+    message = struct.pack(">cI", b"J", len(text)) + text
+    with costs_at_most(1, 16), pytest.raises(wire.WireError, match="a number of 1000000 digits"):
+        wire.read(io.BytesIO(message).read, 1 << 21)
 
 
 @pytest.mark.parametrize("kind", ["incomplete", "unreadable", "writing"])

@@ -15,7 +15,6 @@ This module is private to the collection.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
@@ -24,7 +23,7 @@ import struct
 import time
 from typing import Any, NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, values
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places
 
@@ -229,7 +228,7 @@ def _whole(answer: dict[str, Any], key: str) -> int | None:
 
 def _parse(line: bytes, path: str) -> dict[str, Any]:
     try:
-        answer = json.loads(line.decode("utf-8"))
+        answer = values.parsed(line.decode("utf-8"))
     except (ValueError, RecursionError) as exc:
         raise AgentError(f"{path} does not answer in JSON: {line[:200]!r}") from exc
     if not isinstance(answer, dict) or answer.get("protocol") != PROTOCOL:

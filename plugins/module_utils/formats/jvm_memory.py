@@ -8,7 +8,7 @@ This module is private to the collection.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Mapping
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import values
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
@@ -46,12 +46,20 @@ class JvmMemory:
         """Check and read the numbers, as both ends do where facts enter. Raises JvmMemoryError."""
         if not isinstance(found, dict) or set(found) != set(cls.__annotations__):
             raise JvmMemoryError("the JVM's numbers do not have the expected fields")
-        nmt = found["nmt"]
         right = isinstance(found["time"], float) and 0 <= found["time"] < 1e11
         right = right and all(found[key] is None or values.is_size(found[key]) for key in _SIZES)
-        if nmt is not None:
-            right = right and isinstance(nmt, dict) and len(nmt) <= MOST_CATEGORIES
-            right = right and all(values.is_text(name, _LONGEST_CATEGORY) and values.is_size(nmt[name]) for name in nmt)
-        if not right:
+        if not right or not (found["nmt"] is None or _is_tracked(found["nmt"])):
             raise JvmMemoryError("the JVM's numbers are invalid")
         return cls(**found)
+
+    @classmethod
+    def told(cls, found: Mapping[str, Any]) -> JvmMemory:
+        """What is right of numbers in an archive, into which others may have written; the rest is unknown."""
+        sizes = {key: found.get(key) if values.is_size(found.get(key)) else None for key in _SIZES}
+        return cls(time=0.0, nmt=found["nmt"] if _is_tracked(found.get("nmt")) else None, **sizes)
+
+
+def _is_tracked(nmt: object) -> bool:
+    if not isinstance(nmt, dict) or len(nmt) > MOST_CATEGORIES:
+        return False
+    return all(values.is_text(name, _LONGEST_CATEGORY) and values.is_size(nmt[name]) for name in nmt)

@@ -10,7 +10,6 @@ This module is private to the collection.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -133,7 +132,7 @@ def read(fd: int, name: str, size: int) -> AgentFacts:
     if len(text) > limits.LARGEST_SIDECAR:
         raise SidecarError(f"it is larger than {limits.LARGEST_SIDECAR} bytes")
     try:
-        found = json.loads(text.decode("utf-8"))
+        found = values.parsed(text.decode("utf-8"))
     except (ValueError, RecursionError) as exc:
         raise SidecarError(f"it is not JSON: {type(exc).__name__}") from exc
     if not isinstance(found, dict) or found.get("format") != FORMAT:

@@ -14,6 +14,7 @@ import json
 import struct
 from typing import Any, Callable, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import values
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 #: the tar file of captures, where it goes through a directory instead of a stream
@@ -92,7 +93,7 @@ def read(read_bytes: Read, limit: int) -> Part | None:
         if sum(body.count(character) for character in characters) > most:
             raise WireError(f"a message of {length} bytes holds more values than any expected one")
     try:
-        message = json.loads(body.decode("ascii"))
+        message = values.parsed(body.decode("ascii"))
     except (ValueError, RecursionError) as exc:
         raise WireError(f"a message is not JSON: {exc}") from exc
     if not isinstance(message, dict):

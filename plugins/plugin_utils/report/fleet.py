@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...module_utils.formats.jvm_memory import JvmMemory
 from ..archive.capture import Capture
 from ..base import libraries
 from ..base.printable import printable
@@ -22,6 +23,7 @@ from ..export.stack_tree import Frames, Held, StackTree, differences
 from ..leaks.code_paths import DAY, Suspect
 from ..leaks.hints import Hint
 from ..leaks.life_curve import LifeCurve
+from ..leaks.own_numbers import told_size
 from ..leaks.ranking import Leak, together
 from ..leaks.survey import Host, Process, Watched, last_on_each_host
 from ..leaks.verdict import Answer, Verdict
@@ -240,14 +242,14 @@ def _add_point(
     is_shown: bool,
 ) -> None:
     memory = capture.facts.memory
-    jvm = capture.facts.jvm or {}
+    jvm = JvmMemory.told(capture.facts.jvm or {})
     row = {
         "time": capture.time,
         "process": number,
         "live": round(live),
         "error": round(sampling.error(live)),
-        "rss": memory.get("rss"),
-        "heap": jvm.get("heap_resident", jvm.get("heap_committed")),
+        "rss": None if (rss := told_size(memory.get("rss"))) is None else round(rss),
+        "heap": jvm.heap_committed if jvm.heap_resident is None else jvm.heap_resident,
         "trigger": _trigger(capture),
         "dump": dump if is_shown else None,
     }

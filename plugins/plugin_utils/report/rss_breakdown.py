@@ -24,6 +24,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from ...module_utils.formats.capture_facts import CaptureFacts
+from ...module_utils.formats.jvm_memory import JvmMemory
 from ..base.byte_size import as_text
 from ..leaks.own_numbers import told_size
 from ..leaks.survey import Process
@@ -107,7 +108,7 @@ def reconcile(
     if rss is None:
         return None
     notes: list[str] = []
-    jvm = facts.jvm or {}
+    jvm = JvmMemory.told(facts.jvm) if facts.jvm else None
     parts = [
         *_malloc(memory, live, sampling, first, notes),
         *_runtime(jvm, notes),
@@ -166,29 +167,26 @@ def _unsampled_meaning(now: Unsampled, first: Unsampled | None, sampling: Sampli
     return "allocated before sampling began" if now.bytes > 0 else "the samples stand for more than is allocated"
 
 
-def _runtime(jvm: Mapping[str, Any], notes: list[str]) -> list[Part]:
-    if not jvm:
+def _runtime(jvm: JvmMemory | None, notes: list[str]) -> list[Part]:
+    if jvm is None:
         return []
-    tracked: dict[str, int] | None = jvm.get("nmt")
     parts: list[Part] = []
-    heap = told_size(jvm.get("heap_resident"))
-    if heap is not None:
-        used = told_size(jvm.get("heap_used"))
+    if jvm.heap_resident is not None:
+        used = jvm.heap_used
         meaning = "objects of the program" if used is None else f"{as_text(used)} of it in use"
-        parts.append(Part("Java heap", heap, Origin.RUNTIME, meaning))
+        parts.append(Part("Java heap", jvm.heap_resident, Origin.RUNTIME, meaning))
     else:
         notes.append("the JVM does not say where its heap is (ZGC): look for it under shared memory or unexplained")
-    if tracked is None:
+    if jvm.nmt is None:
         notes.append(
             "native memory tracking is off, so thread stacks, compiled code and the garbage collector's tables are part"
             " of unexplained (turn it on with -XX:NativeMemoryTracking=summary)"
         )
-        metaspace = told_size(jvm.get("metaspace"))
-        if metaspace is not None:
-            parts.append(Part("Metaspace", metaspace, Origin.RUNTIME, "classes, as committed"))
+        if jvm.metaspace is not None:
+            parts.append(Part("Metaspace", jvm.metaspace, Origin.RUNTIME, "classes, as committed"))
         return parts
     sums: dict[str, float] = {}
-    for category, size in tracked.items():
+    for category, size in jvm.nmt.items():
         if category not in _ELSEWHERE:
             name = _TRACKED.get(category, "JVM, other")
             sums[name] = sums.get(name, 0.0) + size
@@ -213,7 +211,7 @@ def _files(memory: Mapping[str, Any], notes: list[str]) -> list[Part]:
     return parts
 
 
-def _rest_meaning(rest: float, jvm: Mapping[str, Any]) -> str:
+def _rest_meaning(rest: float, jvm: JvmMemory | None) -> str:
     if rest < 0:
         return "counted above, but not in memory: swapped out, or committed and never touched"
     return "mapped by the program itself" if jvm else "mapped by the program or its runtime, outside malloc"
