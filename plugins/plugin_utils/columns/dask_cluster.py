@@ -10,6 +10,7 @@ controller.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -55,15 +56,41 @@ class Cluster:
             self._client.cancel(futures, force=True)
 
 
+def exposed(address: str) -> str:
+    """What to know of an address at which others can reach the scheduler, too; empty for others."""
+    scheme, _colon, rest = address.rpartition("://")
+    host = rest.rpartition(":")[0].strip("[]")
+    if not address or scheme == "tls" or host == "localhost" or _is_loopback(host):
+        return ""
+    return (
+        f"the Dask scheduler at {address} is reached without TLS: whoever can reach it, or stands between, can run"
+        " code on its workers and here. Give it certificates and a tls:// address (docs/lake.md)"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 @contextmanager
 def connected(address: str) -> Iterator[Cluster | None]:
-    """The cluster whose scheduler is at ``tcp://host:port``; None for an empty address. Raises ClusterError."""
+    """The cluster whose scheduler is at ``tls://host:port`` or ``tcp://host:port``; None for an empty address.
+
+    Raises ClusterError.
+    """
     if not address:
         yield None
         return
     libraries.require("distributed")
     try:
         client = distributed.Client(address, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
+    except TypeError as error:
+        raise ClusterError(
+            f"{address} needs a certificate: {error}. Say where yours is in Dask's settings (distributed.comm.tls)"
+        ) from error
     except (OSError, ValueError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {address}: {error}. Start one with: dask scheduler"

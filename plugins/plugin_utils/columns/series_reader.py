@@ -29,7 +29,7 @@ from ..model.series import Moment, Series, Stack, gather, stack_of
 from ..symbols.jit_symbols import JitMaps
 from ..symbols.symbolizer import Symbolizer
 from . import lives_columns, parquet, sample_cache
-from .dask_cluster import Cluster, connected
+from .dask_cluster import Cluster, connected, exposed
 from .parquet import SamplesError
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def reading(
     ``cluster`` is the address of a cluster (dask_cluster.py) that does most of it. Raises ClusterError.
     """
     child.start(sample_cache.__name__, *libraries.DUMPS)
+    if told := exposed(cluster):
+        warn(told)
     with connected(cluster) as workers, tempfile.TemporaryDirectory(prefix="offheap-") as directory:
         aside = Path(directory) if check_mode or not os.access(archive.root, os.W_OK) else None
         symbolizer = Symbolizer(archive.image, aside or archive.symcaches)

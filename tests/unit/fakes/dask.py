@@ -22,10 +22,10 @@ _SECONDS = 60
 
 
 @contextmanager
-def scheduler(directory: Path, collections: Path = COLLECTIONS) -> Iterator[str]:
+def scheduler(directory: Path, collections: Path = COLLECTIONS, protocol: str = "tcp") -> Iterator[str]:
     """The address of a scheduler without workers."""
     told = directory / "scheduler.json"
-    options = ("--port=0", "--host=127.0.0.1", "--no-dashboard", f"--scheduler-file={told}")
+    options = ("--port=0", f"--host={protocol}://127.0.0.1", "--no-dashboard", f"--scheduler-file={told}")
     with _running(directory, "scheduler", *options, PYTHONPATH=str(collections)):
         address: str = json.loads(_once_there(told))["address"]
         yield address

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,15 @@ from typing import Any
 import deltalake
 import pytest
 from ansible.errors import AnsibleActionFail
+from dask import config as dask_config
 from hypothesis import HealthCheck, Phase, given, settings
 
 from ansible_collections.offheap.profiler.plugins.action import lake_update, leak_assert, leak_report
-from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.dask_cluster import ClusterError, connected
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.dask_cluster import (
+    ClusterError,
+    connected,
+    exposed,
+)
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.lake import TABLES
 from ansible_collections.offheap.profiler.tests.conftest import COLLECTIONS
 from ansible_collections.offheap.profiler.tests.unit.fakes import dask
@@ -135,3 +141,42 @@ def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             run_action(leak_assert, archive=str(archive.root), cluster=address)
     with pytest.raises(AnsibleActionFail, match="no Dask scheduler answers at nonsense"):
         run_action(leak_assert, archive=str(archive.root), cluster="nonsense")
+
+
+@pytest.mark.slow
+def test_one_that_only_who_has_a_certificate_can_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=2)
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=offheap"]
+    subprocess.run([*made, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    owned = {"ca-file": str(certificate)}
+    owned |= {f"{role}.cert": str(certificate) for role in ("scheduler", "worker", "client")}
+    owned |= {f"{role}.key": str(key) for role in ("scheduler", "worker", "client")}
+    for name, value in owned.items():
+        monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TLS__" + name.replace(".", "__").replace("-", "_").upper(), value)
+    with dask.scheduler(tmp_path, protocol="tls") as address:
+        assert address.startswith("tls://")
+        with pytest.raises(AnsibleActionFail, match="needs a certificate"):
+            run_action(leak_assert, archive=str(archive.root), cluster=address)
+        ours = {f"distributed.comm.tls.{name}": value for name, value in owned.items()}
+        with dask_config.set(ours), dask.worker(tmp_path, address, "one"):
+            there = run_action(leak_assert, archive=str(archive.root), cluster=address)
+    assert there == run_action(leak_assert, archive=str(archive.root))
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("", False),
+        ("tcp://127.0.0.1:8786", False),
+        ("tcp://[::1]:8786", False),
+        ("localhost:8786", False),
+        ("tls://dask.example.org:8786", False),
+        ("tcp://dask.example.org:8786", True),
+        ("dask.example.org:8786", True),
+        ("tcp://10.0.0.7:8786", True),
+        ("ws://10.0.0.7:8786", True),
+    ],
+)
+def test_an_address_without_tls_is_told_of(address: str, told: bool) -> None:
+    assert ("without TLS" in exposed(address)) is told
