@@ -30,6 +30,8 @@ PACKAGE = "ansible_collections.offheap.profiler.plugins.module_utils"
 _MODULE_UTILS = Path(__file__).resolve().parents[2] / "module_utils"
 #: seconds without a sign of life after which a host counts as gone
 _SILENCE = 6 * wire.BEAT
+# Bytes per second: a host that sends its message one by one, each just in time, is none to wait for.
+_SLOWEST = 1000
 #: the most bytes that a shell or sudo may print before our code does
 _MAX_GREETING = 64 << 10
 _PACKING = threading.Lock()
@@ -265,11 +267,15 @@ class Session:
 
     def _exactly(self, length: int) -> bytes:
         """Exactly ``length`` bytes, or fewer at the end of the stream."""
+        came, begun = 0, time.monotonic()
         while len(self._buffer) < length:
             block = self._stream.receive(1 << 18)
             if not block:
                 break
             self._buffer += block
+            came += len(block)
+            if time.monotonic() - begun > _SILENCE + came / _SLOWEST:
+                raise SessionError(f"the host sends less than {_SLOWEST} bytes a second within a message")
         found = bytes(self._buffer[:length])
         del self._buffer[:length]
         return found

@@ -114,6 +114,16 @@ def test_a_host_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         host.ask("units", timeout=60)
 
 
+def test_a_host_that_sends_each_byte_just_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_session, "_SILENCE", 0.5)
+    bytes_ = "printf 'J\\0\\0\\1\\0'; while :; do printf x; sleep 0.1; done"
+    with (
+        begun(*shell(f"echo READY; exec 3<&0; cat <&3 >/dev/null & {bytes_}")) as host,
+        pytest.raises(SessionError, match="sends less than 1000 bytes a second within a message"),
+    ):
+        host.ask("units", timeout=60)
+
+
 def test_a_host_that_takes_long_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_session, "_SILENCE", 5)
     alive = "printf 'A\\0\\0\\0\\0'; sleep 0.1"
