@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import jfr_layout
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jfr_header import HEADER, MAGIC, JfrError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
@@ -17,6 +18,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import as
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thinned import Thinned
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
+from ansible_collections.offheap.profiler.tests.unit.strategies import small_recordings
 from ansible_collections.offheap.profiler.tests.unit.strategies.small_recordings import recording
 
 
@@ -67,3 +69,13 @@ def test_a_file_that_is_no_recording(
         made.stop()
         with costs_at_most(seconds=5, mib=8), pytest.raises(error, match=says):
             list(made.take(32 << 20))
+
+
+def test_a_type_of_very_many_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root, on the host: a pattern is made of them."""
+    name, fields = small_recordings._TYPES[20]
+    more = (("f", 3, ""),) * 160_000
+    monkeypatch.setitem(small_recordings._TYPES, 20, (name, (*fields, *more)))
+    chunk = recording([(1, 2, 3, 1)])
+    with costs_at_most(seconds=5, mib=300), pytest.raises(JfrError, match="a type of 160005 fields"):
+        jfr_layout.describe(chunk, HEADER.unpack_from(chunk)[5])

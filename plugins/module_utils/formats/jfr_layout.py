@@ -23,6 +23,8 @@ FIXED = {"boolean": 1, "byte": 1, "float": 4, "double": 8}
 VARIABLE = frozenset({"char", "short", "int", "long"})
 # The JDK describes some 200 types in 40,000 elements.
 _MOST_ELEMENTS, _DEEPEST = 1 << 18, 16
+# Of each a pattern is made; the JDK's largest types have 30.
+_MOST_FIELDS, _TYPE_DEPTH = 500, 2
 _MOST_EVENTS = 1 << 24
 _TEXTS = {3: "utf-8", 5: "latin-1"}
 
@@ -199,7 +201,10 @@ def _read_element(at: _Element) -> tuple[str, tuple[dict[str, str], dict[str, li
     name = text()
     attributes = {text(): text() for _item in range(cursor.count())}
     children: dict[str, list[Any]] = {}
-    for _item in range(cursor.count()):
+    count = cursor.count()
+    if at.depth == _TYPE_DEPTH and count > _MOST_FIELDS:
+        raise JfrError(f"a type of {count} fields")
+    for _item in range(count):
         child, content = _read_element(at._replace(depth=at.depth + 1))
         children.setdefault(child, []).append(content)
     return name, (attributes, children)

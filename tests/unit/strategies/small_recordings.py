@@ -70,8 +70,10 @@ def _text(text: str) -> bytes:
 
 def _event(kind: int, payload: bytes) -> bytes:
     content = _number(kind) + payload
-    size = len(content) + 1
-    return _number(size + (size > 0x7F)) + content
+    width = 1
+    while len(_number(len(content) + width)) > width:
+        width += 1
+    return _number(len(content) + width) + content
 
 
 def _constants(native: Sequence[str]) -> bytes:
