@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from ..base.durations import duration, per_day
 from ..model.sampling import CONFIDENCE, Sampling, Scheme
 from ..model.series import Series
 from .trend import LEAST_EVENTS, PERSISTENT, SIGNIFICANT, theil_sen, window
+from .verdict import Answer, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,6 +94,36 @@ class OwnGrowth:
         explained = f"the stacks explain {as_text(self.explained)} of it"
         left = f"{per_day(self.growth - self.explained)} are left, {_LEFT[self.name]}"
         return f"{self.name} grows by {per_day(self.growth)} ± {as_text(self.error)}, and {explained}: {left}"
+
+
+def with_own_numbers(verdict: Verdict, series: Series, own: OwnNumbers) -> Verdict:
+    """What the process's own numbers say comes first. Where they grow by more than the stacks, it is no "no leak"; by
+    much less, no leak."""
+    if verdict.answer.leaks and (why := replaced(own, series, verdict.growth)) is not None:
+        return replace(verdict, answer=Answer.CANNOT_TELL, reason=f"{why}; {verdict.reason}", suspects=[])
+    if verdict.answer.leaks and (lasts := until_the_limit(own, series)) is not None:
+        verdict = replace(verdict, reason=f"{verdict.reason}; {lasts}")
+    if verdict.answer is Answer.FILLS_UP and own.left is not None:
+        verdict = _beside_the_limit(verdict, own.left)
+    watched_enough = verdict.answer is not Answer.CANNOT_TELL or verdict.known_after > 0
+    found = beyond_the_stacks(own, series) if watched_enough else None
+    if found is None:
+        return verdict
+    reason = f"{found.text}; {verdict.reason}"
+    if verdict.answer not in (Answer.NO_LEAK, Answer.CANNOT_TELL):
+        return replace(verdict, reason=reason)
+    return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth)
+
+
+def _beside_the_limit(verdict: Verdict, left: float) -> Verdict:
+    """One that fills up, with whether what is to come fits what is ``left`` of memory, in bytes."""
+    more, error = verdict.to_come
+    room = f"the {as_text(left)} that its limit or its host leaves"
+    if more - error > left:
+        reason = f"{verdict.reason}; that does not fit {room}"
+        return replace(verdict, answer=Answer.OVERFLOWS, reason=reason)
+    fits = "fits" if more + error <= left else "may or may not fit"
+    return replace(verdict, reason=f"{verdict.reason}; that {fits} {room}")
 
 
 def beyond_the_stacks(own: OwnNumbers, series: Series) -> OwnGrowth | None:

@@ -9,10 +9,10 @@ it memory that is replaced seems to grow. The agent notes with each dump whether
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..archive.capture import Capture
-from .verdict import LEAST_POINTS
+from .verdict import LEAST_POINTS, Answer, Verdict
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,15 @@ def newest(captures: Sequence[Capture], least_span: float) -> Stretch:
         return Stretch(chosen)
     others = "one other dump is" if left == 1 else f"{left} other dumps are"
     return Stretch(chosen, f"{others} left out, because sampling was switched in between")
+
+
+def with_stretch(verdict: Verdict, stretch: Stretch) -> Verdict:
+    """The verdict, with what was left out because sampling was switched off. Without sampling it is none."""
+    if not stretch.sampled:
+        return Verdict(
+            Answer.CANNOT_TELL, stretch.caution, process=verdict.process, points=verdict.points, span=verdict.span
+        )
+    return replace(verdict, reason=f"{verdict.reason}; {stretch.caution}") if stretch.caution else verdict
 
 
 def _span(captures: Sequence[Capture]) -> float:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from ..archive import far_archive
 from ..archive.archive import Archive
 from ..archive.capture import Capture
-from ..base.byte_size import as_text
 from ..base.printable import printable
 from ..base.progress import Progress
 from ..columns.dask_cluster import Cluster
@@ -28,8 +27,8 @@ from ..model.series import Series, evenly_spread
 from ..symbols.jit_symbols import JitMaps
 from . import workers
 from .lives_verdict import verdict_on, verdict_on_generations
-from .own_numbers import OwnNumbers, beyond_the_stacks, own_numbers, replaced, until_the_limit
-from .stretch import Stretch, newest
+from .own_numbers import own_numbers, with_own_numbers
+from .stretch import newest, with_stretch
 from .verdict import LEAST_SPAN, Answer, Verdict
 from .without_agent import Beside, beside, with_others
 
@@ -370,45 +369,6 @@ def _watched(key: str, series: Series, read: list[Capture], verdict: Verdict) ->
         live=float(series.bytes[:, -1].sum()),
         beside=beside(read),
     )
-
-
-def with_own_numbers(verdict: Verdict, series: Series, own: OwnNumbers) -> Verdict:
-    """What the process's own numbers say comes first. Where they grow by more than the stacks, it is no "no leak"; by
-    much less, no leak."""
-    if verdict.answer.leaks and (why := replaced(own, series, verdict.growth)) is not None:
-        return replace(verdict, answer=Answer.CANNOT_TELL, reason=f"{why}; {verdict.reason}", suspects=[])
-    if verdict.answer.leaks and (lasts := until_the_limit(own, series)) is not None:
-        verdict = replace(verdict, reason=f"{verdict.reason}; {lasts}")
-    if verdict.answer is Answer.FILLS_UP and own.left is not None:
-        verdict = _beside_the_limit(verdict, own.left)
-    watched_enough = verdict.answer is not Answer.CANNOT_TELL or verdict.known_after > 0
-    found = beyond_the_stacks(own, series) if watched_enough else None
-    if found is None:
-        return verdict
-    reason = f"{found.text}; {verdict.reason}"
-    if verdict.answer not in (Answer.NO_LEAK, Answer.CANNOT_TELL):
-        return replace(verdict, reason=reason)
-    return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth)
-
-
-def _beside_the_limit(verdict: Verdict, left: float) -> Verdict:
-    """One that fills up, with whether what is to come fits what is ``left`` of memory, in bytes."""
-    more, error = verdict.to_come
-    room = f"the {as_text(left)} that its limit or its host leaves"
-    if more - error > left:
-        reason = f"{verdict.reason}; that does not fit {room}"
-        return replace(verdict, answer=Answer.OVERFLOWS, reason=reason)
-    fits = "fits" if more + error <= left else "may or may not fit"
-    return replace(verdict, reason=f"{verdict.reason}; that {fits} {room}")
-
-
-def with_stretch(verdict: Verdict, stretch: Stretch) -> Verdict:
-    """The verdict, with what was left out because sampling was switched off. Without sampling it is none."""
-    if not stretch.sampled:
-        return Verdict(
-            Answer.CANNOT_TELL, stretch.caution, process=verdict.process, points=verdict.points, span=verdict.span
-        )
-    return replace(verdict, reason=f"{verdict.reason}; {stretch.caution}") if stretch.caution else verdict
 
 
 def verdict_on_host(processes: Sequence[Watched]) -> Verdict:

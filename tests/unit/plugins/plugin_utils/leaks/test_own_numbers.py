@@ -16,11 +16,11 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers
     beyond_the_stacks,
     growth_beyond,
     own_numbers,
+    with_own_numbers,
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import (
     Watched,
     verdict_on_host,
-    with_own_numbers,
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict, judge
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series

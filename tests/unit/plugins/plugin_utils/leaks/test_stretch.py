@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.stretch import newest
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import with_stretch
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.stretch import newest, with_stretch
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 
