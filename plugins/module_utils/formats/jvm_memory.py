@@ -56,7 +56,9 @@ class JvmMemory:
     def told(cls, found: Mapping[str, Any]) -> JvmMemory:
         """What is right of numbers in an archive, into which others may have written; the rest is unknown."""
         sizes = {key: found.get(key) if values.is_size(found.get(key)) else None for key in _SIZES}
-        return cls(time=0.0, nmt=found["nmt"] if _is_tracked(found.get("nmt")) else None, **sizes)
+        time = float(found["time"]) if values.is_time(found.get("time")) else 0.0
+        nmt = found["nmt"] if _is_tracked(found.get("nmt")) else None
+        return cls(time=time, nmt=nmt, **sizes)
 
 
 def _is_tracked(nmt: object) -> bool:

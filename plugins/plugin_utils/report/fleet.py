@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...module_utils.formats.capture_facts import CaptureFacts
 from ...module_utils.formats.jvm_memory import JvmMemory
 from ..archive.capture import Capture
 from ..base import libraries
@@ -32,7 +33,7 @@ from ..model.samples import Samples
 from ..model.sampling import CONFIDENCE, EXACT, Sampling, coarsest
 from ..model.series import Series, evenly_spread
 from ..model.stack_summary import render as short_path
-from .rss_breakdown import Unsampled, first_unsampled, reconcile
+from .rss_breakdown import Unsampled, first_unsampled, reconcile, with_jvm
 from .sizes import SizeClass, by_size
 from .threads import by_name
 
@@ -130,7 +131,7 @@ class Fleet:
                 _add_point(points, number, capture, live, series.sampling, len(kept.dumps), position in shown)
                 if position in shown:
                     held = tree.hold(paths, series.bytes[:, position])
-                    memory = _memory(capture, live, series.sampling, first)
+                    memory = _memory(with_jvm(process.captures, position), live, series.sampling, first)
                     kept.dumps.append(({"time": time, "process": number, "memory": memory}, held))
             self._sampling[unit] = coarsest([self._sampling.get(unit, EXACT), series.sampling])
             self._caution[unit] = series.measure.caution or self._caution.get(unit, "")
@@ -263,8 +264,8 @@ def _trigger(capture: Capture) -> str | None:
     return None if reason in (None, "schedule", "command") else printable(str(reason))
 
 
-def _memory(capture: Capture, live: float, sampling: Sampling, first: Unsampled | None) -> dict[str, Any] | None:
-    found = reconcile(capture.facts, live, sampling, first)
+def _memory(facts: CaptureFacts, live: float, sampling: Sampling, first: Unsampled | None) -> dict[str, Any] | None:
+    found = reconcile(facts, live, sampling, first)
     if found is None:
         return None
     return {

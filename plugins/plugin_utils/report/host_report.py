@@ -176,9 +176,8 @@ def _files(
         frames = "\n".join(frame.label for frame in suspect.path)
         table_facts.append((f"Suspect {number}", f"{rate_text(suspect.growth, suspect.error)}\n{frames}"))
         table_facts += [("Perhaps", hint.text) for hint in report.hints[number - 1]]
-    memory = rss_breakdown.reconcile(
-        capture.facts, table.total, newest.sampling, rss_breakdown.first_unsampled(process)
-    )
+    known_facts = rss_breakdown.with_jvm(process.captures, len(process.captures) - 1)
+    memory = rss_breakdown.reconcile(known_facts, table.total, newest.sampling, rss_breakdown.first_unsampled(process))
     if memory is not None:
         remarks = hints.for_verdict(known, report.verdict.answer, memory.shares)
         table_facts += [("Perhaps", hint.text) for hint in remarks]

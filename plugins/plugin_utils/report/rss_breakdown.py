@@ -18,18 +18,22 @@ committed and never touched.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ...module_utils.formats.jvm_memory import JvmMemory
+from ..archive.capture import Capture
 from ..base.byte_size import as_text
+from ..base.durations import moment
 from ..leaks.own_numbers import told_size
 from ..leaks.survey import Process
 from ..model.sampling import Sampling
 
+# Seconds after which what a JVM has said is no longer of the same moment.
+_LONG_AGO = 60.0
 # Categories of native memory tracking that are shown separately; the others are added up.
 _TRACKED = {
     "Class": "Metaspace",
@@ -96,6 +100,14 @@ def first_unsampled(process: Process) -> Unsampled | None:
     return None
 
 
+def with_jvm(captures: Sequence[Capture], position: int) -> CaptureFacts:
+    """The facts of one of a process's captures (oldest first). A JVM is asked only when dumps are collected, so one that
+    has no answer gets the newest before it."""
+    facts = captures[position].facts
+    earlier = (capture.facts.jvm for capture in reversed(captures[:position]) if capture.facts.jvm)
+    return facts if facts.jvm else replace(facts, jvm=next(earlier, None))
+
+
 def reconcile(
     facts: CaptureFacts, live: float, sampling: Sampling, first: Unsampled | None = None
 ) -> Reconciliation | None:
@@ -117,6 +129,8 @@ def reconcile(
     rest = rss - math.fsum(part.bytes for part in parts)
     parts.append(Part("Unexplained", rest, Origin.UNEXPLAINED, _rest_meaning(rest, jvm), sampling.error(live)))
     swap = told_size(memory.get("swap"))
+    if jvm is not None and jvm.time and facts.dump.time - jvm.time > _LONG_AGO:
+        notes.append(f"what the JVM says of itself is of {moment(jvm.time)}, when it was asked last")
     if swap:
         notes.append(f"{as_text(swap)} of the process are swapped out; no part accounts for that")
     return Reconciliation(rss, parts, notes)
@@ -217,4 +231,4 @@ def _rest_meaning(rest: float, jvm: JvmMemory | None) -> str:
     return "mapped by the program itself" if jvm else "mapped by the program or its runtime, outside malloc"
 
 
-__all__ = ["Origin", "Part", "Reconciliation", "Unsampled", "first_unsampled", "reconcile", "text_rows"]
+__all__ = ["Origin", "Part", "Reconciliation", "Unsampled", "first_unsampled", "reconcile", "text_rows", "with_jvm"]

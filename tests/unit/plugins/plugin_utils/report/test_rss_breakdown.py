@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.durations import moment
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.rss_breakdown import (
     Origin,
     Unsampled,
     reconcile,
     text_rows,
+    with_jvm,
 )
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 
@@ -83,6 +87,22 @@ def test_without_tracking_the_jvms_rest_is_unexplained_and_a_note_says_so() -> N
     assert found is not None
     assert round(found.unexplained / MIB) == 32 + 50 + 20 + 26
     assert any("NativeMemoryTracking" in note for note in found.notes)
+
+
+def test_a_dump_after_the_jvm_was_asked_last_has_its_newest_answer() -> None:
+    """As any dump has that comes between two collections, or between the last one and a rollback."""
+    start = capture_samples.facts().dump.time
+    answers = [{**JVM, "time": start, "heap_resident": 200 * MIB}, {**JVM, "time": start}, None, None]
+    captures = []
+    for number, answer in enumerate(answers):
+        own = _facts(jvm=answer)
+        own = replace(own, dump=replace(own.dump, time=start + 600 * number))
+        captures.append(Capture(Path(), "app1", "web.service", "7-aa", number, own.dump.time, own))
+    assert _sizes(with_jvm(captures, 3))["Java heap"] == 400
+    found = reconcile(with_jvm(captures, 3), 300 * MIB, SAMPLING)
+    assert found is not None
+    assert found.notes == [f"what the JVM says of itself is of {moment(start)}, when it was asked last"]
+    assert _sizes(with_jvm(captures, 0))["Java heap"] == 200, "and no later one"
 
 
 def test_a_program_without_a_runtime() -> None:
