@@ -36,7 +36,7 @@ class Leak:
     hosts, ``watched`` is the number of hosts with a verdict. ``outliers`` are hosts whose rate is far from the others'.
     ``processes`` also counts those before restarts. ``share`` is its part of the unit's growth. ``label`` is the label
     with which it appeared, empty unless a process with another label was seen without it before. ``example`` is the
-    suspect where it grows fastest.
+    suspect where it grows fastest, ``path`` that of a process that ran last in which most of its frames have names.
     """
 
     unit: str
@@ -51,10 +51,7 @@ class Leak:
     first_seen: float
     label: str
     example: Suspect
-
-    @property
-    def path(self) -> tuple[Frame, ...]:
-        return self.example.path
+    path: tuple[Frame, ...]
 
     @property
     def number(self) -> str:
@@ -133,7 +130,12 @@ def _leak(
         first_seen=min(suspect.first_seen for _process, suspect in members),
         label=first.label if earlier else "",
         example=max(members, key=lambda pair: pair[1].growth)[1],
+        path=min(now, key=lambda pair: (_nameless(pair[1].path), -pair[1].growth))[1].path,
     )
+
+
+def _nameless(path: Sequence[Frame]) -> int:
+    return sum(not frame.function for frame in path)
 
 
 def _outliers(rates: dict[str, float], errors: dict[str, float]) -> list[str]:

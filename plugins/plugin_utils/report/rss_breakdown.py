@@ -101,8 +101,10 @@ def first_unsampled(process: Process) -> Unsampled | None:
 
 
 def with_jvm(captures: Sequence[Capture], position: int) -> CaptureFacts:
-    """The facts of one of a process's captures (oldest first). A JVM is asked only when dumps are collected, so one that
-    has no answer gets the newest before it."""
+    """The facts of one of a process's captures (oldest first).
+
+    A JVM is asked only when dumps are collected, so one without an answer gets the newest before it.
+    """
     facts = captures[position].facts
     earlier = (capture.facts.jvm for capture in reversed(captures[:position]) if capture.facts.jvm)
     return facts if facts.jvm else replace(facts, jvm=next(earlier, None))

@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking imp
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope, Watched
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, judge
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
@@ -68,6 +70,16 @@ def test_a_restart_continues_a_leak_and_a_cured_one_is_gone() -> None:
     assert (leak.processes, list(leak.hosts), leak.first_seen) == (2, ["app1"], 0.0)
     assert abs(leak.growth - 100 * 24 * MIB) < leak.error, "it is not counted twice"
     assert ranking.together([before, _watched("app1", 0, start=2 * HOUR, pid=8)]) == []
+
+
+def test_a_leak_is_shown_by_the_path_with_most_names_of_what_runs_now() -> None:
+    """Not by a process that has ended without a map of its compiled code, however fast it leaked."""
+    ended, now = _watched("app1", 200), _watched("app1", 100, start=2 * HOUR, pid=8)
+    (suspect,) = ended.verdict.suspects
+    bare = replace(suspect, path=(*suspect.path[:1], Frame("", "", Kind.JIT), *suspect.path[1:]))
+    leak = _only([replace(ended, verdict=replace(ended.verdict, suspects=[bare])), now])
+    assert leak.path == now.verdict.suspects[0].path
+    assert leak.example == bare, "the rate by which it is judged"
 
 
 def test_workers_that_live_side_by_side_add_up() -> None:
