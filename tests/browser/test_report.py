@@ -144,6 +144,20 @@ def test_a_small_leak_in_a_large_heap_is_seen_at_once(opened: Open, pages: Pages
     expect(page.locator("#tip")).to_contain_text("sessions_new")
 
 
+def test_no_leak_is_said_with_its_limit_on_the_host_s_button(opened: Open) -> None:
+    healthy = opened().locator("#hostlist button.no-leak").first
+    expect(healthy).to_contain_text(re.compile(r"No leak.*none above [\d.]+ [KMG]iB/day"))
+
+
+def test_a_link_to_what_the_page_does_not_have_says_so(opened: Open) -> None:
+    page = opened(at="unit=gone.service&host=nohost")
+    expect(page.locator("#missing")).to_have_text(
+        re.compile(r"This page has no gone\.service and no nohost\. It shows frontend\.service on app\d+\.")
+    )
+    page.locator("#hostlist button").last.click()
+    expect(page.locator("#missing")).to_be_hidden()
+
+
 def test_how_the_objects_of_a_suspect_live_beside_all_others(opened: Open) -> None:
     lives = opened().locator("#suspects .lifecurve").first
     expect(lives).to_contain_text(re.compile(r"100 % of it lives for .* or longer, of all else \d %"))

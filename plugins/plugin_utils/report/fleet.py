@@ -224,6 +224,7 @@ def _verdict(seen: Observed) -> dict[str, Any]:
         "growth": round(verdict.growth),
         "error": round(verdict.error),
         "process": verdict.process,
+        "bound": round(verdict.bound or (verdict.limits[0].rate if verdict.limits else 0.0)),
         "others_lives": _lives(verdict.others),
     }
 

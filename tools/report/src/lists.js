@@ -18,7 +18,7 @@ export function hostButtons(hosts, chosen, choose) {
             { type: "button", class: host.answer, "aria-pressed": String(host === chosen), onclick: () => choose(host), title: host.reason },
             h("span", { class: "name" }, host.host),
             h("span", { class: "rate" }, leaks ? `${bytes(host.growth)}/day` : ANSWERS[host.answer]),
-            leaks ? whisker(host, most) : null,
+            leaks ? whisker(host, most) : host.bound ? h("span", { class: "bound" }, `none above ${bytes(host.bound)}/day`) : null,
         );
     });
 }

@@ -57,6 +57,7 @@ function fleetParts(helpButton) {
     el.charts = charts;
     return [
         h("header", {}, h("h1", {}, "Native memory"), h("p", { class: "scope" }, ...scope()), helpButton),
+        make("missing", "p", { class: "missing", role: "status" }),
         make("cards", "nav", { "aria-label": "Units" }),
         panel("hosts", "Hosts", make("hostlist", "div", { class: "hostlist" })),
         h(
@@ -127,6 +128,7 @@ function show() {
     if (!data.units.length) return;
     choose();
     if (!data.alone) {
+        showMissing();
         showSummary();
         showHost();
         showThreads();
@@ -138,6 +140,13 @@ function show() {
     document.title = `${unit.unit} on ${host.host}: native memory`;
     const rest = unit.left_out > 0 ? ` Of each dump the largest stacks are here; none that is left out, and shown as [smaller stacks], makes up more than ${percent(unit.left_out, 1)} of a dump.` : "";
     el.fineprint.textContent = unit.sizes + rest;
+}
+
+// A link that somebody was sent may name what is not here.
+function showMissing() {
+    const { state, unit, host } = view;
+    const missing = [state.unit && state.unit !== unit.unit && state.unit, state.host && state.host !== host.host && state.host].filter(Boolean);
+    el.missing.textContent = missing.length ? `This page has no ${missing.join(" and no ")}. It shows ${unit.unit} on ${host.host}.` : "";
 }
 
 function showSummary() {
