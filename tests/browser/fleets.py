@@ -305,6 +305,18 @@ def two_distributions() -> dict[str, Any]:
     return found.data()
 
 
+def many_hosts() -> dict[str, Any]:
+    """Thirty hosts of two zones, none of which leaks."""
+    found = Fleet()
+    for number in range(30):
+        host = f"web-{number:02}.{'ab'[number % 2]}.example.org"
+        series: Dumps = [
+            (START + at * STEP, {("load", "main"): 30.0 * MIB}, facts(30 * MIB, 0, "2", False)) for at in range(12)
+        ]
+        observe(found, "web.service", host, [process("web.service", host, "2211-0000beef", series)])
+    return found.data()
+
+
 def workers() -> dict[str, Any]:
     """Two workers that dump at different times, and leak 2 and 4 MiB from dump to dump."""
     found = Fleet()

@@ -149,6 +149,16 @@ def test_no_leak_is_said_with_its_limit_on_the_host_s_button(opened: Open) -> No
     expect(healthy).to_contain_text(re.compile(r"No leak.*none above [\d.]+ [KMG]iB/day"))
 
 
+def test_many_hosts_are_found_by_name_and_shown_without_what_all_share(opened: Open, pages: Pages) -> None:
+    page = opened(pages("many", fleets.many_hosts))
+    names = page.locator("#hostlist .name")
+    assert names.count() == 30 and names.first.inner_text() == "web-00.a"
+    assert page.locator("#hostlist button").first.get_attribute("title").startswith("web-00.a.example.org: ")  # type: ignore[union-attr]
+    page.fill("#hostfilter", "WEB-1")
+    assert [name.inner_text() for name in names.all()] == [f"web-1{number}.{'ab'[number % 2]}" for number in range(10)]
+    expect(opened().locator("#hostfilter")).to_be_hidden()
+
+
 def test_a_link_to_what_the_page_does_not_have_says_so(opened: Open) -> None:
     page = opened(at="unit=gone.service&host=nohost")
     expect(page.locator("#missing")).to_have_text(

@@ -11,16 +11,26 @@ export const ANSWERS = { leak: "Leak", bursts: "In bursts", overflows: "Overflow
 
 export function hostButtons(hosts, chosen, choose) {
     const most = widest(hosts);
+    const shared = domain(hosts.map((host) => host.host));
     return hosts.map((host) => {
         const leaks = host.answer === "leak";
         return h(
             "button",
-            { type: "button", class: host.answer, "aria-pressed": String(host === chosen), onclick: () => choose(host), title: host.reason },
-            h("span", { class: "name" }, host.host),
+            { type: "button", class: host.answer, "aria-pressed": String(host === chosen), onclick: () => choose(host), title: `${host.host}: ${host.reason}` },
+            h("span", { class: "name" }, host.host.slice(0, host.host.length - shared)),
             h("span", { class: "rate" }, leaks ? `${bytes(host.growth)}/day` : ANSWERS[host.answer]),
             leaks ? whisker(host, most) : host.bound ? h("span", { class: "bound" }, `none above ${bytes(host.bound)}/day`) : null,
         );
     });
+}
+
+// How many characters of the names are the domain that all hosts share.
+function domain(names) {
+    const parts = names.map((name) => name.split(".").slice(1).reverse());
+    if (names.length < 2) return 0;
+    let shared = 0;
+    while (parts.every((one) => one[shared] !== undefined && one[shared] === parts[0][shared])) shared++;
+    return parts[0].slice(0, shared).reduce((sum, part) => sum + part.length + 1, 0);
 }
 
 // What to check is said once, however many suspects it fits.

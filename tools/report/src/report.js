@@ -37,6 +37,7 @@ function make(name, tag, properties = {}, ...children) {
     el[name] = h(tag, { id: name, ...properties }, ...children);
     return el[name];
 }
+const MANY_HOSTS = 20; // more are searched by name
 const panel = (name, title, ...children) => make(name, "section", { class: "panel" }, h("h2", {}, title), ...children);
 const stacksPanel = new StacksPanel(data, go, step);
 const help = helpDialog();
@@ -59,7 +60,7 @@ function fleetParts(helpButton) {
         h("header", {}, h("h1", {}, "Native memory"), h("p", { class: "scope" }, ...scope()), helpButton),
         make("missing", "p", { class: "missing", role: "status" }),
         make("cards", "nav", { "aria-label": "Units" }),
-        panel("hosts", "Hosts", make("hostlist", "div", { class: "hostlist" })),
+        panel("hosts", "Hosts", make("hostfilter", "input", { type: "search", placeholder: "Find a host", "aria-label": "Find a host", oninput: showHosts }), make("hostlist", "div", { class: "hostlist" })),
         h(
             "div",
             { class: "pair" },
@@ -158,7 +159,14 @@ function showSummary() {
         ),
     );
     el.hosts.hidden = unit.hosts.length < 2;
-    replace(el.hostlist, ...hostButtons(unit.hosts, host, pick));
+    el.hostfilter.hidden = unit.hosts.length <= MANY_HOSTS;
+    showHosts();
+}
+
+function showHosts() {
+    const { unit, host } = view;
+    const wanted = el.hostfilter.hidden ? "" : el.hostfilter.value.trim().toLowerCase();
+    replace(el.hostlist, ...hostButtons(unit.hosts.filter((one) => one.host.toLowerCase().includes(wanted)), host, pick));
 }
 
 const pick = (one) => go({ unit: view.unit.unit, host: one.host, dump: "", base: "", zoom: "", thread: "" }, true);
