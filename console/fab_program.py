@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from fabric import main as fabric_main
 from invoke.exceptions import Exit, ParseError
@@ -53,7 +55,7 @@ def _refuse_in_our_words() -> None:
         try:
             own()
         except ParseError as error:
-            raise Exit(f"{_told(str(error))}; {_WAY_OUT}", 2) from error
+            raise Exit(f"{_told(str(error), program.collection.task_names)}; {_WAY_OUT}", 2) from error
         except ValueError as error:  # from int()
             word = str(error).rpartition(": ")[2]
             raise Exit(f"{word} is not a whole number; {_WAY_OUT}", 2) from error
@@ -66,9 +68,11 @@ def _refuse_in_our_words() -> None:
     program.parse_tasks = parse_tasks
 
 
-def _told(error: str) -> str:
+def _told(error: str, commands: Iterable[str]) -> str:
     if found := _FLAG.match(error):
         return f"--{found[1]} needs a value"
     if found := _UNKNOWN.match(error):
-        return f"{found[1]} is neither a command nor an option that fits here"
+        meant = difflib.get_close_matches(found[1].strip("'"), list(commands), 1)
+        perhaps = f" (did you mean {meant[0]}?)" if meant else ""
+        return f"{found[1]} is neither a command nor an option that fits here{perhaps}"
     return error.replace(" did not receive required positional arguments: ", " needs ")

@@ -95,6 +95,7 @@ CONSOLE: list[tuple[str, int, str]] = [
     ("fab report --archive torn", 2, "torn/archive.json is damaged: Expecting property name enclosed in double quotes"),
     ("fab report --archive future", 2, "use the version that made the archive, or collect into a new directory"),
     ("fab report --unit fronted", 2, f"has no captures of the unit fronted.service: {KNOWN}"),
+    ("fab wach", 2, "'wach' is neither a command nor an option that fits here (did you mean watch?); `fab -l` lists"),
     ("fab wait lots", 2, "'lots' is not a size: expected bytes, such as 524288, or '512 KiB'"),
     ("fab wait 0", 2, "what does not leak is never told: name what is lost in a day, such as 60MiB"),
     ("fab wait 60MiB", 0, "19 (default) 512.0 KiB 19 h 14 min"),
