@@ -11,6 +11,7 @@ from typing import Any, Callable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import commands
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name, wire
+from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.session import running_units
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import running_trace, windows
 
@@ -20,17 +21,31 @@ def _units(_request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
 
 
 def _sample(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
-    return running_units.sample(request["unit"])
+    return running_units.sample(_known(request["unit"]))
 
 
 def _control(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
     parameters = {"pid": None, "perf_map": True, "timeout": 60, **request["parameters"]}
-    unit = unit_name.service(request["unit"])
+    unit = _known(request["unit"])
     return {"unit": unit, **commands.control(parameters, unit, False)}
 
 
 def _trace(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
-    return windows.trace(running_trace.Wanted(**request["wanted"])).to_json()
+    wanted = running_trace.Wanted(**request["wanted"])
+    _known(wanted.unit)
+    return windows.trace(wanted).to_json()
+
+
+def _known(unit: str) -> str:
+    """The unit's whole name. Raises SystemdError if there is none, so that whoever mistypes it hears that first."""
+    name = unit_name.service(unit)
+    try:
+        states = systemd.show(name, ["LoadState"]).get("LoadState")
+    except systemd.SystemdError:
+        return name  # an agent answers without systemd, too
+    if states == ["not-found"]:
+        raise systemd.SystemdError(f"there is no unit {name} on this host; `fab units` lists those that run")
+    return name
 
 
 ANSWERS: dict[str, Callable[[dict[str, Any], wire.Write], dict[str, Any]]] = {
