@@ -116,6 +116,9 @@ verdicts:
     rss:
       description: Its resident bytes at the last look.
       type: int
+    time:
+      description: When it was looked at last, in seconds since the epoch.
+      type: float
     watched:
       description: Seconds between the two looks.
       type: float
@@ -127,7 +130,9 @@ verdicts:
       description: The same for each part of the resident set.
       type: dict
     notes:
-      description: Agents in the JVM, earlier crashes of the service, and what could not be read.
+      description:
+        - Whether others were looked at long after it, agents in the JVM, earlier crashes of the service, and what could
+          not be read.
       type: list
       elements: str
 summary:

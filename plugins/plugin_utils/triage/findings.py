@@ -10,28 +10,37 @@ from pathlib import Path
 from typing import Any
 
 from ..base.byte_size import as_text
+from ..base.durations import moment
 from ..base.printable import printable
 from . import growth as memory_growth
 from . import rules, snapshots
 from .growth import Growth, Sample
 from .rules import Diagnosis, Triaged
 
+# Seconds by which hosts that are looked at in one run differ at most.
+_OLD = 600.0
 _HEADINGS = ("UNIT", "HOST", "VERDICT", "RSS", "GROWTH")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on one unit on one host."""
+    """The verdict on one unit on one host, by looks of which the last was at ``time`` (seconds since the epoch).
+
+    ``is_old`` says that others were looked at long after it.
+    """
 
     host: str
     growth: Growth
     triaged: Triaged
+    time: float = 0.0
+    is_old: bool = False
 
     @property
     def notes(self) -> list[str]:
         """What is worth a look besides the growth."""
         process = self.growth.process
         return [
+            *([f"this is of {moment(self.time)}, and was not looked at since"] if self.is_old else []),
             *(f"an agent in the JVM is a suspect: {agent}" for agent in (process.agents if process else ())),
             *(f"earlier: {death}" for death in self.growth.deaths),
             *(f"not readable: {what}" for what in (process.not_readable if process else ())),
@@ -51,6 +60,7 @@ class Finding:
             "source": self.triaged.source,
             "pid": process.pid if process else None,
             "rss": process.rss if process else None,
+            "time": self.time,
             "watched": round(self.growth.seconds, 1),
             "growth_bytes_per_hour": round(self.growth.per_hour(self.growth.growth)),
             "growth_by_part": by_part,
@@ -65,9 +75,11 @@ def findings(directory: Path, units: Sequence[str], hosts: Sequence[str], warn: 
         if (not units or sample.name in units) and (not hosts or host in hosts):
             samples.setdefault((sample.name, host), []).append(sample)
     found = []
-    for (_unit, host), of_unit in sorted(samples.items()):
-        growth = memory_growth.growth(of_unit)
-        found.append(Finding(host, growth, rules.judge(growth, host)))
+    last = {place: max(sample.time for sample in of_unit) for place, of_unit in samples.items()}
+    newest = max(last.values(), default=0.0)
+    for (unit, host), of_unit in sorted(samples.items()):
+        growth, time = memory_growth.growth(of_unit), last[unit, host]
+        found.append(Finding(host, growth, rules.judge(growth, host), time, newest - time > _OLD))
     return found
 
 

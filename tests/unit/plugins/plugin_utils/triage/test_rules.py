@@ -239,5 +239,10 @@ def test_looks_are_kept_and_told_by_host(tmp_path: Path) -> None:
     assert len(warnings) == 2
     lines = [line for _verdict, line in findings.table(found)]
     assert lines[1].split() == ["a.service", "../app2", "java-heap", "200.0", "MiB", "+480.0", "MiB/h"]
+    assert not any("not looked at since" in line for line in lines)
+    snapshots.keep(tmp_path / "t", "app1", [sample(5000, java_heap=90)])
+    old, new = findings.findings(tmp_path / "t", [], [], warnings.append)
+    assert old.notes == ["this is of 1970-01-01 00:11:40 UTC, and was not looked at since"] and new.notes == []
+    assert (old.data["time"], new.data["time"]) == (700, 5000)
     assert findings.findings(tmp_path / "t", ["b.service"], [], warnings.append) == []
     assert len(findings.findings(tmp_path / "t", [], ["app1"], warnings.append)) == 1
