@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ansible import constants
+from ansible import constants, context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -51,7 +51,8 @@ class ActionModule(ActionBase):
         dest = from_here(arguments["dest"]) if arguments["dest"] else samples / "verdicts.json"
         try:
             units = [unit_name.service(unit) for unit in arguments["units"]]
-            found = findings.findings(samples, units, arguments["hosts"], warnings.append)
+            inventories = context.CLIARGS.get("inventory") or ()
+            found = findings.findings(samples, units, arguments["hosts"], warnings.append, inventories)
             if not found and not self._task.check_mode:
                 raise AnsibleActionFail(
                     f"there is nothing to judge: {samples} has no looks at these units and hosts. The playbook triage"

@@ -68,7 +68,13 @@ class Finding:
         }
 
 
-def findings(directory: Path, units: Sequence[str], hosts: Sequence[str], warn: Callable[[str], None]) -> list[Finding]:
+def findings(
+    directory: Path,
+    units: Sequence[str],
+    hosts: Sequence[str],
+    warn: Callable[[str], None],
+    inventories: Sequence[str] = (),
+) -> list[Finding]:
     """The verdicts, by unit and host, on these units and hosts (none: all that the directory has)."""
     samples: dict[tuple[str, str], list[Sample]] = {}
     for host, sample in snapshots.read(directory, warn):
@@ -79,7 +85,7 @@ def findings(directory: Path, units: Sequence[str], hosts: Sequence[str], warn: 
     newest = max(last.values(), default=0.0)
     for (unit, host), of_unit in sorted(samples.items()):
         growth, time = memory_growth.growth(of_unit), last[unit, host]
-        found.append(Finding(host, growth, rules.judge(growth, host), time, newest - time > _OLD))
+        found.append(Finding(host, growth, rules.judge(growth, host, inventories), time, newest - time > _OLD))
     return found
 
 

@@ -9,7 +9,8 @@ it counts if it is at least 32 MiB and a quarter of the resident set.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -41,8 +42,9 @@ class Diagnosis(Enum):
 class Rule:
     """If it ``holds``, the ``diagnosis`` and the ``next_step`` follow; ``source`` says where the rule comes from.
 
-    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, ``{named}`` for the unit as
-    offheap_units takes it: with the program that grows, if it has several processes.
+    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, ``{inventory}`` for options of
+    ansible-playbook, and ``{named}`` for the unit as offheap_units takes it: with the program that grows, if it has
+    several processes.
     """
 
     diagnosis: Diagnosis
@@ -73,7 +75,9 @@ class Triaged:
     source: str
 
 
-_ENABLE = "ansible-playbook offheap.profiler.enable_profiling -l {host} -e '{{\"offheap_units\": [{named}]}}'"
+_ENABLE = (
+    "ansible-playbook {inventory}offheap.profiler.enable_profiling -l {host} -e '{{\"offheap_units\": [{named}]}}'"
+)
 # What a shell, and JSON, take as it is: a host chooses these paths.
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.+/-]+\Z")
 _PROFILE = f"find the code path: {_ENABLE}"
@@ -191,11 +195,12 @@ _NAMES = {
 }
 
 
-def judge(growth: Growth, host: str) -> Triaged:
-    """The first rule that holds, with its evidence."""
+def judge(growth: Growth, host: str, inventories: Sequence[str] = ()) -> Triaged:
+    """The first rule that holds, with its evidence. ``inventories`` are what the next command needs with -i."""
     rule = next(rule for rule in RULES if rule.holds(growth))
     pid = growth.process.pid if growth.process else 0
-    step = rule.next_step.format(host=host, unit=growth.name, pid=pid, named=_named(growth))
+    inventory = "".join(f"-i {shlex.quote(one)} " for one in inventories)
+    step = rule.next_step.format(host=host, unit=growth.name, pid=pid, named=_named(growth), inventory=inventory)
     return Triaged(rule.diagnosis, growth.problem or _reason(rule.diagnosis, growth), step, rule.source)
 
 

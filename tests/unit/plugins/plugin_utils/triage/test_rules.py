@@ -116,6 +116,13 @@ def test_of_several_processes_the_one_that_grows_is_profiled(exe: object, named:
     assert found.next_step.endswith(f"-l app1 -e '{{\"offheap_units\": [{named}]}}'")
 
 
+def test_the_next_command_has_the_inventory_of_this_one() -> None:
+    looks = [sample(100), sample(700, other_malloc=90)]
+    growth = memory_growth.growth(map(memory_growth.parse, looks))
+    step = rules.judge(growth, "app1", ["inventory", "more hosts"]).next_step
+    assert "ansible-playbook -i inventory -i 'more hosts' offheap.profiler.enable_profiling -l app1 -e" in step
+
+
 def test_direct_buffers_are_not_ruled_out_without_memory_tracking() -> None:
     found = judged(sample(100, jvm={}), sample(700, jvm={}, glibc_arenas=90))
     assert "direct buffers are not ruled out" in found.reason
