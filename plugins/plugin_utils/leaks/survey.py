@@ -215,11 +215,14 @@ def _host(unit: str, host: str, captures: int, seen: _Seen) -> Host:
 
 
 def _judged_together(watched: list[Watched], together: Together | None) -> list[Watched]:
-    """The processes, those that were judged as one replaced by it, unless only one by itself is seen to leak."""
+    """The processes, those that were judged as one replaced by it, unless only one by itself is seen to leak, or they
+    were together for too short a time."""
     if together is None:
         return watched
-    members = [one for one in watched if one.process in together.members]
-    if not together.watched.verdict.answer.leaks and any(one.verdict.answer.leaks for one in members):
+    members, whole = [one for one in watched if one.process in together.members], together.watched.verdict
+    if not whole.answer.leaks and any(one.verdict.answer.leaks for one in members):
+        return watched
+    if not whole.counts and not whole.known_after and any(one.verdict.counts for one in members):
         return watched
     others = [one for one in watched if one not in members]
     return sorted([*others, together.watched], key=lambda one: one.end)

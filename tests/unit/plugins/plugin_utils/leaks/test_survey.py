@@ -53,6 +53,13 @@ def test_one_that_leaks_among_workers_that_do_not_is_told_by_itself_or_as_their_
     assert host.verdict.process == next(one.watched.process for one in host.processes if one.watched.verdict.suspects)
 
 
+def test_what_was_together_for_too_few_dumps_is_judged_by_itself(tmp_path: Path) -> None:
+    """Of three dumps each, two are at a time at which both ran."""
+    host = _judged(tmp_path, _worker(0, dumps=3), _worker(0, begins=20, dumps=3))
+    assert host.together is not None and "only 2 dumps" in host.together.watched.verdict.reason
+    assert host.verdict.answer is Answer.NO_LEAK
+
+
 def test_a_restart_is_no_worker_beside_the_first(tmp_path: Path) -> None:
     host = _judged(tmp_path, _worker(4), _worker(0, begins=3000))
     assert host.together is None
