@@ -98,7 +98,6 @@ CONSOLE: list[tuple[str, int, str]] = [
     ("fab wach", 2, "'wach' is neither a command nor an option that fits here (did you mean watch?); `fab -l` lists"),
     ("fab wait lots", 2, "'lots' is not a size: expected bytes, such as 524288, or '512 KiB'"),
     ("fab wait 0", 2, "what does not leak is never told: name what is lost in a day, such as 60MiB"),
-    ("fab wait 60MiB", 0, "19 (default) 512.0 KiB 19 h 14 min"),
     ("fab captures --unit fronted", 2, f"has no captures of the unit fronted.service: {KNOWN}"),
     ("fab captures --archive damaged", 0, "is damaged: Expecting property name"),
     ("fab -H localhost collect --archive empty.heap", 2, "there is a file of that name; name another directory"),
@@ -114,7 +113,11 @@ CONSOLE: list[tuple[str, int, str]] = [
 ]
 
 ANSIBLE: list[tuple[str, int, str]] = [
-    (f"{PLAY}.triage", 2, "The playbook triage takes them on the hosts of the inventory (-i)"),
+    (
+        f"{PLAY}.triage",
+        2,
+        "The playbook triage looks at the units that offheap_units names, on the hosts of the inventory (-i)",
+    ),
     (f"{PLAY}.triage {HERE}", 2, "No unit is named. Name the services to look at with offheap_units"),
     (f"{PLAY}.triage {HERE} -e offheap_units=a -e triage_watch=soon", 2, "triage_watch is 'soon', which is not a dur"),
     (f"{PLAY}.triage {HERE} -e offheap_units=../x", 2, "'../x' is not the name of a service unit"),

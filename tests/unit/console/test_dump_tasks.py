@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+from __future__ import annotations
+
+import json
+
+import pytest
+from invoke.context import Context
+
+from ansible_collections.offheap.profiler.console import dump_tasks
+
+
+def test_how_long_to_wait_for_a_leak_is_told_by_sampling(capsys: pytest.CaptureFixture[str]) -> None:
+    dump_tasks.wait.body(Context(), "60MiB")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["19", "(default)", "512.0", "KiB", "19", "h", "14", "min"] in lines
+    dump_tasks.wait.body(Context(), "60MiB", json=True)
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["interval"] for row in rows] == [1 << row["lg_prof_sample"] for row in rows]
+    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
