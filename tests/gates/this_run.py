@@ -23,6 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = Path("/tmp")  # the paths of sockets lie below it, and may have 107 bytes
 PREFIX = "oh-"
+#: the lab that a test boots beside that of its gate
+SECOND_LAB = "ittwo"
 STAGES = Path("/dev/shm")  # see bare.sh
 
 

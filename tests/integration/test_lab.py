@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from ansible_collections.offheap.profiler.tests.gates.this_run import SECOND_LAB
 from ansible_collections.offheap.profiler.tests.integration.hosts import PREPARE, Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller
 
@@ -149,7 +150,7 @@ def test_listing_is_the_same_after_restarts_and_shows_a_change(host: HostOf, nam
 
 def test_a_second_lab_reboots_dies_and_leaves_nothing() -> None:
     """Beside the lab that is up, so that this tells something about both."""
-    second = Lab("ittwo")
+    second = Lab(SECOND_LAB)
     second.down()
     try:
         second.command("up", "--hosts", "2", "--suites", "trixie,bullseye")
