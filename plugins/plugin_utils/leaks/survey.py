@@ -230,7 +230,8 @@ def _judged_together(watched: list[Watched], together: Together | None) -> list[
 
 def _processes(captures: list[Capture], reader: Reader, least_span: float, warn: Callable[[str], None]) -> _Seen:
     """The processes of a unit on a host that can be read, judged by themselves and together."""
-    found: list[tuple[Process, Lives | None]] = []
+    processes: list[Process] = []
+    sampled: list[tuple[Process, Lives | None]] = []
     for key, timely in by_process(captures, warn):
         maps = reader.maps(timely)
         stretch = newest(timely, least_span)
@@ -239,8 +240,10 @@ def _processes(captures: list[Capture], reader: Reader, least_span: float, warn:
             lives = reader.lives(stretch.captures, maps)
             judged = verdict_on(key, series, lives, least_span)
             verdict = with_stretch(with_own_numbers(judged, series, own_numbers(read)), stretch)
-            found.append((Process(_watched(key, series, read, verdict), read, series, maps), lives))
-    return _Seen([process for process, _lives in found], side_by_side(found, least_span), _replaced(found))
+            processes.append(Process(_watched(key, series, read, verdict), read, series, maps))
+            # Of one without sampling nobody knows anything, alone or with others.
+            sampled += [(processes[-1], lives)] if stretch.sampled else []
+    return _Seen(processes, side_by_side(sampled, least_span), _replaced(sampled))
 
 
 def side_by_side(found: Sequence[tuple[Process, Lives | None]], least_span: float) -> Together | None:

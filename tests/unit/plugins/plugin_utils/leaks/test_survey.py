@@ -9,7 +9,9 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import Reader, reading
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import survey as module
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import leaks_of
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.stretch import Stretch
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Scope, survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives import Lives
@@ -51,6 +53,14 @@ def test_one_that_leaks_among_workers_that_do_not_is_told_by_itself_or_as_their_
     host = _judged(tmp_path, _worker(4), *[_worker(0) for _number in range(3)])
     assert host.verdict.answer is Answer.LEAK
     assert host.verdict.process == next(one.watched.process for one in host.processes if one.watched.verdict.suspects)
+
+
+def test_workers_without_sampling_are_not_judged_together_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "newest", lambda captures, _span: Stretch(list(captures), "off", sampled=False))
+    host = _judged(tmp_path, _worker(0), _worker(0))
+    assert (host.together, host.verdict.answer, host.verdict.reason) == (None, Answer.CANNOT_TELL, "off")
 
 
 def test_what_was_together_for_too_few_dumps_is_judged_by_itself(tmp_path: Path) -> None:
