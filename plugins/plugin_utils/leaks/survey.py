@@ -259,6 +259,8 @@ def side_by_side(found: Sequence[tuple[Process, Lives | None]], least_span: floa
         return None
     lives = [own for _process, own in chosen if own is not None]
     whole = workers.sum_of_lives(lives) if len(lives) == len(chosen) else None
+    if lives and whole is None:
+        return None  # levels would take a cache for a leak of which lives say that it is none
     own = workers.sum_of_own_numbers([(one.series, own_numbers(one.captures)) for one, _lives in chosen], times)
     worst = max((process for process, _lives in chosen), key=lambda process: _gained(process.series)).watched
     verdict = with_own_numbers(verdict_on(worst.process, series, whole, least_span), series, own)

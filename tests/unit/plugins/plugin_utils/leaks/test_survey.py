@@ -63,6 +63,16 @@ def test_workers_without_sampling_are_not_judged_together_either(
     assert (host.together, host.verdict.answer, host.verdict.reason) == (None, Answer.CANNOT_TELL, "off")
 
 
+def test_levels_do_not_speak_for_workers_of_which_lives_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lives(_reader: Reader, captures: Sequence[Capture], _maps: JitMaps) -> Lives | None:
+        return short_worker(0.02, 1) if captures[-1].facts.process.pid == 100 else None
+
+    monkeypatch.setattr(Reader, "lives", lives)
+    assert _judged(tmp_path, _worker(4), _worker(4)).together is None
+
+
 def test_what_was_together_for_too_few_dumps_is_judged_by_itself(tmp_path: Path) -> None:
     """Of three dumps each, two are at a time at which both ran."""
     host = _judged(tmp_path, _worker(0, dumps=3), _worker(0, begins=20, dumps=3))
