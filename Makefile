@@ -84,7 +84,7 @@ bench-truth: setup
 	.venv/bin/python tests/bench/looks.py
 
 #: make services     the profiler on packaged services of Debian, one after another, in docs/services.md (two hours);
-#:                   what build/services has already is not tried again
+#:                   what tests/services/seen has already is not tried again
 .PHONY: services
 services: setup
 	.venv/bin/python tests/services/run.py --pairs 2

@@ -4,8 +4,8 @@
 
     run.py [--pairs N] [--again] [--table] [SERVICE ...]
 
-A lot of services is tried on a fresh host of each suite of Debian at once, on N pairs of hosts. What is known already,
-in build/services/, is not tried again unless --again is given; --table only writes the table.
+A lot of services is tried on a fresh host of each suite of Debian at once, on N pairs of hosts. What was seen is kept,
+in tests/services/seen/, and not tried again unless --again is given; --table only writes the table.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from ansible_collections.offheap.profiler.tests.services.catalog import LOTS, SU
 from ansible_collections.offheap.profiler.tests.services.trial import Outcome, tried
 
 BUILD = ROOT / "build" / "services"
-RESULTS = BUILD / "results"
+SEEN = ROOT / "tests" / "services" / "seen"
 PAGE = ROOT / "docs" / "services.md"
 
 
 def place(suite: str, name: str) -> Path:
-    return RESULTS / suite / f"{name}.json"
+    return SEEN / suite / f"{name}.json"
 
 
 def kept() -> list[Outcome]:

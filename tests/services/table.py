@@ -20,6 +20,7 @@ profiler with the playbook `enable_profiling` and a sample each 4 KiB from the s
 restarts each under load, collects,
 rolls back with `rollback_purge`, and compares. A file that differs counts against all services of that host.
 
+- **seen**: on which day.
 - **enabled**: yes; refused before it was restarted; or put back after a restart, by itself.
 - **samples**: objects in the dump that has the most of them.
 - **named**: the share of that dump's frames that have a function's name. No debug information was installed: the names
@@ -32,9 +33,13 @@ rolls back with `rollback_purge`, and compares. A file that differs counts again
 """
 
 
+_COLUMNS = ["unit", "Debian", "version", "seen", "enabled", "samples", "named", "reload", "restart"]
+_COLUMNS += ["as before", "what it needed"]
+
+
 def row(outcome: Outcome) -> str:
     """A service's line of the table."""
-    cells = [outcome.unit, outcome.suite, outcome.version]
+    cells = [outcome.unit, outcome.suite, outcome.version, outcome.seen]
     if outcome.untried:
         return _line([*cells, "not tried", "", "", "", "", "", outcome.untried])
     numbers = ["", ""]
@@ -53,8 +58,8 @@ def page(outcomes: list[Outcome]) -> str:
     parts = [
         _HEAD,
         f"{len(good)} of {len(tried)} are profiled, or refused before they are touched, and as before afterwards.\n",
-        "| unit | Debian | version | enabled | samples | named | reload | restart | as before | what it needed |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        _line(_COLUMNS),
+        "|" + "---|" * len(_COLUMNS),
         *map(row, tried),
     ]
     if reasons:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import fnmatch
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class Outcome:
     name: str
     unit: str
     version: str = ""
+    seen: str = ""  # the day
     untried: str = ""
     enabled: str = ""  # yes, refused (before a restart), put back, or failed (the playbook did not come so far)
     reason: str = ""
@@ -244,6 +246,8 @@ def tried(
         sites[host] = [Trial(host, one, Outcome(suite, one.name, f"{one.unit} {one.note}".strip())) for one in theirs]
     each(list(sites.items()), lambda site: install(*site))
     every = [trial for trials in sites.values() for trial in trials]
+    for trial in every:
+        trial.outcome.seen = time.strftime("%Y-%m-%d", time.gmtime())
     each([trial for trial in every if not trial.outcome.untried], Trial.prepare)
     sites = {host: [trial for trial in trials if not trial.outcome.untried] for host, trials in sites.items()}
     sites = {host: trials for host, trials in sites.items() if trials}
