@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from ansible_collections.offheap.profiler.tests.agent import cross_sums
@@ -53,16 +54,21 @@ def library_for_large_pages() -> Path:
     return _library("gcc", ["--with-lg-page=16"], there)
 
 
-def _library(compiler: str, of_machine: list[str], there: list[str]) -> Path:
+def library_without(*names: str) -> Path:
+    """As ``library``, without these of our patches."""
+    return _library("gcc", [], [], [path for path in cross_sums.patches() if path.stem not in names])
+
+
+def _library(compiler: str, of_machine: list[str], there: list[str], patches: Sequence[Path] | None = None) -> Path:
     """``of_machine`` are more options for configure, which runs ``there``."""
-    patches = sorted((ROLE / "files" / "patches" / VERSION).iterdir())
+    patches = cross_sums.patches() if patches is None else patches
     inputs = [ROLE / "files" / "patched_source.sh", *patches]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()[:12]
     target = BUILD / compiler / "".join([f"jemalloc-{VERSION}-{digest}", *of_machine]) / "libjemalloc.so.2"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=target.parent))
-        source = cross_sums.patched_source(work)
+        source = cross_sums.patched_source(work, patches)
         subprocess.run(["tar", "--extract", "--file", source], cwd=work, check=True)
         options = ["--with-lg-hugepage=21", *of_machine, *DEFAULTS["jemalloc_configure_options"]]
         configure = [*there, "./configure", *options, "EXTRA_CFLAGS=-g0", f"CC={compiler}"]

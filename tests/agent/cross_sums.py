@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +41,24 @@ def agent_stem() -> str:
 
 def library_stem() -> str:
     """As vars/main.yml names it, after what makes it what it is."""
-    patches = sorted((ROLE / "files" / "patches" / VERSION).glob("*.patch"))
     parts = [VARIABLES["_jemalloc_checksums"][VERSION], DEFAULTS["jemalloc_cflags"]]
     parts += DEFAULTS["jemalloc_configure_options"]
-    parts += [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in patches]
+    parts += [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in patches()]
     return f"jemalloc-{VERSION}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:8]}"
 
 
-def patched_source(directory: Path) -> Path:
-    """The release with our patches, as a tarball."""
+def patches() -> list[Path]:
+    """Ours, in the order in which they are applied."""
+    return sorted((ROLE / "files" / "patches" / VERSION).glob("*.patch"))
+
+
+def patched_source(directory: Path, applied: Sequence[Path] | None = None) -> Path:
+    """The release with our patches, or with these of them, as a tarball."""
     source = directory / "source.tar"
-    patches = sorted((ROLE / "files" / "patches" / VERSION).glob("*.patch"))
+    applied = patches() if applied is None else applied
     release = aptsource.fetch_jemalloc(Settings.from_environment())
     script = str(ROLE / "files" / "patched_source.sh")
-    files = map(str, (release, f"jemalloc-{VERSION}", source, *patches))
+    files = map(str, (release, f"jemalloc-{VERSION}", source, *applied))
     subprocess.run([script, sys.executable, *files], check=True, stdout=subprocess.DEVNULL)
     return source
 

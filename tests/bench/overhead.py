@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """What profiling costs: the same work under glibc's malloc, jemalloc, and jemalloc with the agent.
 
-    overhead.py [--rounds N] [--repeats N] [--slices N] [--only costs|live|instructions|cross|latency|exec]
-                [--output build/bench/overhead.json]
+    overhead.py [--rounds N] [--repeats N] [--slices N] [--output build/bench/overhead.json]
+                [--only costs|live|instructions|cross|parts|latency|resident|exec]
 
 Each round runs all cases several times, in a new order each time. A run does the same slice of work several times; a
 case's time in the round is that of its fastest slice, since other load on the machine, or an unlucky memory layout, can
@@ -24,9 +24,14 @@ beside that of the same process before and after. memleak has no promise: a trac
 ``cross`` is the library and the agent as the controller builds them, beside the same sources built by gcc; those for
 aarch64 run under an emulator, whose time follows the number of instructions.
 
+``parts`` is our library, with the agent, beside the same release without our patches, and beside one without the patch
+that the ledger of lives needs.
+
 ``latency`` is how long a request takes at a fixed rate, in microseconds: 60 allocations and 60 frees in each of four
 threads, while blocks of 20,000 stacks are held and a dump is taken each ten seconds; under glibc's malloc, jemalloc,
-and jemalloc with the agent, the medians of the rounds. ``exec`` is how long a program takes that the service starts,
+and jemalloc with the agent, with dumps and without, the medians of the rounds. ``resident`` is how much memory stays of
+512 MiB of which three quarters are freed, on a machine that gives huge pages always, with the options that we set there
+and without them. ``exec`` is how long a program takes that the service starts,
 ``/bin/true``: our variables have left its environment.
 
 Exits with status 1 if a promise is not kept.
@@ -50,7 +55,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -61,7 +66,8 @@ sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import kernel_trace
-from ansible_collections.offheap.profiler.tests.agent import builds
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
+from ansible_collections.offheap.profiler.tests.agent import builds, cross_sums
 from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings
 
 PLAIN, JEMALLOC = "no preload", "jemalloc"
@@ -96,6 +102,10 @@ LIVE_SLICES = 24
 COUNTED_ROUNDS, COUNTED_SLICES, COUNTED_RUNS = 60_000, (1, 9), 12
 # Stacks that are held, requests a second of each of four threads, seconds; and seconds between dumps.
 REQUESTS, DUMP_SECONDS = (20_000, 500, 35), 10
+# What a dump may add to the slowest of a thousand requests.
+DUMP_LATENCY = 1.1
+# MiB that are allocated, and the seconds until jemalloc has given back what is free.
+RESIDENT, HUGE_PAGES = (512, 12), Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PERCENTILES = ("p50", "p99", "p99.9")
 # What the shortest of its runs records, in bytes, is several times this.
 _RECORDED = 1 << 20
@@ -103,6 +113,8 @@ AGENTS = [case for case in CASES if f"{case}-agent" in CASES]
 # The controller's pair and gcc's, compared where they do most.
 CROSS = "512KiB-agent"
 DORMANT_COST, SAMPLING_COST, AGENT_COST, LIVE_COST, PERF_COST, CROSS_COST = 1.01, 1.03, 0.01, 1.03, 1.02, 1.01
+# What our patches, and the ledger, may add.
+PART_COST, PART_INSTRUCTIONS = 1.005, 1.003
 EXEC_COST, EXECS = 1.05, 1000
 
 
@@ -129,12 +141,13 @@ class Bench:
         self.directory = directory
         self.pair = Pair(find_jemalloc(), builds.agent())
         churn, emulated = directory / "churn", directory / "churn-aarch64"
-        self.requests, self.spawn = directory / "requests", directory / "spawn"
+        self.requests, self.spawn, self.kept = (directory / name for name in ("requests", "spawn", "resident"))
         for compiler, source, program in (
             ("gcc", "churn.c", churn),
             (builds.CROSS_GCC, "churn.c", emulated),
             ("gcc", "requests.c", self.requests),
             ("gcc", "spawn.c", self.spawn),
+            ("gcc", "resident.c", self.kept),
         ):
             command = [compiler, "-O2", "-o", str(program), str(HERE / "overhead" / source), "-pthread"]
             subprocess.run(command, check=True)
@@ -193,17 +206,27 @@ class Bench:
         wall, cpu = zip(*(map(float, line.split()) for line in done.stdout.splitlines()), strict=True)
         return Run(min(wall), min(cpu))
 
-    def latency(self, case: str) -> list[float]:
-        """The percentiles of a request, in microseconds."""
+    def latency(self, case: str, between_dumps: int) -> list[float]:
+        """The percentiles of a request, in microseconds. 0 seconds between dumps: there are none."""
         command = [str(self.requests), *map(str, REQUESTS)]
-        environment = {**self.environment(case, command[0]), "OFFHEAP_DUMP_SECONDS": str(DUMP_SECONDS)}
+        environment = {**self.environment(case, command[0]), "OFFHEAP_DUMP_SECONDS": str(between_dumps)}
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         dumps = list(self.directory.glob("jeprof.*.heap"))
-        if CASES[case][1] and len(dumps) < REQUESTS[2] // DUMP_SECONDS - 1:
+        if between_dumps and len(dumps) < REQUESTS[2] // between_dumps - 1:
             raise SystemExit(f"latency-{case}: only {len(dumps)} dumps were taken")
         for dump in dumps:
             dump.unlink()
         return [float(word) for word in done.stdout.split()]
+
+    def resident(self, options: str) -> float:
+        """MiB that stay of what was allocated, three quarters of it freed: with sampling and these options of jemalloc,
+        or without preload."""
+        command = [str(self.kept), *map(str, RESIDENT)]
+        environment = self.environment(PLAIN if options == PLAIN else "512KiB", command[0])
+        if options and options != PLAIN:
+            environment["MALLOC_CONF"] += f",{options}"
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        return float(done.stdout)
 
     def exec(self, case: str) -> float:
         """Seconds that a program takes which a process of this case starts."""
@@ -317,39 +340,102 @@ def measure_cross(bench: Bench, rounds: int, repeats: int, slices: int) -> tuple
     ]
     for workload in [*bench.workloads, *bench.emulated]:
         pairs = emulated if workload in bench.emulated else native
-        times: list[list[float]] = [[], []]
-        for _round in range(rounds):
-            runs: list[list[float]] = [[], []]
-            for _repeat in range(repeats):
-                for bench.pair, own in zip(pairs, runs, strict=True):
-                    own.append(bench.run(workload, CROSS, slices).wall)
-            for all_rounds, own in zip(times, runs, strict=True):
-                all_rounds.append(min(own))
-        cost = statistics.median(ours / theirs for ours, theirs in zip(*times, strict=True))
-        ours, theirs = map(statistics.median, times)
+        ours, theirs, cost = _compared(bench, workload, pairs, (rounds, repeats, slices))
         rows.append(_row(f"{workload}-{CROSS}-cross", "throughput-cost", "s", ours, theirs, "built by gcc", cost))
         if cost > CROSS_COST:
             broken.append(f"{workload}-{CROSS}-cross: costs {cost:.3f} of what gcc's does, not {CROSS_COST}")
     return rows, broken
 
 
+def _compared(
+    bench: Bench, workload: str, pairs: Sequence[Pair], runs: tuple[int, int, int]
+) -> tuple[float, float, float]:
+    """The seconds of a workload with each of two pairs, and the median of the rounds' ratios."""
+    rounds, repeats, slices = runs
+    times: list[list[float]] = [[], []]
+    for _round in range(rounds):
+        done: list[list[float]] = [[], []]
+        for _repeat in range(repeats):
+            for bench.pair, own in zip(pairs, done, strict=True):
+                own.append(bench.run(workload, CROSS, slices).wall)
+        for all_rounds, own in zip(times, done, strict=True):
+            all_rounds.append(min(own))
+    cost = statistics.median(ours / theirs for ours, theirs in zip(*times, strict=True))
+    return (*map(statistics.median, times), cost)
+
+
+def measure_parts(bench: Bench, rounds: int, repeats: int, slices: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of our patches, and of the ledger alone: the same agent beside a jemalloc without them."""
+    rows, broken = [], []
+    whole = Pair(builds.library(), builds.agent())
+    for part, without in (("patches", [path.stem for path in cross_sums.patches()]), ("ledger", ["prof-hooks"])):
+        pairs = (whole, whole._replace(jemalloc=builds.library_without(*without)))
+        for workload in bench.workloads:
+            ours, theirs, cost = _compared(bench, workload, pairs, (rounds, repeats, slices))
+            rows.append(_row(f"{workload}-{CROSS}-{part}", "throughput-cost", "s", ours, theirs, f"no {part}", cost))
+            if cost > PART_COST:
+                broken.append(f"{workload}-{CROSS}-{part}: costs {cost:.4f}, not {PART_COST}")
+        counts = []
+        for bench.pair in pairs:
+            counts.append(statistics.mean(_counted(bench, [CROSS] * COUNTED_RUNS)))
+        cost = counts[0] / counts[1]
+        rows.append(_row(f"c-{CROSS}-{part}", "instructions", "instructions", *counts, f"no {part}", cost))
+        if cost > PART_INSTRUCTIONS:
+            broken.append(f"c-{CROSS}-{part}: takes {cost:.4f} of the instructions, not {PART_INSTRUCTIONS}")
+    return rows, broken
+
+
+def _counted(bench: Bench, cases: Sequence[str]) -> list[int]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # other load takes time, and no instructions
+        return list(pool.map(bench.instructions, cases))
+
+
 def measure_latency(bench: Bench, rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of how long a request takes, and the promises that they break."""
-    cases = (PLAIN, JEMALLOC, CROSS)
-    found: dict[str, list[list[float]]] = {case: [] for case in cases}
+    ours = f"{CROSS}, no dumps"
+    cases: dict[str, tuple[str, int]] = {
+        PLAIN: (PLAIN, 0),
+        JEMALLOC: (JEMALLOC, 0),
+        ours: (CROSS, 0),
+        CROSS: (CROSS, DUMP_SECONDS),
+    }
+    bench.pair = Pair(builds.library(), builds.agent())
+    found: dict[str, list[list[float]]] = {name: [] for name in cases}
     dice = random.Random(1)
     for _round in range(rounds):
-        for case in dice.sample(cases, len(cases)):
-            found[case].append(bench.latency(case))
-    middle = {case: [statistics.median(column) for column in zip(*found[case], strict=True)] for case in cases}
+        for name in dice.sample(list(cases), len(cases)):
+            found[name].append(bench.latency(*cases[name]))
+    middle = {name: [statistics.median(column) for column in zip(*found[name], strict=True)] for name in cases}
     rows, broken = [], []
     for at, percentile in enumerate(PERCENTILES):
-        ours = middle[CROSS][at]
-        for peer in (PLAIN, JEMALLOC):
-            theirs = middle[peer][at]
-            rows.append(_row(f"latency-{CROSS}", percentile, "us", ours, theirs, peer, ours / theirs))
-    if middle[CROSS][-1] > middle[PLAIN][-1]:
-        broken.append(f"latency-{CROSS}: p99.9 is {middle[CROSS][-1]:.0f} us, and {middle[PLAIN][-1]:.0f} under glibc")
+        for peer in (PLAIN, JEMALLOC, ours):
+            with_dumps, theirs = middle[CROSS][at], middle[peer][at]
+            rows.append(_row(f"latency-{CROSS}", percentile, "us", with_dumps, theirs, peer, with_dumps / theirs))
+    with_dumps, without = middle[CROSS][-1], middle[ours][-1]
+    if with_dumps > DUMP_LATENCY * without:
+        broken.append(f"latency-{CROSS}: p99.9 is {with_dumps:.0f} us, and {without:.0f} without dumps")
+    return rows, broken
+
+
+def measure_resident(bench: Bench, rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The row of what our options keep resident where the kernel gives huge pages always. Needs root."""
+    bench.pair = Pair(builds.library(), builds.agent())
+    before = re.findall(r"\[(.*)\]", HUGE_PAGES.read_text())[0]
+    HUGE_PAGES.write_text("always")
+    try:
+        never = ",".join(f"{name}:{value}" for name, value in drop_in.huge_page_options().items())
+        found: dict[str, list[float]] = {PLAIN: [], "": [], never: []}
+        for _round in range(rounds):
+            for options, sizes in found.items():
+                sizes.append(bench.resident(options))
+    finally:
+        HUGE_PAGES.write_text(before)
+    middle = {options: statistics.median(sizes) for options, sizes in found.items()}
+    rows = [
+        _row("huge-pages", "rss", "MiB", middle[never], middle[peer], name, middle[never] / middle[peer])
+        for peer, name in ((PLAIN, PLAIN), ("", "without our options"))
+    ]
+    broken = [] if middle[never] <= middle[""] else [f"huge-pages: {never} keeps more resident"]
     return rows, broken
 
 
@@ -371,9 +457,7 @@ def measure_instructions(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]
     rows, broken = [], []
     for case in AGENTS:
         pair = (f"{case}-agent", case)
-        # Other load takes time, and no instructions.
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            counted = list(pool.map(bench.instructions, pair * COUNTED_RUNS))
+        counted = _counted(bench, pair * COUNTED_RUNS)
         ours, own = (statistics.mean(counted[at::2]) for at in range(2))
         rows.append(
             _row(f"c-{case}-agent", "instructions", "instructions", ours, own, f"{case} without the agent", ours / own)
@@ -458,7 +542,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--slices", type=int, default=8)
-    parser.add_argument("--only", choices=["costs", "live", "instructions", "cross", "latency", "exec"])
+    parser.add_argument(
+        "--only", choices=["costs", "live", "instructions", "cross", "parts", "latency", "resident", "exec"]
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "overhead.json")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -471,7 +557,9 @@ def main() -> int:
             "live": lambda: measure_live(bench, options.rounds),
             "instructions": lambda: measure_instructions(bench),
             "cross": lambda: measure_cross(bench, *runs),
+            "parts": lambda: measure_parts(bench, *runs),
             "latency": lambda: measure_latency(bench, options.rounds),
+            "resident": lambda: measure_resident(bench, options.rounds),
             "exec": lambda: measure_exec(bench, options.rounds, options.repeats),
         }
         for part in [options.only] if options.only else parts:
