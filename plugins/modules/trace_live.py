@@ -78,9 +78,9 @@ options:
   max_recording:
     description:
       - The trace ends early when what is kept of its recording is larger.
-      - Of a JVM, that is what was allocated, some 25 bytes for each O(interval) of it. Every free is recorded too, at
-        about 20 bytes, but read and dropped as the recording grows. The trace also ends once a quarter of this, or
-        8 MiB, is unread.
+      - Of a JVM, that is what was allocated and when it was freed, some 45 bytes for each O(interval) of it. Every
+        other free is recorded too, at about 20 bytes, but read and dropped as the recording grows. The trace also ends
+        once a quarter of this, or 8 MiB, is unread.
     type: str
     default: 32M
   max_cost:

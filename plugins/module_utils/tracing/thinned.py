@@ -3,8 +3,8 @@
 """A recording of async-profiler without the frees that say nothing.
 
 It records some allocations, but every free (src/mallocTracer.cpp), so nearly all of a recording is frees of what it has
-not recorded. Of an address that it has recorded, the last event of a chunk says whether the allocation is still live.
-So a free stays if it is that. Nothing else is left out, and what is left is a recording.
+not recorded. Of a recorded allocation, the first free of its address after it says when it died. So a free stays if it
+is that. Nothing else is left out, and what is left is a recording.
 
 This module is private to the collection.
 """
@@ -74,18 +74,21 @@ class Thinned:
         if len(mallocs) > _MOST_MALLOCS:
             raise JfrError(f"it has more than {_MOST_MALLOCS} allocations in one chunk: record less of them (interval)")
         malloc, free = (_pattern(types, numbers[name]) for name in (_MALLOC, _FREE))
-        last: dict[bytes, tuple[tuple[int, bytes], int]] = {address: ((0, b""), -1) for address in self._live}
+        born: dict[bytes, list[tuple[int, bytes]]] = {address: [(0, b"")] for address in self._live}
         for at in mallocs:
             when, address = _read(malloc, chunk, at)
-            last[address] = max(last.get(address, (when, -1)), (when, -1))
-        # The events of a chunk are in no order: a free may lie before the allocation.
+            born.setdefault(address, []).append(when)
+        for times in born.values():
+            times.sort()  # the events of a chunk are in no order
+        died: dict[tuple[bytes, int], tuple[tuple[int, bytes], int]] = {}
         for at in frees:
             when, address = _read(free, chunk, at)
-            if address in last and when >= last[address][0]:
-                last[address] = (when, at)
-        live = {address for address, (_when, at) in last.items() if at < 0}
+            number = bisect.bisect_right(born.get(address, []), when) - 1
+            if number >= 0:
+                died[address, number] = min(died.get((address, number), (when, at)), (when, at))
+        live = {address for address, times in born.items() if (address, len(times) - 1) not in died}
         # One free stays in any case: a recording without says that none were recorded.
-        needed = {at for _when, at in last.values()}.union(frees[:1])
+        needed = {at for _when, at in died.values()}.union(frees[:1])
         return _Thin(_without(chunk, array("q", (at for at in frees if at not in needed))), live, len(frees))
 
 

@@ -2,6 +2,9 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """The lives of one capture as a Parquet file, made on first use: a samples file of all stacks in the book, with what
 lives and the lives themselves in further columns. docs/archive_format.md describes them.
+
+They come from the book that our agent writes beside a dump, or from a recording that has allocations and frees with
+their times.
 """
 
 from __future__ import annotations
@@ -13,19 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.formats import limits
-from ...module_utils.formats.capture_facts import CaptureFacts
+from ...module_utils.formats.capture_facts import ASYNC_PROFILER, CaptureFacts
 from ...module_utils.formats.maps import Mapping as Mapped
 from ..archive.archive import Archive, ArchiveError, read_dump
 from ..archive.capture import Capture
 from ..base import child, libraries, unpack
 from ..base.errors import ControllerError
 from ..model import located_bytes
-from ..model.lives import BUCKETS, Lives
+from ..model.lives import BUCKETS, Lives, youngest
 from ..model.raw import CountColumns, Counts, Records
 from ..model.samples import located
 from ..model.sampling import Measure, Sampling, Scheme
 from ..model.series import Moment, Stack
-from ..readers import heap_v2, lives_book
+from ..readers import detect, heap_v2, jfr, lives_book
 from ..readers.lives_book import Book
 from . import parquet, sample_cache
 from .parquet import SamplesError
@@ -47,6 +50,12 @@ class Unnamed:
 
     moment: Moment
     lives: Callable[[list[Stack]], Lives]
+
+
+def known_of(capture: Capture) -> bool:
+    """Whether a capture has lives."""
+    recorded = capture.facts.source == ASYNC_PROFILER and capture.facts.measure == Measure.LIVE.value
+    return recorded or capture.lives is not None
 
 
 def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
@@ -80,12 +89,9 @@ def _rows(table: Any, name: str) -> Any:
 
 
 def _make(capture: Capture, path: Path) -> None:
-    beside = capture.lives
-    if beside is None:
-        raise SamplesError(f"{capture.path} has no lives")
     size = capture.facts.dump.size + limits.LARGEST_LIVES
     try:
-        answer = child.call(_parsed, capture.dump, beside, capture.facts, size=size)
+        answer = child.call(_parsed, capture.dump, capture.lives, capture.facts, size=size)
         profile, about = located_bytes.unpacked(answer)
         columns = {name: _checked(about[name], len(profile.bounds) - 1) for name in _COLUMNS}
         more = {_BEGAN: str(float(about["began"])), _NOW: str(float(about["now"])), _LOST: str(int(about["lost"]))}
@@ -107,12 +113,14 @@ def _checked(column: Sequence[Sequence[float]], count: int) -> Any:
     return parquet.list_of(bounds, values)
 
 
-def _parsed(dump: Path, beside: Path, facts: CaptureFacts) -> bytes:
+def _parsed(dump: Path, beside: Path | None, facts: CaptureFacts) -> bytes:
     """In the child."""
-    content = unpack.read(beside, limits.LARGEST_LIVES)
-    book = lives_book.parse(content, str(beside))
-    mappings = heap_v2.mappings(read_dump(dump, facts.dump.sha256), str(dump))
-    profile = located(_records(book, str(beside), mappings), facts.build_ids)
+    content = read_dump(dump, facts.dump.sha256)
+    if beside is None:
+        found = jfr.allocations(content, str(dump), detect.told(facts))
+        return located_bytes.packed(located(jfr.records(found, str(dump)), facts.build_ids), _about_recorded(found))
+    book = lives_book.parse(unpack.read(beside, limits.LARGEST_LIVES), str(beside))
+    profile = located(_records(book, str(beside), heap_v2.mappings(content, str(dump))), facts.build_ids)
     return located_bytes.packed(profile, _about(book))
 
 
@@ -146,21 +154,55 @@ def _records(book: Book, name: str, mappings: list[Mapped]) -> Records:
 
 
 def _about(book: Book) -> Mapping[str, Any]:
-    """Times in seconds since the epoch, ages in seconds; a row for each stack."""
     count = len(book.ends)
-    bounds = np.searchsorted(np.asarray(book.stack), np.arange(count + 1)).tolist()
-    born = (book.began + np.asarray(book.born, dtype=np.float64) / 1000).tolist()
-    ages = (np.asarray(book.ages, dtype=np.float64) / 1000).tolist()
-    deaths = np.asarray(book.deaths, dtype=np.float64).tolist()
-    size = np.asarray(book.size, dtype=np.float64).tolist()
+    return _columns(
+        (book.began, book.now, book.lost),
+        np.asarray(book.births, dtype=np.int64),
+        np.asarray(book.deaths, dtype=np.float64).reshape(count, BUCKETS),
+        np.asarray(book.ages, dtype=np.float64).reshape(count, BUCKETS) / 1000,
+        (
+            np.asarray(book.stack, dtype=np.int64),
+            book.began + np.asarray(book.born, dtype=np.float64) / 1000,
+            np.asarray(book.size, dtype=np.float64),
+        ),
+    )
+
+
+def _about_recorded(found: jfr.Allocations) -> Mapping[str, Any]:
+    """What has no free although its address came again is lost: nobody knows when it died."""
+    count, stack = len(found.stacks), found.stack.astype(np.int64)
+    died = np.flatnonzero(found.freed)
+    age = np.maximum(found.ended[died] - found.times[died], 0.0)
+    where = stack[died] * BUCKETS + np.searchsorted([youngest(bucket) for bucket in range(1, BUCKETS)], age, "right")
+    deaths, ages = (np.bincount(where, weights, count * BUCKETS) for weights in (None, age))
+    living = np.flatnonzero(found.live)
+    living = living[np.argsort(stack[living], kind="stable")]
+    return _columns(
+        (found.begin, found.end, int((~found.live & ~found.freed).sum())),
+        np.bincount(stack[found.live | found.freed], minlength=count),
+        deaths.astype(np.float64).reshape(count, BUCKETS),
+        ages.reshape(count, BUCKETS),
+        (stack[living], found.times[living], found.sizes[living].astype(np.float64)),
+    )
+
+
+def _columns(
+    head: tuple[float, float, int], births: Any, deaths: Any, ages: Any, living: tuple[Any, Any, Any]
+) -> Mapping[str, Any]:
+    """When the lives began, when they were looked at, and how many are lost. Of each stack, births, and a row of deaths
+    and of ages in seconds; of each that lives, ordered by stack, the stack, when it was born (seconds since the epoch)
+    and its bytes."""
+    began, now, lost = head
+    count, (stack, born, size) = len(births), living
+    bounds = np.searchsorted(stack, np.arange(count + 1)).tolist()
     of_buckets = [BUCKETS * number for number in range(count + 1)]
     return {
-        "began": book.began,
-        "now": book.now,
-        "lost": book.lost,
-        _BIRTHS: [list(book.births), list(range(count + 1))],
-        _DEATHS: [deaths, of_buckets],
-        _AGES: [ages, of_buckets],
-        _BORN: [born, bounds],
-        _SIZES: [size, bounds],
+        "began": began,
+        "now": now,
+        "lost": lost,
+        _BIRTHS: [births.tolist(), list(range(count + 1))],
+        _DEATHS: [deaths.ravel().tolist(), of_buckets],
+        _AGES: [ages.ravel().tolist(), of_buckets],
+        _BORN: [born.tolist(), bounds],
+        _SIZES: [size.tolist(), bounds],
     }

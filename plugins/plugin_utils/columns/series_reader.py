@@ -137,7 +137,7 @@ class Reader:
 
         None if it has none, or none that can be read. Raises ArchiveError if the archive cannot be written to.
         """
-        capture = next((capture for capture in reversed(captures) if capture.lives is not None), None)
+        capture = next(filter(lives_columns.known_of, reversed(captures)), None)
         if capture is None:
             return None
         with tempfile.TemporaryDirectory(dir=self._aside, prefix="lives-") as aside:

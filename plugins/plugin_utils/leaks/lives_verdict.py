@@ -37,7 +37,9 @@ def verdict_on(key: str, series: Series, lives: Lives | None, least_span: float 
         return judge(key, series, least_span)
     if lives.lost:
         levels = judge(key, series, least_span)
-        return replace(levels, reason=f"{levels.reason}; its lives are not whole, since the agent's table was full")
+        return replace(
+            levels, reason=f"{levels.reason}; its lives are not whole, since some births or deaths are not known"
+        )
     if lives.span < least_span:
         return judge(key, series, least_span)
     found = by_lives.find(lives)

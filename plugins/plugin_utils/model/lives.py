@@ -81,7 +81,8 @@ class Lives:
     @property
     def _chance(self) -> Numbers:
         interval = self.sampling.interval
-        if self.sampling.scheme is not Scheme.POISSON or interval <= 1:
+        if interval <= 1 or self.sampling.scheme not in (Scheme.POISSON, Scheme.SYSTEMATIC):
             return np.ones(len(self.size))
-        result: Numbers = -np.expm1(-np.maximum(self.size, 1.0) / interval)
+        share = np.maximum(self.size, 1.0) / interval
+        result: Numbers = -np.expm1(-share) if self.sampling.scheme is Scheme.POISSON else np.minimum(share, 1.0)
         return result

@@ -92,8 +92,12 @@ def parse_capture(data: bytes, name: str, facts: CaptureFacts) -> Records:
     found = FORMATS.get(facts.source)
     if found is None:
         raise UnusableError(name, f"comes from {facts.source}, which this version of the collection cannot read")
+    return found.parse(data, name, told(facts))
+
+
+def told(facts: CaptureFacts) -> Told:
+    """What the user has said of a capture's dump."""
     interval = facts.sampling.interval if facts.sampling is not None else None
     exact = facts.sampling is not None and facts.sampling.scheme == "exact"
     unit = facts.more.get(UNIT)
-    told = Told(Measure(facts.measure), unit if isinstance(unit, str) else "", 1 if exact else interval or 0)
-    return found.parse(data, name, told)
+    return Told(Measure(facts.measure), unit if isinstance(unit, str) else "", 1 if exact else interval or 0)

@@ -7,12 +7,13 @@ of the interval R, and ``profiler.Free`` the address of every free (async-profil
 not scaled: an allocation smaller than R is recorded with probability size / R and stands for R bytes, a larger one is
 always recorded. So each counts max(size, R). R is a setting in the file's first chunk.
 
-What is known of an address is what happened there last. So an allocation whose free was lost counts as live until the
-address is recorded again. A recording without any free (``nofree``) says what was allocated, not what is live.
+An allocation ends when its address is freed. One whose free was lost counts as live until the address is recorded
+again. A recording without any free (``nofree``) says what was allocated, not what is live.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .jfr_chunk import Column
 
     Flags = NDArray[np.bool_]
+    Integers = NDArray[np.int64]
     Numbers = NDArray[np.float64]
 else:
     np = libraries.optional("numpy")
@@ -45,17 +47,24 @@ _LARGEST = 1 << 62
 
 
 class Allocations(NamedTuple):
-    """Every recorded allocation: when (seconds since the epoch), how large, whether it is still live, and its stack,
-    a number in ``stacks``, whose frames are leaf first. ``end`` is when the recording ended; ``interval`` is R."""
+    """Every recorded allocation: when (seconds since the epoch), how large, when it ended (infinite if it is still
+    live), whether that was by a free, and its stack, a number in ``stacks``, whose frames are leaf first. ``begin`` and
+    ``end`` are those of the recording; ``interval`` is R."""
 
     times: Numbers
     sizes: Column
-    live: Flags
+    ended: Numbers
+    freed: Flags
     stack: Column
     stacks: list[tuple[Frame, ...]]
+    begin: float
     end: float
     interval: int
     frees: int
+
+    @property
+    def live(self) -> Flags:
+        return np.isinf(self.ended)
 
     @property
     def weights(self) -> Column:
@@ -69,7 +78,11 @@ def recognizes(data: bytes) -> bool:
 
 def parse(data: bytes, name: str, told: Told) -> Records:
     """The recording in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
-    found = allocations(data, name, told)
+    return records(allocations(data, name, told), name)
+
+
+def records(found: Allocations, name: str) -> Records:
+    """What each of its stacks has allocated and holds; ``name`` is only for messages. Raises UnusableError."""
     builder = StackBuilder(name)
     places = [[builder.named(frame) for frame in frames] for frames in found.stacks]
     weights = found.weights.astype(np.float64)
@@ -105,10 +118,10 @@ class _Recording:
         self._name = name
         self._interval = told.interval or None
         self._asked = False
-        self._end = 0.0
+        self._begin, self._end = math.inf, 0.0
         self._numbers: dict[tuple[Frame, ...], int] = {}
         self._mallocs: list[tuple[Numbers, Column, Column, Column, Column]] = []
-        self._frees: list[tuple[Column, Column]] = []
+        self._frees: list[tuple[Numbers, Column, Column]] = []
         self._order: tuple[list[int], list[int]] = ([], [])
         self._events = 0
 
@@ -127,22 +140,28 @@ class _Recording:
                 self._name, "does not say how it was sampled: say it, source_interval (fab: --source live:bytes:1MiB)"
             )
         times, ticks, addresses, sizes, stack = (np.concatenate(parts) for parts in zip(*self._mallocs, strict=True))
-        freed_at, freed = (np.concatenate(parts) for parts in zip(*self._frees, strict=True))
+        freed_times, freed_at, freed = (np.concatenate(parts) for parts in zip(*self._frees, strict=True))
         chunks = [np.repeat(np.arange(len(counts)), counts) for counts in self._order]
+        next_there = _next_there(
+            np.concatenate((addresses, freed)), np.concatenate((ticks, freed_at)), np.concatenate(chunks)
+        )[: len(addresses)]
+        # The one behind the last is that of those that have none.
+        ended = np.concatenate((times, freed_times, [math.inf]))[next_there]
         return Allocations(
             times,
             sizes,
-            _last_there(np.concatenate((addresses, freed)), np.concatenate((ticks, freed_at)), np.concatenate(chunks))[
-                : len(addresses)
-            ],
+            ended,
+            (next_there >= len(addresses)) & np.isfinite(ended),
             stack,
             list(self._numbers),
+            self._begin,
             self._end,
             self._interval,
             len(freed),
         )
 
     def _add(self, chunk: Chunk) -> None:
+        self._begin = min(self._begin, chunk.start / 1e9)
         self._end = max(self._end, (chunk.start + chunk.duration) / 1e9)
         self._learn_interval(chunk)
         start, traces, addresses, sizes = chunk.columns(_MALLOC, ("startTime", "stackTrace", "address", "size"))
@@ -159,7 +178,7 @@ class _Recording:
         numbers = [self._numbers.setdefault(frames.of(trace), len(self._numbers)) for trace in known.tolist()]
         stack = np.array(numbers, dtype=np.uint64)[back]
         self._mallocs.append((_seconds(chunk, start), start, addresses, sizes, stack))
-        self._frees.append((freed_at, freed))
+        self._frees.append((_seconds(chunk, freed_at), freed_at, freed))
         for counts, column in zip(self._order, (start, freed), strict=True):
             counts.append(len(column))
 
@@ -235,13 +254,14 @@ def _seconds(chunk: Chunk, ticks: Column) -> Numbers:
     return times
 
 
-def _last_there(addresses: Column, ticks: Column, chunks: NDArray[np.int64]) -> Flags:
-    """Which events are the last that happened at their address."""
+def _next_there(addresses: Column, ticks: Column, chunks: Integers) -> Integers:
+    """For each event the next one at its address, -1 if there is none."""
     order = np.lexsort((ticks, chunks, addresses))
     where = addresses[order]
-    last = np.zeros(len(where), dtype=np.bool_)
-    last[order] = np.append(where[1:] != where[:-1], True)
-    return last
+    following = np.full(len(where), -1, dtype=np.int64)
+    again = where[1:] == where[:-1]
+    following[order[:-1][again]] = order[1:][again]
+    return following
 
 
 def each_live(found: Allocations) -> Iterator[tuple[tuple[Frame, ...], int, float]]:

@@ -31,13 +31,19 @@ Event = tuple[int, int, int, int] | tuple[int, int]
 
 
 def recording(
-    *chunks: Sequence[Event], interval: int | None = 1000, native: Sequence[str] = ("serve", "main")
+    *chunks: Sequence[Event],
+    interval: int | None = 1000,
+    native: Sequence[str] = ("serve", "main"),
+    nanoseconds: int = 10**9,
 ) -> bytes:
-    """A recording with a chunk of each of these events; stack 1 has these native functions, 2 one Java method."""
-    return b"".join(_chunk(events, interval if not number else None, native) for number, events in enumerate(chunks))
+    """A recording with a chunk of each of these events; stack 1 has these native functions, 2 one Java method. A
+    tick is a nanosecond since it began."""
+    return b"".join(
+        _chunk(events, interval if not number else None, native, nanoseconds) for number, events in enumerate(chunks)
+    )
 
 
-def _chunk(events: Sequence[Event], interval: int | None, native: Sequence[str]) -> bytes:
+def _chunk(events: Sequence[Event], interval: int | None, native: Sequence[str], nanoseconds: int) -> bytes:
     parts = [_event(22, _text(str(interval)) + _text("nativemem"))] if interval is not None else []
     for event in events:
         if len(event) == 4:
@@ -50,7 +56,7 @@ def _chunk(events: Sequence[Event], interval: int | None, native: Sequence[str])
     body += _constants(native)
     types = HEADER.size + len(body)
     body += _description()
-    return HEADER.pack(MAGIC, 2, 0, HEADER.size + len(body), constants, types, 10**18, 10**9, 0, 10**9, 1) + body
+    return HEADER.pack(MAGIC, 2, 0, HEADER.size + len(body), constants, types, 10**18, nanoseconds, 0, 10**9, 1) + body
 
 
 def _number(value: int) -> bytes:

@@ -45,7 +45,7 @@ def _check(chunks: list[bytes]) -> Iterator[tuple[jfr.Allocations, jfr.Allocatio
         for number, chunk in enumerate(chunks, 1):
             kept.add([chunk])
             whole, thin = (jfr.allocations(data, "x", Told()) for data in (b"".join(chunks[:number]), _read(kept)))
-            for name in ("times", "sizes", "live", "stack"):
+            for name in ("times", "sizes", "ended", "freed", "stack"):
                 assert getattr(thin, name).tolist() == getattr(whole, name).tolist()
             assert (thin.stacks, thin.end, thin.interval) == (whole.stacks, whole.end, whole.interval)
             assert bool(thin.frees) == bool(whole.frees)
@@ -54,7 +54,8 @@ def _check(chunks: list[bytes]) -> Iterator[tuple[jfr.Allocations, jfr.Allocatio
 
 def test_each_window_says_the_same(chunks: list[bytes]) -> None:
     for whole, thin in _check(chunks):
-        assert thin.frees < whole.frees / 10
+        assert whole.freed.sum() <= thin.frees <= whole.freed.sum() + len(chunks)  # one of each chunk stays
+        assert thin.frees < whole.frees
         assert 0 < whole.live.sum() < len(whole.live)
 
 
@@ -92,7 +93,7 @@ def test_the_jdk_reads_it(chunks: list[bytes], tmp_path: Path) -> None:
         kept.add(chunks)
         thin.write_bytes(_read(kept))
     assert _events(thin, "profiler.Malloc") == _events(whole, "profiler.Malloc") > 100
-    assert 0 < _events(thin, "profiler.Free") < _events(whole, "profiler.Free") / 10
+    assert 0 < _events(thin, "profiler.Free") < _events(whole, "profiler.Free")
 
 
 def test_what_is_taken_twice_loses_no_free(chunks: list[bytes]) -> None:

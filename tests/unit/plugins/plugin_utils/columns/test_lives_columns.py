@@ -2,15 +2,20 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import (
+    ASYNC_PROFILER,
+    SamplingFacts,
+)
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import lives_columns
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives import BUCKETS
-from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives, small_recordings
 from ansible_collections.offheap.profiler.tests.unit.strategies.leaky_archives import JIT, START, inside
 
 BOOK = f"""\
@@ -77,3 +82,33 @@ def test_a_process_without_lives_has_none(archive: Archive) -> None:
     captures = archive.captures()[1:]
     with reading(archive, pytest.fail) as reader:
         assert reader.lives(captures, reader.maps(captures)) is None
+
+
+def test_lives_of_a_recording_are_its_allocations_and_frees(tmp_path: Path) -> None:
+    archive = Archive.create(tmp_path / "archive")
+    tenth = 10**8  # of a second, in ticks
+    content = small_recordings.recording(
+        [
+            (1 * tenth, 10, 40, 1),
+            (3 * tenth, 10),
+            (4 * tenth, 10, 5000, 1),
+            (5 * tenth, 11, 40, 2),
+            (6 * tenth, 11, 40, 2),  # the free before it was lost
+        ]
+    )
+    (tmp_path / "dump").write_bytes(content)
+    facts = leaky_archives.facts(content, "app1", 0, START)
+    sampling = SamplingFacts("systematic", 1000)
+    archive.add_capture(replace(facts, source=ASYNC_PROFILER, sampling=sampling), tmp_path / "dump")
+    captures = archive.captures()
+    with reading(archive, pytest.fail) as reader:
+        lives = reader.lives(captures, reader.maps(captures))
+    assert lives is not None
+    assert [stack.frames[0].group for stack in lives.stacks] == ["serve", "java.util.zip.Deflater.init"]
+    assert (lives.began, lives.now, lives.lost) == (1e9, 1e9 + 1, 1)
+    assert lives.births.tolist() == [2, 1]
+    assert lives.deaths[:, :4].tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
+    assert lives.ages[0, 2] == pytest.approx(0.2)
+    assert lives.stack.tolist() == [0, 1]
+    assert lives.age.tolist() == pytest.approx([0.6, 0.4])
+    assert lives.weight.tolist() == [5000, 1000], "one below the interval was recorded by chance"

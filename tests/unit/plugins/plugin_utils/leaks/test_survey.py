@@ -2,11 +2,18 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import (
+    ASYNC_PROFILER,
+    SamplingFacts,
+)
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import Reader, reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import survey as module
@@ -18,6 +25,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives impor
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps
 from ansible_collections.offheap.profiler.tests.bench.shapes import DAY
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.leaks.test_workers import short_worker
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives, small_recordings
 from ansible_collections.offheap.profiler.tests.unit.strategies.described_archives import (
     Caller,
     DescribedArchive,
@@ -103,3 +111,31 @@ def test_workers_that_are_replaced_too_soon_keep_the_answer_open(
     assert verdict.answer is Answer.CANNOT_TELL and "processes ended after" in verdict.reason
     leak = 0
     assert _judged(tmp_path / "none", master, *workers).verdict.answer is Answer.NO_LEAK
+
+
+@pytest.mark.parametrize(
+    ("mean", "answer"),
+    [(100, Answer.NO_LEAK), (400, Answer.FILLS_UP), (None, Answer.LEAK)],
+    ids=["lives", "fills", "stays"],
+)
+def test_a_recording_is_judged_by_its_frees(tmp_path: Path, mean: float | None, answer: Answer) -> None:
+    """Ten minutes of a service that allocates ten blocks a second, which live for so many seconds on average."""
+    dice = random.Random(1)
+    events: list[tuple[float, small_recordings.Event]] = [(0.5, (10**8, 1 << 40))]  # of what was there before
+    for number in range(6000):
+        born = number / 10
+        events.append((born, (round(born * 1e9), number + 1, 50000, 1)))
+        if mean is not None:
+            dies = born + dice.expovariate(1 / mean)
+            events.append((dies, (round(dies * 1e9), number + 1)))
+    archive = Archive.create(tmp_path / "archive")
+    for number, end in enumerate((200, 400, 600)):
+        seen = [event for when, event in events if when < end]
+        content = small_recordings.recording(seen, interval=1 << 20, nanoseconds=end * 10**9)
+        (tmp_path / "dump").write_bytes(content)
+        facts = leaky_archives.facts(content, "app1", number, 1e9 + end)
+        facts = replace(facts, source=ASYNC_PROFILER, sampling=SamplingFacts("systematic", 1 << 20))
+        archive.add_capture(facts, tmp_path / "dump")
+    with reading(archive, pytest.fail) as reader:
+        (host,) = survey(archive, reader, Scope(), pytest.fail)
+    assert host.verdict.answer is answer, host.verdict.reason
