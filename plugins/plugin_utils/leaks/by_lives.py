@@ -48,8 +48,6 @@ _YOUNGEST, _OLDEST, _OLDEST_BOUND = 1 / 512, 1 / 4, 1 / 2
 _SEEN = 1 / 4
 # Paths that are tested together, at least.
 _TESTS = 32
-# A path fills up if it will surely hold so much more than it does.
-_FILLS = 1.25
 
 
 @dataclass(frozen=True)
@@ -224,7 +222,7 @@ def _filling(book: _Book, key: Key, rows: list[int], at: int, numbers: tuple[flo
     each = float(lives.weight[chosen].mean())
     deviation = level * math.sqrt(1 / deaths + 1 / reached)
     more = level - alive
-    if level < _FILLS * alive or more < max(LEAST_EVENTS, SIGNIFICANT * deviation):
+    if more < max(LEAST_EVENTS, SIGNIFICANT * deviation):
         return Found(key, rows)
     after = mean * math.log(max(more / (0.05 * level), 1.0))
     return Found(key, rows, more * each, error=CONFIDENCE * deviation * each, after=after)
