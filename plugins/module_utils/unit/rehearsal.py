@@ -58,10 +58,10 @@ for bytes_ in (1, 100, 5000, 100000, 5000000):
 """
 # First what the loader itself opens when the program starts: there a library is used before it can choose.
 _SHELL = """
-loader=$1 program=$2 ours=$3 conf=$4
-shift 4
+loader=$1 program=$2 name=$3 ours=$4 conf=$5
+shift 5
 paths='s/^[[:space:]]*\\(.* => \\)\\{0,1\\}\\(\\/[^ ]*\\) (0x.*/\\2/p'
-first=$("$loader" --list "$program" | sed -n "$paths" | grep -vF "/ld-" | tr '\\n' ' ')
+first=$("$loader" --list "$program" | sed -n "$paths" | grep -vF -e "/ld-" -e "/$name" | tr '\\n' ' ')
 echo "starts"
 LD_PRELOAD="$ours $first" MALLOC_CONF="$conf" /bin/true
 echo "ended $?"
@@ -76,11 +76,13 @@ def check(unit: Service, program: str, environment: Mapping[str, str], own: Sequ
 
     Raises Refusal if what the program loads dies under the preload. What cannot be rehearsed here is let pass.
     """
-    libraries = _libraries(unit, program)
+    # Where the program needs a library with the name of the preloaded one, the loader takes that one for it.
+    name = os.path.basename(environment.get("LD_PRELOAD", "").split(":")[0])
+    libraries = [path for path in _libraries(unit, program) if os.path.basename(path) != name]
     if not libraries:
         return
     properties = _properties(unit, own)
-    given = [elf.read(program).interpreter or "", program]
+    given = [elf.read(program).interpreter or "", program, name]
     ours = [environment.get(name, "") for name in ("LD_PRELOAD", "MALLOC_CONF")]
     where = _death(_play(properties, [*given, *ours], libraries))
     if not where or _death(_play(properties, [*given, "", ""], libraries)):
@@ -124,7 +126,7 @@ def _properties(unit: Service, own: Sequence[systemd.Assignment]) -> list[str]:
 def _play(properties: Sequence[str], given: Sequence[str], libraries: Sequence[str]) -> list[str]:
     """What the process says, line by line; empty where it did not begin, or was not done in time.
 
-    ``given`` are the program's loader, the program, LD_PRELOAD and MALLOC_CONF.
+    ``given`` are the program's loader, the program, the name of a library to leave out, LD_PRELOAD and MALLOC_CONF.
     """
     command = ["/bin/sh", "-c", _SHELL, "sh", *given, sys.executable, "-c", _SCRIPT, *libraries]
     return systemd.run_aside(properties, command, _SECONDS)

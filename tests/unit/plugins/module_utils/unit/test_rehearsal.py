@@ -58,9 +58,9 @@ def check(
     yield run
 
 
-def linked(directory: Path, variable: str) -> Path:
+def linked(directory: Path, variable: str, name: str = "libdies.so") -> Path:
     """A program with a library that dies where the variable is set."""
-    library = programs.library(directory, "libdies.so", DIES % variable)
+    library = programs.library(directory, name, DIES % variable)
     return programs.compiled(directory, "linked", programs.SLEEPS, "-Wl,--no-as-needed", str(library))
 
 
@@ -74,6 +74,14 @@ def test_what_dies_under_the_preload_alone_is_refused(check: Check, tmp_path: Pa
             "without the preload it did not",
             "trace_live",
         )
+
+
+def test_what_the_preloaded_one_stands_for_is_not_loaded(check: Check, preload: Path, tmp_path: Path) -> None:
+    """As where a program is linked with the system's jemalloc."""
+    (tmp_path / "other").mkdir()
+    program = linked(tmp_path / "other", "LD_PRELOAD", preload.name)
+    with programs.running(program) as pid:
+        check(pid, program)
 
 
 def test_what_dies_anyhow_is_not_ours_to_refuse(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
