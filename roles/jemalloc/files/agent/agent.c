@@ -46,7 +46,7 @@
 #define PATIENCE 1          // seconds that a process may start later
 
 struct agent {
-    pid_t pid;   // 0 in a child without an agent of its own
+    pid_t pid;
     bool attached;   // to a process that ran already
     bool leaving;    // the thread is to end
     struct config config;
@@ -63,7 +63,7 @@ struct agent {
 };
 
 static struct agent agent;
-static atomic_bool taken;   // it has an agent, or is about to
+static atomic_bool taken;   // this process has an agent, or is about to
 static char owner[40];   // putenv keeps a pointer to it
 
 static int64_t earlier(int64_t one, int64_t other) {
@@ -118,7 +118,6 @@ static void *run(void *argument) {
         control_wait(&self->control, work(self));
     control_close(&self->control);
     trigger_close(&self->trigger);
-    self->pid = 0;
     atomic_store(&taken, false);
     return NULL;
 }
@@ -220,7 +219,7 @@ static bool launch(struct agent *self) {
 }
 
 __attribute__((destructor)) static void stop(void) {
-    if (agent.pid && agent.pid == getpid())
+    if (atomic_load(&taken) && agent.pid == getpid())
         control_unlink(&agent.control);
 }
 
@@ -230,7 +229,6 @@ static void after_fork_in_child(void) {
     je_set_bool("prof.active", false);
     control_forget_in_child(&agent.control);
     trigger_forget_in_child(&agent.trigger);
-    agent.pid = 0;
     atomic_store(&taken, false);
     if (!agent.config.children)
         return;
@@ -272,9 +270,10 @@ __attribute__((constructor)) static void start(void) {
 // In a child of a process that it was attached to. Its hooks pass calls on, as long as nobody attaches to it.
 static void after_fork_in_child_of_attached(void) {
     got_after_fork();
-    control_forget_in_child(&agent.control);
-    trigger_forget_in_child(&agent.trigger);
-    agent.pid = 0;
+    if (atomic_load(&taken)) {
+        control_forget_in_child(&agent.control);
+        trigger_forget_in_child(&agent.trigger);
+    }
     atomic_store(&taken, false);
 }
 
@@ -302,9 +301,7 @@ static int attach(struct agent *self, const char *settings) {
     self->problem.quiet = true;   // stderr is the service's
     prepare(self);
     sampling_prepare(&self->sampling);
-    int error = start_thread(self);
-    self->pid = error ? 0 : self->pid;
-    return error;
+    return start_thread(self);
 }
 
 // Opens the agent in a process that runs already: `settings` are those of the environment, "NAME=value" a line, with

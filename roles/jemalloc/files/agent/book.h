@@ -69,7 +69,7 @@ bool book_copy(struct book_copy *copy);      // of one moment, sorted; false wit
 void book_free(struct book_copy *copy);
 
 // How many that live share a byte, counted to 255: whoever frees anything sees without a lock what is not in the book.
-extern uint8_t *book_filter;
+extern uint8_t *book_filter __attribute__((visibility("hidden")));
 
 #define BOOK_FILTER_AT(address) ((uint64_t)(address) * UINT64_C(0x9e3779b97f4a7c15) >> 44)
 
