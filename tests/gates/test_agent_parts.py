@@ -14,9 +14,10 @@ from ansible_collections.offheap.profiler.tests.gates.files import ROOT
 
 AGENT = ROOT / "roles" / "jemalloc" / "files" / "agent"
 FLOORS = (  # the lowest first; a part is <name>.c with <name>.h
-    {"clock", "descriptors", "exec", "hotspot", "mallctl"},
-    {"deepbind", "json", "maps"},
-    {"ranges"},
+    {"clock", "descriptors", "exec", "got", "hotspot", "mallctl"},
+    {"book", "deepbind", "json", "maps"},
+    {"ranges", "sampler"},
+    {"feeder"},
     {"unwind"},
     {"config"},
     {"facts", "images", "ledger", "problem", "spool"},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// The agent's life. The constructor decides whether this is the process that is meant, and starts one thread; the
-// thread opens the control socket, switches sampling on some seconds later, keeps the schedule and serves clients.
+// The agent's life. The constructor decides whether this is the process that is meant, and starts one thread; in a process
+// that runs already, offheap_attach does it. The thread opens the control socket, switches sampling on some seconds later, keeps the schedule and serves clients.
 //
 // Rules for every part:
 //
@@ -17,8 +17,11 @@
 #include "dump.h"
 #include "exec.h"
 #include "facts.h"
+#include "feeder.h"
+#include "got.h"
 #include "mallctl.h"
 #include "problem.h"
+#include "sampler.h"
 #include "sampling.h"
 #include "schedule.h"
 #include "spool.h"
@@ -30,6 +33,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +46,9 @@
 #define PATIENCE 1          // seconds that a process may start later
 
 struct agent {
-    pid_t pid;   // 0 in a child without an agent of its own
+    pid_t pid;
+    bool attached;   // to a process that ran already
+    bool leaving;    // the thread is to end
     struct config config;
     struct problem problem;
     struct facts facts;
@@ -57,6 +63,7 @@ struct agent {
 };
 
 static struct agent agent;
+static atomic_bool taken;   // this process has an agent, or is about to
 static char owner[40];   // putenv keeps a pointer to it
 
 static int64_t earlier(int64_t one, int64_t other) {
@@ -89,13 +96,16 @@ static int64_t work(struct agent *self) {
 static void *run(void *argument) {
     struct agent *self = argument;
     prctl(PR_SET_NAME, "offheap");
+    if (self->attached)
+        descriptors_remember_filters();
     descriptors_isolate(self->config.may_unshare);
-    je_set_bool("thread.prof.active", false);
+    feeder_leave_out_this_thread();
     control_open(&self->control);
     trigger_prepare(&self->trigger);
     char start[32];
     facts_start(start, sizeof start);
-    if (!spool_find(&self->spool, start, self->pid))
+    const char *prefix = self->attached ? self->config.prefix : je_get_string("opt.prof_prefix");
+    if (!spool_find(&self->spool, prefix, start, self->pid))
         problem_note(&self->problem, "prof_prefix in MALLOC_CONF is not an absolute path: there will be no dumps");
     else if (access(self->spool.directory, W_OK | X_OK) < 0)
         problem_note(&self->problem, "spool %s: %s", self->spool.directory, strerror(errno));
@@ -104,8 +114,11 @@ static void *run(void *argument) {
     self->problem.quiet = true;
     descriptors_silence();
     sem_post(&self->ready);
-    for (;;)
+    while (!self->leaving)
         control_wait(&self->control, work(self));
+    control_close(&self->control);
+    trigger_close(&self->trigger);
+    atomic_store(&taken, false);
     return NULL;
 }
 
@@ -130,7 +143,8 @@ static void connect_parts(struct agent *self) {
                                      .spool = &self->spool,
                                      .dumps = dumps,
                                      .sampling = sampling,
-                                     .schedule = &self->schedule};
+                                     .schedule = &self->schedule,
+                                     .leaving = &self->leaving};
     control->config = &self->config;
     control->command = &self->command;
     control->problem = &self->problem;
@@ -178,29 +192,34 @@ static void wait_until_ready(struct agent *self) {
         ;
 }
 
-// False when this process has no agent; the reason has been told.
-static bool launch(struct agent *self) {
+static void prepare(struct agent *self) {
     self->pid = getpid();
     self->facts.started = clock_monotonic();
     connect_parts(self);
     control_prepare(&self->control);
+    sem_init(&self->ready, 0, 0);
+}
+
+// False when this process has no agent; the reason has been told.
+static bool launch(struct agent *self) {
+    prepare(self);
     const char *why = obstacle();
     if (why) {
         problem_note(&self->problem, "%s", why);
         return false;
     }
     sampling_prepare(&self->sampling);
-    sem_init(&self->ready, 0, 0);
     int error = start_thread(self);
     if (error)
         problem_note(&self->problem, "no thread for the agent: %s", strerror(error));
     else
         wait_until_ready(self);
+    atomic_store(&taken, !error);
     return !error;
 }
 
 __attribute__((destructor)) static void stop(void) {
-    if (agent.pid && agent.pid == getpid())
+    if (atomic_load(&taken) && agent.pid == getpid())
         control_unlink(&agent.control);
 }
 
@@ -210,7 +229,7 @@ static void after_fork_in_child(void) {
     je_set_bool("prof.active", false);
     control_forget_in_child(&agent.control);
     trigger_forget_in_child(&agent.trigger);
-    agent.pid = 0;
+    atomic_store(&taken, false);
     if (!agent.config.children)
         return;
     struct config config = agent.config;
@@ -248,3 +267,51 @@ __attribute__((constructor)) static void start(void) {
         pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
+// In a child of a process that it was attached to. Its hooks pass calls on, as long as nobody attaches to it.
+static void after_fork_in_child_of_attached(void) {
+    got_after_fork();
+    if (atomic_load(&taken)) {
+        control_forget_in_child(&agent.control);
+        trigger_forget_in_child(&agent.trigger);
+    }
+    atomic_store(&taken, false);
+}
+
+// Returns an error number. What takes time, or locks that a service's thread may hold, is left to the agent's thread.
+static int attach(struct agent *self, const char *settings) {
+    static bool handles_forks;
+    if (!config_use(settings))
+        return E2BIG;
+    memset(self, 0, sizeof *self);
+    config_read(&self->config);
+    if (*self->config.prefix != '/')
+        return EINVAL;
+    if (self->config.unwinder == UNWINDER_BUILTIN)
+        self->config.unwinder = UNWINDER_HYBRID;   // it is jemalloc's
+    feeder_use_sampler();
+    if (!sampler_prepare((size_t)self->config.lg_sample))
+        return ENOTSUP;
+    if (self->config.unwinder == UNWINDER_HYBRID)
+        unwind_find_libgcc();
+    if (!handles_forks)
+        handles_forks = !pthread_atfork(got_before_fork, got_after_fork, after_fork_in_child_of_attached);
+    if (!handles_forks)
+        return ENOMEM;
+    self->attached = true;
+    self->problem.quiet = true;   // stderr is the service's
+    prepare(self);
+    sampling_prepare(&self->sampling);
+    return start_thread(self);
+}
+
+// Opens the agent in a process that runs already: `settings` are those of the environment, "NAME=value" a line, with
+// OFFHEAP_PREFIX and OFFHEAP_LG_SAMPLE for what MALLOC_CONF says elsewhere. The thread that calls it may be one that was
+// stopped in the middle of a wait, so it is not kept. Returns 0, or an error number: EBUSY if there is an agent already.
+__attribute__((visibility("default"))) int offheap_attach(const char *settings) {
+    if (atomic_exchange(&taken, true))
+        return EBUSY;
+    int error = attach(&agent, settings);
+    if (error)
+        atomic_store(&taken, false);
+    return error;
+}

@@ -6,8 +6,8 @@
 
 #include "clock.h"
 #include "descriptors.h"
+#include "feeder.h"
 #include "ledger.h"
-#include "mallctl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,16 +18,14 @@ static void refuse(struct json *answer, const char *error) {
 }
 
 static void put_sampling(const struct command *command, struct json *answer) {
-    bool active = false;
     size_t lg_sample;
-    je_get_bool("prof.active", &active);
-    json_bool(answer, "active", active);
+    json_bool(answer, "active", feeder_active());
     json_bool(answer, "wanted", command->sampling->wanted);
     if (command->sampling->begun)
         json_null(answer, "begins_in");
     else
         json_seconds(answer, "begins_in", command->sampling->begin_at - clock_monotonic());
-    if (je_get_size("prof.lg_sample", &lg_sample))
+    if (feeder_lg_interval(&lg_sample))
         json_unsigned(answer, "lg_sample", lg_sample);
 }
 
@@ -64,6 +62,7 @@ static void status(const struct command *command, struct json *answer) {
     facts_process(answer, false);
     json_seconds(answer, "uptime", clock_monotonic() - command->facts->started);
     put_sampling(command, answer);
+    feeder_describe(answer);
     json_open(answer, "unwinder", '{');
     json_string(answer, "wanted", unwinder_names[command->config->unwinder]);
     json_string(answer, "used", command->sampling->begun ? unwinder_names[command->facts->unwinder] : NULL);
@@ -114,17 +113,30 @@ static void switch_sampling(const struct command *command, bool on, struct json 
 
 // The sample interval stays: each thread keeps the distance to its next sample, which it drew at the old one.
 static void reset(struct json *answer) {
-    if (!je_is_patched()) {
-        refuse(answer, "a reset while threads end can crash a service under this jemalloc, which is not the one that the "
-                       "role builds (jemalloc#2681)");
-        return;
-    }
-    if (!je_reset()) {
-        refuse(answer, "jemalloc refused the reset");
+    const char *why;
+    if (!feeder_reset(&why)) {
+        refuse(answer, why);
         return;
     }
     ledger_begin();
     json_bool(answer, "ok", true);
+}
+
+static void detach(const struct command *command, struct json *answer) {
+    if (!feeder_is_sampler()) {
+        refuse(answer, "this agent was not attached: it came with the process, and stays");
+        return;
+    }
+    size_t left, put_back;
+    sampling_switch(command->sampling, false);
+    put_back = feeder_detach(&left);
+    if (left)
+        refuse(answer, "entries could not be put back: the kernel did not open their pages");
+    else
+        json_bool(answer, "ok", true);
+    json_unsigned(answer, "put_back", put_back);
+    json_unsigned(answer, "left", left);
+    *command->leaving = !left;
 }
 
 static void schedule(const struct command *command, char *arguments, struct json *answer) {
@@ -175,6 +187,8 @@ void command_run(const struct command *command, char *line, struct json *answer)
         switch_sampling(command, *line == 'a', answer);
     } else if (!strcmp(line, "reset") && !arguments) {
         reset(answer);
+    } else if (!strcmp(line, "detach") && !arguments) {
+        detach(command, answer);
     } else if (!strcmp(line, "stats") && !arguments) {
         json_bool(answer, "ok", true);
         json_seconds(answer, "time", clock_now());
@@ -182,6 +196,6 @@ void command_run(const struct command *command, char *line, struct json *answer)
     } else if (!strcmp(line, "schedule")) {
         schedule(command, arguments, answer);
     } else {
-        refuse(answer, "commands: status dump activate deactivate reset stats schedule");
+        refuse(answer, "commands: status dump activate deactivate reset stats schedule detach");
     }
 }

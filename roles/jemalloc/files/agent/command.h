@@ -24,6 +24,7 @@ struct command {   // what the commands show and change
     struct dumps *dumps;
     struct sampling *sampling;
     struct schedule *schedule;
+    bool *leaving;   // the agent's thread is to end
 };
 
 void command_run(const struct command *command, char *line, struct json *answer);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Reads the settings from the environment, and decides whether this is the process they are meant for. Every child of
+// Reads the settings from the environment, or from a text in a process that runs already, and decides whether this is the process they are meant for. Every child of
 // the service inherits LD_PRELOAD and has to decide, so that costs two stat calls and nothing else.
 #include "config.h"
 
@@ -42,8 +42,34 @@ bool config_is_descendant(void) {
     return owner && config_number(owner, 1, INT32_MAX, &pid) && pid != getpid();
 }
 
+static char settings[CONFIG_SETTINGS];   // NAME=value, each with a NUL behind it; empty: it is the environment
+static size_t settings_length;
+
+bool config_use(const char *text) {
+    size_t length = strlen(text);
+    if (length >= sizeof settings)
+        return false;
+    memcpy(settings, text, length + 1);
+    settings_length = length;
+    for (size_t i = 0; i < length; i++)
+        if (settings[i] == '\n')
+            settings[i] = '\0';
+    return true;
+}
+
+// Not getenv, in a process whose threads may set variables meanwhile.
+static const char *setting(const char *name) {
+    size_t length = strlen(name);
+    if (!settings_length)
+        return getenv(name);
+    for (size_t at = 0; at < settings_length; at += strlen(settings + at) + 1)
+        if (!strncmp(settings + at, name, length) && settings[at + length] == '=')
+            return settings + at + length + 1;
+    return NULL;
+}
+
 static bool is_on(const char *name) {
-    const char *text = getenv(name);
+    const char *text = setting(name);
     return text && !strcmp(text, "1");
 }
 
@@ -69,7 +95,7 @@ bool config_is_right_process(void) {
 }
 
 static void number(struct config *config, const char *name, int64_t low, int64_t high, int64_t *value) {
-    const char *text = getenv(name);
+    const char *text = setting(name);
     if (text && *text && !config_number(text, low, high, value) && !*config->ignored)
         snprintf(config->ignored, sizeof config->ignored, "%s: not a number from %lld to %lld", name, (long long)low,
                  (long long)high);
@@ -79,13 +105,16 @@ void config_read(struct config *config) {
     const int64_t year = 366 * 86400;
     const char *text;
     memset(config, 0, sizeof *config);
-    copy(config->executable, sizeof config->executable, getenv("OFFHEAP_EXECUTABLE"));
-    copy(config->unit, sizeof config->unit, getenv("OFFHEAP_UNIT"));
-    copy(config->malloc_conf, sizeof config->malloc_conf, getenv("MALLOC_CONF"));
-    if (!copy(config->socket_directory, sizeof config->socket_directory, getenv("OFFHEAP_SOCKET_DIR")) &&
+    copy(config->prefix, sizeof config->prefix, setting("OFFHEAP_PREFIX"));
+    config->lg_sample = 19;
+    number(config, "OFFHEAP_LG_SAMPLE", 0, 40, &config->lg_sample);
+    copy(config->executable, sizeof config->executable, setting("OFFHEAP_EXECUTABLE"));
+    copy(config->unit, sizeof config->unit, setting("OFFHEAP_UNIT"));
+    copy(config->malloc_conf, sizeof config->malloc_conf, setting("MALLOC_CONF"));
+    if (!copy(config->socket_directory, sizeof config->socket_directory, setting("OFFHEAP_SOCKET_DIR")) &&
         *config->unit && !strchr(config->unit, '/'))
         snprintf(config->socket_directory, sizeof config->socket_directory, "/run/offheap/%s", config->unit);
-    config->dormant = (text = getenv("OFFHEAP_START")) && !strcmp(text, "dormant");
+    config->dormant = (text = setting("OFFHEAP_START")) && !strcmp(text, "dormant");
     config->children = is_on("OFFHEAP_CHILDREN");
     config->start_delay = 10;
     config->keep_files = 64;
@@ -97,11 +126,11 @@ void config_read(struct config *config) {
     number(config, "OFFHEAP_DUMP_GROWTH", 0, 1000, &config->dump_growth);
     config->unset = is_on("OFFHEAP_UNSET");
     config->dump_pressure = is_on("OFFHEAP_DUMP_PRESSURE");
-    config->may_unshare = is_on("OFFHEAP_MAY_UNSHARE") && !config_is_descendant();
+    config->may_unshare = is_on("OFFHEAP_MAY_UNSHARE") && (settings_length || !config_is_descendant());
     number(config, "OFFHEAP_KEEP_FILES", 2, 1000, &config->keep_files);
     number(config, "OFFHEAP_KEEP_BYTES", 1, INT64_MAX, &config->keep_bytes);
     number(config, "OFFHEAP_MINIMUM_FREE", 0, INT64_MAX, &config->minimum_free);
-    text = getenv("OFFHEAP_UNWINDER");
+    text = setting("OFFHEAP_UNWINDER");
     for (int i = 0; text && *text; i++) {
         if (!unwinder_names[i]) {
             snprintf(config->ignored, sizeof config->ignored, "OFFHEAP_UNWINDER: not hybrid, fp or builtin");

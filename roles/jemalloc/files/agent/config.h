@@ -19,6 +19,8 @@ struct config {
     char unit[256];
     char socket_directory[PATH_MAX];
     char malloc_conf[1024];
+    char prefix[PATH_MAX];   // of an attached agent's dumps; another's has jemalloc's
+    int64_t lg_sample;       // the same
     enum unwinder unwinder;
     bool dormant;            // sampling stays off until somebody activates it
     bool children;           // children with the same executable are profiled too
@@ -35,6 +37,10 @@ struct config {
     char ignored[128];       // the first setting that made no sense
 };
 
+#define CONFIG_SETTINGS 16384
+
+// Settings, "NAME=value" a line, instead of the environment. False: that is too long.
+bool config_use(const char *text);
 bool config_is_right_process(void);
 bool config_is_descendant(void);   // a program that a process with an agent has started
 void config_read(struct config *config);

@@ -112,6 +112,14 @@ void control_unlink(const struct control *control) {
         unlink(control->path);
 }
 
+void control_close(struct control *control) {
+    control_unlink(control);
+    owned_close(&control->socket);
+    for (int i = 0; i < CONTROL_CLIENTS; i++)
+        owned_close(&control->clients[i].socket);
+    control->path_inode = 0;
+}
+
 void control_forget_in_child(struct control *control) {
     if (!descriptors_are_private()) {   // else none of them was inherited, and their numbers are the service's files
         owned_close(&control->socket);

@@ -41,6 +41,7 @@ struct control {
 void control_prepare(struct control *control);   // no socket and no clients yet
 void control_open(struct control *control);
 void control_wait(struct control *control, int64_t milliseconds);   // serves clients for at most so long
+void control_close(struct control *control);   // and its clients, for good
 void control_forget_in_child(struct control *control);   // after a fork: the socket and its file are the parent's
 void control_unlink(const struct control *control);
 

@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "descriptors.h"
+#include "feeder.h"
 #include "images.h"
 #include "json.h"
 #include "ledger.h"
@@ -127,7 +128,6 @@ static bool write_sidecar(const struct dumps *dumps, const char *reason, const s
     char path[sizeof dump->path + 8], partial[sizeof path + 8];
     struct owned file;
     struct json json;
-    bool active = false;
     snprintf(path, sizeof path, "%s.json", dump->path);
     snprintf(partial, sizeof partial, "%s.part", path);
     unlink(partial);   // whatever lies there: the spool may belong to workers, and this process be root
@@ -145,8 +145,9 @@ static bool write_sidecar(const struct dumps *dumps, const char *reason, const s
     json_string(&json, "unit", *dumps->config->unit ? dumps->config->unit : NULL);
     facts_process(&json, true);
     json_string(&json, "unwinder", unwinder_names[dumps->facts->unwinder]);
-    je_get_bool("prof.active", &active);
-    json_bool(&json, "active", active);
+    if (feeder_is_sampler())
+        feeder_describe(&json);
+    json_bool(&json, "active", feeder_active());
     if (dumps->facts->active_since)
         json_seconds(&json, "active_since", dumps->facts->active_since);
     else
@@ -164,17 +165,19 @@ static bool write_sidecar(const struct dumps *dumps, const char *reason, const s
     return false;
 }
 
-// Makes jemalloc write a whole dump into a file of ours; `name` is that file's.
+// Has a whole dump written into a file of ours; `name` is that file's.
 static bool write_to(const struct dumps *dumps, struct owned *file, const char *name, struct dump *dump) {
     int64_t began = clock_monotonic();
-    const char *path = path_of(file, dumps, name);
+    bool own = feeder_is_sampler();
+    const char *path = own ? "" : path_of(file, dumps, name);
     if (!path) {
         problem_note(dumps->problem, "spool %s is another user's, who could redirect a dump, since this process sees no /proc",
                      dumps->spool->directory);
         return false;
     }
-    if (!je_dump(path) || !inspect(file, dump)) {
-        problem_note(dumps->problem, "jemalloc could not write a dump into %s", dumps->spool->directory);
+    if (!(own ? ledger_dump(file) : je_dump(path)) || !inspect(file, dump)) {
+        problem_note(dumps->problem, "%s could not write a dump into %s", own ? "the sampler" : "jemalloc",
+                     dumps->spool->directory);
         return false;
     }
     dump->milliseconds = clock_monotonic() - began;

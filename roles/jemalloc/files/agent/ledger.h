@@ -6,11 +6,13 @@
 #ifndef OFFHEAP_LEDGER_H
 #define OFFHEAP_LEDGER_H
 
+#include "descriptors.h"
+
 #include <stdbool.h>
-#include <stddef.h>
 
 void ledger_begin(void);   // a new book, from now on; before sampling is switched on, or after a reset
 // Writes the book beside a dump. False with errno if that fails; true, writing nothing, where there is no book.
 bool ledger_write(const char *dump);
+bool ledger_dump(const struct owned *file);   // where no jemalloc does it: its format, from the book. False with errno
 
 #endif

@@ -8,17 +8,23 @@
 
 extern int mallctl(const char *name, void *old, size_t *old_size, void *new, size_t new_size) __attribute__((weak));
 
+static bool left_alone;
+
+void je_leave_alone(void) {
+    left_alone = true;
+}
+
 static bool get(const char *name, void *value, size_t size) {
     size_t given = size;
-    return mallctl && mallctl(name, value, &given, NULL, 0) == 0 && given == size;
+    return je_present() && mallctl(name, value, &given, NULL, 0) == 0 && given == size;
 }
 
 static bool set(const char *name, void *value, size_t size) {
-    return mallctl && mallctl(name, NULL, NULL, value, size) == 0;
+    return je_present() && mallctl(name, NULL, NULL, value, size) == 0;
 }
 
 bool je_present(void) {
-    return mallctl != NULL;
+    return mallctl != NULL && !left_alone;
 }
 
 bool je_get_bool(const char *name, bool *value) {
@@ -49,7 +55,7 @@ bool je_set_prefix(const char *prefix) {
 bool je_owns(void *block) {
     unsigned arena;
     size_t size = sizeof arena;
-    return block && mallctl && mallctl("arenas.lookup", &arena, &size, &block, sizeof block) == 0;
+    return block && je_present() && mallctl("arenas.lookup", &arena, &size, &block, sizeof block) == 0;
 }
 
 bool je_is_patched(void) {
@@ -74,6 +80,6 @@ bool je_install_ledger(je_birth *born, je_death *died) {
 void je_refresh_statistics(void) {
     uint64_t epoch = 1;
     size_t size = sizeof epoch;
-    if (mallctl)
+    if (je_present())
         mallctl("epoch", &epoch, &size, &epoch, sizeof epoch);
 }

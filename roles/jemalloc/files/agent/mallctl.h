@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+void je_leave_alone(void);                // the process's own: each answers as if there were none
 bool je_present(void);
 bool je_get_bool(const char *name, bool *value);
 bool je_set_bool(const char *name, bool value);

@@ -6,25 +6,21 @@
 #include "sampling.h"
 
 #include "clock.h"
+#include "feeder.h"
 #include "ledger.h"
-#include "mallctl.h"
 #include "ranges.h"
 
 #define PAUSE 1000        // milliseconds between two looks at the maps when addresses are not found
 #define PAUSE_MAX 64000   // the same, when looking never helps
 
 void sampling_prepare(struct sampling *sampling) {
-    bool active = false;
-    je_get_bool("prof.active", &active);
-    sampling->wanted = active || !sampling->config->dormant;
+    sampling->wanted = feeder_active() || !sampling->config->dormant;
     sampling->begin_at = sampling->facts->started + sampling->config->start_delay * 1000;
 }
 
-// Asks jemalloc, since the service may switch sampling itself.
+// Asks, since the service may switch sampling itself.
 static void note_activity(struct facts *facts) {
-    bool active = false;
-    je_get_bool("prof.active", &active);
-    if (!active)
+    if (!feeder_active())
         facts->active_since = 0;
     else if (!facts->active_since)
         facts->active_since = clock_now();
@@ -34,11 +30,9 @@ bool sampling_switch(struct sampling *sampling, bool on) {
     sampling->wanted = on;
     if (!sampling->begun)
         return true;
-    bool active = false;
-    je_get_bool("prof.active", &active);
-    if (on && !active)
+    if (on && !feeder_active())
         ledger_begin();
-    bool done = je_set_bool("prof.active", on);
+    bool done = feeder_switch(on);
     if (!done)
         problem_note(sampling->problem, "jemalloc does not let the agent set prof.active");
     note_activity(sampling->facts);
@@ -55,8 +49,9 @@ void sampling_begin(struct sampling *sampling) {
 }
 
 int64_t sampling_work(struct sampling *sampling, int64_t now) {
+    bool follows = feeder_follow();
     if (!sampling->facts->active_since || sampling->facts->unwinder == UNWINDER_BUILTIN)
-        return 0;
+        return follows ? now + PAUSE : 0;
     if (now >= sampling->next_refresh && ranges_wanted()) {
         bool news = ranges_refresh();
         sampling->pause = news ? PAUSE : sampling->pause * 2;

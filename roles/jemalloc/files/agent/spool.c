@@ -47,8 +47,8 @@ static int statistics;    // files
 static char oldest_statistics[128];
 static time_t oldest_time;
 
-bool spool_find(struct spool *spool, const char *start, pid_t pid) {
-    const char *prefix = je_get_string("opt.prof_prefix"), *slash = prefix ? strrchr(prefix, '/') : NULL;
+bool spool_find(struct spool *spool, const char *prefix, const char *start, pid_t pid) {
+    const char *slash = prefix ? strrchr(prefix, '/') : NULL;
     char own[sizeof spool->directory + sizeof spool->base + 32];
     *spool = (struct spool){.files = 0};
     if (!slash || *prefix != '/' || (size_t)(slash - prefix) >= sizeof spool->directory ||

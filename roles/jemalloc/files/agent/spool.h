@@ -18,7 +18,8 @@ struct spool {
     int64_t files, bytes;       // at the last look
 };
 
-bool spool_find(struct spool *spool, const char *start, pid_t pid);
+// `prefix`: of all dumps, as prof_prefix. False if it is no absolute path.
+bool spool_find(struct spool *spool, const char *prefix, const char *start, pid_t pid);
 void spool_thin(struct spool *spool, int64_t keep_files, int64_t keep_bytes);
 
 #endif

@@ -69,12 +69,15 @@ void trigger_prepare(struct trigger *trigger) {
     take(&trigger->pressure, path);
 }
 
-void trigger_forget_in_child(struct trigger *trigger) {
-    if (descriptors_are_private())
-        return;   // none of them was inherited
+void trigger_close(struct trigger *trigger) {
     owned_close(&trigger->statm);
     owned_close(&trigger->events);
     owned_close(&trigger->pressure);
+}
+
+void trigger_forget_in_child(struct trigger *trigger) {
+    if (!descriptors_are_private())   // else none of them was inherited
+        trigger_close(trigger);
 }
 
 static int64_t step(const struct trigger *trigger) {

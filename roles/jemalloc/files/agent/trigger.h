@@ -26,6 +26,7 @@ struct trigger {
 };
 
 void trigger_prepare(struct trigger *trigger);          // when the agent starts
+void trigger_close(struct trigger *trigger);
 void trigger_forget_in_child(struct trigger *trigger);
 // Why a dump is due now; NULL: none is. Looks at most ten times a second.
 const char *trigger_reason(struct trigger *trigger, int64_t now);

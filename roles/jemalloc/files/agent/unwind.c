@@ -17,8 +17,8 @@
 // - A frame of HotSpot's interpreter becomes the address of what it interprets (hotspot.c).
 #include "unwind.h"
 
+#include "feeder.h"
 #include "hotspot.h"
-#include "mallctl.h"
 #include "ranges.h"
 
 #include <dlfcn.h>
@@ -226,7 +226,7 @@ enum unwinder unwind_prepare(enum unwinder wanted, const char **why) {
         *why = "libgcc_s.so.1 cannot be loaded";
     }
     unwind_hook(frames, &length, 8);   // libgcc allocates what it needs at its first use: now, not inside malloc
-    if (!je_install_hook(unwind_hook)) {
+    if (!feeder_install_hook(unwind_hook)) {
         *why = "this jemalloc has no backtrace hook (it is older than 5.3.0)";
         return UNWINDER_BUILTIN;
     }

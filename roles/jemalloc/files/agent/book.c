@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// The book. Each birth and each death of a sampled object is told to it, in any thread and inside malloc.
+// So it calls neither malloc nor the kernel: it has one reserved region of memory, of which only what is used is ever
+// touched, and a lock that is held for less than a microsecond at a time, a few times for each sample interval.
+//
+// A forked child inherits neither the book nor the lock, whoever held that: the kernel wipes the region (Linux 4.14).
+// The book of a process that was forked is all zeros, so it is closed, and whoever tells it anything finds that at once.
+// Where the kernel cannot do it, there is no book.
+//
+// Objects are found by their address in a table with linear probing, without gaps in what one probe walks over: an end
+// moves those behind it forward. The table doubles when it is three quarters full; each size has its own part of the
+// reserved memory. Under the lock it is only copied.
+#define _GNU_SOURCE
+#include "book.h"
+
+#include "clock.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define LEAST_SLOTS (1u << 12)
+#define MOST_SLOTS (1u << 18)    // of which three quarters are used
+#define FRAMES (1u << 19)        // of all stacks together
+#define FIRST_AGE 6              // 2^6 ms
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18       // Linux 4.14; libc's headers may be older
+#endif
+
+// The reserved memory. What is behind `book` is used from its beginning on; a table of n slots lies at objects + n.
+static struct region {
+    struct book *book;
+    struct stack *stacks;
+    uintptr_t *frames;
+    struct object *objects;
+    size_t size;
+} region;
+
+uint8_t *book_filter;
+static __thread bool inside;       // a signal handler that allocates must not wait for its own thread
+
+static size_t rounded(size_t size) {
+    return (size + 65535) & ~(size_t)65535;
+}
+
+bool book_reserve(bool filtered) {
+    if (region.book) {
+        book_filter = filtered ? (uint8_t *)region.book + region.size - BOOK_FILTER : NULL;
+        return true;
+    }
+    size_t book = rounded(sizeof *region.book), stacks = rounded(BOOK_STACKS * sizeof *region.stacks);
+    size_t frames = rounded(FRAMES * sizeof *region.frames), objects = rounded(2 * MOST_SLOTS * sizeof *region.objects);
+    size_t size = book + stacks + frames + objects + BOOK_FILTER;
+    char *start = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED)
+        return false;
+    if (madvise(start, size, MADV_WIPEONFORK) < 0) {
+        munmap(start, size);
+        return false;
+    }
+    madvise(start, size, MADV_NOHUGEPAGE);   // it would be resident as a whole
+    region = (struct region){(struct book *)start, (struct stack *)(start + book), (uintptr_t *)(start + book + stacks),
+                             (struct object *)(start + book + stacks + frames), size};
+    return book_reserve(filtered);
+}
+
+static uint64_t mixed(uint64_t value) {
+    value *= UINT64_C(0x9e3779b97f4a7c15);
+    return value ^ value >> 32;
+}
+
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    return clock_milliseconds(time);
+}
+
+// The number of a stack, which is made if it is new; BOOK_STACKS if there is no room for it.
+static uint32_t number_of(struct book *book, void **frames, uint32_t length) {
+    uint64_t hash = length;
+    for (uint32_t i = 0; i < length; i++)
+        hash = mixed(hash ^ (uintptr_t)frames[i]);
+    uint32_t place = (uint32_t)hash % BOOK_PLACES;
+    for (; book->places[place]; place = (place + 1) % BOOK_PLACES) {
+        const struct stack *stack = &region.stacks[book->places[place] - 1];
+        if (stack->hash == hash && stack->length == length &&
+            !memcmp(&region.frames[stack->first], frames, length * sizeof *frames))
+            return book->places[place] - 1;
+    }
+    if (book->stacks == BOOK_STACKS || book->frames_used + length > FRAMES)
+        return BOOK_STACKS;
+    struct stack *stack = &region.stacks[book->stacks];
+    stack->hash = hash;
+    stack->first = book->frames_used;
+    stack->length = length;
+    memcpy(&region.frames[stack->first], frames, length * sizeof *frames);
+    book->frames_used += length;
+    book->places[place] = ++book->stacks;
+    return book->stacks - 1;
+}
+
+static void put(struct object *table, uint32_t slots, struct object object) {
+    uint32_t at = (uint32_t)mixed(object.address) & (slots - 1);
+    while (table[at].address)
+        at = (at + 1) & (slots - 1);
+    table[at] = object;
+}
+
+// One that has reached 255 stays there, until the next book.
+static void count_in_filter(uintptr_t address, int by) {
+    if (!book_filter)
+        return;
+    uint8_t *at = book_filter + BOOK_FILTER_AT(address);
+    if (*at != UINT8_MAX)
+        __atomic_store_n(at, (uint8_t)(*at + by), __ATOMIC_RELAXED);
+}
+
+// False if the table is full and cannot grow. The table that it leaves is never used again.
+static bool has_slot(struct book *book) {
+    if (book->living < book->slots / 4 * 3)
+        return true;
+    if (book->slots == MOST_SLOTS)
+        return false;
+    const struct object *before = region.objects + book->slots;
+    uint32_t count = book->slots;
+    book->slots *= 2;
+    for (uint32_t at = 0; at < count; at++)
+        if (before[at].address)
+            put(region.objects + book->slots, book->slots, before[at]);
+    return true;
+}
+
+// Whether the book is open, and this thread not in it already; locked then.
+static bool enter(struct book *book) {
+    if (!book || !atomic_load_explicit(&book->open, memory_order_acquire) || inside)
+        return false;
+    inside = true;
+    pthread_mutex_lock(&book->lock);
+    return true;
+}
+
+static void leave(struct book *book) {
+    pthread_mutex_unlock(&book->lock);
+    inside = false;
+}
+
+static void add(struct book *book, struct object object) {
+    put(region.objects + book->slots, book->slots, object);
+    book->living++;
+    count_in_filter(object.address, 1);
+}
+
+void book_born(const void *pointer, size_t size, void **frames, unsigned length, size_t usable) {
+    struct book *book = region.book;
+    (void)size;
+    if (!enter(book))
+        return;
+    uint32_t stack = has_slot(book) ? number_of(book, frames, length) : BOOK_STACKS;
+    if (stack == BOOK_STACKS) {
+        book->lost++;
+        book->lost_bytes += usable;
+    } else {
+        int64_t age = now() - book->began;
+        add(book, (struct object){(uintptr_t)pointer, age > 0 ? (uint64_t)age : 0, stack, usable});
+        region.stacks[stack].births++;
+        region.stacks[stack].bytes += usable;
+    }
+    leave(book);
+}
+
+static void take_out(struct object *table, uint32_t slots, uint32_t hole) {
+    for (uint32_t at = (hole + 1) & (slots - 1); table[at].address; at = (at + 1) & (slots - 1)) {
+        uint32_t home = (uint32_t)mixed(table[at].address) & (slots - 1);
+        if (((at - home) & (slots - 1)) >= ((at - hole) & (slots - 1))) {
+            table[hole] = table[at];
+            hole = at;
+        }
+    }
+    table[hole].address = 0;
+}
+
+// Takes an object out, if it is in the book: else it was born before that began, or is lost.
+static bool remove_object(struct book *book, const void *pointer, struct object *object) {
+    struct object *table = region.objects + book->slots;
+    uint32_t at = (uint32_t)mixed((uintptr_t)pointer) & (book->slots - 1);
+    while (table[at].address && table[at].address != (uintptr_t)pointer)
+        at = (at + 1) & (book->slots - 1);
+    if (!table[at].address)
+        return false;
+    *object = table[at];
+    take_out(table, book->slots, at);
+    book->living--;
+    count_in_filter(object->address, -1);
+    return true;
+}
+
+// `by` is 1, or -1 to undo it.
+static void count_death(const struct death *death, int by) {
+    struct stack *stack = &region.stacks[death->object.stack];
+    uint64_t age = death->age;
+    unsigned bucket = age >> FIRST_AGE ? 64 - FIRST_AGE - (unsigned)__builtin_clzll(age) : 0;
+    bucket = bucket < BOOK_BUCKETS ? bucket : BOOK_BUCKETS - 1;
+    stack->deaths += (uint64_t)by;
+    stack->died[bucket] += (uint64_t)by;
+    stack->ages[bucket] += by > 0 ? age : -age;
+}
+
+bool book_end(const void *pointer, struct death *death) {
+    struct book *book = region.book;
+    if (!enter(book))
+        return false;
+    bool found = remove_object(book, pointer, &death->object);
+    if (found) {
+        int64_t age = now() - book->began - (int64_t)death->object.born;
+        death->age = age > 0 ? (uint64_t)age : 0;
+        death->began = book->began;
+        count_death(death, 1);
+    }
+    leave(book);
+    return found;
+}
+
+void book_died(const void *pointer, size_t usable) {
+    struct death death;
+    (void)usable;
+    book_end(pointer, &death);
+}
+
+static void unborn(const struct object *object) {
+    region.stacks[object->stack].births--;
+    region.stacks[object->stack].bytes -= object->size;
+}
+
+void book_undo(const struct death *death) {
+    struct book *book = region.book;
+    if (!enter(book))
+        return;
+    if (death->began == book->began) {   // else another book began meanwhile
+        count_death(death, -1);
+        if (has_slot(book)) {
+            add(book, death->object);
+        } else {
+            unborn(&death->object);
+            book->lost++;
+            book->lost_bytes += death->object.size;
+        }
+    }
+    leave(book);
+}
+
+bool book_forget(const void *pointer) {
+    struct book *book = region.book;
+    struct object object;
+    if (!enter(book))
+        return false;
+    bool found = remove_object(book, pointer, &object);
+    if (found)
+        unborn(&object);
+    leave(book);
+    return found;
+}
+
+bool book_is_open(void) {
+    return region.book && atomic_load_explicit(&region.book->open, memory_order_acquire);
+}
+
+int64_t book_age(void) {
+    return now() - region.book->began;
+}
+
+// All but the lock, as if it had just been reserved.
+static void clear(struct book *book) {
+    char *rest = (char *)region.stacks;
+    madvise(rest, region.size - (size_t)(rest - (char *)book), MADV_DONTNEED);
+    memset(book->places, 0, sizeof book->places);
+    book->lost = book->lost_bytes = 0;
+    book->living = book->stacks = book->frames_used = 0;
+    book->slots = LEAST_SLOTS;
+    book->began = now();
+}
+
+static void set(bool open) {
+    struct book *book = region.book;
+    inside = true;
+    pthread_mutex_lock(&book->lock);
+    clear(book);
+    atomic_store_explicit(&book->open, open, memory_order_release);
+    leave(book);
+}
+
+void book_begin(void) {
+    set(true);
+}
+
+void book_close(void) {
+    if (book_is_open())
+        set(false);
+}
+
+// Sorts the living by stack. False if those of a stack are not its births less its deaths.
+static bool sort(const struct book_copy *copy) {
+    const struct book *book = copy->book;
+    uint32_t *ends = copy->starts + 1, sum = 0;   // at first where a stack's begin
+    for (uint32_t number = 0; number < book->stacks; number++) {
+        ends[number] = sum;
+        sum += (uint32_t)(copy->stacks[number].births - copy->stacks[number].deaths);
+    }
+    for (uint32_t at = 0; sum == book->living && at < book->slots; at++) {
+        if (copy->objects[at].address) {
+            uint32_t *end = &ends[copy->objects[at].stack];
+            if (*end == sum)
+                return false;
+            copy->order[(*end)++] = at;
+        }
+    }
+    bool right = sum == book->living;
+    copy->starts[0] = sum = 0;
+    for (uint32_t number = 0; number < book->stacks; number++) {
+        sum += (uint32_t)(copy->stacks[number].births - copy->stacks[number].deaths);
+        right &= ends[number] == sum;
+    }
+    return right;
+}
+
+// Under the lock only what must be of one moment: some megabytes at most.
+bool book_copy(struct book_copy *copy) {
+    struct book *book = region.book;
+    bool done = false;
+    inside = true;
+    pthread_mutex_lock(&book->lock);
+    size_t stacks = book->stacks * sizeof *region.stacks, frames = book->frames_used * sizeof *region.frames;
+    size_t objects = book->slots * sizeof *region.objects, head = rounded(sizeof *book);
+    size_t numbers = (book->stacks + 1 + book->living) * sizeof(uint32_t);
+    copy->size = head + stacks + frames + objects + numbers;
+    copy->memory = mmap(NULL, copy->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy->memory != MAP_FAILED) {
+        char *at = copy->memory;
+        copy->book = memcpy(at, book, sizeof *book);
+        copy->stacks = memcpy(at += head, region.stacks, stacks);
+        copy->frames = memcpy(at += stacks, region.frames, frames);
+        copy->objects = memcpy(at += frames, region.objects + book->slots, objects);
+        copy->starts = (uint32_t *)(at += objects);
+        copy->order = copy->starts + book->stacks + 1;
+        done = true;
+    }
+    pthread_mutex_unlock(&book->lock);
+    inside = false;
+    if (done && !sort(copy)) {
+        book_free(copy);
+        errno = EPROTO;   // "Protocol error": never seen, and no reason to write what is wrong
+        done = false;
+    }
+    return done;
+}
+
+void book_free(struct book_copy *copy) {
+    munmap(copy->memory, copy->size);
+}
+
