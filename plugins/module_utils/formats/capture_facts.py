@@ -153,6 +153,15 @@ class CaptureFacts:
         except sidecar.SidecarError:
             return None
 
+    @property
+    def reused(self) -> list[tuple[int, int]]:
+        """Ranges of addresses of code where another file's lay earlier."""
+        try:
+            agent = sidecar.AgentFacts.from_json(self.agent)
+        except sidecar.SidecarError:
+            return []
+        return [sidecar.range_of(one) for one in agent.reused]
+
     @classmethod
     def from_json(cls, facts: object) -> CaptureFacts:
         """Check and read parsed JSON. Raises CaptureFactsError."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, values
@@ -22,6 +22,8 @@ FORMAT = 1
 _MAX_TEXT = 4096
 _MAX_KEYS = 64
 _MAX_OTHERS = 4
+_MAX_REUSED = 64
+_RANGE = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})\Z")
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 
 
@@ -84,7 +86,8 @@ class AgentFacts:
 
     ``version`` is the agent's, ``reason`` why it dumped, ``duration`` how long that took in seconds; ``active_since``
     is in seconds since the epoch. ``memory`` has jemalloc's statistics at the time, in bytes. ``others`` is None where
-    it is not known, as from an agent before 1.0.
+    it is not known, as from an agent before 1.0. ``reused`` are ranges of addresses ("start-end", hexadecimal) of code
+    where another file's lay earlier: an address in a stack may be of either.
     """
 
     version: str | None
@@ -96,6 +99,7 @@ class AgentFacts:
     memory: dict[str, int]
     jemalloc: JemallocFacts
     others: OthersFacts | None = None
+    reused: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """As stored in a capture's facts; the reverse of ``from_json``."""
@@ -107,7 +111,7 @@ class AgentFacts:
         """Check and read the facts, as both ends do where facts enter. Raises SidecarError."""
         if not isinstance(found, dict) or not isinstance(found.get("jemalloc"), dict):
             raise SidecarError("it is not a mapping that contains jemalloc")
-        found = {"others": None, **found}
+        found = {"others": None, "reused": [], **found}
         if set(found) != set(cls.__annotations__):
             raise SidecarError("it does not have the expected fields")
         jemalloc = found["jemalloc"]
@@ -122,6 +126,9 @@ class AgentFacts:
             _must(key, found[key] is None or values.is_number(found[key]))
         _must("memory", _is_mapping(found["memory"], values.is_size))
         _must("jemalloc.options", _is_mapping(jemalloc["options"], _is_option))
+        reused = found["reused"]
+        _must("reused", isinstance(reused, list) and len(reused) <= _MAX_REUSED)
+        _must("reused", all(isinstance(one, str) and _RANGE.match(one) for one in reused))
         others = OthersFacts.from_json(found["others"])
         return cls(**{**found, "jemalloc": JemallocFacts(**jemalloc), "others": others})
 
@@ -152,12 +159,19 @@ def read(fd: int, name: str, size: int) -> AgentFacts:
             **{key: _short(found.get(key)) for key in ("reason", "unwinder")},
             **{key: found.get(key) for key in ("active", "active_since", "duration", "memory")},
             "others": _with_short_names(found.get("others")),
+            "reused": found.get("reused", []),
             "jemalloc": {
                 **{key: _short(jemalloc.get(key)) for key in ("version", "malloc_conf")},
                 "options": {key: _short(value) for key, value in options.items()},
             },
         }
     )
+
+
+def range_of(text: str) -> tuple[int, int]:
+    """The start and the end of one of ``AgentFacts.reused``."""
+    start, _dash, end = text.partition("-")
+    return int(start, 16), int(end, 16)
 
 
 def _short(value: Any) -> Any:

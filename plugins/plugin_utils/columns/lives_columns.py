@@ -120,7 +120,7 @@ def _parsed(dump: Path, beside: Path | None, facts: CaptureFacts) -> bytes:
         found = jfr.allocations(content, str(dump), detect.told(facts))
         return located_bytes.packed(located(jfr.records(found, str(dump)), facts.build_ids), _about_recorded(found))
     book = lives_book.parse(unpack.read(beside, limits.LARGEST_LIVES), str(beside))
-    profile = located(_records(book, str(beside), heap_v2.mappings(content, str(dump))), facts.build_ids)
+    profile = located(_records(book, str(beside), heap_v2.mappings(content, str(dump))), facts.build_ids, facts.reused)
     return located_bytes.packed(profile, _about(book))
 
 

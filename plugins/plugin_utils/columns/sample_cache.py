@@ -92,4 +92,4 @@ def _parsed(path: Path, facts: CaptureFacts) -> bytes:
     """In the child."""
     dump = facts.dump
     records = detect.parse_capture(read_dump(path, dump.sha256), f"{path} ({dump.name})", facts)
-    return located_bytes.packed(located(records, {**records.build_ids, **facts.build_ids}), {})
+    return located_bytes.packed(located(records, {**records.build_ids, **facts.build_ids}, facts.reused), {})

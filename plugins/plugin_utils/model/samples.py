@@ -158,13 +158,17 @@ class Located:
     thread_names: Mapping[int, str]
 
 
-def located(records: Records, build_ids: Mapping[str, str]) -> Located:
-    """What a reader found, unbiased. ``build_ids`` (hexadecimal) are by mapped path."""
+def located(records: Records, build_ids: Mapping[str, str], reused: Sequence[tuple[int, int]] = ()) -> Located:
+    """What a reader found, unbiased. ``build_ids`` (hexadecimal) are by mapped path. What is mapped in a ``reused``
+    range names nothing: a stack may be of what was mapped there before."""
+    mappings = [
+        one for one in records.mappings if not any(one.start < end and start < one.end for start, end in reused)
+    ]
     as_sampled = EXACT if records.unbiased else records.sampling
     return Located(
         measure=records.measure,
         sampling=records.sampling,
-        locations=locate(records.addresses, records.mappings, build_ids),
+        locations=locate(records.addresses, mappings, build_ids),
         names=records.names,
         stacks=np.asarray(records.stack_places),  # the records' own memory, neither copied nor written to
         bounds=_bounds_of_ends(records.stack_ends),

@@ -3,6 +3,7 @@
 //
 // Lists the images of the process with their build-ids, by which a controller finds the right symbols even when the
 // files have been replaced since. Formats: proc(5), elf(5).
+#define _GNU_SOURCE
 #include "images.h"
 
 #include "descriptors.h"
@@ -10,6 +11,7 @@
 
 #include <elf.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <link.h>
 #include <stdio.h>
@@ -17,6 +19,14 @@
 #include <unistd.h>
 
 #define IMAGES 4096
+#define REUSED 64
+
+// Code that was ever seen, and where one file's lay at the place of another's: an address in a stack may be of either.
+static struct seen {
+    uintptr_t start, end;
+    uint64_t inode;
+} seen[IMAGES], reused[REUSED];
+static int seen_count, reused_count;
 
 // Reads our own memory through a file: should another thread unload the image meanwhile, the read fails, where a
 // pointer would fault.
@@ -64,8 +74,59 @@ static bool build_id(const struct owned *memory, uintptr_t base, char *hex, size
     return false;
 }
 
+static void add(struct seen *list, int *count, int most, const struct mapping *mapping) {
+    if (*count < most)
+        list[(*count)++] = (struct seen){mapping->start, mapping->end, mapping->inode};
+}
+
+static void note(const struct mapping *mapping) {
+    bool known = false, replaces = false;
+    for (int i = 0; i < seen_count; i++) {
+        if (mapping->start >= seen[i].end || seen[i].start >= mapping->end)
+            continue;
+        known |= seen[i].inode == mapping->inode;
+        replaces |= seen[i].inode != mapping->inode;
+    }
+    if (known)
+        return;
+    add(seen, &seen_count, IMAGES, mapping);
+    if (replaces)
+        add(reused, &reused_count, REUSED, mapping);
+}
+
+static struct maps_reader reader;
+
+static int objects_opened(struct dl_phdr_info *info, size_t size, void *opened) {
+    (void)size;
+    *(unsigned long long *)opened = info->dlpi_adds;
+    return 1;
+}
+
+void images_note(void) {
+    static unsigned long long known;
+    unsigned long long opened = 0;
+    struct mapping mapping;
+    dl_iterate_phdr(objects_opened, &opened);
+    if (opened == known || !maps_open(&reader))
+        return;
+    known = opened;
+    while (maps_next(&reader, &mapping))
+        if (mapping.executable && *mapping.path == '/' && mapping.inode)
+            note(&mapping);
+    maps_close(&reader);
+}
+
+static void list_reused(struct json *json) {
+    char range[40];
+    json_open(json, "reused", '[');
+    for (int i = 0; i < reused_count; i++) {
+        snprintf(range, sizeof range, "%" PRIxPTR "-%" PRIxPTR, reused[i].start, reused[i].end);
+        json_string(json, NULL, range);
+    }
+    json_close(json, ']');
+}
+
 void images_list(struct json *json) {
-    static struct maps_reader reader;
     static char first[PATH_MAX];   // path of the file whose mappings we are at
     struct mapping mapping;
     struct owned memory;
@@ -100,4 +161,6 @@ void images_list(struct json *json) {
     json_close(json, ']');
     owned_close(&memory);
     maps_close(&reader);
+    images_note();
+    list_reused(json);
 }

@@ -9,4 +9,8 @@
 
 void images_list(struct json *json);
 
+// Learns what code is mapped, if the process has opened any since the last time, so that a list can say where another
+// file's code lay before.
+void images_note(void);
+
 #endif

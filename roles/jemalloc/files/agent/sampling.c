@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "feeder.h"
+#include "images.h"
 #include "ledger.h"
 #include "ranges.h"
 
@@ -50,6 +51,8 @@ void sampling_begin(struct sampling *sampling) {
 
 int64_t sampling_work(struct sampling *sampling, int64_t now) {
     bool follows = feeder_follow();
+    if (sampling->facts->active_since)
+        images_note();
     if (!sampling->facts->active_since || sampling->facts->unwinder == UNWINDER_BUILTIN)
         return follows ? now + PAUSE : 0;
     if (now >= sampling->next_refresh && ranges_wanted()) {

@@ -38,6 +38,7 @@ WHOLE: dict[str, Any] = {
         "options": {"prof_accum": False, "lg_prof_sample": 16, "lg_prof_interval": -1, "prof_prefix": "/x"},
     },
     "memory": {"rss": 403800064, "allocated": 296260008},
+    "reused": ["7f00a0-7f00b0"],
     "others": {"processes": 7, "rss": 9000, "largest": [{"pid": 13, "name": "worker", "rss": 2000, "exe": "/w"}]},
     "images": [{"path": "/usr/bin/java", "build_id": "b3"}],
 }
@@ -64,14 +65,17 @@ def test_what_is_kept(tmp_path: Path) -> None:
         "jemalloc": WHOLE["jemalloc"],
         "memory": WHOLE["memory"],
         "others": WHOLE["others"],
+        "reused": ["7f00a0-7f00b0"],
     }
 
 
-def test_an_agent_that_does_not_know_the_others(tmp_path: Path) -> None:
-    earlier = {key: value for key, value in WHOLE.items() if key != "others"}
-    assert read(json.dumps(earlier).encode(), tmp_path)["others"] is None
-    kept = {key: value for key, value in read(json.dumps(earlier).encode(), tmp_path).items() if key != "others"}
-    assert sidecar.AgentFacts.from_json(kept).others is None, "as captures of before hold it"
+def test_an_agent_of_before(tmp_path: Path) -> None:
+    """It does not know the other processes, nor what code lies where other code did."""
+    later = ("others", "reused")
+    found = read(json.dumps({key: value for key, value in WHOLE.items() if key not in later}).encode(), tmp_path)
+    assert (found["others"], found["reused"]) == (None, [])
+    kept = sidecar.AgentFacts.from_json({key: value for key, value in found.items() if key not in later})
+    assert (kept.others, kept.reused) == (None, []), "as captures of before hold it"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +91,10 @@ def test_an_agent_that_does_not_know_the_others(tmp_path: Path) -> None:
         ({"memory": {f"k{number}": 1 for number in range(65)}}, "memory"),
         ({"active": 1}, "active"),
         ({"others": []}, "others"),
+        ({"reused": "7f00a0-7f00b0"}, "reused"),
+        ({"reused": ["7f00a0"]}, "reused"),
+        ({"reused": ["7f00a0-7f00b0\n"]}, "reused"),
+        ({"reused": ["0-1"] * 65}, "reused"),
         ({"others": {**WHOLE["others"], "processes": -1}}, "others.processes"),
         ({"others": {**WHOLE["others"], "rss": 0.5}}, "others.rss"),
         ({"others": {**WHOLE["others"], "largest": WHOLE["others"]["largest"] * 5}}, "others.largest"),
