@@ -66,6 +66,11 @@ __attribute__((noinline, no_icf)) static void *churn_here(size_t size) {
     return block;
 }
 
+static void come_and_go(size_t size) {
+    void *volatile block = malloc(size);   // else a compiler leaves both out
+    free(block);
+}
+
 static void keep(void *block) {
     kept[kept_count++ % KEPT] = block;
 }
@@ -199,8 +204,11 @@ static int changed(void) {
     return count;
 }
 
+static void *(*volatile by_data)(size_t) = malloc;   // an entry of data, as that of an address that code takes
+
 __attribute__((noinline)) static void kinds(void) {
     void *block = NULL;
+    void *(*volatile by_address)(size_t) = malloc;
     keep(malloc(1000));
     keep(calloc(10, 100));
     keep(realloc(malloc(10), 1000));
@@ -211,6 +219,8 @@ __attribute__((noinline)) static void kinds(void) {
     keep(memalign(64, 1000));
     keep(valloc(1000));
     keep(pvalloc(1000));
+    keep(by_data(1000));
+    keep(by_address(1000));
     keep(strdup("libc calls malloc, too"));
 }
 
@@ -224,7 +234,7 @@ static void fail(void) {
 static int errno_is_kept(void) {
     for (int i = 0; i < 10000; i++) {
         errno = 12345;
-        free(malloc(100));
+        come_and_go(100);
         if (errno != 12345)
             return 0;
     }
@@ -243,17 +253,18 @@ static atomic_int handled;
 
 static void handle(int number) {
     (void)number;
-    free(malloc(3000));   // no function for a handler, and yet services do it
+    come_and_go(500);   // of another size than what it interrupts, so that glibc's own cache for each can bear it
     handled++;
 }
 
 static int signals(void) {
     struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+    come_and_go(100);
+    come_and_go(500);
     signal(SIGALRM, handle);
     setitimer(ITIMER_REAL, &often, NULL);
     while (handled < 2000)
-        for (volatile int i = 0; i < 100; i++)
-            ;
+        come_and_go(100);
     setitimer(ITIMER_REAL, &never, NULL);
     return handled;
 }

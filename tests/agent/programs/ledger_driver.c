@@ -4,6 +4,7 @@
 // The ledger by itself, for the sanitizers: ledger_driver THREADS STEPS FILE. It is the jemalloc that calls the ledger:
 // THREADS threads have STEPS births each and as many deaths as they can, FILE.lives is written over and over meanwhile,
 // and children are forked that must find it closed. At the end it says how many births and deaths there were.
+#include "book.h"
 #include "ledger.h"
 #include "mallctl.h"
 
@@ -86,7 +87,7 @@ int main(int count, char **words) {
     snprintf(child_file, sizeof child_file, "%s.child", words[3]);
     snprintf(none, sizeof none, "%s.lives", child_file);
     ledger_begin();
-    if (!birth || !death)
+    if (!birth || !death || !book_reserve(true))
         return 2;
     for (int i = 0; i < number; i++)
         pthread_create(&threads[i], NULL, serve, (void *)(uintptr_t)(i + 1));
@@ -106,6 +107,11 @@ int main(int count, char **words) {
         pthread_join(threads[i], NULL);
     if (!ledger_write(words[3]))
         return 3;
+    unsigned long filtered = 0;
+    for (size_t at = 0; at < BOOK_FILTER; at++)
+        filtered += book_filter[at];
+    if (filtered != births - deaths)
+        return 5;
     printf("%lu %lu\n", births, deaths);
     return 0;
 }

@@ -15,5 +15,6 @@ __attribute__((noinline)) void plugin_leak(void) {
 }
 
 __attribute__((constructor)) static void start(void) {
-    free(malloc(100));
+    void *volatile block = malloc(100);
+    free(block);
 }
