@@ -12,6 +12,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -37,6 +38,7 @@ _LONGEST_REASON = 500
 _GRACE = 5.0
 _POINTER = 8
 _NOBODY_TRACES = 3
+_SOON = -20
 
 
 class InjectError(TraceError):
@@ -292,6 +294,8 @@ def _read(pipe: int, deadline: float) -> bytes:
 
 
 def _child(pipe: int, work: Callable[[], dict[str, Any]]) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _SOON)  # a held thread waits for us
     answer: dict[str, Any] = {"result": None, "error": None, "let_go": False}
     try:
         answer["result"] = work()

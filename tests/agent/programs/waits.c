@@ -2,11 +2,13 @@
 // SPDX-FileCopyrightText: Offheap contributors
 //
 // Threads that wait, each in another call, for 300 ms at a time. A line for each wait that ended early, late, or by a
-// signal that nobody sent. With an argument: only that one, in the only thread.
+// signal that nobody sent. With an argument: only that one, in the only thread; hardly waits, never waits,
+// and wait until a signal comes.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -88,15 +90,58 @@ static void *in_condition(void *unused) {
     return unused;
 }
 
+static void *never_for_long(void *unused) {
+    for (volatile unsigned i = 1;; i++)
+        if (i % 100000 == 0 && poll(NULL, 0, 0) != 0)
+            check("short", 0, now());
+    return unused;
+}
+
+static void *never(void *unused) {
+    for (volatile unsigned i = 1;; i++)
+        ;
+    return unused;
+}
+
+static volatile sig_atomic_t signals;
+
+static void count_signal(int number) {
+    (void)number;
+    signals++;
+}
+
+static void woken(int result) {
+    if (result < 0 && errno == EINTR)
+        printf("woken by %d\n", (int)signals);
+    fflush(stdout);
+}
+
+static void *in_pause(void *unused) {
+    for (;;)
+        woken(pause());
+    return unused;
+}
+
+static void *in_endless_epoll(void *unused) {
+    struct epoll_event event;
+    int fd = epoll_create1(0);
+    for (;;)
+        woken(epoll_wait(fd, &event, 1, -1));
+    return unused;
+}
+
 int main(int count, char **words) {
-    void *(*const all[])(void *) = {in_epoll, in_poll, in_select, in_sleep, in_recv, in_condition};
+    void *(*const all[])(void *) = {in_epoll, in_poll,      in_select,      in_sleep,
+                                    in_recv,  in_condition, never_for_long, never,
+                                    in_pause, in_endless_epoll};
+    signal(SIGUSR1, count_signal);
     printf("waits\n");
     fflush(stdout);
     if (count > 2)
         longest = atof(words[2]);
     if (count > 1)
         all[atoi(words[1])](NULL);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (size_t i = 0; i < sizeof all / sizeof *all - 4; i++) {
         pthread_t thread;
         pthread_create(&thread, NULL, all[i], NULL);
     }
