@@ -53,7 +53,7 @@ options:
       - V(memleak) is C(memleak-bpfcc) of Debian's C(bpfcc-tools), or C(memleak) of C(bcc-tools) or C(libbpf-tools).
         Nothing is installed unasked.
     type: str
-    choices: [auto, jvm, memleak, perf]
+    choices: [auto, jvm, attach, memleak, perf]
     default: auto
   library:
     description:
@@ -176,7 +176,7 @@ def main() -> NoReturn:
     module = AnsibleModule(
         argument_spec={
             "unit": {"type": "str", "required": True},
-            "source": {"type": "str", "default": "auto", "choices": ["auto", "jvm", "memleak", "perf"]},
+            "source": {"type": "str", "default": "auto", "choices": ["auto", "jvm", "attach", "memleak", "perf"]},
             "library": {"type": "path"},
             "window": {"type": "int", "default": 300},
             "windows": {"type": "int", "default": 6},

@@ -26,7 +26,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import el
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, lent_library
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, other_root
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thread_registers import MACHINES, Machine
 
@@ -47,15 +47,22 @@ class InjectError(TraceError):
 
 @dataclass(frozen=True)
 class Injected:
-    """What the function has returned; what the thread was waiting in, and for how long it was held (seconds)."""
+    """What the function has returned; what the thread was waiting in, and for how long it was held (seconds).
 
+    ``path`` is where the process has opened the library.
+    """
+
+    path: str
     result: int
     wait: str
     held: float
 
 
 class Target(NamedTuple):
-    """A process that can be held, and the addresses of functions in it. ``open_flags`` are for its dlopen."""
+    """A process that can be held, and the addresses of its dlopen and dlerror; ``open_flags`` are for dlopen.
+
+    ``function`` is where ours is in the library.
+    """
 
     pid: int
     start_ticks: int
@@ -64,10 +71,17 @@ class Target(NamedTuple):
     open: int
     open_flags: int
     error: int | None
+    function: int
 
 
-def examine(pid: int, library: str, proc: str = "/proc") -> Target:
-    """Find out whether the library can be opened in the process, without touching it. Raises InjectError, ElfError."""
+def examine(pid: int, library: str, symbol: str, proc: str = "/proc") -> Target:
+    """Find out whether the library can be opened in the process, without touching it.
+
+    Raises InjectError, ElfError, ProcfsError.
+    """
+    functions = elf.read(library).functions([symbol])
+    if symbol not in functions:
+        raise InjectError(f"{library} has no function {symbol}: it is not the agent, or an older one")
     ticks = procfs.start_ticks(pid, proc)
     machine = _machine(pid, library, proc)
     _check_state(pid, proc)
@@ -75,7 +89,7 @@ def examine(pid: int, library: str, proc: str = "/proc") -> Target:
     libc = _c_library(pid, mapped, proc)
     ways = _ways(pid, machine, libc, proc)
     address, flags, error = _loader(pid, mapped, proc)
-    return Target(pid, ticks, machine, ways, address, flags, error)
+    return Target(pid, ticks, machine, ways, address, flags, error, functions[symbol])
 
 
 def have_library(
@@ -86,21 +100,18 @@ def have_library(
     A thread is waited for so long (``patience``, seconds), and ``held`` so long at most. Raises TraceError, ElfError,
     ProcfsError.
     """
-    target = examine(pid, library)
-    functions = elf.read(library).functions([symbol])
-    if symbol not in functions:
-        raise InjectError(f"{library} has no function {symbol}: it is not the agent, or an old one")
-    with lent_library.visible(pid, library) as path:
+    target = examine(pid, library, symbol)
+    with other_root.visible(pid, library) as path:
         if len(os.fsencode(path)) > held_thread.LONGEST_TEXT or len(settings) > held_thread.LONGEST_TEXT:
             raise InjectError(f"the path {path} or the settings are too long")
         answer = _in_a_child(
-            lambda: asdict(_inject(target, os.fsencode(path), functions[symbol], settings, patience, held)),
+            lambda: asdict(_inject(target, os.fsencode(path), settings, patience, held)),
             patience + held + _GRACE,
         )
     return Injected(**answer)
 
 
-def _inject(target: Target, path: bytes, offset: int, settings: bytes, patience: float, seconds: float) -> Injected:
+def _inject(target: Target, path: bytes, settings: bytes, patience: float, seconds: float) -> Injected:
     with held_thread.held(target.pid, target.machine, target.ways, patience) as thread:
         if procfs.start_ticks(target.pid) != target.start_ticks:
             raise procfs.ProcessGone(target.pid)
@@ -112,9 +123,10 @@ def _inject(target: Target, path: bytes, offset: int, settings: bytes, patience:
             )
         # A handle is the loader's struct link_map (link.h), which begins with where the library lies.
         base = int.from_bytes(thread.read(handle, _POINTER), "little")
-        result = thread.call((base + offset) & ((1 << 64) - 1), settings, deadline=deadline)
+        result = thread.call((base + target.function) & ((1 << 64) - 1), settings, deadline=deadline)
     result &= 0xFFFFFFFF
-    return Injected(result - (1 << 32) if result >> 31 else result, thread.name, thread.seconds)
+    signed = result - (1 << 32) if result >> 31 else result
+    return Injected(os.fsdecode(path), signed, thread.name, thread.seconds)
 
 
 def _reason(target: Target, thread: held_thread.Held, deadline: float) -> str:

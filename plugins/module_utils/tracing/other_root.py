@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A library where a process can open it: at its own path, or lent for a moment into the process's root.
+"""What a process sees of ours: a library at its own path, or lent for a moment into its root; a directory.
 
 The root may be another's, who may put links there and move what lies in it. So it is walked from a descriptor, part by
 part, and no link is followed; a lent file is new, and removed by the descriptor of its directory.
@@ -27,6 +27,16 @@ _PLACES = ("", "run", "tmp", "var/tmp", "dev/shm")
 
 class LendError(TraceError):
     """The process can open no file of ours. The message says why."""
+
+
+def writes(pid: int, directory: str) -> bool:
+    """Whether the process sees our directory, and not read-only. Its user is not asked. Raises LendError."""
+    with contextlib.ExitStack() as stack:
+        root = _open(stack, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        theirs = _walk(stack, root, directory)
+        if theirs is None or not os.path.samestat(os.fstat(theirs), os.stat(directory)):
+            return False
+        return not os.fstatvfs(theirs).f_flag & os.ST_RDONLY
 
 
 @contextlib.contextmanager

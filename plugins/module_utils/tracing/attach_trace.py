@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A running process sampled by the agent, whatever its allocator: opened in it, asked for dumps, and detached.
+
+The agent writes its dumps into the unit's spool, as one that was preloaded does, with what belongs to them. All windows
+begin when it is attached: each dump has what was allocated since then and is still live. Its last act is to put back
+what it has changed, which is then looked at from outside. If we are killed, it does so by itself some time after the
+last window.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import time
+from typing import Iterator
+
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import got_entries, inject, other_root
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
+    Ended,
+    TraceError,
+    Wanted,
+    Window,
+    chosen,
+    ticks,
+)
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service, syscall_filter
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
+
+#: the agent's function, int (const char *): settings as lines of NAME=value, 0 when it samples
+SYMBOL = "offheap_attach"
+# Seconds after the last window, after which the agent detaches by itself if nobody has told it to.
+_GRACE = 60
+# Seconds in which its control socket is there, and in which it answers.
+_TO_LISTEN, _TO_ANSWER = 15.0, 120.0
+_PAUSE = 0.05
+_FILTERS = "2"  # in the field Seccomp of status
+
+
+class AttachTrace:
+    """A Trace by the agent, attached. To make one changes nothing."""
+
+    prefix = dump_name.PREFIX
+    release = 0
+
+    def __init__(self, unit: service.Service, wanted: Wanted, library: str = "") -> None:
+        """``library`` is the agent's, by default the newest that is installed.
+
+        Raises TraceError, or another OffheapError, if the process cannot be attached to.
+        """
+        self._library = library or installed()
+        _check_library(self._library)
+        self._wanted, self._unit = wanted, unit.name
+        self.pid = chosen(unit, wanted.pid)
+        self._started = procfs.start_ticks(self.pid)
+        status = procfs.status(self.pid)
+        self.owner = Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1]))
+        self._own_pid = int(status.get("NSpid", str(self.pid)).split()[-1])
+        inject.examine(self.pid, self._library, SYMBOL)
+        if status.get("Seccomp") == _FILTERS:
+            syscall_filter.check(unit)
+        self._check_places()
+        if self._agent():
+            raise TraceError(
+                f"process {self.pid} of {unit.name} has the agent already: collect its dumps (collect_profiles), there"
+                " is nothing to attach"
+            )
+
+    @contextlib.contextmanager
+    def windows(self) -> Iterator[Iterator[Window]]:
+        """As a Trace's."""
+        with self._sockets():
+            path = self._attach()
+            try:
+                self._wait_for_agent()
+                yield self._windows()
+            finally:
+                self._detach(path)
+
+    def _windows(self) -> Iterator[Window]:
+        began = time.monotonic()
+        try:
+            for number in range(self._wanted.count):
+                for _tick in ticks(began + (number + 1) * self._wanted.seconds):
+                    self._check_runs()
+                yield self._dump()
+        except Ended:
+            if self._runs():
+                yield self._dump()
+            raise
+
+    def _settings(self) -> bytes:
+        lasts = self._wanted.seconds * self._wanted.count + _GRACE
+        settings = {
+            "OFFHEAP_UNIT": self._unit,
+            "OFFHEAP_PREFIX": f"{places.spool_of(self._unit)}/{dump_name.PREFIX}",
+            "OFFHEAP_SOCKET_DIR": places.sockets_of(self._unit),
+            "OFFHEAP_LG_SAMPLE": str(self._wanted.interval.bit_length() - 1),
+            "OFFHEAP_DETACH_SECONDS": str(lasts),
+        }
+        return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+
+    def _attach(self) -> str:
+        """Where the process has opened the agent."""
+        found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
+        if found.result:
+            raise TraceError(
+                f"the agent does not sample process {self.pid}: it says {found.result}. perf can say what makes it grow"
+                " (source: perf)"
+            )
+        return found.path
+
+    def _wait_for_agent(self) -> None:
+        deadline = time.monotonic() + _TO_LISTEN
+        while not self._agent():
+            self._check_runs()
+            if time.monotonic() > deadline:
+                raise TraceError(
+                    f"the agent in process {self.pid} cannot be reached. It detaches by itself {_GRACE} seconds after"
+                    " what was to be the last window"
+                )
+            time.sleep(_PAUSE)
+
+    def _agent(self) -> client.AgentSocket | None:
+        """The process's agent, if it answers."""
+        for one in client.find(self._unit):
+            if one.pid == self._own_pid:
+                with contextlib.suppress(client.AgentError), client.Connection(one, _TO_LISTEN) as connection:
+                    if connection.peer == self.pid:
+                        return one
+        return None
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[client.Connection]:
+        agent = self._agent()
+        if agent is None:
+            self._check_runs()
+            raise TraceError(f"the agent in process {self.pid} cannot be reached any more")
+        with client.Connection(agent, _TO_ANSWER) as connection:
+            yield connection
+
+    def _dump(self) -> Window:
+        with self._asked() as connection:
+            written = connection.dump(places.spool_of(self._unit))
+        return Window(-1, written.size, int(written.time * 1e9), os.path.basename(written.path))
+
+    def _detach(self, path: str) -> None:
+        """Raises TraceError if something in the process still leads to the agent."""
+        if not self._runs():
+            return
+        try:
+            with self._asked() as connection:
+                connection.request("detach")
+            left = got_entries.into(self.pid, path)
+        except OffheapError:
+            if self._runs():
+                raise
+            return
+        if left:
+            raise TraceError(
+                f"{left} entries of process {self.pid} still lead to the agent, which was told to detach: restart the"
+                " service when that can be"
+            )
+
+    def _runs(self) -> bool:
+        with contextlib.suppress(procfs.ProcfsError, KeyError):
+            zombie = procfs.status(self.pid)["State"].startswith("Z")
+            return procfs.start_ticks(self.pid) == self._started and not zombie
+        return False
+
+    def _check_runs(self) -> None:
+        if not self._runs():
+            raise Ended("the process has ended")
+
+    def _check_places(self) -> None:
+        """What the agent writes has to reach the spool, and its socket us."""
+        spool, sockets = places.spool_of(self._unit), places.sockets_of(self._unit)
+        if not other_root.writes(self.pid, _there(spool)):
+            raise TraceError(
+                f"process {self.pid} of {self._unit} cannot write to {spool}: it has another root, or a sandbox"
+                f" (ProtectSystem=strict?). A drop-in with ReadWritePaths=-{places.SPOOLS} opens it from the next"
+                " restart on; perf can trace it now (source: perf)"
+            )
+        if not other_root.writes(self.pid, _there(sockets)) and not _same_network(self.pid):
+            raise TraceError(
+                f"process {self.pid} of {self._unit} cannot write to {sockets}, and has a network of its own: its agent"
+                " could not be reached. perf can trace it (source: perf)"
+            )
+
+    @contextlib.contextmanager
+    def _sockets(self) -> Iterator[None]:
+        """A directory for the agent's control socket, as systemd makes it for a unit that is profiled."""
+        path = places.sockets_of(self._unit)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(places.SOCKETS, 0o755)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            yield
+            return
+        try:
+            os.chown(path, *self.owner, follow_symlinks=False)
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{path}/{self._own_pid}.sock")
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+
+
+def installed() -> str:
+    """The newest agent on this host. Raises TraceError."""
+    found = glob.glob(f"{places.AGENT}/*/liboffheap.so")
+    if not found:
+        raise TraceError(
+            f"the agent is not in {places.AGENT} here: the role jemalloc, or the playbook trace_live.yml, installs it"
+        )
+    return max(found, key=os.path.getmtime)
+
+
+def _check_library(library: str) -> None:
+    try:
+        fault = trusted_path.fault(library)
+    except OSError as exc:
+        raise TraceError(f"cannot use the library {library}: {exc.strerror}") from exc
+    if fault:
+        raise TraceError(f"the library {library} could be replaced: {fault}. Only root may write there")
+
+
+def _there(path: str) -> str:
+    """The path, or what is there of it by now."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _same_network(pid: int) -> bool:
+    try:
+        return os.path.samestat(os.stat("/proc/self/ns/net"), os.stat(f"/proc/{pid}/ns/net"))
+    except OSError:
+        return False
