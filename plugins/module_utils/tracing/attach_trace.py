@@ -16,13 +16,18 @@ import contextlib
 import glob
 import os
 import time
-from typing import Iterator
+from typing import Generator, Iterator
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import got_entries, inject, other_root
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
+    got_entries,
+    held_thread,
+    inject,
+    other_root,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
     Ended,
     TraceError,
@@ -76,15 +81,26 @@ class AttachTrace:
     @contextlib.contextmanager
     def windows(self) -> Iterator[Iterator[Window]]:
         """As a Trace's."""
-        with self._sockets():
-            path = self._attach()
-            try:
-                self._wait_for_agent()
-                yield self._windows()
-            finally:
-                self._detach(path)
+        with self._sockets(), contextlib.closing(self._windows()) as windows:
+            yield windows
 
-    def _windows(self) -> Iterator[Window]:
+    def _windows(self) -> Generator[Window, None, None]:
+        self._path = self._library
+        try:
+            self._attach()
+        except held_thread.LetGo:  # it goes on
+            self._detach()
+            raise
+        except Ended:
+            if got_entries.into(self.pid, self._path) is not None:
+                self._detach()
+            raise
+        try:
+            yield from self._dumps()
+        finally:
+            self._detach()
+
+    def _dumps(self) -> Iterator[Window]:
         began = time.monotonic()
         try:
             for number in range(self._wanted.count):
@@ -107,26 +123,14 @@ class AttachTrace:
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
 
-    def _attach(self) -> str:
-        """Where the process has opened the agent."""
+    def _attach(self) -> None:
         found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
+        self._path = found.path
         if found.result:
             raise TraceError(
                 f"the agent does not sample process {self.pid}: it says {found.result}. perf can say what makes it grow"
                 " (source: perf)"
             )
-        return found.path
-
-    def _wait_for_agent(self) -> None:
-        deadline = time.monotonic() + _TO_LISTEN
-        while not self._agent():
-            self._check_runs()
-            if time.monotonic() > deadline:
-                raise TraceError(
-                    f"the agent in process {self.pid} cannot be reached. It detaches by itself {_GRACE} seconds after"
-                    " what was to be the last window"
-                )
-            time.sleep(_PAUSE)
 
     def _agent(self) -> client.AgentSocket | None:
         """The process's agent, if it answers."""
@@ -139,10 +143,18 @@ class AttachTrace:
 
     @contextlib.contextmanager
     def _asked(self) -> Iterator[client.Connection]:
+        """A connection to the agent, which listens soon after it was attached."""
+        deadline = time.monotonic() + _TO_LISTEN
         agent = self._agent()
-        if agent is None:
+        while agent is None:
             self._check_runs()
-            raise TraceError(f"the agent in process {self.pid} cannot be reached any more")
+            if time.monotonic() > deadline:
+                raise TraceError(
+                    f"the agent in process {self.pid} cannot be reached. It detaches by itself {_GRACE} seconds after"
+                    " what was to be the last window"
+                )
+            time.sleep(_PAUSE)
+            agent = self._agent()
         with client.Connection(agent, _TO_ANSWER) as connection:
             yield connection
 
@@ -151,14 +163,14 @@ class AttachTrace:
             written = connection.dump(places.spool_of(self._unit))
         return Window(-1, written.size, int(written.time * 1e9), os.path.basename(written.path))
 
-    def _detach(self, path: str) -> None:
+    def _detach(self) -> None:
         """Raises TraceError if something in the process still leads to the agent."""
         if not self._runs():
             return
         try:
             with self._asked() as connection:
                 connection.request("detach")
-            left = got_entries.into(self.pid, path)
+            left = got_entries.into(self.pid, self._path)
         except OffheapError:
             if self._runs():
                 raise
