@@ -338,15 +338,15 @@ def _detached(thread: Tracee, unused: Callable[[], bool]) -> Iterator[None]:
 
 def _stop(thread: Tracee) -> None:
     """Where the kernel looks for signals, and restarts calls. It gets the signals that come before."""
-    deadline = time.monotonic() + _TO_STOP
-    thread.interrupt()
-    if thread.stopped:
-        thread.resume(at_calls=False)
+    deadline, number = time.monotonic() + _TO_STOP, 0
     while True:
+        thread.interrupt()  # again, as any other stop takes the wish away
+        if thread.stopped:
+            thread.resume(at_calls=False, number=number)
         stop = thread.wait(deadline)
         if stop.kind is Kind.ASKED:
             return
-        thread.resume(at_calls=False, number=stop.signal if stop.kind is Kind.SIGNAL else 0)
+        number = stop.signal if stop.kind is Kind.SIGNAL else 0
 
 
 def _has_signal(pid: int, tid: int, mask: int) -> bool:

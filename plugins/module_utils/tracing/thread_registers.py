@@ -50,6 +50,7 @@ _CALLS: tuple[tuple[str, int | None, int | None, int | None, int | None], ...] =
     ("clock_nanosleep", 230, 115, 3, None),
     ("nanosleep", 35, 101, 1, None),
     ("futex", 202, 98, 3, _NULL),
+    ("restart_syscall", 219, 128, 0, None),  # one of those with a time, which was interrupted before
 )
 # These end when a handler has run, whatever SA_RESTART says (signal(7)).
 _ENDED_BY_HANDLERS = frozenset(
