@@ -220,7 +220,7 @@ def test_a_library_is_lent_into_another_root(run: Start, attached: str, tmp_path
     root.mkdir()
     (root / "out").touch()
     (root / "out").chmod(0o666)
-    process = run(program("in_a_root"), root, "65534")
+    process = run(program("hooked"), root, "65534")
     assert have(process, attached, Path("/out")).result == 42
     assert [path.name for path in root.iterdir()] == ["out"], "what was lent is gone"
     assert (root / "out").read_text().startswith(str(process.pid))
@@ -236,12 +236,12 @@ def test_no_link_in_another_root_is_followed(run: Start, attached: str, tmp_path
         f"mount -t tmpfs none {root}/tmp; mount -o remount,ro {root}"
     )
     there = ["unshare", "--mount", "sh", "-ec", f'{mounts}; exec "$@"', "sh"]
-    process = run(*there, program("in_a_root"), root)
+    process = run(*there, program("hooked"), root)
     seen = watched(outside)
     assert have(process, attached, Path("/tmp/out")).result == 42
     assert seen() == [], "nothing was made where the link leads"
     assert os.listdir(f"/proc/{process.pid}/root/tmp") == ["out"]
-    process = run(*there[:-2], f'{mounts}; umount {root}/tmp; exec "$@"', "sh", program("in_a_root"), root)
+    process = run(*there[:-2], f'{mounts}; umount {root}/tmp; exec "$@"', "sh", program("hooked"), root)
     with pytest.raises(TraceError, match="read-only or noexec"):
         have(process, attached, Path("/tmp/out"))
     assert seen() == []

@@ -2,10 +2,10 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """A running process sampled by the agent, whatever its allocator: opened in it, asked for dumps, and detached.
 
-The agent writes its dumps into the unit's spool, as one that was preloaded does, with what belongs to them. All windows
-begin when it is attached: each dump has what was allocated since then and is still live. Its last act is to put back
-what it has changed, which is then looked at from outside. If we are killed, it does so by itself some time after the
-last window.
+The agent writes its dumps as one that was preloaded does, with what belongs to them, into a directory that the process
+is lent: its sandbox or its root may hide the spool. Each is then moved there. All windows begin when it is attached:
+each dump has what was allocated since then and is still live. Its last act is to put back what it has changed, which is
+then looked at from outside. If we are killed, it does so by itself some time after the last window.
 
 This module is private to the collection.
 """
@@ -15,17 +15,20 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import stat
 import time
 from typing import Generator, Iterator
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
+    async_profiler,
     got_entries,
     held_thread,
     inject,
+    into_spool,
     other_root,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
@@ -47,6 +50,7 @@ _GRACE = 60
 _TO_LISTEN, _TO_ANSWER = 15.0, 120.0
 _PAUSE = 0.05
 _FILTERS = "2"  # in the field Seccomp of status
+_BESIDE = ((dump_name.SIDECAR, limits.LARGEST_SIDECAR), (dump_name.LIVES, limits.LARGEST_LIVES))
 
 
 class AttachTrace:
@@ -71,8 +75,7 @@ class AttachTrace:
         inject.examine(self.pid, self._library, SYMBOL)
         if status.get("Seccomp") == _FILTERS:
             syscall_filter.check(unit)
-        self._check_places()
-        if self._agent():
+        if any(one.pid == self._own_pid and _answers(one, self.pid) for one in client.find(unit.name)):
             raise TraceError(
                 f"process {self.pid} of {unit.name} has the agent already: collect its dumps (collect_profiles), there"
                 " is nothing to attach"
@@ -81,10 +84,18 @@ class AttachTrace:
     @contextlib.contextmanager
     def windows(self) -> Iterator[Iterator[Window]]:
         """As a Trace's."""
-        with self._sockets(), contextlib.closing(self._windows()) as windows:
+        for path in (places.SOCKETS, places.TRACING):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o755)
+        async_profiler.sweep()
+        with contextlib.closing(self._windows()) as windows:
             yield windows
 
     def _windows(self) -> Generator[Window, None, None]:
+        with other_root.directory(self.pid, *self.owner) as self._lent:
+            yield from self._attached()
+
+    def _attached(self) -> Iterator[Window]:
         self._path = self._library
         try:
             self._attach()
@@ -116,8 +127,8 @@ class AttachTrace:
         lasts = self._wanted.seconds * self._wanted.count + _GRACE
         settings = {
             "OFFHEAP_UNIT": self._unit,
-            "OFFHEAP_PREFIX": f"{places.spool_of(self._unit)}/{dump_name.PREFIX}",
-            "OFFHEAP_SOCKET_DIR": places.sockets_of(self._unit),
+            "OFFHEAP_PREFIX": f"{self._lent.path}/{dump_name.PREFIX}",
+            "OFFHEAP_SOCKET_DIR": self._lent.path,
             "OFFHEAP_LG_SAMPLE": str(self._wanted.interval.bit_length() - 1),
             "OFFHEAP_DETACH_SECONDS": str(lasts),
         }
@@ -132,21 +143,12 @@ class AttachTrace:
                 " (source: perf)"
             )
 
-    def _agent(self) -> client.AgentSocket | None:
-        """The process's agent, if it answers."""
-        for one in client.find(self._unit):
-            if one.pid == self._own_pid:
-                with contextlib.suppress(client.AgentError), client.Connection(one, _TO_LISTEN) as connection:
-                    if connection.peer == self.pid:
-                        return one
-        return None
-
     @contextlib.contextmanager
     def _asked(self) -> Iterator[client.Connection]:
         """A connection to the agent, which listens soon after it was attached."""
         deadline = time.monotonic() + _TO_LISTEN
-        agent = self._agent()
-        while agent is None:
+        agent = client.AgentSocket(self._own_pid, f"/proc/self/fd/{self._lent.fd}/{self._own_pid}.sock")
+        while not _answers(agent, self.pid):
             self._check_runs()
             if time.monotonic() > deadline:
                 raise TraceError(
@@ -154,14 +156,36 @@ class AttachTrace:
                     " what was to be the last window"
                 )
             time.sleep(_PAUSE)
-            agent = self._agent()
         with client.Connection(agent, _TO_ANSWER) as connection:
             yield connection
 
     def _dump(self) -> Window:
+        """Into the spool, with what belongs to it: that first."""
         with self._asked() as connection:
-            written = connection.dump(places.spool_of(self._unit))
-        return Window(-1, written.size, int(written.time * 1e9), os.path.basename(written.path))
+            written = connection.dump(self._lent.path)
+        name = os.path.basename(written.path)
+        for suffix, most in _BESIDE:
+            self._keep(name + suffix, most)
+        if not self._keep(name, limits.LARGEST_DUMP):
+            raise TraceError(f"the agent in process {self.pid} has written no dump {name}")
+        return Window(-1, written.size, int(written.time * 1e9), name)
+
+    def _keep(self, name: str, most: int) -> bool:
+        """A file that the agent wrote; whoever else is the process's user may have put something in its place."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(name, flags, dir_fd=self._lent.fd)
+        except OSError:
+            return False
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != self.owner.uid or status.st_size > most:
+                raise TraceError(f"what process {self.pid} has written as {name} is no dump, or too large")
+            into_spool.keep(self._unit, name, fd, status.st_size, status.st_mtime_ns)
+            os.unlink(name, dir_fd=self._lent.fd)
+        finally:
+            os.close(fd)
+        return True
 
     def _detach(self) -> None:
         """Raises TraceError if something in the process still leads to the agent."""
@@ -191,40 +215,12 @@ class AttachTrace:
         if not self._runs():
             raise Ended("the process has ended")
 
-    def _check_places(self) -> None:
-        """What the agent writes has to reach the spool, and its socket us."""
-        spool, sockets = places.spool_of(self._unit), places.sockets_of(self._unit)
-        if not other_root.writes(self.pid, _there(spool)):
-            raise TraceError(
-                f"process {self.pid} of {self._unit} cannot write to {spool}: it has another root, or a sandbox"
-                f" (ProtectSystem=strict?). A drop-in with ReadWritePaths=-{places.SPOOLS} opens it from the next"
-                " restart on; perf can trace it now (source: perf)"
-            )
-        if not other_root.writes(self.pid, _there(sockets)) and not _same_network(self.pid):
-            raise TraceError(
-                f"process {self.pid} of {self._unit} cannot write to {sockets}, and has a network of its own: its agent"
-                " could not be reached. perf can trace it (source: perf)"
-            )
 
-    @contextlib.contextmanager
-    def _sockets(self) -> Iterator[None]:
-        """A directory for the agent's control socket, as systemd makes it for a unit that is profiled."""
-        path = places.sockets_of(self._unit)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(places.SOCKETS, 0o755)
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            yield
-            return
-        try:
-            os.chown(path, *self.owner, follow_symlinks=False)
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(f"{path}/{self._own_pid}.sock")
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+def _answers(agent: client.AgentSocket, pid: int) -> bool:
+    """Whether an agent listens there, and is that process's."""
+    with contextlib.suppress(client.AgentError), client.Connection(agent, _TO_LISTEN) as connection:
+        return connection.peer == pid
+    return False
 
 
 def installed() -> str:
@@ -244,17 +240,3 @@ def _check_library(library: str) -> None:
         raise TraceError(f"cannot use the library {library}: {exc.strerror}") from exc
     if fault:
         raise TraceError(f"the library {library} could be replaced: {fault}. Only root may write there")
-
-
-def _there(path: str) -> str:
-    """The path, or what is there of it by now."""
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
-    return path
-
-
-def _same_network(pid: int) -> bool:
-    try:
-        return os.path.samestat(os.stat("/proc/self/ns/net"), os.stat(f"/proc/{pid}/ns/net"))
-    except OSError:
-        return False

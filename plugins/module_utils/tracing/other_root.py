@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a process sees of ours: a library at its own path, or lent for a moment into its root; a directory.
+"""What a process is lent, in its own root: a library, unless it sees ours at its path, and a directory to write to.
 
 The root may be another's, who may put links there and move what lies in it. So it is walked from a descriptor, part by
 part, and no link is followed; a lent file is new, and removed by the descriptor of its directory.
@@ -11,32 +11,68 @@ This module is private to the collection.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import stat
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 
 _LARGEST = 64 << 20
 _BLOCK = 1 << 20
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Where it is lent, the first that can be: code must be allowed to be mapped from there.
+# Where something is lent, the first that can be. Code must be allowed to be mapped from where a library is.
 _PLACES = ("", "run", "tmp", "var/tmp", "dev/shm")
+_READ_ONLY = "what it sees is read-only or noexec"
 
 
 class LendError(TraceError):
     """The process can open no file of ours. The message says why."""
 
 
-def writes(pid: int, directory: str) -> bool:
-    """Whether the process sees our directory, and not read-only. Its user is not asked. Raises LendError."""
+class Lent(NamedTuple):
+    """A directory of the process's user in the process's root: its path there, and a descriptor."""
+
+    path: str
+    fd: int
+
+
+@contextlib.contextmanager
+def directory(pid: int, uid: int, gid: int) -> Iterator[Lent]:
+    """A directory in which the process may write, as long as it is needed. Raises LendError."""
     with contextlib.ExitStack() as stack:
         root = _open(stack, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        theirs = _walk(stack, root, directory)
-        if theirs is None or not os.path.samestat(os.fstat(theirs), os.stat(directory)):
-            return False
-        return not os.fstatvfs(theirs).f_flag & os.ST_RDONLY
+        name = f"{pid}-{secrets.token_hex(4)}"
+        for above, place in _writable(stack, root, (places.TRACING, *_PLACES), os.ST_RDONLY):
+            own = name if place == places.TRACING else f".offheap-{name}"
+            try:
+                os.mkdir(own, 0o700, dir_fd=above)
+            except OSError:
+                continue
+            try:
+                fd = _open(stack, own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, above)
+                fcntl.flock(fd, fcntl.LOCK_EX)  # it is in use (async_profiler.sweep)
+                os.fchown(fd, uid, gid)
+                yield Lent(f"/{place}/{own}".replace("//", "/"), fd)
+            finally:
+                with contextlib.suppress(OSError):
+                    for left in os.listdir(fd):
+                        os.unlink(left, dir_fd=fd)
+                    os.rmdir(own, dir_fd=above)
+            return
+    raise LendError(f"process {pid} may write nowhere: {_READ_ONLY}. perf can trace it (source: perf)")
+
+
+def _writable(
+    stack: contextlib.ExitStack, root: int, among: tuple[str, ...], forbidden: int
+) -> Iterator[tuple[int, str]]:
+    """Those of the directories below the root whose file systems have none of the flags (statvfs(3))."""
+    for place in among:
+        found = _walk(stack, root, place)
+        if found is not None and not os.fstatvfs(found).f_flag & forbidden:
+            yield found, place
 
 
 @contextlib.contextmanager
@@ -89,19 +125,12 @@ def _is_there(root: int, library: str, ours: os.stat_result) -> bool:
 @contextlib.contextmanager
 def _lent(pid: int, root: int, source: int) -> Iterator[str]:
     """A copy in the root, as long as it is needed."""
-    name, why = f".offheap-{pid}-{secrets.token_hex(8)}.so", "it has no directory for it"
+    name, why = f".offheap-{pid}-{secrets.token_hex(8)}.so", _READ_ONLY
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with contextlib.ExitStack() as stack:
-        for place in _PLACES:
-            directory = _walk(stack, root, place)
-            if directory is None:
-                continue
-            if os.fstatvfs(directory).f_flag & (os.ST_RDONLY | os.ST_NOEXEC):
-                why = "all its file systems are read-only or noexec"
-                continue
+        for directory, place in _writable(stack, root, _PLACES, os.ST_RDONLY | os.ST_NOEXEC):
             try:
-                copy = os.open(
-                    name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory
-                )
+                copy = os.open(name, flags, 0o600, dir_fd=directory)
             except OSError as exc:
                 why = str(exc.strerror)
                 continue

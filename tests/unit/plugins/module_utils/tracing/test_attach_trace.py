@@ -67,13 +67,10 @@ def spools(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def run(
     systemctl: Systemctl,
     spools: Path,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Run:
     """Runs the module for a unit with these processes."""
-    find = client.find
-    monkeypatch.setattr(client, "find", lambda unit: find(unit, places.SOCKETS))
 
     def go(pids: list[int], check: bool = False, **arguments: Any) -> dict[str, Any]:
         systemctl.states(shown("/usr/bin/app", Id="app.service", ActiveState="active", ControlGroup="/app.service"))
@@ -99,7 +96,7 @@ def test_each_window_ends_in_a_dump_of_the_agent(
     text = (spools / "app.service" / result["dumps"][1]).read_bytes()
     assert text.startswith(b"heap_v2/524288\n") and b"@ 0x1\n  t*: 2: 200" in text
     assert got_entries.into(program, str(library)) == 0, "it is mapped, and nothing leads to it"
-    assert not Path(places.sockets_of("app.service")).exists(), "what was made for its socket is gone"
+    assert os.listdir(places.TRACING) == [], "what it was lent is gone"
 
 
 @pytest.mark.slow
@@ -165,13 +162,52 @@ def test_a_library_that_is_not_the_agent(run: Run, program: int, directory: Path
     assert result["failed"] and "has no function offheap_attach" in result["msg"]
 
 
-def test_a_sandbox_that_hides_the_spool(run: Run, directory: Path, spools: Path) -> None:
-    """As ProtectSystem=strict does: everything is there, and read-only."""
-    spools.mkdir()
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sandbox", "root", "nothing"])
+def test_what_hides_the_spool(kind: str, run: Run, directory: Path, spools: Path, library: Path) -> None:
+    """As ProtectSystem=strict does, or a root directory of its own, as another user: it is lent what it needs."""
+    above, root = spools.parent, spools.parent / "root"
+    root.mkdir()
+    script, arguments = f"mount --bind {above} {above}; mount -o remount,bind,ro {above};", [""]
+    if kind == "root":
+        script, arguments = "", [str(root), "65534"]
+    if kind == "nothing":
+        script, arguments = f"mount -t tmpfs -o ro none {root};", [str(root)]
     built = _built(directory, "hooked", "hooked", "-rdynamic")
-    script = f'mount --bind {spools.parent} {spools.parent}; mount -o remount,bind,ro {spools.parent}; exec "$@"'
-    with subprocess.Popen(["unshare", "--mount", "sh", "-ec", script, "sh", built], stdout=subprocess.PIPE) as process:
+    command = ["unshare", "--mount", "sh", "-ec", script + 'exec "$@"', "sh", str(built), *filter(None, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.readline()
-        result = run([process.pid], source="attach")
+        result = run([process.pid], source="attach", windows=1)
+        left = os.listdir(f"/proc/{process.pid}/root")
         process.kill()
-    assert result["failed"] and "ReadWritePaths" in result["msg"]
+    assert [name for name in left if name.startswith(".offheap")] == [], "what was lent is gone"
+    if kind == "nothing":
+        assert result["failed"] and "may write nowhere" in result["msg"]
+    else:
+        assert result["ended"] == "" and os.listdir(spools / "app.service") == result["dumps"] != []
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "large", "other"])
+def test_what_the_user_puts_in_place_of_a_dump(
+    kind: str, run: Run, program: int, spools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take over the process while we ask for a dump: nothing but a file of its own comes into the spool."""
+    dump = client.Connection.dump
+
+    def replaced(self: client.Connection, place: str) -> client.WrittenDump:
+        written = dump(self, place)
+        os.unlink(written.path)
+        if kind == "link":
+            os.symlink("/etc/shadow", written.path)
+        elif kind == "fifo":
+            os.mkfifo(written.path)
+        else:
+            Path(written.path).touch()
+            os.truncate(written.path, (1 << 40) if kind == "large" else 10)
+            os.chown(written.path, 0 if kind == "large" else 65534, 0)
+        return written
+
+    monkeypatch.setattr(client.Connection, "dump", replaced)
+    result = run([program], source="attach", windows=1)
+    assert result["failed"] and ("has written no dump" in result["msg"] or "is no dump, or too large" in result["msg"])
+    assert os.listdir(spools / "app.service") == []
