@@ -173,6 +173,22 @@ def test_a_signal_that_comes_meanwhile_ends_the_wait(number: int, run: Start, at
     assert rest(process) == "woken by 1\n"
 
 
+def test_a_lock_of_the_loader_that_waits_for_the_held_thread(run: Start, attached: str, tmp_path: Path) -> None:
+    """Each would wait for the other, for ever; so the thread is brought back, without its call."""
+    source = PROGRAMS / "loading.c"
+    slow = compiled("slow.so", [source], "-O2", "-shared", "-fPIC", "-DSLOW")
+    process = run(compiled("loading", [source], "-O2", "-rdynamic"), slow)
+    assert process.stdin and process.stdout
+    with pytest.raises(TraceError, match="opening or closing another library"):
+        have(process, attached, tmp_path / "out", held=0.3)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "loaded 1\n"
+    assert have(process, attached, tmp_path / "out").result == 42
+    assert process.communicate("\n")[0] == "" and process.returncode == 0
+    assert len((tmp_path / "out").read_text().splitlines()) == 1, "the first call did not go on"
+
+
 def test_a_tracer_that_is_killed_leaves_the_process_alive(run: Start, attached: str, tmp_path: Path) -> None:
     process = run(program("registers"))
     killed = threading.Thread(target=kill_tracer, args=(process.pid,))

@@ -24,6 +24,7 @@ import time
 from types import TracebackType
 from typing import Callable, Iterator, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thread_registers import (
     STACK,
@@ -51,6 +52,8 @@ _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.S
 _BLOCKED = ((1 << 64) - 1) & ~sum(1 << (number - 1) for number in _FAULTS)
 _PROTECTION, _PRIVATE_ANONYMOUS, _NO_FILE = 3, 0x22, (1 << 64) - 1
 _LARGEST_ERROR = 4095
+# The size of a lock, and how many the loader has.
+_MUTEX, _LOCKS = 40, 3
 
 
 class LetGo(HoldError):
@@ -59,6 +62,10 @@ class LetGo(HoldError):
 
 class Faulted(HoldError):
     """A call has failed with a signal. The thread is back in its wait; what the call had locked may be locked still."""
+
+
+class LoaderBusy(HoldError):
+    """The loader's lock was not to be had. The thread is back in its wait, and nothing was done."""
 
 
 class _Waiting(NamedTuple):
@@ -83,6 +90,7 @@ class Held:
         self._memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
         self._stack, self._calls = 0, False
         self._texts = 0
+        self._own_tid = _own_tid(pid, tracee.tid)
         self._frame = Frame(0, b"", 0)
 
     def __enter__(self) -> Held:
@@ -152,10 +160,29 @@ class Held:
             registers = self._thread.registers()
             if self._machine.has_returned(registers, self._frame, self._ways):
                 return registers
+        if self._waits_for_loader(self._machine.call_of(self._thread.registers())):
+            self._calls = False
+            raise LoaderBusy(
+                f"process {self._pid} has been opening or closing another library for {deadline - self.began:.1f}"
+                " seconds. Nothing was opened, and its thread goes on. Try again"
+            )
         raise LetGo(
             f"thread {self._thread.tid} of process {self._pid} has not finished within"
             f" {deadline - self.began:.1f} seconds; it was let go, and finishes by itself"
         )
+
+    def _waits_for_loader(self, call: Call) -> bool:
+        """Whether it waits for the loader's lock, and has none of its own yet: then its call has done nothing.
+
+        Whoever has that lock may wait for what this thread does otherwise.
+        """
+        wanted = self._machine.wait_for_lock(call)
+        if wanted is None or not any(one.start <= wanted < one.end for one in _loader_data(self._pid)):
+            return False
+        # The loader's locks lie side by side: pthread_mutex_t, with the owner behind lock and count.
+        near = self._read(wanted - _LOCKS * _MUTEX, 2 * _LOCKS * _MUTEX)
+        owners = [int.from_bytes(near[place + 8 : place + 12], "little") for place in range(0, len(near), _MUTEX)]
+        return len(near) == 2 * _LOCKS * _MUTEX and self._own_tid not in owners
 
     def _check_trap(self) -> None:
         """The instruction that began the wait is run again."""
@@ -256,6 +283,23 @@ def _threads(pid: int) -> list[int]:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except (FileNotFoundError, ProcessLookupError):
         raise procfs.ProcessGone(pid) from None
+
+
+def _own_tid(pid: int, tid: int) -> int:
+    """As the thread itself sees it, in its namespace."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/status", "rb") as file:
+            found = [line.split()[-1] for line in file if line.startswith(b"NSpid:")]
+        return int(found[0])
+    except (OSError, IndexError, ValueError):
+        return tid
+
+
+def _loader_data(pid: int) -> list[Mapping]:
+    """What the loader may write of its own."""
+    mapped = procfs.mapped_files(pid)
+    names = [path for path in mapped if os.path.basename(path).startswith(("ld-linux", "ld-2."))]
+    return [one for path in names for one in mapped[path] if "w" in one.permissions]
 
 
 def _call(pid: int, tid: int) -> Call | None:

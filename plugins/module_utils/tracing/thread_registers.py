@@ -57,7 +57,7 @@ _ENDED_BY_HANDLERS = frozenset(
     "epoll_wait epoll_pwait epoll_pwait2 poll ppoll select pselect6 pause rt_sigsuspend rt_sigtimedwait"
     " clock_nanosleep nanosleep".split()
 )
-_FUTEX_COMMAND, _FUTEX_WAIT_BITSET = 0x7F, 9
+_FUTEX_COMMAND, _FUTEX_WAIT, _FUTEX_WAIT_BITSET = 0x7F, 0, 9
 
 
 class Call(NamedTuple):
@@ -134,6 +134,13 @@ class Machine(ABC):
             return None  # a mutex, maybe the allocator's: the thread may hold the loader's. Conditions wait so.
         ends = limit is not None and (endless is None or call.arguments[limit] & (endless or _NO_CALL) != endless)
         return Wait(name, rank + len(_CALLS) * ends)
+
+    def wait_for_lock(self, call: Call) -> int | None:
+        """The address of the lock that a thread in this call waits for; None if it waits for none."""
+        _rank, row = self._waits.get(call.number, (0, None))
+        if row is None or row[0] != "futex" or call.arguments[1] & _FUTEX_COMMAND != _FUTEX_WAIT:
+            return None
+        return call.arguments[0]
 
     def call_of(self, registers: list[int]) -> Call:
         """At the stop at a system call's entry."""
