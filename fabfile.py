@@ -279,12 +279,12 @@ def collect(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, source: st
 @on_hosts
 @helped(
     unit="the service",
-    source="what traces: jvm, memleak or perf (what the unit and the host allow)",
+    source="what traces: jvm, attach, memleak or perf (what the unit and the host allow)",
     window="seconds between two dumps (30)",
     windows="how many dumps (6); a verdict needs three over a minute",
-    max_cost="percent of CPU time that memleak or perf may add (5)",
-    interval="bytes between two allocations that are recorded in a JVM (1M)",
-    library="async-profiler's library on the host (the one that trace_live.yml has installed)",
+    max_cost="percent of CPU time that memleak or async-profiler may add (5)",
+    interval="bytes between two allocations that are recorded in a JVM or by the agent (1M)",
+    library="async-profiler's library or the agent on the host (the newest that is installed)",
     archive=ARCHIVE_HELP,
     rows="paths to show of each host (5)",
 )

@@ -19,14 +19,19 @@ description:
     service's log that an agent was loaded. The recording lies in memory, and what is not read yet counts as the
     service's. Where the unit's memory limit leaves no room for it, nothing is traced. If the module is killed, the
     profiler stops by itself half a minute after the last window.
+  - V(attach) opens the agent in the process, whatever its allocator, and lets it sample every O(interval) bytes. One
+    thread that waits is held for it, for some milliseconds (more on a host that is busy); all others run on. The agent
+    writes its dumps itself, with the lives of what was sampled, and is told to detach after the last window; then the
+    module looks from outside whether anything still leads to it, and fails if so. The library stays mapped, and does
+    nothing. If the module is killed, the agent detaches by itself a minute after the last window.
   - V(memleak) has bcc's memleak watch every allocation and every free of a process. Each of them then takes some
     microseconds, so only a service that allocates seldom bears it; O(max_cost) ends it for others. Stacks are walked by
     frame pointers. If the module is killed, memleak is too, and the kernel removes its probes.
   - V(perf) counts the pages that the process touches for the first time, by stack. That is growth, never what is live,
     so there is no verdict. One page in 16 is recorded, or fewer, so that it costs little. Stacks are walked by what the
     files say of their frames. If the module is killed, perf is too.
-  - With V(jvm) and V(memleak), all windows begin with the trace. Each dump says what was allocated since then and is
-    still live.
+  - With V(jvm), V(attach) and V(memleak), all windows begin with the trace. Each dump says what was allocated
+    since then and is still live.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -49,17 +54,21 @@ options:
     required: true
   source:
     description:
-      - What traces. V(auto) takes V(jvm) for a unit with a JVM, else V(memleak) or V(perf), whichever the host has.
+      - What traces. V(auto) takes V(jvm) for a unit with a JVM, else V(attach) where the host has the agent and the
+        process can be attached to, else V(memleak) or V(perf), whichever the host has.
+      - V(attach) is for programs that use glibc, on x86_64 and aarch64. Static programs and musl are refused.
       - V(memleak) is C(memleak-bpfcc) of Debian's C(bpfcc-tools), or C(memleak) of C(bcc-tools) or C(libbpf-tools).
         Nothing is installed unasked.
     type: str
-    choices: [auto, jvm, memleak, perf]
+    choices: [auto, jvm, attach, memleak, perf]
     default: auto
   library:
     description:
-      - async-profiler's library (C(libasyncProfiler.so), 4.5 or later) on the host. Only root may be able to write to
-        it or to the directories above it. By default, the newest below C(/opt/offheap/async-profiler), where the
-        playbook C(trace_live.yml) puts it.
+      - For V(jvm), async-profiler's library (C(libasyncProfiler.so), 4.5 or later) on the host. By default, the newest
+        below C(/opt/offheap/async-profiler), where the playbook C(trace_live.yml) puts it.
+      - For V(attach), the agent (C(liboffheap.so)). By default, the newest below C(/opt/offheap/agent), where the role
+        C(jemalloc) puts it. V(auto) takes no other.
+      - Only root may be able to write to it or to the directories above it.
     type: path
   window:
     description: Seconds between two dumps.
@@ -71,7 +80,8 @@ options:
     default: 6
   interval:
     description:
-      - Bytes between two allocations that V(jvm) records. A leak shows from some twenty times this on. Smaller ones
+      - Bytes between two allocations that V(jvm) or V(attach) records; for V(attach), rounded down to a power of two.
+        A leak shows from some twenty times this on. Smaller ones
         cost more.
     type: str
     default: 1M
@@ -102,6 +112,13 @@ EXAMPLES = r"""
   offheap.profiler.trace_live:
     unit: frontend
     library: /opt/offheap/async-profiler/0d2c6b1f3a49/libasyncProfiler.so
+  become: true
+
+- name: See what the router keeps, which is no JVM
+  offheap.profiler.trace_live:
+    unit: router
+    source: attach
+    window: 30
   become: true
 """
 
@@ -176,7 +193,7 @@ def main() -> NoReturn:
     module = AnsibleModule(
         argument_spec={
             "unit": {"type": "str", "required": True},
-            "source": {"type": "str", "default": "auto", "choices": ["auto", "jvm", "memleak", "perf"]},
+            "source": {"type": "str", "default": "auto", "choices": ["auto", "jvm", "attach", "memleak", "perf"]},
             "library": {"type": "path"},
             "window": {"type": "int", "default": 300},
             "windows": {"type": "int", "default": 6},

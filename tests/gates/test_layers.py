@@ -38,9 +38,9 @@ FLOORS = {
         "base": 1,
     },
     "module_utils": {
-        "session": 6,
+        "session": 7,
+        "tracing": 6,
         "agent": 5,
-        "tracing": 5,
         "spool": 4,
         "unit": 4,
         "memory": 4,

@@ -54,6 +54,11 @@ def parse(name: str) -> DumpName | None:
     return DumpName(int(match[3]), int(match[4]), match[2], match[1]) if match else None
 
 
+def beside(name: str) -> str:
+    """The name of the dump that a file belongs to: its own, or the one that it lies beside."""
+    return next((name[: -len(suffix)] for suffix in COMPANIONS if name.endswith(suffix)), name)
+
+
 def of_trace(prefix: str, boot_id: str, started: int, pid: int, sequence: int) -> str:
     """The name of what a window of a trace has left; ``started`` is in milliseconds since the boot."""
     return f"{prefix}.{boot_id[:8]}-{started}.{pid}.{sequence}.m{sequence}.heap"

@@ -14,7 +14,7 @@ import os
 import re
 import struct
 from dataclasses import dataclass, field
-from typing import Iterable, NamedTuple
+from typing import Iterable, Iterator, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf_headers
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.elf_headers import (
@@ -38,6 +38,7 @@ MACHINES = {3: "i386", 21: "ppc64", 22: "s390x", 40: "arm", 62: "x86_64", 183: "
 
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_FLAGS = 1, 4, 5, 6, 10, 30
 _DT_FLAGS_1, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFB, 0x6FFFFFFE, 0x6FFFFFFF
+_STT_FUNC = 2
 _DF_1_PIE, _DF_STATIC_TLS = 0x08000000, 0x10
 # What a file calls for thread-local storage whose place is found when it is used: everywhere, on i386.
 _TLS_CALLS = ("__tls_get_addr", "___tls_get_addr")
@@ -47,6 +48,7 @@ _MAX_DYNAMIC = 1 << 20
 _MAX_VERSIONS = 1 << 16
 _MAX_SYMBOLS = 1 << 30
 _CHUNK = 1 << 20
+_PAGE = 0xFFFF  # the largest one of the platforms
 
 _GLIBC_VERSION = re.compile(rb"GLIBC_(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?\Z")
 
@@ -90,6 +92,25 @@ class Elf:
         """
         return self._has(names, defined=True)
 
+    def functions(self, names: Iterable[str]) -> dict[str, int]:
+        """The addresses, in the file's own terms, of those of the functions that the file itself defines.
+
+        Raises ElfError when a table does not fit into the file.
+        """
+        wanted = [os.fsencode(name) + b"\0" for name in names if name]
+        found: dict[str, int] = {}
+        for place, kind, shndx, value in self._symbols(wanted):
+            if shndx and value and kind & 0xF == _STT_FUNC:
+                found.setdefault(os.fsdecode(place[:-1]), value)
+        return found
+
+    def address_of_offset(self, offset: int) -> int:
+        """The address, in the file's own terms, of what is loaded from there. Raises ElfError."""
+        for program in self._headers.programs:
+            if program.type == PT_LOAD and program.offset & ~_PAGE <= offset < program.offset + program.size:
+                return program.address + offset - program.offset
+        raise self._headers.file.error(f"nothing is loaded from {offset:#x}")
+
     def finds_thread_storage_late(self) -> bool:
         """Whether the place of its thread-local storage is found when a thread uses it, not when the process starts.
 
@@ -99,7 +120,11 @@ class Elf:
 
     def _has(self, names: Iterable[str], defined: bool) -> bool:
         wanted = [os.fsencode(name) + b"\0" for name in names if name]
-        entry, shndx = _symbol(self._headers)
+        return any(bool(shndx) is defined for _name, _kind, shndx, _value in self._symbols(wanted))
+
+    def _symbols(self, wanted: list[bytes]) -> Iterator[tuple[bytes, int, int, int]]:
+        """Name, st_info, st_shndx and st_value of the symbols with these names, each of which ends with a NUL."""
+        entry, info, shndx, value = _symbol(self._headers)
         for offset, size, strings, strings_size in self._symbol_tables:
             places = _places(self._headers, strings, strings_size, wanted)
             if not places:
@@ -110,9 +135,9 @@ class Elf:
             step = _CHUNK // entry.size
             for first in range(0, count, step):
                 block = self._headers.file.at(offset + first * entry.size, min(step, count - first) * entry.size)
-                if any(symbol[0] in places and bool(symbol[shndx]) is defined for symbol in entry.iter_unpack(block)):
-                    return True
-        return False
+                for symbol in entry.iter_unpack(block):
+                    if symbol[0] in places:
+                        yield places[symbol[0]], symbol[info], symbol[shndx], symbol[value]
 
 
 def _places(headers: Headers, start: int, size: int, wanted: list[bytes]) -> dict[int, bytes]:
@@ -155,11 +180,11 @@ def read(source: str | bytes | os.PathLike[str] | int) -> Elf:
     )
 
 
-def _symbol(headers: Headers) -> tuple[struct.Struct, int]:
-    """The symbol entry, and the position of st_shndx in it (st_name is always first)."""
+def _symbol(headers: Headers) -> tuple[struct.Struct, int, int, int]:
+    """The symbol entry, and the positions of st_info, st_shndx and st_value in it (st_name is always first)."""
     if headers.bits == 64:
-        return struct.Struct(headers.order + "IBBHQQ"), 3
-    return struct.Struct(headers.order + "IIIBBH"), 5
+        return struct.Struct(headers.order + "IBBHQQ"), 1, 3, 4
+    return struct.Struct(headers.order + "IIIBBH"), 3, 5, 1
 
 
 def _offset(headers: Headers, address: int) -> int:

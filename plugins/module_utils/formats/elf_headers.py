@@ -20,7 +20,7 @@ from typing import Iterator, Literal, NamedTuple
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 PT_LOAD, PT_DYNAMIC, PT_INTERP, _PT_NOTE, PT_TLS = 1, 2, 3, 4, 7
-PF_X = 1
+PF_X, PF_W = 1, 2
 SHT_SYMTAB, _SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 2, 7, 8, 11
 _NT_GNU_BUILD_ID = 3
 _SHN_XINDEX = 0xFFFF

@@ -11,6 +11,8 @@ from __future__ import annotations
 INSTALLED = "/opt/offheap"
 #: a library that traces JVMs, one directory per version
 TRACER = f"{INSTALLED}/async-profiler"
+#: the agent, one directory per version
+AGENT = f"{INSTALLED}/agent"
 #: dumps and the files beside them, one directory per unit
 SPOOLS = "/var/lib/offheap"
 #: where systemd keeps those of units with DynamicUser=yes; SPOOLS then has a link (systemd.exec(5))

@@ -168,10 +168,12 @@ class Spool:
     def add(self, name: str, source: int, size: int, written: int | None = None) -> None:
         """Copy the first ``size`` bytes of an open file into a new dump, which has its name when it is whole.
 
+        A file that belongs beside a dump is added likewise, before it.
+
         ``written`` is when it was (nanoseconds since the epoch), by default now. Raises SpoolError, also if there is no
         room for it.
         """
-        if not dump_name.parse(name):
+        if not dump_name.parse(dump_name.beside(name)):
             raise SpoolError(f"{name!r} is not the name of a dump")
         self.thin_collected(limits.LARGEST_SPOOL - size)
         self._unlink(_PART)  # one that was cut off

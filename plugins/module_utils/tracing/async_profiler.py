@@ -201,7 +201,7 @@ class _Place:
         for path in (places.SOCKETS, places.TRACING):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o755)
-        _sweep()
+        sweep()
         self._owner = (jvm.uid, jvm.gid)
         self._path = f"{places.TRACING}/{jvm.pid}-{secrets.token_hex(4)}"
 
@@ -228,7 +228,7 @@ class _Place:
             os.close(fd)
 
 
-def _sweep() -> None:
+def sweep() -> None:
     """Remove what others left that were killed while they began. A directory that is in use is locked."""
     for name in os.listdir(places.TRACING):
         path = f"{places.TRACING}/{name}"

@@ -30,6 +30,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_t
     TraceError,
     Wanted,
     Window,
+    chosen,
     ticks,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
@@ -81,7 +82,7 @@ class KernelTrace:
             raise TraceError(f"{source} is not installed here, and nothing is installed unasked: {_PACKAGES[source]}")
         self.prefix = dump_name.MEMLEAK if source == "memleak" else dump_name.PERF
         self._wanted = wanted
-        self.pid = _chosen(unit, wanted.pid)
+        self.pid = chosen(unit, wanted.pid)
         self._started = procfs.start_ticks(self.pid)
         status = procfs.status(self.pid)
         self.owner = Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1]))
@@ -273,16 +274,6 @@ def _found(source: str) -> str:
         if path and not trusted_path.fault(os.path.realpath(path)):
             return path
     return ""
-
-
-def _chosen(unit: service.Service, pid: int | None) -> int:
-    """The unit's process with this pid, or that with the most memory."""
-    pids = unit.pids()
-    if pid is not None and pid not in pids:
-        raise TraceError(f"process {pid} is none of {unit.name}; it has {', '.join(map(str, pids)) or 'none'}")
-    if not pids:
-        raise TraceError(f"{unit.name} has no process: it is {unit.text['ActiveState']}. Start it first")
-    return pid if pid is not None else max(pids, key=procfs.resident)
 
 
 def _allocator(pid: int) -> str:

@@ -16,11 +16,13 @@ from types import FrameType
 from typing import ContextManager, Iterator, NamedTuple, NoReturn, Protocol
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 
 _TICK = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-SOURCES = ("jvm", "memleak", "perf")
+SOURCES = ("jvm", "attach", "memleak", "perf")
 
 
 class TraceError(OffheapError):
@@ -36,7 +38,7 @@ class Wanted:
     """What to trace: ``count`` windows of ``seconds``; what is recorded may take ``largest`` bytes.
 
     ``source`` is who traces, or "auto". ``interval`` (bytes) and ``library`` (a path; if empty, the newest that is
-    installed) are for JVMs. ``max_cost`` is percent of CPU time that tracing may add to the process's.
+    installed) are for JVMs and for attaching. ``max_cost`` is percent of CPU time that tracing may add.
     """
 
     unit: str
@@ -64,11 +66,15 @@ class Wanted:
 
 
 class Window(NamedTuple):
-    """What a window leaves: the first ``size`` bytes of an open file, and when (nanoseconds since the epoch)."""
+    """What a window leaves: the first ``size`` bytes of an open file, and when (nanoseconds since the epoch).
+
+    With a ``name``, it is that dump, which is in the unit's spool already.
+    """
 
     fd: int
     size: int
     written: int
+    name: str = ""
 
 
 class Trace(Protocol):
@@ -82,6 +88,16 @@ class Trace(Protocol):
 
     def windows(self) -> ContextManager[Iterator[Window]]:
         """Begin; each window is there when it has ended. Leaving stops the trace. Raises TraceError, Ended."""
+
+
+def chosen(unit: service.Service, pid: int | None) -> int:
+    """The unit's process with this pid, or that with the most memory. Raises TraceError."""
+    pids = unit.pids()
+    if pid is not None and pid not in pids:
+        raise TraceError(f"process {pid} is none of {unit.name}; it has {', '.join(map(str, pids)) or 'none'}")
+    if not pids:
+        raise TraceError(f"{unit.name} has no process: it is {unit.text['ActiveState']}. Start it first")
+    return pid if pid is not None else max(pids, key=procfs.resident)
 
 
 def ticks(until: float) -> Iterator[None]:

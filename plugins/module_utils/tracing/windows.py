@@ -12,11 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import into_spool, jvm_trace, kernel_trace
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
+    attach_trace,
+    into_spool,
+    jvm_trace,
+    kernel_trace,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
     Ended,
     Trace,
+    TraceError,
     Wanted,
     interruptible,
 )
@@ -46,12 +53,7 @@ def trace(wanted: Wanted, check_mode: bool = False) -> Traced:
     """Trace, and wait for the end. In check mode, only find out whether that can be. Raises OffheapError."""
     wanted.check()
     unit = service.load(unit_name.service(wanted.unit))
-    source = wanted.source
-    if source == "auto":
-        source = "jvm" if jvm_trace.runs_in(unit) else kernel_trace.available()
-    tracer: Trace = (
-        jvm_trace.JvmTrace(unit, wanted) if source == "jvm" else kernel_trace.KernelTrace(unit, wanted, source)
-    )
+    source, tracer = _tracer(unit, wanted)
     result = Traced(unit.name, tracer.pid, tracer.release, source)
     if check_mode:
         return result
@@ -61,9 +63,36 @@ def trace(wanted: Wanted, check_mode: bool = False) -> Traced:
     with interruptible(), tracer.windows() as windows:
         try:
             for number, window in enumerate(windows):
-                name = dump_name.of_trace(tracer.prefix, boot, started, tracer.pid, number)
-                into_spool.keep(unit.name, name, window.fd, window.size, window.written)
+                name = window.name
+                if not name:
+                    name = dump_name.of_trace(tracer.prefix, boot, started, tracer.pid, number)
+                    into_spool.keep(unit.name, name, window.fd, window.size, window.written)
                 result.dumps.append(name)
         except Ended as reason:
             result.ended = str(reason)
     return result
+
+
+def _tracer(unit: service.Service, wanted: Wanted) -> tuple[str, Trace]:
+    """Who traces, by name, as is wanted. Raises OffheapError."""
+    source = wanted.source
+    if source == "auto" and jvm_trace.runs_in(unit):
+        source = "jvm"
+    if source == "jvm":
+        return source, jvm_trace.JvmTrace(unit, wanted)
+    if source == "attach":
+        return source, attach_trace.AttachTrace(unit, wanted, wanted.library)
+    if source == "auto":
+        try:
+            return "attach", attach_trace.AttachTrace(unit, wanted)
+        except OffheapError as refused:
+            source = _tool_instead(refused)
+    return source, kernel_trace.KernelTrace(unit, wanted, source)
+
+
+def _tool_instead(refused: OffheapError) -> str:
+    """The tool of the kernel that the host has, where the agent cannot be attached. Raises TraceError."""
+    try:
+        return kernel_trace.available()
+    except TraceError as missing:
+        raise TraceError(f"{refused}. And {missing}") from refused

@@ -370,6 +370,6 @@ def test_a_library_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_wanted_sources_are_known() -> None:
-    with pytest.raises(OffheapError, match="auto, jvm, memleak or perf"):
+    with pytest.raises(OffheapError, match="auto, jvm, attach, memleak or perf"):
         Wanted("app", "", 5, 1, 4096, 1 << 20, source="dtrace").check()
     assert issubclass(Ended, OffheapError)

@@ -174,5 +174,7 @@ def test_which_processes_run_under_us(
         assert service.pids_under_us(everybody, "x.service", str(link)) == sorted([by_environment, by_mapping])
         monkeypatch.setattr(places, "INSTALLED", str(preloaded.parent))
         assert service.pids_under_us(everybody, "x.service") == sorted([by_environment, by_mapping])
-        monkeypatch.setattr(places, "TRACER", str(preloaded.parent))
-        assert service.pids_under_us(everybody, "x.service") == [by_environment], "a trace's library is no preload"
+        for name in ("TRACER", "AGENT"):
+            with monkeypatch.context() as changed:
+                changed.setattr(places, name, str(preloaded.parent))
+                assert service.pids_under_us(everybody, "x.service") == [by_environment], "what traced is no preload"

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A running process sampled by the agent, whatever its allocator: opened in it, asked for dumps, and detached.
+
+The agent writes its dumps as one that was preloaded does, with what belongs to them, into a directory that the process
+is lent: its sandbox or its root may hide the spool. Each is then moved there. All windows begin when it is attached:
+each dump has what was allocated since then and is still live. Its last act is to put back what it has changed, which is
+then looked at from outside. If we are killed, it does so by itself some time after the last window.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import stat
+import time
+from typing import Generator, Iterator
+
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
+    async_profiler,
+    got_entries,
+    held_thread,
+    inject,
+    into_spool,
+    other_root,
+)
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
+    Ended,
+    TraceError,
+    Wanted,
+    Window,
+    chosen,
+    ticks,
+)
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import service, syscall_filter
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
+
+#: the agent's function, int (const char *): settings as lines of NAME=value, 0 when it samples
+SYMBOL = "offheap_attach"
+# Seconds after the last window, after which the agent detaches by itself if nobody has told it to.
+_GRACE = 60
+# Seconds in which its control socket is there, and in which it answers.
+_TO_LISTEN, _TO_ANSWER = 15.0, 120.0
+_PAUSE = 0.05
+_FILTERS = "2"  # in the field Seccomp of status
+_BESIDE = ((dump_name.SIDECAR, limits.LARGEST_SIDECAR), (dump_name.LIVES, limits.LARGEST_LIVES))
+
+
+class AttachTrace:
+    """A Trace by the agent, attached. To make one changes nothing."""
+
+    prefix = dump_name.PREFIX
+    release = 0
+
+    def __init__(self, unit: service.Service, wanted: Wanted, library: str = "") -> None:
+        """``library`` is the agent's, by default the newest that is installed.
+
+        Raises TraceError, or another OffheapError, if the process cannot be attached to.
+        """
+        self._library = library or installed()
+        _check_library(self._library)
+        self._wanted, self._unit = wanted, unit.name
+        self.pid = chosen(unit, wanted.pid)
+        self._started = procfs.start_ticks(self.pid)
+        status = procfs.status(self.pid)
+        self.owner = Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1]))
+        self._own_pid = int(status.get("NSpid", str(self.pid)).split()[-1])
+        inject.examine(self.pid, self._library, SYMBOL)
+        if status.get("Seccomp") == _FILTERS:
+            syscall_filter.check(unit)
+        if any(one.pid == self._own_pid and _answers(one, self.pid) for one in client.find(unit.name)):
+            raise TraceError(
+                f"process {self.pid} of {unit.name} has the agent already: collect its dumps (collect_profiles), there"
+                " is nothing to attach"
+            )
+
+    @contextlib.contextmanager
+    def windows(self) -> Iterator[Iterator[Window]]:
+        """As a Trace's."""
+        for path in (places.SOCKETS, places.TRACING):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o755)
+        async_profiler.sweep()
+        with contextlib.closing(self._windows()) as windows:
+            yield windows
+
+    def _windows(self) -> Generator[Window, None, None]:
+        with other_root.directory(self.pid, *self.owner) as self._lent:
+            yield from self._attached()
+
+    def _attached(self) -> Iterator[Window]:
+        self._path = self._library
+        try:
+            self._attach()
+        except held_thread.LetGo:  # it goes on
+            self._detach()
+            raise
+        except Ended:
+            if got_entries.into(self.pid, self._path) is not None:
+                self._detach()
+            raise
+        try:
+            yield from self._dumps()
+        finally:
+            self._detach()
+
+    def _dumps(self) -> Iterator[Window]:
+        began = time.monotonic()
+        try:
+            for number in range(self._wanted.count):
+                for _tick in ticks(began + (number + 1) * self._wanted.seconds):
+                    self._check_runs()
+                yield self._dump()
+        except Ended:
+            if self._runs():
+                yield self._dump()
+            raise
+
+    def _settings(self) -> bytes:
+        lasts = self._wanted.seconds * self._wanted.count + _GRACE
+        settings = {
+            "OFFHEAP_UNIT": self._unit,
+            "OFFHEAP_PREFIX": f"{self._lent.path}/{dump_name.PREFIX}",
+            "OFFHEAP_SOCKET_DIR": self._lent.path,
+            "OFFHEAP_LG_SAMPLE": str(self._wanted.interval.bit_length() - 1),
+            "OFFHEAP_DETACH_SECONDS": str(lasts),
+        }
+        return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+
+    def _attach(self) -> None:
+        found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
+        self._path = found.path
+        if found.result:
+            raise TraceError(
+                f"the agent does not sample process {self.pid}: it says {found.result}. perf can say what makes it grow"
+                " (source: perf)"
+            )
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[client.Connection]:
+        """A connection to the agent, which listens soon after it was attached."""
+        deadline = time.monotonic() + _TO_LISTEN
+        agent = client.AgentSocket(self._own_pid, f"/proc/self/fd/{self._lent.fd}/{self._own_pid}.sock")
+        while not _answers(agent, self.pid):
+            self._check_runs()
+            if time.monotonic() > deadline:
+                raise TraceError(
+                    f"the agent in process {self.pid} cannot be reached. It detaches by itself {_GRACE} seconds after"
+                    " what was to be the last window"
+                )
+            time.sleep(_PAUSE)
+        with client.Connection(agent, _TO_ANSWER) as connection:
+            yield connection
+
+    def _dump(self) -> Window:
+        """Into the spool, with what belongs to it: that first."""
+        with self._asked() as connection:
+            written = connection.dump(self._lent.path)
+        name = os.path.basename(written.path)
+        for suffix, most in _BESIDE:
+            self._keep(name + suffix, most)
+        if not self._keep(name, limits.LARGEST_DUMP):
+            raise TraceError(f"the agent in process {self.pid} has written no dump {name}")
+        return Window(-1, written.size, int(written.time * 1e9), name)
+
+    def _keep(self, name: str, most: int) -> bool:
+        """A file that the agent wrote; whoever else is the process's user may have put something in its place."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(name, flags, dir_fd=self._lent.fd)
+        except OSError:
+            return False
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != self.owner.uid or status.st_size > most:
+                raise TraceError(f"what process {self.pid} has written as {name} is no dump, or too large")
+            into_spool.keep(self._unit, name, fd, status.st_size, status.st_mtime_ns)
+            os.unlink(name, dir_fd=self._lent.fd)
+        finally:
+            os.close(fd)
+        return True
+
+    def _detach(self) -> None:
+        """Raises TraceError if something in the process still leads to the agent."""
+        if not self._runs():
+            return
+        try:
+            with self._asked() as connection:
+                connection.request("detach")
+            left = got_entries.into(self.pid, self._path)
+        except OffheapError:
+            if self._runs():
+                raise
+            return
+        if left:
+            raise TraceError(
+                f"{left} entries of process {self.pid} still lead to the agent, which was told to detach: restart the"
+                " service when that can be"
+            )
+
+    def _runs(self) -> bool:
+        with contextlib.suppress(procfs.ProcfsError, KeyError):
+            zombie = procfs.status(self.pid)["State"].startswith("Z")
+            return procfs.start_ticks(self.pid) == self._started and not zombie
+        return False
+
+    def _check_runs(self) -> None:
+        if not self._runs():
+            raise Ended("the process has ended")
+
+
+def _answers(agent: client.AgentSocket, pid: int) -> bool:
+    """Whether an agent listens there, and is that process's."""
+    with contextlib.suppress(client.AgentError), client.Connection(agent, _TO_LISTEN) as connection:
+        return connection.peer == pid
+    return False
+
+
+def installed() -> str:
+    """The newest agent on this host. Raises TraceError."""
+    found = glob.glob(f"{places.AGENT}/*/liboffheap.so")
+    if not found:
+        raise TraceError(
+            f"the agent is not in {places.AGENT} here: the role jemalloc, or the playbook trace_live.yml, installs it"
+        )
+    return max(found, key=os.path.getmtime)
+
+
+def _check_library(library: str) -> None:
+    try:
+        fault = trusted_path.fault(library)
+    except OSError as exc:
+        raise TraceError(f"cannot use the library {library}: {exc.strerror}") from exc
+    if fault:
+        raise TraceError(f"the library {library} could be replaced: {fault}. Only root may write there")

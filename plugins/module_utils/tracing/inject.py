@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Have a running process open a library and call a function of it, without a restart.
+
+One thread does it, which is held meanwhile (held_thread.py). Everything that can be known is looked at before it is
+held. What the process's files say is not trusted: a wrong address harms that process alone.
+
+All of it happens in a child process of ours. Whatever becomes of that one, the kernel lets the thread go with it.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import select
+import signal
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, NamedTuple, NoReturn
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, other_root
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thread_registers import MACHINES, Machine
+
+_RTLD_NOW, _RTLD_DLOPEN = 2, 0x80000000
+_LARGEST_TEXT = 16 << 20
+_LARGEST_ANSWER = 1 << 16
+_LONGEST_REASON = 500
+# Seconds more than it may take: for the child to say so itself.
+_GRACE = 5.0
+_POINTER = 8
+_NOBODY_TRACES = 3
+_SOON = -20
+
+
+class InjectError(TraceError):
+    """Nothing can be opened in the process. The message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """What the function has returned; what the thread was waiting in, and for how long it was held (seconds).
+
+    ``path`` is where the process has opened the library.
+    """
+
+    path: str
+    result: int
+    wait: str
+    held: float
+
+
+class Target(NamedTuple):
+    """A process that can be held, and the addresses of its dlopen and dlerror; ``open_flags`` are for dlopen.
+
+    ``function`` is where ours is in the library.
+    """
+
+    pid: int
+    start_ticks: int
+    machine: Machine
+    ways: tuple[int, ...]
+    open: int
+    open_flags: int
+    error: int | None
+    function: int
+
+
+def examine(pid: int, library: str, symbol: str, proc: str = "/proc") -> Target:
+    """Find out whether the library can be opened in the process, without touching it.
+
+    Raises InjectError, ElfError, ProcfsError.
+    """
+    functions = elf.read(library).functions([symbol])
+    if symbol not in functions:
+        raise InjectError(f"{library} has no function {symbol}: it is not the agent, or an older one")
+    ticks = procfs.start_ticks(pid, proc)
+    machine = _machine(pid, library, proc)
+    _check_state(pid, proc)
+    mapped = procfs.mapped_files(pid, proc)
+    libc = _c_library(pid, mapped, proc)
+    ways = _ways(pid, machine, libc, proc)
+    address, flags, error = _loader(pid, mapped, proc)
+    return Target(pid, ticks, machine, ways, address, flags, error, functions[symbol])
+
+
+def have_library(
+    pid: int, library: str, symbol: str, settings: bytes, patience: float = 10.0, held: float = 5.0
+) -> Injected:
+    """Have the process open the library and call ``int symbol(const char *settings)``.
+
+    A thread is waited for so long (``patience``, seconds), and ``held`` so long at most. Raises TraceError, ElfError,
+    ProcfsError.
+    """
+    target = examine(pid, library, symbol)
+    with other_root.visible(pid, library) as path:
+        if len(os.fsencode(path)) > held_thread.LONGEST_TEXT or len(settings) > held_thread.LONGEST_TEXT:
+            raise InjectError(f"the path {path} or the settings are too long")
+        answer = _in_a_child(
+            lambda: asdict(_inject(target, os.fsencode(path), settings, patience, held)),
+            patience + held + _GRACE,
+        )
+    return Injected(**answer)
+
+
+def _inject(target: Target, path: bytes, settings: bytes, patience: float, seconds: float) -> Injected:
+    with held_thread.held(target.pid, target.machine, target.ways, patience) as thread:
+        if procfs.start_ticks(target.pid) != target.start_ticks:
+            raise procfs.ProcessGone(target.pid)
+        deadline = time.monotonic() + seconds
+        handle = thread.call(target.open, path, target.open_flags, deadline=deadline)
+        if not handle:
+            raise InjectError(
+                f"process {target.pid} cannot open {os.fsdecode(path)}: {_reason(target, thread, deadline)}"
+            )
+        # A handle is the loader's struct link_map (link.h), which begins with where the library lies.
+        base = int.from_bytes(thread.read(handle, _POINTER), "little")
+        result = thread.call((base + target.function) & ((1 << 64) - 1), settings, deadline=deadline)
+    result &= 0xFFFFFFFF
+    signed = result - (1 << 32) if result >> 31 else result
+    return Injected(os.fsdecode(path), signed, thread.name, thread.seconds)
+
+
+def _reason(target: Target, thread: held_thread.Held, deadline: float) -> str:
+    """What the loader says."""
+    if target.error is None:
+        return "its loader does not say why"
+    address = thread.call(target.error, deadline=deadline)
+    text = thread.read(address, _LONGEST_REASON).split(b"\0")[0] if address else b""
+    return text.decode("utf-8", "replace") or "its loader does not say why"
+
+
+def _machine(pid: int, library: str, proc: str) -> Machine:
+    try:
+        program = elf.read(os.path.join(proc, str(pid), "exe"))
+    except elf.ElfError as exc:
+        raise InjectError(f"process {pid} has no program that can be read: {exc}") from exc
+    ours = elf.read(library)
+    if program.bits != 64:
+        raise InjectError(f"process {pid} is a 32-bit program; perf can say what makes it grow (source: perf)")
+    if (ours.bits, ours.machine) != (program.bits, program.machine):
+        raise InjectError(f"{library} is for {ours.machine_name}, process {pid} is {program.machine_name}")
+    if program.interpreter is None:
+        raise InjectError(
+            f"process {pid} is a static program (as many in Go are): nothing can be opened in it, and its malloc is its"
+            " own. perf can say what makes it grow (source: perf)"
+        )
+    machine = MACHINES.get(program.machine_name)
+    if machine is None or program.machine_name != platform.machine():
+        raise InjectError(f"attaching is for {' and '.join(MACHINES)}, not for {program.machine_name} here")
+    return machine()
+
+
+def _check_state(pid: int, proc: str) -> None:
+    status = procfs.status(pid, proc)
+    state, tracer = status.get("State", "")[:1], status.get("TracerPid", "0")
+    if state in ("Z", "X"):
+        raise InjectError(f"process {pid} has ended, and its parent has not noticed yet")
+    if state in ("T", "t") and tracer == "0":
+        raise InjectError(f"process {pid} is stopped: let it go on first (kill -CONT {pid})")
+    if tracer != "0":
+        raise InjectError(
+            f"process {pid} is traced already, by process {tracer} (a debugger or strace). End that one first"
+        )
+    if status.get("Seccomp") == "1":
+        raise InjectError(f"process {pid} is in seccomp's strict mode: any call but read and write would kill it")
+    if "shstk" in status.get("x86_Thread_features", "").split():
+        raise InjectError(f"process {pid} has a shadow stack, which lets no thread be lent. perf can trace it")
+    if _ptrace_scope(proc) == _NOBODY_TRACES:
+        raise InjectError(
+            "the kernel lets nobody trace until the next boot (kernel.yama.ptrace_scope=3). perf can say what makes it"
+            " grow (source: perf)"
+        )
+    try:
+        ours, theirs = (os.stat(os.path.join(proc, name, "ns/user")) for name in ("self", str(pid)))
+    except OSError as exc:
+        raise InjectError(f"the namespaces of process {pid} cannot be looked at: {exc.strerror}") from exc
+    if not os.path.samestat(ours, theirs):
+        raise InjectError(
+            f"process {pid} is in a user namespace of its own, as in a rootless container: trace it in there"
+        )
+
+
+def _ptrace_scope(proc: str) -> int:
+    """Yama's; 0 where the kernel has no Yama."""
+    try:
+        with open(os.path.join(proc, "sys/kernel/yama/ptrace_scope"), encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def _c_library(pid: int, mapped: dict[str, list[Mapping]], proc: str) -> list[Mapping]:
+    """The mappings of its glibc. Raises InjectError for another C library, or none."""
+    names = {os.path.basename(path): path for path in mapped}
+    found = [path for name, path in names.items() if name == "libc.so.6" or name.startswith("libc-2.")]
+    if found:
+        return mapped[found[0]]
+    if any(name.startswith(("ld-musl", "libc.musl")) for name in names):
+        raise InjectError(f"process {pid} uses musl, not glibc. perf can say what makes it grow (source: perf)")
+    raise InjectError(f"process {pid} has no glibc mapped (libc.so.6). perf can say what makes it grow (source: perf)")
+
+
+def _ways(pid: int, machine: Machine, libc: list[Mapping], proc: str) -> tuple[int, ...]:
+    kernel = [one for one in procfs.mappings(pid, proc) if one.path == "[vdso]"]
+    try:
+        memory = os.open(os.path.join(proc, str(pid), "mem"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise InjectError(f"the memory of process {pid} may not be read: {exc.strerror}") from exc
+    try:
+        for one in [*libc, *kernel]:
+            if one.executable:
+                text = os.pread(memory, min(one.end - one.start, _LARGEST_TEXT), one.start)
+                ways = machine.returns(text, one.start)
+                if ways:
+                    return ways
+    except OSError as exc:
+        raise InjectError(f"the memory of process {pid} cannot be read: {exc.strerror}") from exc
+    finally:
+        os.close(memory)
+    raise InjectError(f"process {pid} has a C library in which no way back is known")
+
+
+def _loader(pid: int, mapped: dict[str, list[Mapping]], proc: str) -> tuple[int, int, int | None]:
+    """The address of dlopen, its flags, and the address of dlerror."""
+    places: dict[str, int] = {}
+    for path, mappings in mapped.items():
+        name = os.path.basename(path)
+        if name == "libc.so.6" or name.startswith(("libc-2.", "libdl.so.2", "libdl-2.")):
+            for function, address in _functions(pid, mappings, proc).items():
+                places.setdefault(function, address)
+    if "dlopen" in places:
+        return places["dlopen"], _RTLD_NOW, places.get("dlerror")
+    if "__libc_dlopen_mode" in places:
+        return places["__libc_dlopen_mode"], _RTLD_NOW | _RTLD_DLOPEN, None
+    raise InjectError(f"process {pid} has a C library without dlopen")
+
+
+def _functions(pid: int, mappings: list[Mapping], proc: str) -> dict[str, int]:
+    """Where in the process these functions of a mapped file are."""
+    first = mappings[0]
+    file = os.path.join(proc, str(pid), "map_files", first.range_name)
+    try:
+        library = elf.read(file)
+        start = library.address_of_offset(first.offset)
+        found = library.functions(("dlopen", "dlerror", "__libc_dlopen_mode"))
+    except elf.ElfError as exc:
+        raise InjectError(f"the C library of process {pid} cannot be read: {exc}") from exc
+    places = {name: first.start - start + value for name, value in found.items()}
+    code = [one for one in mappings if one.executable]
+    return {name: place for name, place in places.items() if any(one.start <= place < one.end for one in code)}
+
+
+def _in_a_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """What ``work`` returns, in a child process that is killed after so long. Raises the TraceError that it raises.
+
+    Meanwhile, what would end us waits: for the thread to be let go.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
+    try:
+        text = _said_by_a_child(work, seconds)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        answer = json.loads(text)
+        if answer["error"] is None:
+            return dict(answer["result"])
+        error = held_thread.LetGo if answer["let_go"] else InjectError
+        reason = str(answer["error"])
+    except (ValueError, KeyError, TypeError):
+        raise InjectError("what was to hold a thread has ended early") from None
+    raise error(reason)
+
+
+def _said_by_a_child(work: Callable[[], dict[str, Any]], seconds: float) -> bytes:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _child(writing, work)
+    os.close(writing)
+    try:
+        return _read(reading, time.monotonic() + seconds)
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _read(pipe: int, deadline: float) -> bytes:
+    text = b""
+    while len(text) < _LARGEST_ANSWER and select.select([pipe], [], [], max(deadline - time.monotonic(), 0))[0]:
+        part = os.read(pipe, _LARGEST_ANSWER)
+        if not part:
+            break
+        text += part
+    return text
+
+
+def _child(pipe: int, work: Callable[[], dict[str, Any]]) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _SOON)  # a held thread waits for us
+    answer: dict[str, Any] = {"result": None, "error": None, "let_go": False}
+    try:
+        answer["result"] = work()
+    except OffheapError as exc:
+        answer["error"], answer["let_go"] = str(exc), isinstance(exc, held_thread.LetGo)
+    except BaseException as exc:  # this is a forked copy, which no exception may leave
+        answer["error"] = f"{type(exc).__name__}: {exc}"
+    try:
+        os.write(pipe, json.dumps(answer).encode("ascii")[:_LARGEST_ANSWER])
+    finally:
+        os._exit(0)

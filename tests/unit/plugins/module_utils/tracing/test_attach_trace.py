@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A process that runs is traced by an agent that is opened in it; the agent here only looks like ours from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import attach_trace, got_entries, kernel_trace
+from ansible_collections.offheap.profiler.plugins.modules import trace_live
+from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
+from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
+from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach"),
+    pytest.mark.usefixtures("trusting"),
+]
+
+Run = Callable[..., dict[str, Any]]
+_PROGRAMS = Path(__file__).resolve().parents[4] / "agent" / "programs"
+
+
+def _built(directory: Path, name: str, target: str, *options: str) -> Path:
+    command = ["gcc", "-O2", *options, "-o", str(directory / target), str(_PROGRAMS / f"{name}.c"), "-pthread", "-ldl"]
+    subprocess.run(command, check=True)
+    return directory / target
+
+
+@pytest.fixture(scope="module")
+def library(directory: Path) -> Path:
+    (directory / "agent" / "1").mkdir(parents=True)
+    return _built(directory, "attached_agent", "agent/1/liboffheap.so", "-shared", "-fPIC")
+
+
+@pytest.fixture
+def program(directory: Path) -> Iterator[int]:
+    built = _built(directory, "hooked", "hooked", "-rdynamic")
+    with subprocess.Popen([built], stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+@pytest.fixture
+def spools(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "spools"
+    monkeypatch.setattr(places, "SPOOLS", str(directory))
+    monkeypatch.setattr(places, "AGENT", str(library.parents[1]))
+    root = spool.Root
+    monkeypatch.setattr(spool, "Root", lambda path=str(directory): root(path))
+    return directory
+
+
+@pytest.fixture
+def run(
+    systemctl: Systemctl,
+    spools: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """Runs the module for a unit with these processes."""
+
+    def go(pids: list[int], check: bool = False, **arguments: Any) -> dict[str, Any]:
+        systemctl.states(shown("/usr/bin/app", Id="app.service", ActiveState="active", ControlGroup="/app.service"))
+        systemctl.processes("/app.service", *pids)
+        return run_module(trace_live.main, monkeypatch, capsys, check, unit="app", **{"window": 5, **arguments})
+
+    return go
+
+
+def _with(monkeypatch: pytest.MonkeyPatch, setting: bytes) -> None:
+    own = attach_trace.AttachTrace._settings
+    monkeypatch.setattr(attach_trace.AttachTrace, "_settings", lambda self: own(self) + setting)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["attach", "auto"])
+def test_each_window_ends_in_a_dump_of_the_agent(
+    source: str, run: Run, program: int, spools: Path, library: Path
+) -> None:
+    result = run([program], source=source, windows=2, interval="512K")
+    assert (result["source"], result["pid"], result["ended"], result["changed"]) == ("attach", program, "", True)
+    assert sorted(os.listdir(spools / "app.service")) == result["dumps"] and len(result["dumps"]) == 2
+    text = (spools / "app.service" / result["dumps"][1]).read_bytes()
+    assert text.startswith(b"heap_v2/524288\n") and b"@ 0x1\n  t*: 2: 200" in text
+    assert got_entries.into(program, str(library)) == 0, "it is mapped, and nothing leads to it"
+    assert os.listdir(places.TRACING) == [], "what it was lent is gone"
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_early_and_detaches(run: Run, program: int, spools: Path, library: Path) -> None:
+    def interrupt() -> None:
+        wait(lambda: bool(got_entries.into(program, str(library))), "it is attached")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    result = run([program], source="attach", window=60)
+    thread.join()
+    assert "it was interrupted" in result["ended"] and len(result["dumps"]) == 1
+    assert got_entries.into(program, str(library)) == 0
+
+
+@pytest.mark.slow
+def test_an_agent_that_stays_is_told(run: Run, program: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it has detached; what leads to it says otherwise."""
+    _with(monkeypatch, b"KEEP=1\n")
+    result = run([program], source="attach", windows=1)
+    assert result["failed"] and f"1 entries of process {program} still lead to the agent" in result["msg"]
+
+
+def test_an_agent_that_does_not_begin(run: Run, program: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _with(monkeypatch, b"FAIL=1\n")
+    result = run([program], source="attach")
+    assert result["failed"] and "it says 3" in result["msg"]
+
+
+@pytest.mark.slow
+def test_a_process_that_ends(run: Run, program: int, library: Path) -> None:
+    def end() -> None:
+        wait(lambda: bool(got_entries.into(program, str(library))), "it is attached")
+        os.kill(program, signal.SIGKILL)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    result = run([program], source="attach", window=60)
+    thread.join()
+    assert result["ended"] == "the process has ended"
+
+
+def test_check_mode_leaves_the_process_alone(run: Run, program: int, spools: Path, library: Path) -> None:
+    assert run([program], check=True, source="attach")["dumps"] == []
+    assert not spools.exists() and got_entries.into(program, str(library)) is None
+
+
+def test_where_the_agent_cannot_be_a_tool_of_the_kernel_is_taken(
+    run: Run, program: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_trace, "_found", lambda source: "/usr/bin/perf" if source == "perf" else "")
+    monkeypatch.setattr(places, "AGENT", "/nowhere")
+    assert run([program], check=True)["source"] == "perf"
+    monkeypatch.setattr(kernel_trace, "_found", lambda _source: "")
+    said = run([program])["msg"]
+    assert "the agent is not in /nowhere here" in said and "neither memleak nor perf is installed" in said
+
+
+def test_a_library_that_is_not_the_agent(run: Run, program: int, directory: Path) -> None:
+    other = _built(directory, "hooked", "other.so", "-shared", "-fPIC")
+    result = run([program], source="attach", library=str(other))
+    assert result["failed"] and "has no function offheap_attach" in result["msg"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sandbox", "root", "nothing"])
+def test_what_hides_the_spool(kind: str, run: Run, directory: Path, spools: Path, library: Path) -> None:
+    """As ProtectSystem=strict does, or a root directory of its own, as another user: it is lent what it needs."""
+    above, root = spools.parent, spools.parent / "root"
+    root.mkdir()
+    script, arguments = f"mount --bind {above} {above}; mount -o remount,bind,ro {above};", [""]
+    if kind == "root":
+        script, arguments = "", [str(root), "65534"]
+    if kind == "nothing":
+        script, arguments = f"mount -t tmpfs -o ro none {root};", [str(root)]
+    built = _built(directory, "hooked", "hooked", "-rdynamic")
+    command = ["unshare", "--mount", "sh", "-ec", script + 'exec "$@"', "sh", str(built), *filter(None, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        result = run([process.pid], source="attach", windows=1)
+        left = os.listdir(f"/proc/{process.pid}/root")
+        process.kill()
+    assert [name for name in left if name.startswith(".offheap")] == [], "what was lent is gone"
+    if kind == "nothing":
+        assert result["failed"] and "may write nowhere" in result["msg"]
+    else:
+        assert result["ended"] == "" and os.listdir(spools / "app.service") == result["dumps"] != []
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "large", "other"])
+def test_what_the_user_puts_in_place_of_a_dump(
+    kind: str, run: Run, program: int, spools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take over the process while we ask for a dump: nothing but a file of its own comes into the spool."""
+    dump = client.Connection.dump
+
+    def replaced(self: client.Connection, place: str) -> client.WrittenDump:
+        written = dump(self, place)
+        os.unlink(written.path)
+        if kind == "link":
+            os.symlink("/etc/shadow", written.path)
+        elif kind == "fifo":
+            os.mkfifo(written.path)
+        else:
+            Path(written.path).touch()
+            os.truncate(written.path, (1 << 40) if kind == "large" else 10)
+            os.chown(written.path, 0 if kind == "large" else 65534, 0)
+        return written
+
+    monkeypatch.setattr(client.Connection, "dump", replaced)
+    result = run([program], source="attach", windows=1)
+    assert result["failed"] and ("has written no dump" in result["msg"] or "is no dump, or too large" in result["msg"])
+    assert os.listdir(spools / "app.service") == []
