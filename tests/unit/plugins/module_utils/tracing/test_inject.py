@@ -24,8 +24,8 @@ Change = Callable[[Path], None]
 
 @pytest.fixture(scope="module")
 def library(directory: Path) -> str:
-    target = directory / "attached.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", target, _PROGRAMS / "attached.c"], check=True)
+    target = directory / "told.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", target, _PROGRAMS / "told.c"], check=True)
     return str(target)
 
 
