@@ -36,6 +36,9 @@ def plugin() -> Path:
     return compiled("libplugin.so", [PROGRAMS / "plugin.c"], "-O2", "-shared", "-fPIC", compiler=COMPILER)
 
 
+forks = pytest.mark.skipif(EMULATED, reason="qemu 7.2 says that it wipes memory in forked children, and does not")
+
+
 class Attached:
     """attached.c, and its agent, if it has one."""
 
@@ -191,6 +194,7 @@ def test_each_byte_is_as_likely_as_any_other(opened: Open, size: int) -> None:
     assert attached.dump().of("leak_here")[0] == pytest.approx(count * likely, abs=4 * spread + 1)
 
 
+@forks
 def test_every_birth_and_every_death_is_counted_once(opened: Open) -> None:
     attached = opened()
     attached.begin()
@@ -287,7 +291,7 @@ def test_every_entry_is_put_back_and_attaching_again_works(
         attached.do(f"leak {count} 1000")
         taken = attached.dump()
         assert taken.of("leak_here") == (count, count * 1000, count), "a new book"
-        assert attached.do("churn 300") == "0"
+        assert EMULATED or attached.do("churn 300") == "0"
         attached.dump().assert_is_consistent()
         entries = attached.ask("status")["entries"]
         told = attached.detach()
@@ -297,6 +301,7 @@ def test_every_entry_is_put_back_and_attaching_again_works(
     assert attached.do("churn 300") == "0"
 
 
+@forks
 def test_a_child_may_fork_at_any_moment(opened: Open) -> None:
     attached = opened()
     attached.do("forks")
