@@ -52,6 +52,7 @@ _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.S
 _BLOCKED = ((1 << 64) - 1) & ~sum(1 << (number - 1) for number in _FAULTS)
 _PROTECTION, _PRIVATE_ANONYMOUS, _NO_FILE = 3, 0x22, (1 << 64) - 1
 _LARGEST_ERROR = 4095
+_SPARED = (b"offheap", b"jemalloc_bg_thd")
 # The size of a lock, and how many the loader has.
 _MUTEX, _LOCKS = 40, 3
 
@@ -137,6 +138,10 @@ class Held:
         self._thread.resume()
         self._next(time.monotonic() + _TO_STOP)
         return result
+
+    def filters(self) -> list[bytes]:
+        """The thread's filters of system calls."""
+        return self._thread.filters()
 
     def read(self, address: int, size: int) -> bytes:
         """Some of the process's memory: less, if less is there."""
@@ -262,7 +267,7 @@ def held(pid: int, machine: Machine, ways: tuple[int, ...], patience: float) -> 
                 raise HoldError(
                     f"no thread of process {pid} waits where it may be held: all are busy or wait for a lock. Try again"
                 )
-            found = _take_busy(pid, machine, tid, ways)
+            found = None if _is_spared(pid, tid) else _take_busy(pid, machine, tid, ways)
             if found:
                 return found
 
@@ -273,9 +278,18 @@ def _waiting(pid: int, machine: Machine) -> list[_Waiting]:
     for tid in _threads(pid):
         call = _call(pid, tid)
         wait = machine.wait(call) if call else None
-        if call and wait:
+        if call and wait and not _is_spared(pid, tid):
             found.append(_Waiting(tid, call, wait))
     return sorted(found, key=lambda one: one.wait.rank)
+
+
+def _is_spared(pid: int, tid: int) -> bool:
+    """Whether it is a thread of an agent or of an allocator: what it is to call may wait for it."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
+            return file.read(100).strip() in _SPARED
+    except OSError:
+        return True
 
 
 def _threads(pid: int) -> list[int]:

@@ -26,7 +26,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import el
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, other_root
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, other_root, seccomp_filters
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thread_registers import MACHINES, Machine
 
@@ -38,6 +38,7 @@ _LONGEST_REASON = 500
 _GRACE = 5.0
 _POINTER = 8
 _NOBODY_TRACES = 3
+_FILTERS = "2"  # in the field Seccomp of status
 _SOON = -20
 
 
@@ -112,6 +113,10 @@ def have_library(
 
 
 def _inject(target: Target, path: bytes, settings: bytes, patience: float, seconds: float) -> Injected:
+    if procfs.status(target.pid).get("Seccomp") == _FILTERS:
+        with held_thread.held(target.pid, target.machine, target.ways, patience) as thread:
+            filters = thread.filters()
+        seccomp_filters.check(target.pid, filters, platform.machine())
     with held_thread.held(target.pid, target.machine, target.ways, patience) as thread:
         if procfs.start_ticks(target.pid) != target.start_ticks:
             raise procfs.ProcessGone(target.pid)

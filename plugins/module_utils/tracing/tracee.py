@@ -22,6 +22,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thread_re
 _SYSCALL, _CONT, _DETACH = 24, 7, 17
 _GETREGSET, _SETREGSET, _SEIZE, _INTERRUPT = 0x4204, 0x4205, 0x4206, 0x4207
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
+_SECCOMP_GET_FILTER, _LARGEST_INSTRUCTION, _MOST_FILTERS = 0x420C, 8, 1000
 _TRACESYSGOOD = 1
 _PRSTATUS, _SYSTEM_CALL = 1, 0x404
 _EVENT_STOP = 128
@@ -150,6 +151,23 @@ class Tracee:
             self.set_registers(self._machine.without_call(registers))
         else:
             self._set(_SYSTEM_CALL, struct.pack("=i", -1))
+
+    def filters(self) -> list[bytes]:
+        """Its filters of system calls, each as instructions of the packet filter. Raises HoldError."""
+        found: list[bytes] = []
+        while len(found) < _MOST_FILTERS:
+            count = _C_LIBRARY.ptrace(_SECCOMP_GET_FILTER, self.tid, len(found), None)
+            if count < 0 and ctypes.get_errno() == errno.ENOENT:
+                return found
+            if count < 0:
+                break
+            buffer = ctypes.create_string_buffer(_LARGEST_INSTRUCTION * count)
+            self._ptrace(_SECCOMP_GET_FILTER, len(found), ctypes.addressof(buffer))
+            found.append(buffer.raw)
+        raise HoldError(
+            f"thread {self.tid} filters its system calls, and the kernel does not say which: it may be killed for what"
+            " the agent does. perf can say what makes it grow (source: perf)"
+        )
 
     def _get(self, kind: int, size: int) -> bytes:
         buffer = ctypes.create_string_buffer(size)
