@@ -301,6 +301,17 @@ def test_every_entry_is_put_back_and_attaching_again_works(
     assert attached.do("churn 300") == "0"
 
 
+def test_it_detaches_by_itself_where_nobody_does(opened: Open) -> None:
+    attached = opened()
+    attached.begin()
+    attached.detach()  # whatever is bound lazily until then
+    attached.do("snapshot")
+    attached.begin(detach_seconds=2)
+    assert int(attached.do("compare")) >= 8
+    wait_for("the end of the agent's thread", lambda: "offheap" not in attached.threads(), timeout=20)
+    assert attached.do("compare") == "0"
+
+
 @forks
 def test_a_child_may_fork_at_any_moment(opened: Open) -> None:
     attached = opened()

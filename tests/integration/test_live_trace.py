@@ -438,6 +438,47 @@ def test_services_that_are_no_jvm(
     assert native.run("pgrep -a 'memleak|perf'", check=False).stdout == ""
 
 
+def test_services_that_keep_their_allocator(
+    native: LabHost, playbook: RunPlaybook, controller: Controller, variables: dict[str, Any]
+) -> None:
+    """The agent is attached: nothing is restarted, no malloc replaced, and afterwards no agent runs on."""
+    pids = {name: native.main_pid(f"native-{name}") for name in NATIVE}
+
+    def traced(name: str) -> dict[str, Any]:
+        archive = controller.directory / "live" / f"{name}-attach"
+        given = {
+            "jemalloc_method": "cross",
+            "offheap_cache": str(controller.directory / "cache"),
+            "offheap_trace_unit": f"native-{name}",
+            "offheap_trace_source": "attach",
+            "offheap_trace_interval": "64K",
+            "offheap_trace_window": 8,
+            "offheap_trace_windows": 9,
+            "offheap_archive": str(archive),
+            "offheap_report": str(archive.with_suffix(".report")),
+        }
+        run = playbook("trace-live.yml", limit="app2,localhost", extra_vars=given).check()
+        report = _reports(run)["app2"]
+        assert [capture.lives is not None for capture in Archive.open(archive).captures()] == [True] * 9
+        return report
+
+    judged = {"leaking": traced("leaking")}  # the first installs the agent
+    rest = [name for name in NATIVE if name not in judged]
+    with ThreadPoolExecutor(len(rest)) as pool:
+        judged.update(zip(rest, pool.map(traced, rest), strict=True))
+    for name, rate, function in (("leaking", ORDERS, "take_order"), ("python", 100 * INFLATER, "inflate")):
+        report = judged[name]
+        assert report["verdict"] == "leak", report["reason"]
+        assert function in str(report["suspects"][0]), report["suspects"][0]
+        assert report["growth_bytes_per_day"] == pytest.approx(rate * DAY, rel=0.2)
+    for name in ("cache", "healthy"):
+        assert judged[name]["verdict"] != "leak", (name, judged[name]["reason"])
+    assert {name: native.main_pid(f"native-{name}") for name in NATIVE} == pids, "nothing was restarted"
+    tasks = native.run("cat " + " ".join(f"/proc/{pid}/task/*/comm" for pid in pids.values())).stdout.split()
+    assert "offheap" not in tasks, "no agent runs on"
+    assert native.run("ls -A /run/offheap/tracing", check=False).stdout == ""
+
+
 # The last test here: a host that reboots forgets the services.
 @pytest.mark.soak_only
 @pytest.mark.parametrize("source", ["memleak", "perf"])

@@ -130,6 +130,7 @@ class AttachTrace:
             "OFFHEAP_PREFIX": f"{self._lent.path}/{dump_name.PREFIX}",
             "OFFHEAP_SOCKET_DIR": self._lent.path,
             "OFFHEAP_LG_SAMPLE": str(self._wanted.interval.bit_length() - 1),
+            "OFFHEAP_START_DELAY": "0",
             "OFFHEAP_DETACH_SECONDS": str(lasts),
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()

@@ -43,12 +43,14 @@
 
 #define STACK (256 << 10)   // more where libc takes much of it for thread-local storage
 #define LONGEST 3600000     // milliseconds without a look at what is due
+#define LEAVE_AGAIN 60000   // milliseconds between two tries to detach by itself
 #define PATIENCE 1          // seconds that a process may start later
 
 struct agent {
     pid_t pid;
     bool attached;   // to a process that ran already
     bool leaving;    // the thread is to end
+    int64_t detach_at;   // 0: when it is told to
     struct config config;
     struct problem problem;
     struct facts facts;
@@ -70,6 +72,16 @@ static int64_t earlier(int64_t one, int64_t other) {
     return other && other < one ? other : one;
 }
 
+// Whoever attached it may have gone.
+static int64_t leave_if_due(struct agent *self, int64_t now) {
+    size_t put_back, left;
+    if (self->detach_at && now >= self->detach_at) {
+        command_detach(&self->command, &put_back, &left);
+        self->detach_at = now + LEAVE_AGAIN;   // if it could not
+    }
+    return self->detach_at;
+}
+
 // Does what is due, and returns how many milliseconds there is nothing more to do.
 static int64_t work(struct agent *self) {
     int64_t now = clock_monotonic();
@@ -89,6 +101,7 @@ static int64_t work(struct agent *self) {
     int64_t next = earlier(now + LONGEST, sampling_work(&self->sampling, now));
     next = earlier(next, schedule_next(&self->schedule));
     next = earlier(next, trigger_next(&self->trigger));
+    next = earlier(next, leave_if_due(self, now));
     now = clock_monotonic();
     return next > now ? next - now : 0;
 }
@@ -300,6 +313,8 @@ static int attach(struct agent *self, const char *settings) {
     self->attached = true;
     self->problem.quiet = true;   // stderr is the service's
     prepare(self);
+    if (self->config.detach_seconds)
+        self->detach_at = self->facts.started + self->config.detach_seconds * 1000;
     sampling_prepare(&self->sampling);
     return start_thread(self);
 }

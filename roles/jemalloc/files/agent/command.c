@@ -122,21 +122,25 @@ static void reset(struct json *answer) {
     json_bool(answer, "ok", true);
 }
 
+bool command_detach(const struct command *command, size_t *put_back, size_t *left) {
+    sampling_switch(command->sampling, false);
+    *put_back = feeder_detach(left);
+    *command->leaving = !*left;
+    return !*left;
+}
+
 static void detach(const struct command *command, struct json *answer) {
+    size_t left, put_back;
     if (!feeder_is_sampler()) {
         refuse(answer, "this agent was not attached: it came with the process, and stays");
         return;
     }
-    size_t left, put_back;
-    sampling_switch(command->sampling, false);
-    put_back = feeder_detach(&left);
-    if (left)
-        refuse(answer, "entries could not be put back: the kernel did not open their pages");
-    else
+    if (command_detach(command, &put_back, &left))
         json_bool(answer, "ok", true);
+    else
+        refuse(answer, "entries could not be put back: the kernel did not open their pages");
     json_unsigned(answer, "put_back", put_back);
     json_unsigned(answer, "left", left);
-    *command->leaving = !left;
 }
 
 static void schedule(const struct command *command, char *arguments, struct json *answer) {

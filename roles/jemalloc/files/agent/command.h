@@ -27,6 +27,9 @@ struct command {   // what the commands show and change
     bool *leaving;   // the agent's thread is to end
 };
 
+// Of an attached agent: how many entries it put back, and how many it could not. False if there are any of these: then it
+// stays.
+bool command_detach(const struct command *command, size_t *put_back, size_t *left);
 void command_run(const struct command *command, char *line, struct json *answer);
 
 #endif

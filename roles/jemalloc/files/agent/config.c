@@ -108,6 +108,7 @@ void config_read(struct config *config) {
     copy(config->prefix, sizeof config->prefix, setting("OFFHEAP_PREFIX"));
     config->lg_sample = 19;
     number(config, "OFFHEAP_LG_SAMPLE", 0, 40, &config->lg_sample);
+    number(config, "OFFHEAP_DETACH_SECONDS", 0, year, &config->detach_seconds);
     copy(config->executable, sizeof config->executable, setting("OFFHEAP_EXECUTABLE"));
     copy(config->unit, sizeof config->unit, setting("OFFHEAP_UNIT"));
     copy(config->malloc_conf, sizeof config->malloc_conf, setting("MALLOC_CONF"));

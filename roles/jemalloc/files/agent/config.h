@@ -21,6 +21,7 @@ struct config {
     char malloc_conf[1024];
     char prefix[PATH_MAX];   // of an attached agent's dumps; another's has jemalloc's
     int64_t lg_sample;       // the same
+    int64_t detach_seconds;  // of an attached agent, from its beginning: then it detaches by itself; 0: never
     enum unwinder unwinder;
     bool dormant;            // sampling stays off until somebody activates it
     bool children;           // children with the same executable are profiled too
