@@ -54,7 +54,7 @@ class _State(NamedTuple):
 
 def check(pid: int, filters: Iterable[bytes], machine: str) -> None:
     """Raises FilterError if one of a process's filters may kill it for one of the calls."""
-    programs = [[one for one in _INSTRUCTION.iter_unpack(text)] for text in filters]
+    programs = [list(_INSTRUCTION.iter_unpack(text)) for text in filters]
     calls = dict(word.split(":") for word in _CALLS[machine].split())
     architecture = _ARCHITECTURES[machine]
     fatal = [

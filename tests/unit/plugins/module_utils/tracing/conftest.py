@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,10 +61,12 @@ def loads(pid: int, agent: str) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def tracing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(places, "SOCKETS", str(tmp_path / "run"))
-    monkeypatch.setattr(places, "TRACING", str(tmp_path / "run" / "tracing"))
-    return tmp_path / "run" / "tracing"
+def tracing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the path of a socket is no longer than it may be (unix(7)), as below a test's own directory."""
+    with tempfile.TemporaryDirectory(prefix="run-") as run:
+        monkeypatch.setattr(places, "SOCKETS", run)
+        monkeypatch.setattr(places, "TRACING", f"{run}/tracing")
+        yield Path(run) / "tracing"
 
 
 def is_jvm(pid: int) -> bool:
