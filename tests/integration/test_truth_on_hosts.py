@@ -28,6 +28,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import rank
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import beyond_the_stacks, own_numbers
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope, survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend import window
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import CONFIDENCE
 from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
@@ -317,6 +318,32 @@ def test_the_verdict_is_right_and_the_rate_inside_its_interval(kind: Kind, round
     for rate in rates:
         print(f"{kind.name}: {rate.reported:.5g} ± {rate.error:.2g} bytes a day, in truth {rate.truth:.5g}")
     assert all(rate.is_inside(WIDTH) for rate in rates), rates
+
+
+@pytest.mark.parametrize("name", ["threads", "mix", "java", "python"])
+def test_lives_are_what_the_service_counts(name: str, rounds: list[Round]) -> None:
+    """What it forgets is born and never dies, as much of it as its tally has grown by since the book began."""
+    (kind,) = (kind for kind in KINDS if kind.name == name)
+    for one_round in rounds:
+        (pid,) = one_round.pids[kind.unit]
+        own = [one for one in one_round.archive.captures(kind.unit, HOST) if one.facts.process.pid == pid]
+        with reading(one_round.archive, pytest.fail) as reader:
+            lives = reader.lives(sorted(own, key=lambda one: one.time), reader.maps(own))
+        assert lives is not None and not lives.lost
+        assert lives.deaths.sum() > 100, "all else dies"
+        tally = one_round.tallies[kind.unit, pid]
+        for number, culprit in enumerate(kind.culprits):
+            first, last = np.interp([lives.began, lives.now], tally[:, 0], tally[:, 1 + number])
+            rows = [row for row, stack in enumerate(lives.stacks) if culprit in stack.members]
+            kept = np.isin(lives.stack, rows)
+            error = CONFIDENCE * float(np.sqrt(lives.variance[kept].sum()))
+            size = float(lives.weight[kept].sum())
+            print(f"{name}: {culprit} keeps {size:.5g} ± {error:.2g} bytes, in truth {last - first:.5g}")
+            assert lives.births[rows].sum() == kept.sum() and not lives.deaths[rows].sum()
+            assert abs(size - (last - first)) <= WIDTH * error + BESIDE
+            # As many in the second half of the time as in the first, within five deviations.
+            late = int((lives.born[kept] > (lives.began + lives.now) / 2).sum())
+            assert abs(2 * late - kept.sum()) <= 5 * np.sqrt(kept.sum())
 
 
 @pytest.mark.skipif(not RUNS, reason="says something of many runs only")
