@@ -20,10 +20,12 @@ from ..plugins.module_utils.formats import values
 from ..plugins.plugin_utils.base.byte_size import as_text
 from ..plugins.plugin_utils.base.printable import printable
 from ..plugins.plugin_utils.fetch.host_session import Session
-from ..plugins.plugin_utils.leaks.trend import theil_sen
+from ..plugins.plugin_utils.leaks.trend import middle_slopes, theil_sen
 
 #: samples kept per host; each look takes the slopes of all pairs
 MOST = 240
+# Samples without which a growth is chance.
+_LEAST = 10
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _HOUR = 3600.0
 
@@ -57,11 +59,14 @@ class Series:
             self.live.append(float(sample["allocated"]))
 
     def growth(self) -> float | None:
-        """Bytes per hour of the allocator's live bytes, or of RSS if those are unknown; None with too few samples."""
+        """Bytes per hour of the allocator's live bytes, or of RSS if those are unknown; None while nobody can tell even
+        whether it grows: with few samples, or where a quarter of their slopes goes up and a quarter down."""
         known = self.live if len(self.live) == len(self.times) else self.rss
-        if len(known) < 3:
+        if len(known) < _LEAST:
             return None
-        return theil_sen(list(self.times), list(known)) * _HOUR
+        times, sizes = list(self.times), list(known)
+        low, high = middle_slopes(times, sizes)
+        return None if low < 0 < high else theil_sen(times, sizes) * _HOUR
 
     def document(self) -> dict[str, Any]:
         """The newest numbers, for scripts."""

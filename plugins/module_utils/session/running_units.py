@@ -89,18 +89,17 @@ def _ask(unit: str, command: str) -> list[dict[str, Any]]:
 
 
 def sample(unit: str) -> dict[str, Any]:
-    """The unit's memory now: ``rss`` of all its processes and, where agents answer, what their allocators hold.
+    """The unit's memory now: ``rss`` of all its processes and, where agents answer, what is ``allocated`` in them.
 
     In bytes; ``time`` in seconds since the epoch, ``restarts`` as systemd counts them. Raises SystemdError.
     """
     loaded = service.load(unit_name.service(unit))
     resident = [size for pid in loaded.pids() if (size := _resident(pid)) is not None]
-    memory: dict[str, int] = {}
+    allocated: list[int] = []
     try:
         for one in _ask(loaded.name, "stats"):
-            for name, size in one["answer"].get("memory", {}).items():
-                if name in ("allocated", "active", "resident") and isinstance(size, int):
-                    memory[name] = memory.get(name, 0) + size
+            size = one["answer"].get("memory", {}).get("allocated")
+            allocated += [size] if isinstance(size, int) else []
     except client.AgentError:
         pass  # without an agent, the kernel's number must do
     return {
@@ -110,5 +109,5 @@ def sample(unit: str) -> dict[str, Any]:
         "rss": sum(resident),
         "processes": len(resident),
         "restarts": loaded.restarts,
-        **memory,
+        **({"allocated": sum(allocated)} if allocated else {}),
     }

@@ -34,20 +34,31 @@ class Frames:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._first: list[Frame] = []
+        self._modules: list[str] = []
 
     def number(self, frame: Frame) -> int:
         number = self._numbers.setdefault(frame.label, len(self._numbers))
         if number == len(self._first):
             self._first.append(frame)
+            self._modules.append(frame.module)
+        elif self._modules[number] != frame.module:
+            self._modules[number] = _of_both(self._modules[number], frame.module)
         return number
 
     def columns(self) -> dict[str, list[str]]:
-        """What is shown of each: its name, and the module and kind that it had where it was first seen."""
+        """What is shown of each: its name, the kind that it had where it was first seen, and its module: of libraries
+        that differ between hosts, the name without the version, so that no host is told that it has another's."""
         return {
             "name": [frame.label for frame in self._first],
-            "module": [frame.module for frame in self._first],
+            "module": self._modules,
             "kind": [frame.kind.value for frame in self._first],
         }
+
+
+def _of_both(one: str, other: str) -> str:
+    """``libz.so`` of ``libz.so.1.2.11`` and ``libz.so.1.2.13``; empty where even that differs."""
+    stems = {name.partition(".so")[0] for name in (one, other)}
+    return f"{stems.pop()}.so" if len(stems) == 1 and ".so" in one else ""
 
 
 @dataclass

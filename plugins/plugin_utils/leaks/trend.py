@@ -206,11 +206,22 @@ def smallest_growth(measured: Measured, sampling: Sampling) -> float:
 
 def theil_sen(times: Sequence[float], values: Sequence[float]) -> float:
     """The median of the slopes between all pairs of points with different times."""
+    found = _slopes(times, values)
+    return float(np.median(found)) if len(found) else 0.0
+
+
+def middle_slopes(times: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """Between these two is the middle half of such slopes."""
+    found = _slopes(times, values)
+    low, high = np.quantile(found, (0.25, 0.75)) if len(found) else (0.0, 0.0)
+    return float(low), float(high)
+
+
+def _slopes(times: Sequence[float], values: Sequence[float]) -> Any:
     left, right = _pairs(len(times))
     moments, numbers = np.array(times, dtype=np.float64), np.array(values, dtype=np.float64)
     apart = moments[right] - moments[left]
-    slopes = (numbers[right] - numbers[left])[apart > 0] / apart[apart > 0]
-    return float(np.median(slopes)) if len(slopes) else 0.0
+    return (numbers[right] - numbers[left])[apart > 0] / apart[apart > 0]
 
 
 @lru_cache(maxsize=256)

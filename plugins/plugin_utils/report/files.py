@@ -22,21 +22,27 @@ from .fleet import Fleet, without_stacks
 from .host_report import Limits, Report
 
 _FLEET = {"page": "report.html", "json": "report.json", "text": "report.txt"}
+# Lines that are still in sight at the end.
+_SCREEN = 40
 _KINDS = {"text": "txt", "folded": "folded", "flamegraph": "html"}
 
 
 @dataclass
 class Files:
-    """Reports with the paths of their files by kind, those of the fleet, and the paths with new content."""
+    """Reports with the paths of their files by kind, those of the fleet, and the paths with new content. ``units``
+    has a sentence on each unit, with its answer, the gravest last."""
 
     reports: list[tuple[Report, dict[str, str]]] = field(default_factory=list)
+    units: list[tuple[Answer, str]] = field(default_factory=list)
     fleet: dict[str, str] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
 
     def lines(self) -> list[tuple[Answer | None, str]]:
-        """The verdicts for a terminal, each line with the answer that colours it."""
+        """The verdicts for a terminal, each line with the answer that colours it. A long list ends with its sum."""
         pages = [(report, Path(paths["flamegraph"]) if paths else None) for report, paths in self.reports]
         lines = host_report.summary(pages)
+        if len(lines) > _SCREEN:
+            lines += [(None, ""), *self.units]
         return [*lines, (None, f"full report: {self.fleet['page']}")] if self.fleet else lines
 
 
@@ -80,6 +86,8 @@ def make(
     if found:
         looked = findings.findings(triage, scope.units, scope.hosts, warn) if triage and triage.is_dir() else []
         data = {**seen.data(), "triage": [finding.data for finding in looked]}
+        told = [(Answer(unit["answer"]), ticket.sentence(unit)) for unit in data["units"]]
+        files.units = sorted(told, key=lambda one: list(Answer).index(one[0]), reverse=True)
         files.fleet = {kind: bring(dest / _FLEET[kind], text) for kind, text in _of_fleet(data).items()}
     return files
 

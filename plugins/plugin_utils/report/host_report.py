@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from ..archive.archive import Archive, ArchiveError
@@ -60,6 +62,10 @@ class Report:
         more = f" of {rate_text(verdict.growth, verdict.error)}" if verdict.answer is Answer.LEAK else ""
         more += f" above {per_day(verdict.bound)}" if verdict.bound else ""
         return HEADLINES[verdict.answer] + more
+
+
+# So many hosts of a unit without a leak have lines of their own; of more, so many are named.
+_EACH, _NAMED = 8, 3
 
 
 def rate_text(growth: float, error: float) -> str:
@@ -219,23 +225,35 @@ def _moment(time: float, beside: float | None = None) -> str:
 
 
 def summary(found: Sequence[tuple[Report, Path | None]]) -> list[tuple[Answer | None, str]]:
-    """The reports for a terminal: lines, each with the verdict that colours it. A path is that of the page."""
+    """The reports for a terminal: lines, each with the verdict that colours it. A path is that of the page.
+
+    Where many hosts of a unit have no leak, they share a line.
+    """
     lines: list[tuple[Answer | None, str]] = []
     width = max((len(report.host) for report, _page in found), default=0)
-    unit = ""
-    for report, page in found:
-        if report.unit != unit:
-            unit = report.unit
-            lines.append((None, unit))
-        verdict = report.verdict
-        lines.append((verdict.answer, f"  {report.host:<{width}}  {report.headline}"))
-        indent = " " * (width + 4)
-        rates = [per_day(suspect.growth) for suspect in report.suspects]
-        for rate, suspect in zip(rates, report.suspects, strict=True):
-            lines.append((None, f"{indent}{rate:>{max(map(len, rates))}}  {short_path(suspect.path)}"))
-        titles = dict.fromkeys(hint.title for of_suspect in report.hints for hint in of_suspect)
-        lines += [(None, f"{indent}perhaps {title}") for title in titles]
-        lines.append((None, f"{indent}{verdict.reason}"))
-        if page is not None:
-            lines.append((None, f"{indent}{page}"))
+    for unit, group in groupby(found, key=lambda one: one[0].unit):
+        lines.append((None, unit))
+        of_unit = list(group)
+        healthy = [report for report, _page in of_unit if report.verdict.answer is Answer.NO_LEAK]
+        together = len(healthy) > _EACH
+        for report, page in of_unit:
+            if not together or report.verdict.answer is not Answer.NO_LEAK:
+                lines += _of_host(report, page, width)
+        if together:
+            bound = max(healthy, key=lambda report: report.verdict.bound or math.inf)
+            named = f"{', '.join(report.host for report in healthy[:_NAMED])} and {len(healthy) - _NAMED} more"
+            lines.append((Answer.NO_LEAK, f"  {len(healthy)} hosts  {bound.headline}: {named}"))
     return lines
+
+
+def _of_host(report: Report, page: Path | None, width: int) -> Iterator[tuple[Answer | None, str]]:
+    yield report.verdict.answer, f"  {report.host:<{width}}  {report.headline}"
+    indent = " " * (width + 4)
+    rates = [per_day(suspect.growth) for suspect in report.suspects]
+    for rate, suspect in zip(rates, report.suspects, strict=True):
+        yield None, f"{indent}{rate:>{max(map(len, rates))}}  {short_path(suspect.path)}"
+    for title in dict.fromkeys(hint.title for of_suspect in report.hints for hint in of_suspect):
+        yield None, f"{indent}perhaps {title}"
+    yield None, f"{indent}{report.verdict.reason}"
+    if page is not None:
+        yield None, f"{indent}{page}"

@@ -30,6 +30,16 @@ def test_growth_is_of_live_bytes_where_they_are_known() -> None:
     assert without.growth() == pytest.approx(7200 * MIB)
 
 
+def test_no_growth_is_told_that_may_as_well_be_none() -> None:
+    few, tooth, flat = Series("app1"), Series("app2"), Series("app3")
+    for number in range(40):
+        if number < 9:
+            few.add(sample(number, number * MIB))
+        tooth.add(sample(number, (50 + number % 5) * MIB))
+        flat.add(sample(number, 50 * MIB))
+    assert (few.growth(), tooth.growth(), flat.growth()) == (None, None, 0)
+
+
 def test_a_restart_begins_anew() -> None:
     series = Series("app1")
     for number in range(5):

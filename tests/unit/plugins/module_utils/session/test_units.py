@@ -34,7 +34,7 @@ class Agent:
 
     def request(self, command: str, **settings: Any) -> dict[str, Any]:
         ASKED.append((command, settings))
-        return {"wanted": True, "schedule": {"dump": 60}}
+        return {"wanted": True, "schedule": {"dump": 60}, "memory": {"allocated": 5000, "active": 9000}}
 
     def dump(self, spool: str) -> client.WrittenDump:
         ASKED.append(("dump", {}))
@@ -83,3 +83,9 @@ def test_a_unit_that_is_not_there_is_said_first(ask: str, systemctl: Systemctl) 
     with pytest.raises(SystemdError, match=r"there is no unit fronted\.service on this host; `fab units` lists"):
         units.ANSWERS[ask](request, lambda _block: None)
     assert ASKED == []
+
+
+def test_a_sample_has_the_units_state_and_what_is_allocated(systemctl: Systemctl) -> None:
+    systemctl.states(shown(ActiveState="active"))
+    found = units.ANSWERS["sample"]({"unit": "web"}, lambda _block: None)
+    assert (found["active"], found["allocated"]) == ("active", 5000), "jemalloc calls another number active"

@@ -13,6 +13,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.export.stack_tree
     StackTree,
     differences,
 )
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, Samples
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile, profiles
 
@@ -40,6 +41,17 @@ def test_profiles_meet_by_the_names_of_their_functions() -> None:
     assert _sizes(tree, frames, first) == {("main", "a"): 10, ("main", "b"): 5}
     assert _sizes(tree, frames, second) == {("main", "b"): 7, ("[no stack]",): 1}
     assert len(tree.columns()["frame"]) == 6  # all, smaller stacks, main, a, b, no stack
+
+
+def test_no_host_is_told_that_it_has_the_library_of_another() -> None:
+    frames = Frames()
+    for module in ("libz.so.1.2.11", "libz.so.1.2.13", "libz.so.1.2.11"):
+        frames.number(Frame("inflate", module))
+    for module in ("libpthread-2.31.so", "libc.so.6", "libc.so.6"):
+        frames.number(Frame("start_thread", module))
+    for _host in range(2):
+        frames.number(Frame("main", "shop"))
+    assert frames.columns()["module"] == ["libz.so", "", "shop"]
 
 
 def test_the_smallest_stacks_are_taken_together_but_never_a_suspects() -> None:

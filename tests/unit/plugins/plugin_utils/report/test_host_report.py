@@ -128,6 +128,15 @@ def test_the_summary_is_for_people(archive: Archive) -> None:
     ]
 
 
+def test_many_healthy_hosts_share_a_line(archive: Archive) -> None:
+    (leaking, healthy), _warnings = _reports(archive)
+    many = [(replace(healthy, host=f"web{number}"), None) for number in range(9)]
+    lines = [line for _answer, line in host_report.summary([(leaking, None), *many])]
+    assert [line for line in lines if "No leak" in line] == ["  9 hosts  No leak: web0, web1, web2 and 6 more"]
+    few = [line for _answer, line in host_report.summary([(leaking, None), *many[:8]])]
+    assert sum("No leak" in line for line in few) == 8
+
+
 @pytest.mark.parametrize(
     ("scope", "hosts"),
     [
