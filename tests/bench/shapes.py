@@ -158,6 +158,8 @@ SHAPES = {
         Shape("prefork", _kept(), leaks=True, workers=4),
         Shape("prefork-cache", _cache(0.1), mean=0.1, workers=4),
         *(Shape(f"cache-{mean:g}", _cache(mean), mean=mean) for mean in (0.02, 0.1, 0.5, 1, 2, 5, 10)),
+        # What was there before sampling began dies unseen, and what takes its place is seen: a cache that fills.
+        Shape("replaced", _cache(0.3), mean=0.3),
         Shape("ramp", _cache(1200 / DAY, lambda part: part), rate=3000),
         Shape("wave", _cache(3600 / DAY, _wave), rate=6000),
         Shape("tail-1.2", _tail(1.2), rate=3000),

@@ -57,7 +57,9 @@ def page(outcomes: list[Outcome]) -> str:
     reasons = [outcome for outcome in tried if outcome.reason]
     parts = [
         _HEAD,
-        f"{len(good)} of {len(tried)} are profiled, or refused before they are touched, and as before afterwards.\n",
+        f"{len(good)} of {len(tried)} are profiled, or refused before they are touched, and as before afterwards. Of"
+        f" {sum(one.enabled == 'yes' and not one.samples for one in good)}, dumps came in which nothing was sampled:"
+        " they allocate too little, or not by malloc (Go).\n",
         _line(_COLUMNS),
         "|" + "---|" * len(_COLUMNS),
         *map(row, tried),
@@ -74,8 +76,8 @@ def page(outcomes: list[Outcome]) -> str:
 
 
 def is_good(outcome: Outcome) -> bool:
-    """Profiled, or refused before it was touched; and as it was."""
-    profiled = outcome.enabled == "yes" and outcome.samples > 0
+    """Profiled, with dumps that came, or refused before it was touched; and as it was."""
+    profiled = outcome.enabled == "yes" and outcome.processes > 0
     return outcome.rolled_back and (profiled or outcome.enabled == "refused")
 
 

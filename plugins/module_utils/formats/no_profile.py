@@ -42,7 +42,8 @@ _BEGINNINGS = {
     rb"Nettrace|\x14\0\0\0!FastSerialization": (
         "is a trace of .NET, with objects of its own heap only: open it in PerfView or dotnet-gcdump"
     ),
-    rb'\s*\{\s*"(?:head|snapshot|nodes|meta)"': (
+    rb'\s*\{\s*"nodes"': "is a CPU profile of V8, which says nothing of memory: open it in Chrome's DevTools",
+    rb'\s*\{\s*"(?:head|snapshot|meta)"': (
         "is a heap of V8's own objects, not of native memory: open it in Chrome's DevTools"
     ),
     rb'\s*\{\s*"resource_?[pP]rofiles"': "is OpenTelemetry's profiles as JSON: have them written as protobuf",

@@ -22,6 +22,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 _AUX = struct.Struct("@LL")
 _AT_SECURE = 23
 _DELETED = " (deleted)"
+_LIMIT = 26  # where the kernel writes a limit, behind its name
 
 
 class ProcfsError(OffheapError):
@@ -175,6 +176,16 @@ def status(pid: int, proc: str = "/proc") -> dict[str, str]:
     """The fields of status, as the kernel writes them: ``VmRSS`` is ``1234 kB``."""
     pairs = [line.partition(":") for line in _read(proc, "status", pid).decode("utf-8", "replace").split("\n")]
     return {key: value.strip() for key, _colon, value in pairs}
+
+
+def limits(pid: int, proc: str = "/proc") -> dict[str, int]:
+    """The soft limits (setrlimit(2)) that it has, as the kernel names them: ``Max data size`` in bytes."""
+    found = {}
+    for line in _read(proc, "limits", pid).decode("ascii", "replace").split("\n")[1:]:
+        name, value = line[:_LIMIT].strip(), line[_LIMIT:].split()[:1]
+        if value and value[0].isdigit():
+            found[name] = int(value[0])
+    return found
 
 
 def resident(pid: int, proc: str = "/proc") -> int:

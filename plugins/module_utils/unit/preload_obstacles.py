@@ -22,6 +22,10 @@ _OTHERS = {
     "mimalloc": ("mi_malloc",),
 }
 _GO = ".go.buildinfo"
+# Limits of setrlimit(2), what of status counts towards them, and the setting of a unit.
+_LIMITS = (("Max data size", "VmData", "LimitDATA"), ("Max address space", "VmSize", "LimitAS"))
+# What jemalloc reserves, in pieces that grow, and the agent's table: 31 MiB.
+_ROOM = 128 << 20
 
 
 def check(service: Service, variables: Iterable[str], profiled: Iterable[int]) -> None:
@@ -49,10 +53,29 @@ def _check_process(unit: str, pid: int) -> None:
         )
     if "LD_AUDIT" in procfs.environ(pid):
         raise _audited(unit)
+    _check_limits(unit, pid)
     for path in procfs.mapped_files(pid):
         for name in _OTHERS:
             if os.path.basename(path).startswith(f"lib{name}"):
                 raise _other_malloc(unit, path, name)
+
+
+def _check_limits(unit: str, pid: int) -> None:
+    """A malloc that gets no memory ends most programs. Raises Refusal."""
+    limits, status = procfs.limits(pid), procfs.status(pid)
+    for name, counted, setting in _LIMITS:
+        words = status.get(counted, "").split()
+        if name not in limits or not words or not words[0].isdigit():
+            continue
+        left = limits[name] - (int(words[0]) << 10)
+        if left < _ROOM:
+            raise Refusal(
+                "small-limit",
+                f"process {pid} of {unit} has {max(left, 0) >> 20} MiB left below its limit of {limits[name] >> 20} MiB"
+                f" ({name.lower()}, setrlimit(2)), and jemalloc and the agent reserve up to {_ROOM >> 20} MiB more than"
+                f" it has now: it would get no memory, and end. Raise the limit, in the unit ({setting}=) or where the"
+                " program itself sets it (such as rlimit-data of avahi-daemon.conf)",
+            )
 
 
 def check_program(unit: str, path: str, program: elf.Elf) -> None:

@@ -15,6 +15,7 @@ from ..base import libraries
 from ..base.durations import moment
 from ..export.top import Look
 from ..model.samples import Samples
+from ..model.sampling import Measure as Counted
 from ..model.sampling import whole
 from ..views.selection import subtract
 from ..views.table import Measure, Table
@@ -147,7 +148,8 @@ def _facts(
         if getattr(selection, what):
             facts.append((what.capitalize(), getattr(selection, what)))
     if samples.measure.caution:
-        facts.append(("Not live", samples.measure.caution))
+        label = "Live memory" if samples.measure is Counted.LARGEST else "Not live"
+        facts.append((label, samples.measure.caution))
     facts.append(("Sample interval", samples.sampling.text))
     whole = float(samples.values[request.measure.row].sum())
     if abs(whole - table.total) >= 1:

@@ -196,6 +196,7 @@ def _read(path: Path, told: Told, images: Images) -> bytes:
     data = unpack.read(path, limits.LARGEST_DUMP)
     source = detect.source_of(data, str(path))
     records = detect.parse(data, str(path), told)
+    detect.refuse_if_partial(records)
     mapped = [mapping.path for mapping in records.mappings if mapping.executable and mapping.path.startswith("/")]
     said: dict[str, Any] = {
         "source": source,

@@ -19,7 +19,7 @@ class ToldError(ControllerError):
 
 #: for the argument spec of an action
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "source_measure": {"type": "str", "choices": [measure.value for measure in Measure]},
+    "source_measure": {"type": "str", "choices": [one.value for one in Measure if one is not Measure.LARGEST]},
     "source_unit": {"type": "str", "choices": ["bytes", "objects"]},
     "source_interval": {"type": "str", "default": "0"},
 }

@@ -29,7 +29,12 @@ else:
     np = libraries.optional("numpy")
 
 # What the pairs of numbers are called, objects before bytes as in Samples.values. pprof knows inuse and alloc.
-_NAMES = {Measure.LIVE: ("inuse", "alloc"), Measure.ALLOCATED: ("alloc",), Measure.GROWN: ("grown",)}
+_NAMES = {
+    Measure.LIVE: ("inuse", "alloc"),
+    Measure.LARGEST: ("inuse",),
+    Measure.ALLOCATED: ("alloc",),
+    Measure.GROWN: ("grown",),
+}
 _LARGEST = (1 << 63) - 1
 _PAGE = 4096
 

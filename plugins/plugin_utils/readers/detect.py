@@ -92,7 +92,19 @@ def parse_capture(data: bytes, name: str, facts: CaptureFacts) -> Records:
     found = FORMATS.get(facts.source)
     if found is None:
         raise UnusableError(name, f"comes from {facts.source}, which this version of the collection cannot read")
-    return found.parse(data, name, told(facts))
+    records = found.parse(data, name, told(facts))
+    refuse_if_partial(records)
+    return records
+
+
+def refuse_if_partial(records: Records) -> None:
+    """What shows only some of the stacks is no basis for a verdict. Raises UnusableError."""
+    if records.measure is Measure.LARGEST:
+        raise UnusableError(
+            records.file,
+            f"shows {len(records.stack_ends)} stacks, its limit, so there may be more: run memleak with -T 10000"
+            " ('fab top' and 'fab flame' show what is there)",
+        )
 
 
 def told(facts: CaptureFacts) -> Told:

@@ -12,8 +12,9 @@ and is not freed.
             0 [<000055815b2ee1ad>] main+0x6d [/srv/allocs]
 
 Of several reports, the last one counts. memleak stops in silence at its limits: what it may show (-T), the stacks that
-it can hold, and the allocations that it can hold. A report at any of them is refused. The tool of libbpf prints as its
-top what it shows, so a number that looks like an option is taken for one.
+it can hold, and the allocations that it can hold. A report at the first, by default ten stacks, has the largest ones;
+one at any other is refused. The tool of libbpf prints as its top what it shows, so a number that looks like an option
+is taken for one.
 """
 
 from __future__ import annotations
@@ -77,16 +78,16 @@ def parse(data: bytes, name: str, _told: Told) -> Records:
         places.append(known[frame[1]])
     if counts is not None:
         builder.add(places, counts)
-    records = builder.records(Measure.LIVE, EXACT)
-    _refuse_if_cut(name, int(heading[1]), len(builder), records.total.objects, libbpf)
+    top, stacks = int(heading[1]), len(builder)
+    at_limit = stacks == top > 0 and (not libbpf or top % 10 == 0)
+    records = builder.records(Measure.LARGEST if at_limit else Measure.LIVE, EXACT)
+    _refuse_if_cut(name, top, stacks, records.total.objects, libbpf)
     return records
 
 
 def _refuse_if_cut(name: str, top: int, stacks: int, blocks: int, libbpf: bool) -> None:
     if stacks > top:
         raise UnusableError(name, f"shows {stacks} stacks under a heading that promises {top}: it is damaged")
-    if stacks == top and top and (not libbpf or top % 10 == 0):
-        raise UnusableError(name, f"shows {stacks} stacks, its limit, so there may be more: run memleak with -T 10000")
     if stacks < top and libbpf:
         raise UnusableError(name, f"shows {stacks} of {top} stacks: it is cut off")
     if stacks >= _MOST_STACKS:

@@ -39,7 +39,7 @@ class Granularity(Enum):
     MODULES = "modules"
 
 
-_NAMED = {Counted.LIVE: "inuse", Counted.ALLOCATED: "allocated", Counted.GROWN: "grown"}
+_NAMED = {Counted.LIVE: "inuse", Counted.LARGEST: "inuse", Counted.ALLOCATED: "allocated", Counted.GROWN: "grown"}
 
 
 class Measure(Enum):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_an_audited_one(dynamic: Path) -> None:
     with programs.running(dynamic, env={"LD_AUDIT": ""}) as pid:
         refusal(lambda: check(pid), "audited", "LD_AUDIT", "Remove LD_AUDIT")
     refusal(lambda: preload_obstacles.check(unit(), ["LD_AUDIT"], []), "audited", "probe.service")
+
+
+@pytest.mark.parametrize(("limit", "setting"), [(resource.RLIMIT_DATA, "LimitDATA="), (resource.RLIMIT_AS, "LimitAS=")])
+def test_one_that_may_not_have_as_much_memory(dynamic: Path, limit: int, setting: str) -> None:
+    with programs.running(dynamic) as pid:
+        resource.prlimit(pid, limit, (120 << 20, resource.RLIM_INFINITY))
+        refusal(lambda: check(pid), "small-limit", f"process {pid}", "below its limit of 120 MiB", setting)
+        resource.prlimit(pid, limit, (1 << 40, resource.RLIM_INFINITY))
+        check(pid)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

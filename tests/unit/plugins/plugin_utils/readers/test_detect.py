@@ -33,6 +33,7 @@ from ansible_collections.offheap.profiler.tests.conftest import ROOT
         (b"\x7fELF\x02\x01\x01", "is a program, a library or a core dump"),
         (b"<!DOCTYPE html>\n<html>", "is a page or a picture"),
         (b'{"head":{"callFrame":{}}}', "V8's own objects"),
+        (b'{"nodes":[{"id":1,"callFrame":{}}]}', "a CPU profile of V8"),
         (b'{"frames": 3}', "is JSON"),
         (b'{"resourceProfiles":[]}', "OpenTelemetry's profiles as JSON"),
         (b"Nettrace\x14\0\0\0!FastSerialization.1", "is a trace of .NET"),

@@ -182,7 +182,6 @@ def test_both_texts_of_memleak() -> None:
 @pytest.mark.parametrize(
     ("text", "change", "why"),
     [
-        (PYTHON, (b"Top 10", b"Top 2"), "run memleak with -T 10000"),
         (LIBBPF, (b"Top 2", b"Top 3"), "shows 2 of 3 stacks: it is cut off"),
         (PYTHON, (b"Attaching to pid 4711", b"Attaching to kernel allocators"), "the kernel's own memory"),
         (LIBBPF, (b"[11:16:33]", b"tracing kernel: true\n[11:16:33]"), "the kernel's own memory"),
@@ -198,10 +197,18 @@ def test_a_report_at_memleaks_limits_is_refused(text: bytes, change: tuple[bytes
 
 def test_ten_stacks_of_libbpf_are_its_default_top() -> None:
     stack = b"8 bytes in 1 allocations from stack\n\t0 [<000055815b2ee1ad>] main+0x6d [/srv/app]\n"
-    with pytest.raises(OffheapError, match="-T 10000"):
-        detect.parse(b"[1:2:3] Top 10 stacks with outstanding allocations:\n" + stack * 10, "x", Told())
+    found = detect.parse(b"[1:2:3] Top 10 stacks with outstanding allocations:\n" + stack * 10, "x", Told())
+    assert (found.measure, found.total.bytes) == (Measure.LARGEST, 80)
+    with pytest.raises(OffheapError, match=r"there may be more.*-T 10000.*'fab top'"):
+        detect.refuse_if_partial(found)
     found = detect.parse(b"[1:2:3] Top 11 stacks with outstanding allocations:\n" + stack * 11, "x", Told())
-    assert found.total.bytes == 88
+    assert (found.measure, found.total.bytes) == (Measure.LIVE, 88)
+    detect.refuse_if_partial(found)
+
+
+def test_as_many_stacks_as_the_python_tool_shows_are_the_largest() -> None:
+    assert detect.parse(PYTHON, "x", Told()).measure is Measure.LIVE
+    assert detect.parse(PYTHON.replace(b"Top 10", b"Top 2"), "x", Told()).measure is Measure.LARGEST
 
 
 def test_a_map_of_bpftrace_is_what_the_user_says() -> None:
