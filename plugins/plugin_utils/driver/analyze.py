@@ -61,6 +61,13 @@ class Analysis:
         }
 
 
+_NO_STACKS = (
+    "there are none: the unwinder of this jemalloc has found no caller. Only the totals can be right. Take a build with"
+    " another one, such as the role jemalloc's (--enable-prof-libunwind, --enable-prof-libgcc, or --enable-prof-frameptr"
+    " for programs with frame pointers)"
+)
+
+
 def analyze_dump(
     request: Request, dump: Path, base: Path | None, places: Places, warn: Callable[[str], None]
 ) -> Analysis:
@@ -132,6 +139,8 @@ def _facts(
     source: Source, base: Source | None, samples: Samples, table: Table, request: Request
 ) -> list[tuple[str, str]]:
     facts = [("Names", source.facts["names"])] if "names" in source.facts else []
+    if source.facts.get("source") == JEMALLOC and len(samples) and not len(samples.stacks):
+        facts.append(("Stacks", _NO_STACKS))
     facts.append(("Dump", str(source.path)))
     if base is not None:
         facts.append(("Less base", str(base.path)))

@@ -54,6 +54,13 @@ def ask(source: Source, request: Request) -> str:
     return analyze(request, source, None, IMAGES).content.decode()
 
 
+def test_a_dump_without_stacks_says_why(tmp_path: Path) -> None:
+    dump = tmp_path / "jeprof.1.0.f.heap"
+    dump.write_text("heap_v2/524288\n  t*: 2: 8192 [0: 0]\n@\n  t*: 2: 8192 [0: 0]\n\nMAPPED_LIBRARIES:\n")
+    text = ask(DumpReader(IMAGES, tmp_path).read(dump), Request())
+    assert "Stacks" in text and "has found no caller" in text and "--enable-prof-libunwind" in text
+
+
 def test_a_dump_without_build_ids_says_first_that_its_names_may_be_wrong(source: Source) -> None:
     """It shows no build-id as its own, which a file of this machine has."""
     first, *others = ask(source, Request()).splitlines()
