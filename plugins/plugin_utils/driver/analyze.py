@@ -63,8 +63,8 @@ class Analysis:
 
 _NO_STACKS = (
     "there are none: the unwinder of this jemalloc has found no caller. Only the totals can be right. Take a build with"
-    " another one, such as the role jemalloc's (--enable-prof-libunwind, --enable-prof-libgcc, or --enable-prof-frameptr"
-    " for programs with frame pointers)"
+    " another one, such as the role jemalloc's (--enable-prof-libgcc, --enable-prof-libunwind; --enable-prof-frameptr"
+    " where the program keeps frame pointers)"
 )
 
 
