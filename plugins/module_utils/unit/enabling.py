@@ -145,7 +145,7 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
     if library:
         environment = drop_in.read_environment(own, manager, unit.name)
         preflight.check_wrappers(unit, library, environment)
-        preload_obstacles.check(unit, environment.variables, [])
+        preload_obstacles.check(unit, environment.variables, [], [library])
         preflight.check_library(library, options, parameters["version"], may_be_missing=check_mode)
     opened = sandbox.lines(unit, [library], None) if library else []
     directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
@@ -189,7 +189,8 @@ def _check_program(
     """The program must bear the preload also where it is not the main one: its process that holds most is looked at."""
     processes = sorted(programs.of(unit, program) if unit.is_running else [], key=lambda process: -process.rss)
     try:
-        preload_obstacles.check(unit, environment.variables, [process.pid for process in processes[:1]])
+        preloaded = [parameters["library"], parameters["agent"]]
+        preload_obstacles.check(unit, environment.variables, [process.pid for process in processes[:1]], preloaded)
         if os.path.exists(program):
             preflight.check_program(program, unit, parameters["library"])
     except Refusal as refusal:

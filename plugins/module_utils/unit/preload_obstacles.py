@@ -10,10 +10,10 @@ This module is private to the collection.
 from __future__ import annotations
 
 import os
-from typing import Iterable
+from typing import Iterable, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
@@ -22,28 +22,24 @@ _OTHERS = {
     "mimalloc": ("mi_malloc",),
 }
 _GO = ".go.buildinfo"
-# Limits of setrlimit(2), what of status counts towards them, and the setting of a unit.
-_LIMITS = (("Max data size", "VmData", "LimitDATA"), ("Max address space", "VmSize", "LimitAS"))
-# What jemalloc reserves, in pieces that grow, and the agent's table: 31 MiB.
-_ROOM = 128 << 20
 
 
-def check(service: Service, variables: Iterable[str], profiled: Iterable[int]) -> None:
-    """``variables`` are the names in the unit's environment, ``profiled`` the processes of the program to be profiled.
-    Raises Refusal."""
+def check(service: Service, variables: Iterable[str], profiled: Iterable[int], libraries: Sequence[str]) -> None:
+    """``variables`` are the names in the unit's environment, ``profiled`` the processes of the program to be profiled,
+    ``libraries`` what is to be preloaded. Raises Refusal."""
     pids = [service.main_pid] if service.main_pid else service.pids()
     for pid in dict.fromkeys([*pids, *profiled]) if service.is_running else []:
         try:
-            _check_process(service.name, pid)
+            _check_process(service.name, pid, libraries)
         except procfs.ProcessGone:
             continue
     if "LD_AUDIT" in variables:
         raise _audited(service.name)
 
 
-def _check_process(unit: str, pid: int) -> None:
+def _check_process(unit: str, pid: int, libraries: Sequence[str]) -> None:
+    label = procfs.security_label(pid)
     if procfs.is_secure(pid):
-        label = procfs.security_label(pid)
         domain = f" (it runs as {label})" if label else ""
         raise Refusal(
             "secure-mode",
@@ -51,31 +47,20 @@ def _check_process(unit: str, pid: int) -> None:
             " LD_PRELOAD (AT_SECURE, ld.so(8)). Where it is a set-user-id bit or a file capability, set User= and"
             " AmbientCapabilities= in the unit instead; where it is a change of SELinux domain, allow it 'noatsecure'",
         )
+    for library in libraries:
+        if library and apparmor.forbids(label, library):
+            raise Refusal(
+                "confined",
+                f"process {pid} of {unit} is confined by AppArmor ({label}), which does not let it load {library}: the"
+                " service would start without the profiler. Let the profile read and map it ('/opt/offheap/** mr,' in"
+                " /etc/apparmor.d/local, and reload the profile), and write to the spool ('/var/lib/offheap/** rw,')",
+            )
     if "LD_AUDIT" in procfs.environ(pid):
         raise _audited(unit)
-    _check_limits(unit, pid)
     for path in procfs.mapped_files(pid):
         for name in _OTHERS:
             if os.path.basename(path).startswith(f"lib{name}"):
                 raise _other_malloc(unit, path, name)
-
-
-def _check_limits(unit: str, pid: int) -> None:
-    """A malloc that gets no memory ends most programs. Raises Refusal."""
-    limits, status = procfs.limits(pid), procfs.status(pid)
-    for name, counted, setting in _LIMITS:
-        words = status.get(counted, "").split()
-        if name not in limits or not words or not words[0].isdigit():
-            continue
-        left = limits[name] - (int(words[0]) << 10)
-        if left < _ROOM:
-            raise Refusal(
-                "small-limit",
-                f"process {pid} of {unit} has {max(left, 0) >> 20} MiB left below its limit of {limits[name] >> 20} MiB"
-                f" ({name.lower()}, setrlimit(2)), and jemalloc and the agent reserve up to {_ROOM >> 20} MiB more than"
-                f" it has now: it would get no memory, and end. Raise the limit, in the unit ({setting}=) or where the"
-                " program itself sets it (such as rlimit-data of avahi-daemon.conf)",
-            )
 
 
 def check_program(unit: str, path: str, program: elf.Elf) -> None:

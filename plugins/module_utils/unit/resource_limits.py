@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Whether a unit's resource limits (setrlimit(2), systemd.exec(5)) leave the agent what it needs.
+"""Whether a unit's resource limits (setrlimit(2), systemd.exec(5)) leave jemalloc and the agent what they need.
 
 This module is private to the collection.
 """
@@ -15,6 +15,10 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.service impo
 _FILES = 16
 # A dump of a larger service has a few MiB.
 _FILE_SIZE = 8 << 20
+# What jemalloc reserves, in pieces that grow, and the agent's table: 31 MiB. And the limits that count it, what of
+# status counts towards them, and the setting of a unit.
+_MEMORY = 128 << 20
+_OF_MEMORY = (("Max data size", "VmData", "LimitDATA"), ("Max address space", "VmSize", "LimitAS"))
 
 
 def check(service: Service, uid: int | None) -> None:
@@ -24,6 +28,29 @@ def check(service: Service, uid: int | None) -> None:
     if uid != 0:  # root's processes are not limited
         needed = (1 if uid is None else _threads(service, uid)) + 1
         _check_least(service, "LimitNPROC", needed, "the agent needs a thread of its own")
+    for pid in ([service.main_pid] if service.main_pid else service.pids()) if service.is_running else []:
+        try:
+            _check_memory(service.name, pid)
+        except procfs.ProcessGone:
+            continue
+
+
+def _check_memory(unit: str, pid: int) -> None:
+    """By what the process has, since it may have set it itself. A malloc that gets no memory ends most programs."""
+    limits, status = procfs.limits(pid), procfs.status(pid)
+    for name, counted, setting in _OF_MEMORY:
+        words = status.get(counted, "").split()
+        if name not in limits or not words or not words[0].isdigit():
+            continue
+        left = limits[name] - (int(words[0]) << 10)
+        if left < _MEMORY:
+            raise Refusal(
+                "limits",
+                f"process {pid} of {unit} has {max(left, 0) >> 20} MiB left below its limit of {limits[name] >> 20} MiB"
+                f" ({name.lower()}), and jemalloc and the agent reserve up to {_MEMORY >> 20} MiB: it would get no"
+                f" memory, and end. Raise the limit, in the unit ({setting}=) or where the program itself sets it (such"
+                " as rlimit-data in avahi-daemon.conf)",
+            )
 
 
 def _check_least(service: Service, limit: str, needed: int, why: str) -> None:

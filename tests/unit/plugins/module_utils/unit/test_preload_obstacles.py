@@ -5,23 +5,24 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import preload_obstacles
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
 
+LIBRARIES = ["/opt/offheap/jemalloc/1/lib/libjemalloc.so.2", ""]
+_SAYS = b"allow 0x%08x\ndeny 0x00000000\naudit 0x00000000\nquiet 0x00000000\n"
 _NEW_OF = "void *{name}(unsigned long n) {{ return (void *) n; }}\n"
 
 
 def check(pid: int, *variables: str) -> None:
-    preload_obstacles.check(unit(ActiveState="active", MainPID=str(pid)), variables, [])
+    preload_obstacles.check(unit(ActiveState="active", MainPID=str(pid)), variables, [], LIBRARIES)
 
 
 def test_a_plain_process(dynamic: Path) -> None:
@@ -33,16 +34,14 @@ def test_a_plain_process(dynamic: Path) -> None:
 def test_an_audited_one(dynamic: Path) -> None:
     with programs.running(dynamic, env={"LD_AUDIT": ""}) as pid:
         refusal(lambda: check(pid), "audited", "LD_AUDIT", "Remove LD_AUDIT")
-    refusal(lambda: preload_obstacles.check(unit(), ["LD_AUDIT"], []), "audited", "probe.service")
+    refusal(lambda: preload_obstacles.check(unit(), ["LD_AUDIT"], [], []), "audited", "probe.service")
 
 
-@pytest.mark.parametrize(("limit", "setting"), [(resource.RLIMIT_DATA, "LimitDATA="), (resource.RLIMIT_AS, "LimitAS=")])
-def test_one_that_may_not_have_as_much_memory(dynamic: Path, limit: int, setting: str) -> None:
+def test_one_that_apparmor_does_not_let_load_it(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "security_label", lambda _pid: "/usr/sbin/probe (enforce)")
+    monkeypatch.setattr(apparmor, "_asked", lambda question: _SAYS % 0x4 if question.endswith(b"so.2") else b"")
     with programs.running(dynamic) as pid:
-        resource.prlimit(pid, limit, (120 << 20, resource.RLIM_INFINITY))
-        refusal(lambda: check(pid), "small-limit", f"process {pid}", "below its limit of 120 MiB", setting)
-        resource.prlimit(pid, limit, (1 << 40, resource.RLIM_INFINITY))
-        check(pid)
+        refusal(lambda: check(pid), "confined", "/usr/sbin/probe (enforce)", LIBRARIES[0], "/etc/apparmor.d/local")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -55,7 +54,7 @@ def test_one_that_the_kernel_started_in_secure_mode(tmp_path: Path) -> None:
         assert procfs.is_secure(pid)
         refusal(lambda: check(pid), "secure-mode", f"process {pid}", "AT_SECURE", "'noatsecure'")
         child = unit(ActiveState="active", MainPID=str(os.getpid()))
-        refusal(lambda: preload_obstacles.check(child, [], [pid]), "secure-mode", f"process {pid}")
+        refusal(lambda: preload_obstacles.check(child, [], [pid], []), "secure-mode", f"process {pid}")
 
 
 @pytest.mark.parametrize(("name", "symbol"), [("tcmalloc", "tc_malloc"), ("mimalloc", "mi_malloc")])

@@ -4,11 +4,15 @@
 
 from __future__ import annotations
 
+import resource
+from pathlib import Path
+
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import resource_limits
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
 
 NOBODY_HERE = 3999999999
@@ -42,3 +46,17 @@ def test_threads_of_the_user_s_other_processes_count(monkeypatch: pytest.MonkeyP
 
 def test_root_s_processes_are_not_limited() -> None:
     resource_limits.check(unit("/bin/true", text={"LimitNPROCSoft": "1"}), 0)
+
+
+@pytest.mark.parametrize(("limit", "setting"), [(resource.RLIMIT_DATA, "LimitDATA="), (resource.RLIMIT_AS, "LimitAS=")])
+def test_a_process_that_may_not_have_as_much_memory(dynamic: Path, limit: int, setting: str) -> None:
+    """It may have set that itself."""
+    with programs.running(dynamic) as pid:
+        service = unit(ActiveState="active", MainPID=str(pid))
+        resource.prlimit(pid, limit, (120 << 20, resource.RLIM_INFINITY))
+        with pytest.raises(Refusal, match=f"process {pid} .* below its limit of 120 MiB.*{setting}") as caught:
+            resource_limits.check(service, 0)
+        assert caught.value.reason == "limits"
+        resource.prlimit(pid, limit, (1 << 40, resource.RLIM_INFINITY))
+        resource_limits.check(service, 0)
+    resource_limits.check(service, 0)  # it has ended
