@@ -52,16 +52,17 @@ def verdict_on(key: str, series: Series, lives: Lives | None, least_span: float 
 def verdict_on_generations(each: Sequence[Lives]) -> Verdict | None:
     """What the lives of processes that ended before they could be judged say together; None where they keep nothing,
     or nobody can tell."""
-    lives = workers.generations([one for one in each if not one.lost])
+    whole = [one for one in each if not one.lost]
+    lives = workers.generations(whole)
     kept = [] if lives is None else by_lives.find(lives).kept
     if lives is None or not kept:
         return None
-    spans, size = [one.span for one in each], math.fsum(one.size for one in kept)
+    spans, size = [one.span for one in whole], math.fsum(one.size for one in kept)
     worst = max(kept, key=lambda one: one.size)
     paths = "one code path" if len(kept) == 1 else f"{len(kept)} code paths"
     reason = (
-        f"{len(each)} processes ended after {duration(mean(spans))} on average, too soon to be judged one by one;"
-        f" together they show that what {paths} allocates stays until they end, {as_text(size / len(each))} in each"
+        f"{len(whole)} processes ended after {duration(mean(spans))} on average, too soon to be judged one by one;"
+        f" together they show that what {paths} allocates stays until they end, {as_text(size / len(whole))} in each"
         f"{_where(lives, worst)}; whether it would level off in one that lives for longer,"
         " nobody can tell"
     )
