@@ -54,7 +54,7 @@ def run(systemctl: Systemctl, spools: Path, monkeypatch: pytest.MonkeyPatch, cap
 @pytest.fixture
 def systemd_run(tmp_path: Path, systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What systemd-run was asked for, by line."""
-    monkeypatch.setattr(places, "TAKING", str(tmp_path / "run" / "taking"))
+    monkeypatch.setattr(places, "TAKING", f"{places.SOCKETS}/taking")
     asked = tmp_path / "asked"
     program = tmp_path / "bin" / "systemd-run"
     program.write_text(f'#!/bin/sh\necho "$*" >> {asked}\n')
