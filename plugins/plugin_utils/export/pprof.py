@@ -31,7 +31,7 @@ else:
 # What the pairs of numbers are called, objects before bytes as in Samples.values. pprof knows inuse and alloc.
 _NAMES = {
     Measure.LIVE: ("inuse", "alloc"),
-    Measure.LARGEST: ("inuse",),
+    Measure.LARGEST: ("largest",),
     Measure.ALLOCATED: ("alloc",),
     Measure.GROWN: ("grown",),
 }

@@ -7,7 +7,8 @@ of the Poisson sample that they come from. What a value means is the name of its
 
 - ``inuse_space`` and ``inuse_objects`` (ddprof writes dashes) are live, and so are ``heap-space`` and
   ``heap-live-samples`` of dd-trace-py; ``alloc_space`` and ``alloc_objects`` (Datadog's: ``alloc-samples``) are what
-  was allocated since the start, or since Datadog's last upload. ``grown_space`` is our own, for memory that was mapped.
+  was allocated since the start, or since Datadog's last upload. ``grown_space`` is our own, for memory that was
+  mapped, and so is ``largest_space``, for live memory of which a tool shows the largest stacks only.
 - tcmalloc names them ``space`` and ``objects`` in all of its profiles. The one of the live heap also has
   ``resident_space``, and that of allocations shows objects first (its internal/profile_builder.cc). Of any other the
   user must say what it is.
@@ -76,6 +77,7 @@ _OBJECTS = {
     "heap_space": ("heap_live_samples",),
     "alloc_space": ("alloc_objects", "alloc_samples"),
     "grown_space": ("grown_objects",),
+    "largest_space": ("largest_objects",),
     "space": ("objects",),
 }
 # Native memory as async-profiler exports it to OTLP, with its option total.
@@ -179,13 +181,15 @@ class _Profile:
         """The columns of objects and bytes, and both again if the other pair counts what was allocated."""
         types = [(self._text(kind).replace("-", "_"), self._text(unit)) for kind, unit in self._types]
         names = [kind for kind, _unit in types]
-        inuse, heap, alloc, grown, space = (self._pair(names, kind) for kind in _OBJECTS)
+        inuse, heap, alloc, grown, largest, space = (self._pair(names, kind) for kind in _OBJECTS)
         if inuse or heap:
             return (inuse or heap) + alloc, Measure.LIVE
         if alloc:
             return alloc, Measure.ALLOCATED
         if grown:
             return grown, Measure.GROWN
+        if largest:
+            return largest, Measure.LARGEST
         if space:
             if "resident_space" in names:
                 return space, Measure.LIVE

@@ -13,7 +13,16 @@ from ansible_collections.offheap.profiler.tests.services.catalog import LOTS, SU
 from ansible_collections.offheap.profiler.tests.services.trial import Outcome
 
 GOOD = Outcome(
-    "trixie", "memcached", "memcached", "1.6.38", enabled="yes", samples=70, named=0.5, restart="yes", rolled_back=True
+    "trixie",
+    "memcached",
+    "memcached",
+    "1.6.38",
+    enabled="yes",
+    samples=70,
+    named=0.5,
+    processes=2,
+    restart="yes",
+    rolled_back=True,
 )
 
 
@@ -23,7 +32,8 @@ GOOD = Outcome(
         (GOOD, True),
         (replace(GOOD, enabled="refused", reason="not here", samples=0), True),
         (replace(GOOD, enabled="put back", reason="no agent"), False),
-        (replace(GOOD, samples=0), False),
+        (replace(GOOD, samples=0), True),
+        (replace(GOOD, samples=0, processes=0), False),
         (replace(GOOD, rolled_back=False, changed=["/etc/a"]), False),
     ],
 )

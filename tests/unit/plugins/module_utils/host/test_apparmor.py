@@ -26,7 +26,12 @@ REST = b"audit 0x00000000\nquiet 0x00000000\n"
 )
 def test_what_its_answer_means(answer: bytes, forbidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
-    monkeypatch.setattr(apparmor, "_asked", lambda question: asked.append(question) or answer)
+
+    def kernel(question: bytes) -> bytes:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr(apparmor, "_asked", kernel)
     assert apparmor.forbids("/usr/sbin/named (enforce)", LIBRARY) is forbidden
     assert asked == [b"label\0/usr/sbin/named\0\2" + LIBRARY.encode()]
 

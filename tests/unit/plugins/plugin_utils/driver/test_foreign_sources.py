@@ -42,9 +42,10 @@ def test_every_format_shows_every_measure(kind: str, measure: Measure, tmp_path:
     assert content
     assert analysis.data(Request().look)["total_error"] is None, "nobody knows how these were sampled"
     if kind not in ("pprof", "collapsed", "json", "firefox"):
-        assert (b"inuse_space" in content) == (measure is Measure.LIVE)
+        assert (b"inuse_space" in content) == (measure in (Measure.LIVE, Measure.LARGEST))
     if kind in ("text", "tree", "peek", "traces", "flamegraph"):
-        assert (b"not what is live" in content) == (measure is not Measure.LIVE)
+        assert (b"not what is live" in content) == (measure in (Measure.ALLOCATED, Measure.GROWN))
+        assert (b"there may be more" in content) == (measure is Measure.LARGEST)
     if kind == "json":
         document = json.loads(content, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
         jsonschema.validate(document, json.loads((ROOT / "docs" / "profile.schema.json").read_text()))
