@@ -5,14 +5,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, read_dump
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
 from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
@@ -86,35 +83,3 @@ def test_what_cannot_bear_it_is_refused_before_its_restart(
     assert "rspamd.service is unchanged" in said and "died when it was started" in said and "trace_live" in said
     assert app2.show("rspamd", "ActiveState", "NRestarts") == {"ActiveState": "active", "NRestarts": "0"}
     assert not any("/opt/offheap/" in path for path in app2.mapped("rspamd"))
-
-
-def test_and_is_sampled_without_one(
-    playbook: RunPlaybook,
-    controller: Controller,
-    library: dict[str, Any],
-    services: dict[str, LabHost],
-    enabled: dict[str, PlaybookResult],
-) -> None:
-    """Attached to, it keeps its malloc, and answers before, meanwhile and after."""
-    app2, ask = services["app2"], "printf 'Subject: a\\n\\nhello\\n' | rspamc | grep -q Score"
-    app2.run(ask)
-    before = app2.show("rspamd", "MainPID", "NRestarts")
-    app2.run(f"systemd-run -q --unit=asking sh -c {shlex.quote(f'while {ask}; do sleep 0.1; done')}")
-    given = {
-        **library,
-        "offheap_trace_unit": "rspamd",
-        "offheap_trace_source": "attach",
-        "offheap_trace_interval": "4K",
-        "offheap_trace_window": 8,
-        "offheap_trace_windows": 1,
-        "offheap_archive": str(controller.directory / "attached"),
-        "offheap_report": str(controller.directory / "attached-report"),
-    }
-    playbook("trace-live.yml", limit="app2,localhost", extra_vars=given).check()
-    assert app2.run("systemctl is-active asking").stdout.strip() == "active", "it has answered all the time"
-    app2.run("systemctl stop asking")
-    (capture,) = Archive.open(controller.directory / "attached").captures("rspamd.service")
-    records = detect.parse_capture(read_dump(capture.dump, capture.facts.dump.sha256), "x", capture.facts)
-    assert records.total.accum_objects > 10 and capture.lives is not None
-    assert app2.show("rspamd", "MainPID", "NRestarts") == before
-    app2.run(ask)
