@@ -9,9 +9,9 @@ import { moment } from "./format.js";
 const SETTLED = 0.2;
 
 // The dump to compare with. `wanted` is "HOST.DUMP" by number, "none", or "" for the first dump of the same process after
-// its start has settled, if the shown one is newer: but none where nothing leaks, since red would say that something does.
+// its start has settled, if the shown one is newer.
 export function baseline(wanted, { unit, host, dump }) {
-    if (wanted === "none" || (!wanted && host.answer === "no-leak")) return null;
+    if (wanted === "none") return null;
     const [hostNumber, dumpNumber] = wanted.split(".").map(Number);
     const named = unit.hosts[hostNumber - 1]?.dumps[dumpNumber - 1];
     if (named) return named === dump ? null : named;
