@@ -23,6 +23,9 @@ from ansible_collections.offheap.profiler.tests.unit.strategies import recording
 
 BUILD_ID = "0123456789abcdef0123456789abcdef01234567"
 SOURCE = """
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.zip.Deflater;
 import one.profiler.AsyncProfiler;
 
@@ -33,9 +36,19 @@ public final class Both {
         for (int number = 0; number < 100; number++) {
             new Deflater();
         }
-        profiler.execute("stop,otlp,total,file=" + arguments[1] + "/x.otlp");
-        profiler.execute("dump,collapsed,total,file=" + arguments[1] + "/x.folded");
+        profiler.execute("stop");
+        byte[] before, after;
+        do {  // what another thread was about to record is counted a little later
+            before = collapsed(profiler, Path.of(arguments[1], "x.folded"));
+            profiler.execute("dump,otlp,total,file=" + arguments[1] + "/x.otlp");
+            after = collapsed(profiler, Path.of(arguments[1], "x.folded"));
+        } while (!Arrays.equals(before, after));
         profiler.execute("dump,otlp,file=" + arguments[1] + "/count.otlp");
+    }
+
+    private static byte[] collapsed(AsyncProfiler profiler, Path file) throws Exception {
+        profiler.execute("dump,collapsed,total,file=" + file);
+        return Files.readAllBytes(file);
     }
 }
 """
