@@ -60,6 +60,30 @@ def test_a_start_program_that_clears_the_environment(start: Start, hard_cases: P
 
 
 @needs_this_machine
+def test_a_service_that_becomes_a_program_which_starts_it_again_without_an_environment(
+    start: Start, hard_cases: Path
+) -> None:
+    service = start(hard_cases, "bare", "/usr/bin/env", "-i", str(hard_cases), "leak")
+
+    def leaks() -> bool:
+        return bool(
+            answer(service, service.pid)
+            and Path(f"/proc/{service.pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"leak"]
+        )
+
+    wait_for("the agent of the third program", leaks)
+    assert service.ask("dump")["ok"]
+
+
+@needs_this_machine
+@pytest.mark.parametrize("unset", [0, 1])
+def test_a_service_that_writes_its_title_over_its_environment(start: Start, hard_cases: Path, unset: int) -> None:
+    service = start(hard_cases, "title", unset=unset)
+    wait_for("its title", lambda: Path(f"/proc/{service.pid}/cmdline").read_bytes().startswith(b"   "))
+    assert service.ask("dump")["ok"]
+
+
+@needs_this_machine
 def test_another_program_gets_the_environment_that_it_is_given(start: Start, hard_cases: Path) -> None:
     service = start(hard_cases, "child", "/usr/bin/env")
     assert service.result() == (0, "")

@@ -289,7 +289,7 @@ def restart_needed(unit: service.Service, wanted: drop_in_files.WantedFiles) -> 
 
 def _carries_everything(unit: service.Service, injection: drop_in.Injection) -> bool:
     """Whether every process that could have started under the drop-in did."""
-    leaders = [unit.main_pid] if unit.main_pid else unit.pids()
+    leaders = unit.leaders()
     try:
         return bool(leaders) and all(_carries(pid, injection) for pid in leaders)
     except procfs.ProcessGone:

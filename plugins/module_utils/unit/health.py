@@ -35,7 +35,7 @@ def obstacle(unit: service.Service, mapped: str | None, clean: bool) -> str | No
         return f"it is {state} ({unit.text['SubState']}, result {unit.text['Result']})"
     pids = unit.pids()
     if mapped:
-        leaders = [unit.main_pid] if unit.main_pid else pids
+        leaders = unit.leaders()
         without = [pid for pid in leaders if not _maps(pid, mapped)]
         if without or not leaders:
             return f"{mapped} is not mapped in its process {', '.join(map(str, without)) or '(there is none)'}"

@@ -56,7 +56,7 @@ def check(program: str, unit: Service) -> str:
 
 def see(unit: Service, environment: Mapping[str, str]) -> None:
     """See that the running unit has taken what its ``environment`` tells it. Raises Unhealthy."""
-    leaders = [unit.main_pid] if unit.main_pid else unit.pids()
+    leaders = unit.leaders()
     for pid in leaders:
         if not service.carries(pid, environment):
             raise health.Unhealthy(

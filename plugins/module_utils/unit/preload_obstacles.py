@@ -27,8 +27,7 @@ _GO = ".go.buildinfo"
 def check(service: Service, variables: Iterable[str], profiled: Iterable[int], libraries: Sequence[str]) -> None:
     """``variables`` are the names in the unit's environment, ``profiled`` the processes of the program to be profiled,
     ``libraries`` what is to be preloaded. Raises Refusal."""
-    pids = [service.main_pid] if service.main_pid else service.pids()
-    for pid in dict.fromkeys([*pids, *profiled]) if service.is_running else []:
+    for pid in dict.fromkeys([*service.leaders(), *profiled]) if service.is_running else []:
         try:
             _check_process(service.name, pid, libraries)
         except procfs.ProcessGone:

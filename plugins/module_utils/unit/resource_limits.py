@@ -28,7 +28,7 @@ def check(service: Service, uid: int | None) -> None:
     if uid != 0:  # root's processes are not limited
         needed = (1 if uid is None else _threads(service, uid)) + 1
         _check_least(service, "LimitNPROC", needed, "the agent needs a thread of its own")
-    for pid in ([service.main_pid] if service.main_pid else service.pids()) if service.is_running else []:
+    for pid in service.leaders() if service.is_running else []:
         try:
             _check_memory(service.name, pid)
         except procfs.ProcessGone:

@@ -92,6 +92,21 @@ class Service:
         """The unit's processes, children included."""
         return systemd.processes(self.text["ControlGroup"])
 
+    def leaders(self) -> list[int]:
+        """The main process or, if systemd knows none, those that no other of the unit's processes has started."""
+        if self.main_pid:
+            return [self.main_pid]
+        pids = self.pids()
+        return [pid for pid in pids if _parent(pid) not in pids]
+
+
+def _parent(pid: int) -> int:
+    """0 if the process has just ended."""
+    try:
+        return int(procfs.status(pid).get("PPid", "0"))
+    except procfs.ProcfsError:
+        return 0
+
 
 def load(name: str) -> Service:
     """Ask systemd for a unit under its canonical name.

@@ -9,6 +9,7 @@
 // shell COMMAND            has a shell run it
 // user UID                 becomes another user, forks a child, and leaks in both, as slapd does
 // mild PROGRAM ARGUMENT..  becomes a program under a filter of system calls that kills for none of the agent's
+// title                    writes over its arguments and its environment, up to the last variable, as avahi does
 // late                     puts itself under one that kills for unshare, forks a child, and leaks in both
 #define _GNU_SOURCE
 #include <linux/filter.h>
@@ -72,6 +73,13 @@ int main(int count, char **arguments) {
     if (!strcmp(mode, "user") && count > 2) {
         int user = atoi(arguments[2]);
         return setgid((gid_t)user) || setuid((uid_t)user) || leak_in_both();
+    }
+    if (!strcmp(mode, "title")) {
+        size_t last = 0;
+        while (environ[last + 1])
+            last++;
+        memset(arguments[0], ' ', (size_t)(environ[last] + strlen(environ[last]) - arguments[0]));
+        return leak();
     }
     if (!strcmp(mode, "mild") && count > 2)
         return filter(SYS_syslog, SECCOMP_RET_ERRNO | 1) || execv(arguments[2], arguments + 2);

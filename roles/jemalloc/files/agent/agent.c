@@ -66,7 +66,7 @@ struct agent {
 
 static struct agent agent;
 static atomic_bool taken;   // this process has an agent, or is about to
-static char owner[40];   // putenv keeps a pointer to it
+static char owner[40];      // the environment keeps a pointer to it
 
 static int64_t earlier(int64_t one, int64_t other) {
     return other && other < one ? other : one;
@@ -266,7 +266,7 @@ __attribute__((constructor)) static void start(void) {
     if (*agent.config.ignored)
         problem_note(&agent.problem, "%s: ignored", agent.config.ignored);
     snprintf(owner, sizeof owner, "OFFHEAP_OWNER=%d", (int)getpid());
-    putenv(owner);
+    exec_add_first(owner);
     // Handlers of fork run in the order of their registration in a child, and jemalloc's own must come first: it
     // registers them at the latest when mallctl is called.
     bool prof;

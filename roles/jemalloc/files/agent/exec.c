@@ -3,9 +3,10 @@
 //
 // nginx replaces its binary by an exec with an empty environment, pg_ctlcluster makes the environment of PostgreSQL
 // anew. What follows would run unprofiled, without a word. So our variables are put back into an environment that has
-// none of them, on the way to the service's executable: in the programs that start it, and when it starts itself again.
-// Its other children are left alone, as is an environment in which somebody has set LD_PRELOAD to something else. They
-// would only start more slowly with two more libraries, so in a process with an agent ours leave the environment, unless
+// none of them, on the way to the service's executable: in the programs that start it, and when it starts itself again,
+// or becomes a program that may (dovecot becomes doveconf, which becomes dovecot, each without an environment). Its
+// children are left alone, as is an environment in which somebody has set LD_PRELOAD to something else. They would
+// only start more slowly with two more libraries, so in a process with an agent ours leave the environment, unless
 // workers are profiled too, or a variable was the unit's own before.
 //
 // These run between fork and exec, also after vfork, in the middle of anything: no malloc, no lock.
@@ -32,6 +33,7 @@ static size_t count, used;
 static char texts[LONGEST];
 static char executable[PATH_MAX];
 static bool only_executable;
+static pid_t self;
 static void (*leave)(void);
 
 static bool is_ours(const char *variable) {
@@ -48,7 +50,7 @@ static bool is_executable(const char *path) {
 // How many pointers an environment with ours takes; 0 if ours are not to be added.
 static size_t room_for(const char *path, char *const *environment) {
     size_t length = 0;
-    if (!count || (only_executable && !is_executable(path)))
+    if (!count || (only_executable && getpid() != self && !is_executable(path)))
         return 0;
     for (; environment && environment[length]; length++)
         if (is_ours(environment[length]))
@@ -165,6 +167,7 @@ void exec_remember(const char *path) {
     if (strlen(path) >= sizeof executable)
         return;
     strcpy(executable, path);
+    self = getpid();
     for (char **at = environ; at && *at; at++) {
         size_t size = strlen(*at) + 1;
         if (!is_ours(*at) || count == MOST || size > sizeof texts - used)
@@ -181,6 +184,21 @@ void exec_is_profiled(void) {
 
 void exec_before(void (*last)(void)) {
     leave = last;
+}
+
+void exec_add_first(char *variable) {
+    size_t length = 0, name = (size_t)(strchr(variable, '=') + 1 - variable);
+    while (environ && environ[length])
+        length++;
+    char **longer = malloc((length + 2) * sizeof *longer), **to = longer;
+    if (!longer)
+        return;
+    *to++ = variable;
+    for (size_t i = 0; i < length; i++)
+        if (strncmp(environ[i], variable, name))
+            *to++ = environ[i];
+    *to = NULL;
+    environ = longer;
 }
 
 void exec_leave_environment(void) {

@@ -10,6 +10,9 @@
 void exec_prepare(void);                      // in every process, first of all
 void exec_remember(const char *executable);   // the variables of this process, before anything changes them
 void exec_is_profiled(void);                  // from now on only the executable itself is given them
+// Puts a variable before all others, since a program that writes its title over its environment may take the last one
+// for the end of it (avahi). Keeps the pointer.
+void exec_add_first(char *variable);
 void exec_leave_environment(void);            // the other programs that it starts will not have ours
 // What to do in this process before it becomes another program; nothing that a signal handler could not do. A child does
 // so only if it says so itself.
