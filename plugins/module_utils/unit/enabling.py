@@ -124,8 +124,10 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         defaults=drop_in.huge_page_options(),
     )
     root_commands.check(unit, own, injection.environment)
-    if os.path.exists(library) and not _carries_everything(unit, injection):
-        rehearsal.check(unit, program, injection.environment, own)
+    if not _carries_everything(unit, injection):
+        resource_limits.check_memory(unit)
+        if os.path.exists(library):
+            rehearsal.check(unit, program, injection.environment, own)
     if agent and owner and not root_commands.options_that_dump(injection.environment):
         owner = programs.writer(unit, owner, program, drop_in.CHILDREN in agent.variables)
     return drop_in_files.WantedFiles(directory, injection, spool, owner)

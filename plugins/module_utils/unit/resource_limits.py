@@ -28,6 +28,10 @@ def check(service: Service, uid: int | None) -> None:
     if uid != 0:  # root's processes are not limited
         needed = (1 if uid is None else _threads(service, uid)) + 1
         _check_least(service, "LimitNPROC", needed, "the agent needs a thread of its own")
+
+
+def check_memory(service: Service) -> None:
+    """For a service without the preload. A malloc that gets no memory ends most programs. Raises Refusal."""
     for pid in service.leaders() if service.is_running else []:
         try:
             _check_memory(service.name, pid)
@@ -36,7 +40,7 @@ def check(service: Service, uid: int | None) -> None:
 
 
 def _check_memory(unit: str, pid: int) -> None:
-    """By what the process has, since it may have set it itself. A malloc that gets no memory ends most programs."""
+    """By what the process has, since it may have set it itself."""
     limits, status = procfs.limits(pid), procfs.status(pid)
     for name, counted, setting in _OF_MEMORY:
         words = status.get(counted, "").split()

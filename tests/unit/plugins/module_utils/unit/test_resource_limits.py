@@ -55,8 +55,8 @@ def test_a_process_that_may_not_have_as_much_memory(dynamic: Path, limit: int, s
         service = unit(ActiveState="active", MainPID=str(pid))
         resource.prlimit(pid, limit, (120 << 20, resource.RLIM_INFINITY))
         with pytest.raises(Refusal, match=f"process {pid} .* below its limit of 120 MiB.*{setting}") as caught:
-            resource_limits.check(service, 0)
+            resource_limits.check_memory(service)
         assert caught.value.reason == "limits"
         resource.prlimit(pid, limit, (1 << 40, resource.RLIM_INFINITY))
-        resource_limits.check(service, 0)
-    resource_limits.check(service, 0)  # it has ended
+        resource_limits.check_memory(service)
+    resource_limits.check_memory(service)  # it has ended
