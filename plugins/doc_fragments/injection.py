@@ -128,6 +128,15 @@ options:
     elements: str
     choices: [frame-pointers, interpreted-frames, memory-tracking, perf-map]
     default: []
+  runtime_with:
+    description:
+      - What else a runtime is to do, since by itself it would not, for its cost.
+      - With V(objects), Python allocates its objects with malloc (C(PYTHONMALLOC=malloc)). Otherwise those of up to 512
+        bytes lie in arenas that it maps by itself, which no profile of malloc shows.
+    type: list
+    elements: str
+    choices: [objects]
+    default: []
   until_reboot:
     description: Write the drop-in below C(/run) instead of C(/etc), so that a reboot ends the profiling.
     type: bool

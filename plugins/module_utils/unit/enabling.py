@@ -64,6 +64,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "runtime": {"type": "str", "choices": ["auto", *aids.NAMES], "default": "native"},
     "runtime_without": {"type": "list", "elements": "str", "choices": list(aids.AID_NAMES), "default": []},
+    "runtime_with": {"type": "list", "elements": "str", "choices": list(aids.ASKED_NAMES), "default": []},
     "until_reboot": {"type": "bool", "default": False},
     "min_free_mib": {"type": "int", "default": 512},
     "outliving": {"type": "bool", "default": False},
@@ -245,7 +246,7 @@ def _aids_of(parameters: dict[str, Any], unit: service.Service, program: str) ->
     mapped = list(procfs.mapped_files(max(processes, key=lambda one: one.rss).pid)) if processes else []
     if runtime == "auto":
         runtime = aids.detect(program, mapped)
-    return aids.additions(runtime, parameters["runtime_without"], program, mapped)
+    return aids.additions(runtime, parameters["runtime_without"], parameters["runtime_with"], program, mapped)
 
 
 def write(changes: Changes, unit: service.Service, wanted: drop_in_files.WantedFiles) -> None:

@@ -17,6 +17,8 @@ little is left in them, and of a random walk all.
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -47,6 +49,7 @@ _LARGEST = 1 << 62
 _LEAST_SAMPLED = 16 << 10
 # Longer than anybody will wait: a hundred years.
 _LATEST = 36525 * _DAY
+_RUNTIMES = {"jvm": re.compile(r"libjvm\.so\Z"), "python": re.compile(r"(lib)?python3")}
 _GIVEN_OUT, _RESIDENT = "what malloc has given out", "resident memory other than files"
 _SHARED = "shared memory"
 _LEFT = {
@@ -54,15 +57,20 @@ _LEFT = {
     _RESIDENT: "which the program maps without malloc, or malloc keeps",
     _SHARED: "which no profile of malloc shows",
 }
+_LEFT_IN_PYTHON = (
+    "which malloc keeps, or which Python maps, as it does for objects of up to 512 bytes"
+    " (profiled_service_runtime_with: [objects] shows these)"
+)
 
 
 @dataclass(frozen=True)
 class OwnNumbers:
     """What a process, or several together, said of its own memory at each time of a series, in bytes as the agent names
-    them; ``left`` is what its limit or its host left of memory at the last time, None where that is not known."""
+    them; ``left`` is what its limit or its host left of memory at the last time, None where that is not known. The
+    ``runtime`` is jvm, python or empty."""
 
     memory: Sequence[Mapping[str, object]]
-    is_jvm: bool
+    runtime: str
     left: float | None
 
     def of(self, name: str) -> list[float | None]:
@@ -73,26 +81,28 @@ class OwnNumbers:
 def own_numbers(captures: Sequence[Capture]) -> OwnNumbers:
     """Those of one process, by the captures of its series."""
     memory = [capture.facts.memory for capture in captures]
-    is_jvm = any(image.path.endswith("/libjvm.so") for capture in captures for image in capture.facts.images)
-    return OwnNumbers(memory, is_jvm, told_size(memory[-1].get("left")) if memory else None)
+    files = {os.path.basename(image.path) for capture in captures for image in capture.facts.images}
+    runtime = next((name for name, pattern in _RUNTIMES.items() if any(map(pattern.match, files))), "")
+    return OwnNumbers(memory, runtime, told_size(memory[-1].get("left")) if memory else None)
 
 
 @dataclass(frozen=True)
 class OwnGrowth:
-    """Growth of one of a process's own numbers, of which the stacks explain a part. Rates are bytes per day, ``error``
-    is half of the 95 % interval."""
+    """Growth of one of a process's own numbers, of which the stacks explain a part, and what the ``rest`` may be. Rates
+    are bytes per day, ``error`` is half of the 95 % interval."""
 
     name: str
     growth: float
     error: float
     explained: float
+    rest: str
 
     @property
     def text(self) -> str:
         """``what malloc has given out grows by 1.2 GiB/day ± 20.0 MiB, and the stacks explain 0 B of it: 1.2 GiB/day
         are left, which the samples miss``"""
         explained = f"the stacks explain {as_text(self.explained)} of it"
-        left = f"{per_day(self.growth - self.explained)} are left, {_LEFT[self.name]}"
+        left = f"{per_day(self.growth - self.explained)} are left, {self.rest}"
         return f"{self.name} grows by {per_day(self.growth)} ± {as_text(self.error)}, and {explained}: {left}"
 
 
@@ -132,7 +142,7 @@ def beyond_the_stacks(own: OwnNumbers, series: Series) -> OwnGrowth | None:
     promoted = _promoted(series)
     kinds: list[tuple[str, str, tuple[str, ...]]] = [(_GIVEN_OUT, "allocated", ())]
     # A JVM's heap is resident too as it fills, and how large it was, the JVM is asked for the newest dump alone.
-    if not own.is_jvm:
+    if own.runtime != "jvm":
         kinds.append((_RESIDENT, "rss", ("rss_file", "rss_shmem")))
         kinds.append((_SHARED, "rss_shmem", ()))
     for name, whole, parts in kinds:
@@ -146,7 +156,8 @@ def beyond_the_stacks(own: OwnNumbers, series: Series) -> OwnGrowth | None:
         times, numbers, lives = ([row[column] for row in known] for column in range(3))
         found = growth_beyond(times, numbers, lives, series.sampling)
         if found is not None:
-            return OwnGrowth(name, *found)
+            in_python = name == _RESIDENT and own.runtime == "python"
+            return OwnGrowth(name, *found, _LEFT_IN_PYTHON if in_python else _LEFT[name])
     return None
 
 

@@ -30,6 +30,7 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import 
 
 MIB = 1 << 20
 SAMPLING = Sampling(Scheme.POISSON, 1 << 19)
+JAVA, PYTHON = "/opt/jdk/lib/server/libjvm.so", "/usr/bin/python3.11"
 TIMES = [900.0 * step for step in range(41)]  # ten hours
 
 Numbers = dict[str, Callable[[float], float]]
@@ -39,11 +40,11 @@ def _flat(_hours: float) -> float:
     return 100.0
 
 
-def _captures(numbers: Numbers, java: bool = False) -> list[Capture]:
-    """One capture at each of TIMES with these numbers, in MiB by hours."""
+def _captures(numbers: Numbers, image: str = "") -> list[Capture]:
+    """One capture at each of TIMES with these numbers, in MiB by hours, of a process that has an image mapped."""
     facts = capture_samples.facts()
-    if java:
-        facts = replace(facts, images=(KnownImage("/opt/jdk/lib/server/libjvm.so", "00" * 20, 1),))
+    if image:
+        facts = replace(facts, images=(KnownImage(image, "00" * 20, 1),))
     captures = []
     for number, time in enumerate(TIMES):
         memory: dict[str, Any] = {name: round(at(time / 3600) * MIB) for name, at in numbers.items()}
@@ -52,9 +53,9 @@ def _captures(numbers: Numbers, java: bool = False) -> list[Capture]:
     return captures
 
 
-def _verdict(numbers: Numbers, live: Callable[[float], float] = _flat, java: bool = False) -> Verdict:
+def _verdict(numbers: Numbers, live: Callable[[float], float] = _flat, image: str = "") -> Verdict:
     watched = series.of_samples((time, profile({("table", "main"): live(time / 3600) * MIB})) for time in TIMES)
-    return with_own_numbers(judge("7-aa", watched), watched, own_numbers(_captures(numbers, java)))
+    return with_own_numbers(judge("7-aa", watched), watched, own_numbers(_captures(numbers, image)))
 
 
 def _rising(hours: float) -> float:
@@ -94,6 +95,13 @@ def test_where_the_program_maps_memory_by_itself_nobody_can_tell() -> None:
     assert verdict.reason.startswith("resident memory other than files grows by 240.0 MiB/day")
 
 
+@pytest.mark.parametrize("image", [PYTHON, "/usr/lib/x86_64-linux-gnu/libpython3.13.so.1.0"])
+def test_what_python_maps_may_be_its_objects(image: str) -> None:
+    told = "profiled_service_runtime_with: [objects] shows these"
+    assert told in _verdict({"allocated": _flat, "rss": _rising}, image=image).reason
+    assert told not in _verdict({"allocated": _rising, "rss": _rising}, image=image).reason
+
+
 def test_a_leak_that_is_not_all_of_the_growth_says_so_first() -> None:
     own = {"allocated": lambda hours: 100 + 20 * hours, "rss": lambda hours: 100 + 60 * hours}
     verdict = _verdict(own, lambda hours: 100 + 20 * hours)
@@ -104,8 +112,8 @@ def test_a_leak_that_is_not_all_of_the_growth_says_so_first() -> None:
 
 def test_files_and_a_heap_that_a_jvm_fills_are_no_growth() -> None:
     assert _verdict({"allocated": _flat, "rss": _rising, "rss_file": lambda hours: 10 * hours}).answer is Answer.NO_LEAK
-    assert _verdict({"allocated": _flat, "rss": _rising}, java=True).answer is Answer.NO_LEAK
-    assert _verdict({"allocated": _rising, "rss": _rising}, java=True).answer is Answer.CANNOT_TELL
+    assert _verdict({"allocated": _flat, "rss": _rising}, image=JAVA).answer is Answer.NO_LEAK
+    assert _verdict({"allocated": _rising, "rss": _rising}, image=JAVA).answer is Answer.CANNOT_TELL
 
 
 def test_shared_memory_that_grows_is_no_all_clear() -> None:

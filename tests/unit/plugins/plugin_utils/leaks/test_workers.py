@@ -100,7 +100,7 @@ def test_workers_that_end_too_soon_are_judged_by_all_their_lives() -> None:
 def test_a_number_that_one_does_not_tell_is_told_by_none() -> None:
     series = _four(15)[0].series(DAY)
     both = [{"allocated": 1, "rss": 5}] * len(series.times), [{"allocated": 2, "rss": "much"}] * len(series.times)
-    each = [(series, OwnNumbers(memory, is_jvm=False, left=7.0)) for memory in both]
+    each = [(series, OwnNumbers(memory, runtime="", left=7.0)) for memory in both]
     own = workers.sum_of_own_numbers(each, series.times[:3])
     assert own.memory == [{"allocated": 3}] * 3
     assert own.left == 7
