@@ -89,6 +89,11 @@ bench-truth: setup
 services: setup
 	.venv/bin/python tests/services/run.py --pairs 2
 
+#: make real-leaks  what the report says of leaks that others published, in docs/real_leaks.md (a quarter of an hour)
+.PHONY: real-leaks
+real-leaks: setup
+	.venv/bin/python tests/real_leaks/watched_leaks.py
+
 #: make pictures     the pictures of docs/report.md anew, in docs/images (half a minute)
 .PHONY: pictures
 pictures: setup

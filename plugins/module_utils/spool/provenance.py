@@ -151,7 +151,7 @@ class Examiner:
                 exe = procfs.exe(pid, self._proc)
                 start_time = procfs.start_time(pid, self._proc)
                 exe = None if exe is None else values.clean(exe, _MAX_PATH)
-                cmdline = _short(command_line.without_secrets(procfs.cmdline(pid, self._proc)))
+                cmdline = _short(command_line.known_words(procfs.cmdline(pid, self._proc)))
             except procfs.ProcfsError:
                 pass  # it has just ended: what was read so far is right
         return FoundProcess(pid, key, boot_id, start_time, exe, cmdline)

@@ -278,7 +278,7 @@ def _process(found: dict[str, Any]) -> dict[str, Any]:
     words = found["cmdline"]
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return found
-    return {**found, "cmdline": command_line.without_secrets(words)}
+    return {**found, "cmdline": command_line.known_words(words)}
 
 
 def _sort_images(listing: Listing, images: list[tuple[dict[str, Any], dict[str, Any]]], max_image: int) -> None:

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""The page on published leaks, from what was seen of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ansible_collections.offheap.profiler.tests.real_leaks.published import LEAKS
+
+_HEAD = """<!--
+SPDX-License-Identifier: GPL-3.0-or-later
+SPDX-FileCopyrightText: Offheap contributors
+-->
+<!-- Written by `make real-leaks`; edit tests/real_leaks/real_leaks_page.py. -->
+
+# Leaks that others published
+
+What the report says of leaks that others found and mended, in packages that people use. `make real-leaks` runs the
+leaking version and the fixed one as services on a booted host of Debian 12, each with the load of the upstream
+report, enables the profiler with a sample each 64 KiB, waits eight minutes, collects and reports, all by the playbooks.
+
+- **verdict**, **rate**: what the report says, in MiB an hour, with the 95 % interval of sampling.
+- **RSS**: what the kernel says of the service meanwhile. A leak of small blocks is larger there, since an allocator
+  rounds up.
+- **named**: the rank of the first suspect that goes through a function that upstream mended, - where none does.
+- **objects**: that `profiled_service_runtime_with: [objects]` was set, without which Python's objects of up to 512
+  bytes are in no profile.
+"""
+_MIB_PER_HOUR = 24 * (1 << 20)
+_COLUMNS = ("package", "version", "seen", "verdict", "rate", "RSS", "named", "first functions", "report")
+
+
+@dataclass
+class Said:
+    """What the report said of one version. Rates are bytes a day; ``rank`` is 0 where no suspect goes through a
+    function that upstream mended."""
+
+    verdict: str
+    reason: str
+    rate: float
+    error: float
+    rss: float
+    rank: int
+    path: list[str]
+
+
+@dataclass
+class Seen:
+    """What was seen of one leak, on which day."""
+
+    name: str
+    day: str
+    leaking: Said
+    fixed: Said
+
+
+def page(seen: Sequence[Seen]) -> str:
+    """The whole page."""
+    leaks = {leak.name: leak for leak in LEAKS}
+    named = [one for one in seen if one.leaking.verdict in ("leak", "bursts") and 0 < one.leaking.rank <= 2]
+    accused = [one for one in seen if one.fixed.verdict in ("leak", "bursts")]
+    lines = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS))]
+    for one in seen:
+        leak = leaks[one.name]
+        of_both = ((leak.leaking, one.leaking), (f"{leak.fixed} (fixed)", one.fixed))
+        lines += [_row(leak.package, version, one.day, said, leak.report, leak.objects) for version, said in of_both]
+    return "\n".join(
+        [
+            _HEAD,
+            f"Of {len(seen)} leaks, {len(named)} are named, with a function that upstream mended in the first or second"
+            f" suspect; of {len(seen)} fixed versions, {len(accused)} are accused.",
+            "",
+            *lines,
+            "",
+        ]
+    )
+
+
+def _row(package: str, version: str, day: str, said: Said, report: str, objects: bool) -> str:
+    leaks = said.verdict in ("leak", "bursts")
+    rate = f"{said.rate / _MIB_PER_HOUR:.0f} ± {said.error / _MIB_PER_HOUR:.0f}" if leaks else ""
+    path = " ← ".join(f"`{name[:60]}`" for name in said.path[:3]) if leaks else ""
+    told = f"[upstream]({report}){', objects' if objects else ''}"
+    rank = str(said.rank or "-") if leaks else ""
+    return _line([package, version, day, said.verdict, rate, f"{said.rss / _MIB_PER_HOUR:.0f}", rank, path, told])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

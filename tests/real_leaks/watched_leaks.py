@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Watch published leaks, the leaking version beside the fixed one, and write docs/real_leaks.md from what was seen.
+
+    watched_leaks.py [--again] [--table] [LEAK ...]
+
+All that are to do run on one booted host of Debian 12 as services, for eight minutes under the profiler with a sample
+each 64 KiB, from playbook to report. What was seen is kept, in tests/real_leaks/seen/, and not tried again unless
+--again is given; --table only writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / ".cache" / "collections"))
+
+from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost
+from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, build
+from ansible_collections.offheap.profiler.tests.real_leaks import real_leaks_page
+from ansible_collections.offheap.profiler.tests.real_leaks.published import LEAKS, Leak
+from ansible_collections.offheap.profiler.tests.real_leaks.real_leaks_page import Said, Seen
+
+BUILD = ROOT / "build" / "real_leaks"
+SEEN = ROOT / "tests" / "real_leaks" / "seen"
+PAGE = ROOT / "docs" / "real_leaks.md"
+SECONDS = 480
+_UNIT = """[Service]
+Environment=PYTHONPATH={directory} NODE_PATH={directory}/node_modules
+ExecStart={start}
+"""
+
+
+def unit_of(leak: Leak, version: str) -> str:
+    return f"{leak.name}-{version}.service"
+
+
+def prepare(leak: Leak, version: str, host: LabHost) -> None:
+    """Fetch a version of the package here, and run it as a service there."""
+    language = leak.language
+    with tempfile.TemporaryDirectory() as scratch:
+        local, there = Path(scratch) / version, f"/srv/leaks/{leak.name}/{version}"
+        local.mkdir()
+        words = {"python": sys.executable, "directory": local, "package": leak.package, "version": version}
+        subprocess.run(shlex.split(language.fetch.format(**words)), check=True, cwd=scratch)
+        (local / language.source).write_text(language.loop.format(code=leak.code, pause=leak.pause))
+        if language.source.endswith(".java"):
+            subprocess.run(["javac", "--release", "17", "-cp", f"{local}/*", local / language.source], check=True)
+        packed = Path(scratch) / "packed.tar"
+        subprocess.run(["tar", "-cf", packed, "-C", local, "."], check=True)
+        host.run(f"mkdir -p {there}")
+        host.send(packed, "/srv/packed.tar")
+    unit = _UNIT.format(directory=there, start=language.start.format(directory=there))
+    there_too = f"/etc/systemd/system/{unit_of(leak, version)}"
+    host.run(f"tar -xf /srv/packed.tar -C {there} --no-same-owner; printf %s {shlex.quote(unit)} > {there_too}")
+
+
+def variables(leaks: list[Leak], directory: Path) -> dict[str, Any]:
+    """What the playbooks are told."""
+    units = [
+        {"name": unit_of(leak, version), "runtime_with": ["objects"] if leak.objects else []}
+        for leak in leaks
+        for version in (leak.leaking, leak.fixed)
+    ]
+    return {
+        "offheap_units": units,
+        "offheap_archive": str(directory / "archive"),
+        "offheap_report": str(directory / "report"),
+        "offheap_cache": str(BUILD / "cache"),
+        "jemalloc_method": "cross",
+        "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
+        "profiled_service_malloc_conf": {"lg_prof_sample": 16},
+        "profiled_service_dump_seconds": 20,
+        "profiled_service_healthy_seconds": 4,
+        "profiled_service_min_free_mib": 64,
+    }
+
+
+def watched(leaks: list[Leak], lab: Lab, tarball: Path) -> list[Seen]:
+    """The whole job with all of them at once."""
+    host = lab.host("app1")
+    languages = {leak.language.debian for leak in leaks}
+    lab.command("install", host.name, *languages)
+    for leak in leaks:
+        for version in (leak.leaking, leak.fixed):
+            prepare(leak, version, host)
+    units = [unit_of(leak, version) for leak in leaks for version in (leak.leaking, leak.fixed)]
+    host.run(f"systemctl daemon-reload; systemctl start {shlex.join(units)}")
+    with tempfile.TemporaryDirectory(prefix="offheap-") as scratch:
+        controller = Controller(Path(scratch), lab.inventory, BUILD / "logs")
+        controller.install(tarball)
+        told = variables(leaks, Path(scratch))
+        controller.playbook("enable_profiling.yml", limit=host.name, extra_vars=told).check()
+        before, began = {unit: host.rss(unit) for unit in units}, time.time()
+        time.sleep(SECONDS)
+        after, span = {unit: host.rss(unit) for unit in units}, time.time() - began
+        controller.playbook("collect_profiles.yml", limit=host.name, extra_vars=told).check()
+        reports = {one["unit"]: one for one in controller.playbook("report_leaks.yml", extra_vars=told).check().reports}
+        controller.playbook("rollback.yml", limit=host.name, extra_vars=told).check()
+
+    def said(leak: Leak, version: str) -> Said:
+        unit = unit_of(leak, version)
+        report = reports[unit]
+        paths = [suspect["path"] for suspect in report["suspects"]]
+        found = [rank for rank, path in enumerate(paths, 1) if any(re.fullmatch(leak.mended, name) for name in path)]
+        return Said(
+            report["verdict"],
+            report["reason"],
+            report["growth_bytes_per_day"],
+            report["growth_error"],
+            round((after[unit] - before[unit]) / span * 86400),
+            found[0] if found else 0,
+            paths[found[0] - 1 if found else 0][:12] if paths else [],
+        )
+
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    return [Seen(leak.name, day, said(leak, leak.leaking), said(leak, leak.fixed)) for leak in leaks]
+
+
+def kept() -> list[Seen]:
+    """What was seen, in the order of the list."""
+    found = []
+    for leak in LEAKS:
+        path = SEEN / f"{leak.name}.json"
+        if path.exists():
+            told = json.loads(path.read_text())
+            found.append(Seen(leak.name, told["day"], Said(**told["leaking"]), Said(**told["fixed"])))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("leaks", nargs="*", metavar="LEAK")
+    options = parser.parse_args()
+    todo = [leak for leak in LEAKS if not options.leaks or leak.name in options.leaks]
+    todo = [leak for leak in todo if options.again or not (SEEN / f"{leak.name}.json").exists()]
+    if todo and not options.table:
+        lab = Lab(os.environ.get("OFFHEAP_LAB_NAME", "leaks"))
+        lab.down()
+        lab.command("up", "--hosts", "1", "--suites", "bookworm")
+        try:
+            with tempfile.TemporaryDirectory() as directory:
+                for seen in watched(todo, lab, build(Path(directory))):
+                    SEEN.mkdir(exist_ok=True)
+                    (SEEN / f"{seen.name}.json").write_text(json.dumps(asdict(seen), indent=1) + "\n")
+        finally:
+            lab.down()
+    PAGE.write_text(real_leaks_page.page(kept()))
+    print(f"{PAGE.relative_to(ROOT)} is written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
