@@ -70,11 +70,13 @@ options:
     type: bool
     default: false
   health_command:
-    description: A command that must succeed too, without a shell. It is tried five times.
+    description:
+      - A command that must succeed too, without a shell, before a unit is touched and after its restart. It is tried
+        five times. In check mode it is not run.
     type: str
     default: ""
   health_url:
-    description: A URL that must answer 200 too. It is tried five times.
+    description: A URL that must answer 200 too, before a unit is touched and after its restart. It is tried five times.
     type: str
     default: ""
 seealso:
@@ -254,9 +256,9 @@ def check(module: AnsibleModule, parameters: dict[str, Any]) -> None:
 
 
 def command_fails(module: AnsibleModule, parameters: dict[str, Any]) -> str:
-    """Why the health command did not succeed; empty if it did."""
+    """Why the health command did not succeed; empty if it did, or was not to be run."""
     command = parameters["health_command"]
-    if not command:
+    if not command or module.check_mode:
         return ""
     status, output, errors = module.run_command(command, handle_exceptions=True, errors="replace")
     said = (errors or output).strip().splitlines()

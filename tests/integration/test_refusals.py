@@ -100,11 +100,23 @@ def test_a_unit_that_crashes_is_put_back_and_the_rollout_stops(
 def test_a_failing_health_command_puts_the_unit_back(
     playbook: RunPlaybook, host: HostOf, variables: dict[str, Any]
 ) -> None:
-    unit = {"name": "ticker", "health_command": "/bin/false"}
+    fails_after = "test ! -e /etc/systemd/system/ticker.service.d/90-offheap.conf"
+    unit = {"name": "ticker", "health_command": fails_after}
     result = playbook("enable-profiling.yml", limit="app3", extra_vars={**variables, "offheap_units": [unit]})
     assert result.rc != 0
     assert "rolled back and runs as before" in result.failures("app3")
     assert not any("jemalloc" in path for path in host("app3").mapped("ticker"))
+
+
+def test_a_health_check_that_fails_already_restarts_nothing(
+    playbook: RunPlaybook, host: HostOf, variables: dict[str, Any]
+) -> None:
+    untouched = host("app3").show("ticker", "InvocationID")
+    for health in ({"health_command": "/bin/false"}, {"health_url": "http://127.0.0.1:9/health"}):
+        units = [{"name": "ticker", **health}]
+        result = playbook("enable-profiling.yml", limit="app3", extra_vars={**variables, "offheap_units": units})
+        assert result.rc != 0 and "before anything was touched" in result.failures("app3")
+    assert host("app3").show("ticker", "InvocationID") == untouched
 
 
 def test_a_stopped_unit_is_not_started(playbook: RunPlaybook, host: HostOf, variables: dict[str, Any]) -> None:

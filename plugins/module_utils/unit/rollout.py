@@ -155,7 +155,7 @@ def _is_tied_to(one: Enabled, member: Enabled) -> bool:
 
 def _begin(together: list[Enabled], watchers: Watchers, check_mode: bool) -> dict[health.Watch, list[Enabled]]:
     """Write what is missing and, if that needs a restart, do it. Empty if there is nothing to watch."""
-    restarted = [one for one in together if _write(one, check_mode)]
+    restarted = [one for one in together if _write(one, watchers, check_mode)]
     names = [one.unit for one in restarted]
     watches: dict[health.Watch, list[Enabled]] = {}
     for one in [] if check_mode else restarted:
@@ -182,14 +182,17 @@ def _down(restarted: list[Enabled]) -> Enabled | None:
     return None
 
 
-def _write(one: Enabled, check_mode: bool) -> bool:
+def _write(one: Enabled, watchers: Watchers, check_mode: bool) -> bool:
     """Whether the unit has to be restarted for what is written now."""
     try:
         unit, one.wanted = _prepare(one, check_mode)
         one.warnings += enabling.warnings(unit, one.wanted)
         one.look_at_programs(unit)
+        is_to_restart = enabling.restart_needed(unit, one.wanted)
+        if is_to_restart:
+            _check_before(one, watchers)
         enabling.write(one.changes, unit, one.wanted)
-        if not enabling.restart_needed(unit, one.wanted):
+        if not is_to_restart:
             return False
         one.rss_before = _rss(unit)
     except Refusal as refusal:
@@ -200,6 +203,18 @@ def _write(one: Enabled, check_mode: bool) -> bool:
         return False
     one.restarted = one.changes.any = True
     return True
+
+
+def _check_before(one: Enabled, watchers: Watchers) -> None:
+    """What fails already would be blamed on the profiler, after two restarts for nothing. Raises Refusal."""
+    try:
+        watchers.check(one.parameters)
+    except health.Unhealthy as error:
+        raise Refusal(
+            "not-well",
+            f"{error}, before anything was touched, so nobody could tell whether profiling harms it. Correct the health"
+            " check, or get the service well first",
+        ) from error
 
 
 def _prepare(one: Enabled, check_mode: bool) -> tuple[service.Service, drop_in_files.WantedFiles]:

@@ -105,6 +105,8 @@ def test_a_preflight_reports_refusals_and_no_change(run: Run, monkeypatch: pytes
 class FakeModule:
     """Runs commands as AnsibleModule does; that needs no arguments."""
 
+    check_mode = False
+
     def run_command(self, command: str, **_options: Any) -> tuple[int, str, str]:
         return {"true": (0, "", ""), "grumble": (3, "", "no\nthe queue is stuck\n")}[command]
 
@@ -159,6 +161,11 @@ def test_a_url_that_does_not_answer_200(url: str, path: str, words: str) -> None
 def test_a_command_that_fails() -> None:
     with pytest.raises(health.Unhealthy, match="'grumble' ended with 3: the queue is stuck"):
         check("grumble")
+
+
+def test_in_check_mode_no_command_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeModule, "check_mode", True)
+    check("grumble")
 
 
 def test_what_a_command_says_in_another_encoding_does_not_lose_the_result(

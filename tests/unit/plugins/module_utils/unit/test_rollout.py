@@ -106,7 +106,8 @@ class Host:
 
     def check(self, parameters: dict[str, Any]) -> None:
         self.events.append("check")
-        if parameters.get("health_command") == "false":
+        fails_after = parameters.get("health_command") == "false" and any("restart" in event for event in self.events)
+        if fails_after or parameters.get("health_command") == "never":
             raise health.Unhealthy("the health command failed")
 
     def goes_on(self) -> bool:
@@ -150,11 +151,11 @@ Enable = Callable[..., dict[str, rollout.Enabled]]
 def test_the_first_is_watched_to_its_end_and_the_others_together(host: Host, enable: Enable) -> None:
     done = enable("a", "b", "c")
     assert host.events == [
-        *("write a", "restart a", "dump a", "check"),
-        *("write b", "restart b", "write c", "restart c", "dump b", "dump c", "check", "check"),
+        *("check", "write a", "restart a", "dump a", "check"),
+        *("check", "write b", "restart b", "check", "write c", "restart c", "dump b", "dump c", "check", "check"),
     ] or host.events == [
-        *("write a", "restart a", "dump a", "check"),
-        *("write b", "restart b", "write c", "restart c", "dump b", "check", "dump c", "check"),
+        *("check", "write a", "restart a", "dump a", "check"),
+        *("check", "write b", "restart b", "check", "write c", "restart c", "dump b", "check", "dump c", "check"),
     ]
     assert all(one.restarted and one.changes.any and not one.problem for one in done.values())
     assert done["b"].dumps == ["/var/lib/offheap/b/1.heap"]
@@ -170,7 +171,7 @@ def test_a_unit_that_needs_no_restart_is_not_the_first(host: Host, enable: Enabl
 def test_nothing_happens_in_check_mode(host: Host, enable: Enable) -> None:
     host.fails = {"b": "refuses"}
     done = enable("a", "b", "c", check_mode=True)
-    assert host.events == []
+    assert host.events == ["check", "check"]
     assert [name for name, one in done.items() if one.restarted and one.changes.any] == ["a", "c"]
     assert done["b"].refusal == "static-binary"
 
@@ -272,6 +273,18 @@ def test_a_unit_whose_time_is_over_before_anybody_looks_is_looked_at(host: Host,
 def test_a_check_that_fails_counts_like_a_crash(host: Host, enable: Enable) -> None:
     assert "the health command failed" in enable("a", health_command="false")["a"].problem
     assert host.events[-1] == "put back a"
+
+
+def test_a_check_that_fails_already_leaves_the_unit_as_it_is(host: Host, enable: Enable) -> None:
+    done = enable("a", health_command="never")["a"]
+    assert (done.refusal, done.restarted) == ("not-well", False)
+    assert "a is unchanged: the health command failed, before anything was touched" in done.problem
+    assert host.events == ["check"]
+
+
+def test_a_unit_that_is_profiled_already_is_not_asked_before(host: Host, enable: Enable) -> None:
+    host.unchanged = {"a"}
+    assert not enable("a", health_command="never")["a"].problem
 
 
 def test_a_unit_that_cannot_be_put_back_is_told(host: Host, enable: Enable) -> None:
