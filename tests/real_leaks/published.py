@@ -278,4 +278,63 @@ function step() {
 }
 """,
     ),
+    Leak(
+        "hiredis-map",
+        PYTHON,
+        "hiredis",
+        "3.1.0",
+        "3.1.1",
+        "https://github.com/redis/hiredis-py/issues/175",
+        r"Reader_\w+|createStringObject|createArrayObject",
+        0.25,
+        """import hiredis
+
+FIELDS = b"".join(b"$6\\r\\nkey%03d\\r\\n$600\\r\\n%s\\r\\n" % (n, b"x" * 600) for n in range(20))
+READER = hiredis.Reader()
+
+def step():
+    READER.feed(b"%20\\r\\n" + FIELDS)
+    READER.gets()
+""",
+    ),
+    Leak(
+        "pandas-csv",
+        PYTHON,
+        "pandas",
+        "2.2.0",
+        "2.2.1",
+        "https://github.com/pandas-dev/pandas/issues/57039",
+        r".*TextReader.*|.*pandas.*parsers.*|tokenize_\w+|parser_\w+|make_stream_space",
+        5.0,
+        """import io
+import numpy as np
+import pandas as pd
+
+ROWS = np.ones((270, 610))
+ROWS[ROWS > 0] = np.nan
+TEXT = "a,b,c\\n" + "1,2,3\\n" * 3000
+
+def step():
+    pd.read_csv(io.StringIO(TEXT), engine="c")
+""",
+    ),
+    Leak(
+        "pandas-json",
+        PYTHON,
+        "pandas",
+        "2.3.2",
+        "2.3.3",
+        "https://github.com/pandas-dev/pandas/pull/62210",
+        r"get_long_attr|Series_iter\w+|PyArray_iter\w+|Object_\w+|objToJSON|.*JSON.*|encode",
+        0.04,
+        """import pandas as pd
+
+DAYS = pd.date_range("1/1/2019", "10/1/2019", freq="D", tz="UTC")
+FRAME = pd.DataFrame({"a": [12.34] * len(DAYS)}, index=DAYS).reset_index()
+
+def step():
+    FRAME.to_json()
+""",
+        objects=True,
+    ),
 )
