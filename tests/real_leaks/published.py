@@ -91,7 +91,7 @@ LEAKS = (
         "6.3.2",
         "6.4.2",
         "https://github.com/aio-libs/multidict/issues/1131",
-        r"istr_\w+|.*[Ii]str.*|_?CIMultiDict\w*|multidict_\w+|pair_list_\w+",
+        r"_ci_key_to_ident|pair_list_calc_identity|pair_list_update_from_dict|istr_\w+",
         0.05,
         """from multidict import CIMultiDict
 
@@ -109,7 +109,7 @@ def step():
         "6.2.0",
         "6.4.2",
         "https://github.com/aio-libs/multidict/issues/1134",
-        r"istr_\w+|pair_list_\w+|.*multidict_\w+",
+        r"_?pair_list_update\w*|_dict_set_number",
         0.02,
         """from multidict import CIMultiDict
 
@@ -125,7 +125,7 @@ def step():
         "6.6.3",
         "6.6.4",
         "https://github.com/aio-libs/multidict/issues/1232",
-        r".*multidict_\w+|_md_\w+|md_\w+|htkeys_\w+",
+        r"_?md_\w+|htkeys_\w+",
         0.2,
         """from multidict import MultiDict
 
@@ -143,7 +143,7 @@ def step():
         "0.3.13",
         "0.3.14",
         "https://github.com/rushter/selectolax/issues/90",
-        r"lxb_html_\w+|lexbor_\w+|.*LexborHTMLParser.*",
+        r"lxb_css_\w+|.*LexborCSSSelector.*",
         0.4,
         """from selectolax.lexbor import LexborHTMLParser
 
@@ -160,7 +160,7 @@ def step():
         "0.14.1",
         "0.14.2",
         "https://github.com/msgspec/msgspec/issues/379",
-        r"mpack_decode\w*|mpack_\w*tuple\w*",
+        r"mpack_decode_(fix|var)tuple|mpack_decode_list",
         0.05,
         """import msgspec
 
@@ -182,7 +182,7 @@ def step():
         "0.13.0",
         "0.13.1",
         "https://github.com/msgspec/msgspec/issues/311",
-        r"json_decode\w*|Struct_\w+",
+        r"json_decode_struct_map\w*",
         0.05,
         """import msgspec
 

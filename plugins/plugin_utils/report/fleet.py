@@ -141,10 +141,11 @@ class Fleet:
                 held = tree.hold(paths, np.array(group.bytes))
                 told = {"name": printable(group.name), "count": group.count, "live": round(held.total)}
                 kept.threads.append((told, held))
+        began = min((time for process in seen.host.processes for time in process.series.times), default=0.0)
         for number, suspect in enumerate(seen.suspects):
             covered = tree.matching(suspect.covers)
             known = seen.hints[number] if number < len(seen.hints) else []
-            kept.suspects.append((_suspect(suspect, covered, judged, known), covered))
+            kept.suspects.append((_suspect(suspect, covered, judged, began, known), covered))
         shown_process = seen.host.decisive
         kept.data["sizes"] = [] if shown_process is None else [_size(one) for one in by_size(shown_process.series)]
         kept.data["points"] = points
@@ -192,12 +193,12 @@ class Fleet:
         answers = [host.verdict.answer for host in hosts]
         growth, error = _mean([(host.verdict.growth, host.verdict.error) for host in leaking])
         starts = [
-            (suspect["since"], suspect["since_before"])
+            (suspect["since"], suspect["since_ever"])
             for host in leaking
             for suspect in host.data["suspects"]
             if suspect["since"] is not None
         ]
-        since, before = min(starts, default=(None, False))
+        since, ever = min(starts, default=(None, False))
         return {
             "unit": unit,
             "answer": min(answers, key=_ORDER.__getitem__).value,
@@ -205,7 +206,7 @@ class Fleet:
             "growth": growth,
             "error": error,
             "since": since,
-            "since_before": before,
+            "since_ever": ever,
             "suspects": _over_hosts(self._watched[unit], leaking),
             "interval": self._sampling.get(unit, EXACT).interval,
             "sizes": self._sizes(unit),
@@ -321,14 +322,18 @@ def _version(process: Process) -> str:
     return f"build {build_id[:12]}" if build_id else ""
 
 
-def _suspect(suspect: Suspect, paths: set[int], judged: Sequence[_Judged], known: Sequence[Hint]) -> dict[str, Any]:
-    """``since`` is when it held nothing, going back at its rate; ``since_before``: earlier than the first dump."""
+def _suspect(
+    suspect: Suspect, paths: set[int], judged: Sequence[_Judged], began: float, known: Sequence[Hint]
+) -> dict[str, Any]:
+    """``since`` is when it held nothing, going back at its rate; ``since_ever``: before the second dump of the process,
+    while the watch of the unit ``began`` with it, so nobody saw it begin."""
     times = [time for one in judged for time in one.series.times]
     sizes = [size for one in judged for size in one.sizes(paths)]
-    since, before = None, False
+    since, ever = None, False
     if times and suspect.growth > 0:
         since = max(times[-1] - sizes[-1] / (suspect.growth / DAY), times[0])
-        before = sizes[0] > _HELD_BEFORE * sizes[-1]
+        from_the_start = since <= times[min(1, len(times) - 1)] and times[0] <= began
+        ever = from_the_start or sizes[0] > _HELD_BEFORE * sizes[-1]
     return {
         "path": [printable(frame.label) for frame in suspect.path[:_MOST_FRAMES]],
         "short": short_path(suspect.path),
@@ -339,7 +344,7 @@ def _suspect(suspect: Suspect, paths: set[int], judged: Sequence[_Judged], known
         "share": round(suspect.share, 3),
         "lives": _lives(suspect.lives),
         "since": since,
-        "since_before": before,
+        "since_ever": ever,
         "hints": [{"title": hint.title, "check": hint.check, "link": hint.link} for hint in known],
     }
 

@@ -3,7 +3,7 @@
 //
 // What can be chosen from: hosts with their rates, suspects with what is known of them, threads.
 
-import { bytes, h, moment, percent } from "./format.js";
+import { bytes, h, moment, percent, since } from "./format.js";
 import { lifeCurve } from "./lifecurve.js";
 import { sparkline } from "./sparkline.js";
 
@@ -43,9 +43,9 @@ export function suspectItems({ suspects, others_lives: others }, curveOf, find) 
         return h("p", { class: "more" }, "Perhaps ", h("b", {}, known.title), ...more);
     };
     return suspects.map((suspect) => {
-        const since = !suspect.since ? "" : ` · since ${suspect.since_before ? "before " : "about "}${moment(suspect.since)}`;
+        const from = !suspect.since ? "" : ` · ${since(suspect)} ${moment(suspect.since)}`;
         const share = suspect.share === undefined ? "" : ` · ${Math.round(100 * suspect.share)} % of the growth`;
-        const about = `${bytes(suspect.live)} live${share}${since}`;
+        const about = `${bytes(suspect.live)} live${share}${from}`;
         return h(
             "li",
             {},

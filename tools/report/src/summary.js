@@ -3,7 +3,7 @@
 //
 // What somebody reads who reads nothing else: one sentence for each unit, and the paths behind it.
 
-import { bytes, count, duration, h, moment, signed } from "./format.js";
+import { bytes, count, duration, h, moment, signed, since } from "./format.js";
 
 const NAMED = 3; // hosts
 const WORDS = { leak: "leaks", bursts: "grows in bursts", overflows: "fills up beyond its limit", grew: "grew, and has stood since", "cannot-tell": "cannot be judged yet", "fills-up": "fills up", "no-leak": "does not leak" };
@@ -13,7 +13,7 @@ export function headline(unit) {
     const name = h("span", { class: "unit" }, unit.unit);
     if (unit.answer !== "leak") return [name, ` ${WORDS[unit.answer]} (${hosts})`];
     const leaking = unit.hosts.filter((host) => host.answer === "leak").sort((a, b) => a.growth - b.growth);
-    const since = unit.since === null ? [] : [`, since ${unit.since_before ? "before" : "about"} `, h("span", { class: "unbroken" }, moment(unit.since))];
+    const from = unit.since === null ? [] : [`, ${since(unit)} `, h("span", { class: "unbroken" }, moment(unit.since))];
     const error = (host) => h("span", { class: "error" }, ` ± ${bytes(host.error)}`);
     const [least, most] = [leaking[0], leaking.at(-1)];
     const lower = leaking.length > 1 ? [h("strong", {}, bytes(least.growth)), error(least), " to "] : [];
@@ -27,7 +27,7 @@ export function headline(unit) {
         " on ",
         h("strong", {}, `${unit.leaking} of ${hosts}`),
         h("span", { class: "which" }, ` (${named(leaking)})`),
-        ...since,
+        ...from,
         h("span", { class: "about" }, watched(leaking)),
     ];
 }
