@@ -142,6 +142,11 @@ source:
   returned: success
   type: str
   sample: jvm
+held:
+  description: For how many seconds one of its threads was held (V(attach)); 0 where none was.
+  returned: success
+  type: float
+  sample: 0.004
 dumps:
   description: The dumps in the unit's spool, by name.
   returned: success

@@ -256,6 +256,13 @@ def test_200_times_in_a_crowd(kind: str, run: Start, attached: str, tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_user_namespace_in_which_root_is_root(run: Start, attached: str, tmp_path: Path) -> None:
+    """As systemd's PrivateUsers= makes one."""
+    process = run("unshare", "--user", "--map-root-user", program("registers"))
+    assert have(process, attached, tmp_path / "out").result == 42
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_library_is_lent_into_another_root(run: Start, attached: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()

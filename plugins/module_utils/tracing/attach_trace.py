@@ -58,6 +58,7 @@ class AttachTrace:
 
     prefix = dump_name.PREFIX
     release = 0
+    held = 0.0
 
     def __init__(self, unit: service.Service, wanted: Wanted, library: str = "") -> None:
         """``library`` is the agent's, by default the newest that is installed.
@@ -137,7 +138,7 @@ class AttachTrace:
 
     def _attach(self) -> None:
         found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
-        self._path = found.path
+        self._path, self.held = found.path, found.held
         if found.result:
             raise TraceError(
                 f"the agent does not sample process {self.pid}: it says {found.result}. perf can say what makes it grow"

@@ -192,14 +192,22 @@ def _check_state(pid: int, proc: str) -> None:
             "the kernel lets nobody trace until the next boot (kernel.yama.ptrace_scope=3). perf can say what makes it"
             " grow (source: perf)"
         )
-    try:
-        ours, theirs = (os.stat(os.path.join(proc, name, "ns/user")) for name in ("self", str(pid)))
-    except OSError as exc:
-        raise InjectError(f"the namespaces of process {pid} cannot be looked at: {exc.strerror}") from exc
-    if not os.path.samestat(ours, theirs):
+    if not _knows_us(pid, proc):
         raise InjectError(
-            f"process {pid} is in a user namespace of its own, as in a rootless container: trace it in there"
+            f"process {pid} is in a user namespace in which we are nobody, as in a rootless container: trace it in"
+            " there"
         )
+
+
+def _knows_us(pid: int, proc: str) -> bool:
+    """Whether our user is one in its user namespace as well: the agent answers root, and nobody else's user."""
+    path = os.path.join(proc, str(pid), "uid_map")
+    try:
+        with open(path, encoding="ascii") as file:
+            ranges = [[int(word) for word in line.split()] for line in file]
+    except (OSError, ValueError) as exc:
+        raise InjectError(f"the namespaces of process {pid} cannot be looked at: {exc}") from exc
+    return any(outside <= os.geteuid() < outside + count for _inside, outside, count in ranges)
 
 
 def _ptrace_scope(proc: str) -> int:
