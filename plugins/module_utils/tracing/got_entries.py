@@ -29,8 +29,8 @@ def into(pid: int, library: str, proc: str = "/proc") -> int | None:
     None if it is not mapped. Raises ProcfsError, ElfError.
     """
     mapped = procfs.mapped_files(pid, proc)
-    ours = [path for path in mapped if path.endswith(library)]
-    code = [(one.start, one.end) for path in ours for one in mapped[path] if one.executable]
+    ours = [one for one in procfs.mappings(pid, proc) if one.path.endswith(library)]  # one in memory is no file
+    code = [(one.start, one.end) for one in ours if one.executable]
     if not code:
         return None
     path = os.path.join(proc, str(pid), "mem")
@@ -39,7 +39,7 @@ def into(pid: int, library: str, proc: str = "/proc") -> int | None:
     except OSError as exc:
         raise procfs.ProcfsError(f"cannot read {path}: {exc.strerror}") from exc
     try:
-        others = [mappings for path, mappings in mapped.items() if path not in ours]
+        others = [mappings for path, mappings in mapped.items() if not path.endswith(library)]
         parts = [part for mappings in others for part in _written(pid, mappings, proc)]
         return sum(_count(memory, start, size, first, last) for start, size in parts for first, last in code)
     finally:

@@ -33,6 +33,7 @@ _CALLS = {
         madvise:233 accept4:242 prlimit64:261 rseq:293 clone3:435
     """,
 }
+_MEMFD_CREATE = {"x86_64": "319", "aarch64": "279"}
 _INSTRUCTION = struct.Struct("=HBBI")
 # The numbers of actions are their order: the least is taken. Allowed, logged, an error, or ENOSYS for want of a tracer.
 _HARMLESS = (0x7FFF0000, 0x7FFC0000, 0x00050000, 0x7FF00000)
@@ -54,10 +55,15 @@ class _State(NamedTuple):
     memory: tuple[int | None, ...]
 
 
-def check(pid: int, filters: Iterable[bytes], machine: str) -> None:
-    """Raises FilterError if one of a process's filters may kill it for one of the calls."""
+def check(pid: int, filters: Iterable[bytes], machine: str, in_memory: bool = False) -> None:
+    """Raises FilterError if one of a process's filters may kill it for one of the calls.
+
+    ``in_memory``: for those as well that lend it a library there.
+    """
     programs = [list(_INSTRUCTION.iter_unpack(text)) for text in filters]
     calls = dict(word.split(":") for word in _CALLS[machine].split())
+    if in_memory:
+        calls["memfd_create"] = _MEMFD_CREATE[machine]
     architecture = _ARCHITECTURES[machine]
     fatal = [
         name for name, number in calls.items() if any(_may_kill(one, int(number), architecture) for one in programs)

@@ -117,6 +117,8 @@ class Machine(ABC):
     mmap: int
     munmap: int
     getpid: int
+    memfd_create: int
+    close: int
     #: where in a mapping's code the way back is
     _column: int
 
@@ -226,7 +228,7 @@ class X86(Machine):
     _FUNCTION = (14, 13, 12)
     floating, largest_floating = 0x202, 16 << 10
     trap = b"\x0f\x05"
-    mmap, munmap, getpid = 9, 11, 39
+    mmap, munmap, getpid, memfd_create, close = 9, 11, 39, 319, 3
     # mov %rax,disp(%rbx or %rbp), some pops, ret: leaves a result in memory, as the next step overwrites it
     _STORE = re.compile(rb"\x48\x89(?:\x03|[\x43\x45]([\x00-\x7f]))((?:\x5b|\x5d|\x41[\x5c-\x5f]){0,6})\xc3", re.DOTALL)
     _RESTORE = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"  # mov $15,%rax; syscall: rt_sigreturn
@@ -322,7 +324,7 @@ class Arm(Machine):
     _LINK, _PSTATE, _STOP = 30, 33, 7
     floating, largest_floating = 2, 1024
     trap = b"\x01\x00\x00\xd4"
-    mmap, munmap, getpid = 222, 215, 172
+    mmap, munmap, getpid, memfd_create, close = 222, 215, 172, 279, 57
     _RESTORE = b"\x68\x11\x80\xd2\x01\x00\x00\xd4"  # mov x8, #139; svc #0: rt_sigreturn, in the kernel's own page
     _FPSIMD, _FPSIMD_SIZE = 0x46508001, 528
 

@@ -16,6 +16,7 @@ import time
 from enum import Enum
 from typing import NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import urgency
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thread_registers import Machine
 
@@ -78,6 +79,7 @@ class Tracee:
         self._machine = machine
         #: whether it stands at the last stop that ``wait`` has returned
         self.stopped = False
+        self._usual: int | None = None
         self._ptrace(_SEIZE, 0, _TRACESYSGOOD)
 
     def interrupt(self) -> None:
@@ -89,8 +91,14 @@ class Tracee:
         self._ptrace(_SYSCALL if at_calls else _CONT, 0, number)
         self.stopped = False
 
+    def hurry(self) -> None:
+        """Let it run before others, until it is detached."""
+        self._usual = urgency.hurry(self.tid)
+
     def detach(self) -> None:
         """It must have stopped."""
+        if self._usual is not None:
+            urgency.calm(self.tid, self._usual)
         self._ptrace(_DETACH)
 
     def wait(self, deadline: float) -> Stop:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import attach_trace, got_entries, kernel_trace
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
@@ -103,6 +103,7 @@ def test_each_window_ends_in_a_dump_of_the_agent(
 def test_a_signal_ends_it_early_and_detaches(run: Run, program: int, spools: Path, library: Path) -> None:
     def interrupt() -> None:
         wait(lambda: bool(got_entries.into(program, str(library))), "it is attached")
+        wait(lambda: procfs.status(program)["TracerPid"] == "0", "its thread is let go")
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=interrupt)
