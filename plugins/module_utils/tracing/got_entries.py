@@ -51,7 +51,12 @@ def _written(pid: int, mappings: list[Mapping], proc: str) -> Iterator[tuple[int
     if not any(one.executable for one in mappings):
         return
     first = mappings[0]
-    headers = elf_headers.read(os.path.join(proc, str(pid), "map_files", first.range_name))
+    try:
+        headers = elf_headers.read(os.path.join(proc, str(pid), "map_files", first.range_name))
+    except elf_headers.ElfError:
+        if first in procfs.mappings(pid, proc):
+            raise
+        return  # it was closed meanwhile
     loaded = [one for one in headers.programs if one.type == elf_headers.PT_LOAD]
     begin = next((one.address - one.offset for one in loaded if one.offset <= first.offset + _BLOCK), 0)
     for one in loaded:
