@@ -95,12 +95,14 @@ options:
     default: 32M
   max_cost:
     description:
-      - Percent of CPU time that V(memleak) or V(jvm) may add to what the process needs for the same work. By default,
-        5 for V(memleak), and 2.5 for V(jvm).
+      - Percent of CPU time that V(memleak), V(jvm) or V(attach) may add to what the process needs for the same work. By
+        default, 5 for V(memleak), and 2.5 for V(jvm) and V(attach).
       - With V(memleak), the process is watched for five seconds before it is traced, and the trace ends when it surely
         costs more.
       - With V(jvm), frees are counted, and the trace ends when those of five seconds or more cost more, unless it is
         less than a hundredth of one processor.
+      - With V(attach), the agent measures what it does for what is sampled. Where that costs more in five seconds, and
+        more than a hundredth of one processor, it leaves a dump and detaches by itself.
     type: float
   pid:
     description: Trace this process of the unit. By default, the one that holds most memory.

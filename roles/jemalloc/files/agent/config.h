@@ -22,6 +22,7 @@ struct config {
     char prefix[PATH_MAX];   // of an attached agent's dumps; another's has jemalloc's
     int64_t lg_sample;       // the same
     int64_t detach_seconds;  // of an attached agent, from its beginning: then it detaches by itself; 0: never
+    int64_t max_cost;        // of an attached agent, in thousandths of the process's CPU time: it ends itself above; 0: never
     enum unwinder unwinder;
     bool dormant;            // sampling stays off until somebody activates it
     bool children;           // children with the same executable are profiled too

@@ -27,13 +27,14 @@
 #include <unistd.h>
 
 #define DEPTH 128   // frames of a stack, as jemalloc has them
+#define INTERRUPTED 200000   // nanoseconds: more of a look is the time of others
 #define RARELY(condition) __builtin_expect((condition), 0)
 
 static struct {
     atomic_bool on;
     size_t lg_interval;
     _Atomic(void *) unwinder;
-    atomic_uint_fast64_t unseen, seed;
+    atomic_uint_fast64_t unseen, seed, spent;
 } sampler;
 
 // Initial-exec, so that reading it calls nothing.
@@ -73,6 +74,11 @@ static bool begin_thread(size_t size) {
     return beyond;
 }
 
+static void spend(uint64_t began) {
+    uint64_t took = clock_nanoseconds() - began;
+    atomic_fetch_add_explicit(&sampler.spent, took < INTERRUPTED ? took : INTERRUPTED, memory_order_relaxed);
+}
+
 static void be_born(const void *block, size_t size) {
     void *frames[DEPTH + 8];
     unsigned length = 0, ours = 0;
@@ -91,6 +97,7 @@ __attribute__((noinline, cold)) static void look(void *block, size_t size, bool 
         return;
     int saved = errno;
     own.busy = true;
+    uint64_t began = clock_nanoseconds();
     if (book_may_have(block) && book_forget(block))
         atomic_fetch_add(&sampler.unseen, 1);
     if (due && !own.random)
@@ -100,6 +107,7 @@ __attribute__((noinline, cold)) static void look(void *block, size_t size, bool 
         if (sampler_active())
             be_born(block, size);
     }
+    spend(began);
     own.busy = false;
     errno = saved;
 }
@@ -121,7 +129,9 @@ __attribute__((noinline, cold)) static bool look_for(const void *block, struct d
         return false;
     int saved = errno;
     own.busy = true;
+    uint64_t began = clock_nanoseconds();
     bool found = book_end(block, death);
+    spend(began);
     own.busy = false;
     errno = saved;
     return found;
@@ -268,6 +278,10 @@ size_t sampler_detach(size_t *left) {
 
 size_t sampler_entries(void) {
     return got_redirected();
+}
+
+uint64_t sampler_spent(void) {
+    return atomic_load(&sampler.spent);
 }
 
 uint64_t sampler_unseen(void) {

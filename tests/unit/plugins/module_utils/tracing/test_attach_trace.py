@@ -115,6 +115,17 @@ def test_a_signal_ends_it_early_and_detaches(run: Run, program: int, spools: Pat
 
 
 @pytest.mark.slow
+def test_an_agent_that_ends_itself_leaves_a_dump(
+    run: Run, program: int, spools: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with(monkeypatch, b"DEAR=1\n")
+    result = run([program], source="attach", windows=3, max_cost=1.5)
+    assert "more than 1.5 % of the process's CPU time" in result["ended"]
+    assert sorted(os.listdir(spools / "app.service")) == result["dumps"] and len(result["dumps"]) == 2
+    assert got_entries.into(program, str(library)) == 0
+
+
+@pytest.mark.slow
 def test_an_agent_that_stays_is_told(run: Run, program: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that it has detached; what leads to it says otherwise."""
     _with(monkeypatch, b"KEEP=1\n")
