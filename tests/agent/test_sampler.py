@@ -223,6 +223,20 @@ def test_each_way_to_allocate_is_seen(opened: Open) -> None:
     assert attached.dump().of("kinds") == (0, 0, 12)
 
 
+def test_what_only_some_allocators_have_is_seen(opened: Open, unpatched_jemalloc: Path) -> None:
+    """BIND calls mallocx, and a program in C++ under jemalloc that one's operator new."""
+    attached = opened(program("now"), preload=unpatched_jemalloc)
+    attached.begin()
+    wait_for("a second look", lambda: attached.ask("status")["entries"] >= 20)  # twelve are for what all have
+    attached.do("own")
+    taken = attached.dump()
+    assert taken.of("own") == (4, 4000, 9)
+    taken.assert_is_consistent()
+    attached.do("free")
+    assert attached.dump().of("own") == (0, 0, 9)
+    assert attached.detach()["left"] == 0
+
+
 def test_what_a_realloc_cannot_move_lives_on(opened: Open) -> None:
     attached = opened()
     attached.begin()

@@ -44,6 +44,7 @@ class Attachment(Outcome):
     held: float = 0.0
     answers: int = 0  # that the client got, before, while and after
     missed: int = 0  # that it did not get
+    answers_before: int = 0
     missed_before: int = 0
 
 
@@ -68,7 +69,7 @@ class Attached(Trial):
         loop = f"while :; do sh {self.client} > /dev/null 2>&1 && echo yes || echo no; sleep 0.2; done > {self.answers}"
         self.host.run(f"systemd-run -q --unit={self.load} --service-type=exec sh -c {shlex.quote(loop)}")
         self.wait_for_answers()
-        self.outcome.missed_before = self.counted("no")
+        self.outcome.answers_before, self.outcome.missed_before = self.counted("yes"), self.counted("no")
         found = self.host.run(self.service.worker, check=False).stdout.split() if self.service.worker else []
         self.pid = int(found[0]) if found else 0
         self.began = self.host.run("date +@%s").stdout.strip()
@@ -111,8 +112,11 @@ class Attached(Trial):
         except AssertionError as error:
             noticed.append(str(error))
         self.outcome.answers, self.outcome.missed = self.counted("yes"), self.counted("no")
-        if self.outcome.missed > self.outcome.missed_before:
-            noticed.append(f"{self.outcome.missed} answers did not come, {self.outcome.missed_before} before")
+        if self.outcome.missed * self.outcome.answers_before > self.outcome.missed_before * self.outcome.answers:
+            noticed.append(
+                f"{self.outcome.missed} answers did not come and {self.outcome.answers} did;"
+                f" {self.outcome.missed_before} and {self.outcome.answers_before} before"
+            )
         after = self.processes()
         noticed += [f"{key} was {before[key]}, is {value}" for key, value in after.items() if before[key] != value]
         said = f"journalctl -q --since={self.began} -u {shlex.quote(self.service.unit)} | grep -E '{_DEATHS}'"
