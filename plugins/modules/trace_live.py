@@ -20,7 +20,7 @@ description:
     service's. Where the unit's memory limit leaves no room for it, nothing is traced. If the module is killed, the
     profiler stops by itself half a minute after the last window.
   - V(attach) opens the agent in the process, whatever its allocator, and lets it sample every O(interval) bytes. One
-    thread that waits is held for it, for some milliseconds (more on a host that is busy); all others run on. The agent
+    thread that waits is held for it, for some milliseconds; all others run on. The agent
     writes its dumps itself, with the lives of what was sampled, and is told to detach after the last window; then the
     module looks from outside whether anything still leads to it, and fails if so. The library stays mapped, and does
     nothing. If the module is killed, the agent detaches by itself a minute after the last window.

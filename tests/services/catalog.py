@@ -89,9 +89,15 @@ LOTS: tuple[tuple[Service, ...], ...] = (
             "haproxy",
             "haproxy",
             _web(8000),
-            setup=f"""{_BACKEND}; cat >> /etc/haproxy/haproxy.cfg <<'END'
+            setup=f"""{_BACKEND}; cat > /etc/haproxy/keep.lua <<'END'
+kept = {{}}
+core.register_action("keep", {{"http-req"}}, function() kept[#kept + 1] = string.rep("x", 9000) .. #kept end)
+END
+sed -i '/^global/a\\    lua-load /etc/haproxy/keep.lua' /etc/haproxy/haproxy.cfg
+cat >> /etc/haproxy/haproxy.cfg <<'END'
 frontend front
     bind 127.0.0.1:8000
+    http-request lua.keep
     default_backend back
 backend back
     server one 127.0.0.1:8080

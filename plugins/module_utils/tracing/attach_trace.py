@@ -50,6 +50,8 @@ _GRACE = 60
 # Seconds in which its control socket is there, and in which it answers.
 _TO_LISTEN, _TO_ANSWER = 15.0, 120.0
 _PAUSE = 0.05
+# What a process is lent of its memory map.
+_MAPS, _NEW_MAPS = "maps", "maps.new"
 # Dumps that are looked for where an agent has ended itself, which leaves one.
 _MOST_LEFT = 100
 _FILTERS = "2"  # in the field Seccomp of status
@@ -67,6 +69,7 @@ class AttachTrace:
     release = 0
     held = 0.0
     _has_listened = False
+    _lent_text = b""
 
     def __init__(self, unit: service.Service, wanted: Wanted, library: str = "") -> None:
         """``library`` is the agent's, by default the newest that is installed.
@@ -127,6 +130,7 @@ class AttachTrace:
             for number in range(self._wanted.count):
                 for _tick in ticks(began + (number + 1) * self._wanted.seconds):
                     self._check_runs()
+                    self._lend_maps()
                     if self._has_ended_itself():
                         yield from self._left()
                         raise TooDear(
@@ -167,11 +171,37 @@ class AttachTrace:
             "OFFHEAP_LG_SAMPLE": str(self._wanted.interval.bit_length() - 1),
             "OFFHEAP_START_DELAY": "0",
             "OFFHEAP_DETACH_SECONDS": str(lasts),
+            "OFFHEAP_MAPS": f"{self._lent.path}/{_MAPS}",
             "OFFHEAP_MAX_COST": str(round(10 * self._max_cost)),
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
 
+    def _lend_maps(self) -> None:
+        """A copy of its memory map to a process that sees no /proc: without, no stack can be walked or named."""
+        if other_root.has_proc(self.pid):
+            return
+        try:
+            with open(f"/proc/{self.pid}/maps", "rb") as file:
+                text = file.read()
+            if text != self._lent_text:
+                self._write_maps(text)
+        except OSError as exc:
+            self._check_runs()
+            raise TraceError(f"process {self.pid} cannot be lent its memory map: {exc.strerror}") from exc
+
+    def _write_maps(self, text: bytes) -> None:
+        """In one step, and never through a link that somebody has put there."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_NEW_MAPS, dir_fd=self._lent.fd)
+        with open(os.open(_NEW_MAPS, flags, 0o600, dir_fd=self._lent.fd), "wb") as file:
+            os.fchmod(file.fileno(), 0o444)
+            file.write(text)
+        os.rename(_NEW_MAPS, _MAPS, src_dir_fd=self._lent.fd, dst_dir_fd=self._lent.fd)
+        self._lent_text = text
+
     def _attach(self) -> None:
+        self._lend_maps()
         found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
         self._path, self.held = found.path, found.held
         if found.result:

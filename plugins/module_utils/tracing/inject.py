@@ -26,7 +26,7 @@ from typing import Any, Callable, NamedTuple, NoReturn
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     held_thread,
     lent_memory,
@@ -44,6 +44,7 @@ _LONGEST_REASON = 500
 # Seconds more than it may take: for the child to say so itself.
 _GRACE = 5.0
 _POINTER = 8
+_UNWINDER = "libgcc_s.so.1"
 _NOBODY_TRACES = 3
 _FILTERS = "2"  # in the field Seccomp of status
 
@@ -113,14 +114,15 @@ def have_library(
         try:
             path = stack.enter_context(other_root.visible(pid, library))
         except other_root.LendError:
-            if not lent_memory.can_be_opened(pid):
+            if not other_root.has_proc(pid):
                 raise
             path, content = lent_memory.MAPPED, _content(library)
         if len(os.fsencode(path)) > held_thread.LONGEST_TEXT or len(settings) > held_thread.LONGEST_TEXT:
             raise InjectError(f"the path {path} or the settings are too long")
+        unwinder = _unwinder(stack, pid)
         stack.enter_context(urgency.calm_afterwards(pid))
         answer = _in_a_child(
-            lambda: asdict(_inject(target, path, content, settings, patience, held)), patience + held + _GRACE
+            lambda: asdict(_inject(target, path, content, unwinder, settings, patience, held)), patience + held + _GRACE
         )
     return Injected(**answer)
 
@@ -130,8 +132,24 @@ def _content(library: str) -> bytes:
         return file.read()
 
 
-def _inject(target: Target, path: str, content: bytes, settings: bytes, patience: float, seconds: float) -> Injected:
-    """With a ``content``, the library is lent in memory."""
+def _unwinder(stack: contextlib.ExitStack, pid: int) -> str:
+    """Where the process finds libgcc's unwinder, which the agent takes: "" unless it has to be lent to its root."""
+    mapped = procfs.mapped_files(pid)
+    if any(os.path.basename(path) == _UNWINDER for path in mapped):
+        return ""
+    for path in mapped:
+        beside = os.path.join(os.path.dirname(path), _UNWINDER)
+        if os.path.basename(path) == "libc.so.6" and os.path.exists(beside):
+            with contextlib.suppress(other_root.LendError, OSError):
+                if not os.path.exists(f"/proc/{pid}/root{beside}") and not trusted_path.fault(beside):
+                    return stack.enter_context(other_root.visible(pid, beside))
+    return ""
+
+
+def _inject(
+    target: Target, path: str, content: bytes, unwinder: str, settings: bytes, patience: float, seconds: float
+) -> Injected:
+    """With a ``content``, the library is lent in memory. ``unwinder`` is opened before, and may fail to."""
     if _has_filters_of_its_own(target.pid):
         with held_thread.held(target.pid, target.machine, target.ways, patience) as thread:
             filters = thread.filters()
@@ -141,6 +159,8 @@ def _inject(target: Target, path: str, content: bytes, settings: bytes, patience
         if procfs.start_ticks(target.pid) != target.start_ticks:
             raise procfs.ProcessGone(target.pid)
         deadline = time.monotonic() + seconds
+        if unwinder:
+            thread.call(target.open, os.fsencode(unwinder), target.open_flags, deadline=deadline)
         number = _in_memory(target, thread, content) if content else -1
         opened = lent_memory.path(number, copies) if content else path
         handle = thread.call(target.open, os.fsencode(opened), target.open_flags, deadline=deadline)

@@ -27,11 +27,6 @@ def copies(pid: int) -> int:
     return len({one.inode for one in procfs.mappings(pid) if one.path == MAPPED})
 
 
-def can_be_opened(pid: int) -> bool:
-    """Whether the process sees its own descriptors as files."""
-    return os.path.lexists(f"/proc/{pid}/root/proc/self")
-
-
 def path(number: int, before: int) -> str:
     """Where the process finds its descriptor: the loader takes a path that it has opened ``before`` for that."""
     return f"/proc/self/fd/{'./' * before}{number}"

@@ -39,6 +39,11 @@ class Lent(NamedTuple):
     fd: int
 
 
+def has_proc(pid: int) -> bool:
+    """Whether the process sees itself in /proc: its descriptors as files, and its memory map."""
+    return os.path.lexists(f"/proc/{pid}/root/proc/self")
+
+
 @contextlib.contextmanager
 def directory(pid: int, uid: int, gid: int) -> Iterator[Lent]:
     """A directory in which the process may write, as long as it is needed. Raises LendError."""

@@ -21,6 +21,7 @@
 #include "feeder.h"
 #include "got.h"
 #include "mallctl.h"
+#include "maps.h"
 #include "problem.h"
 #include "sampler.h"
 #include "sampling.h"
@@ -314,6 +315,7 @@ static int attach(struct agent *self, const char *settings) {
         return EINVAL;
     if (self->config.unwinder == UNWINDER_BUILTIN)
         self->config.unwinder = UNWINDER_HYBRID;   // it is jemalloc's
+    maps_use(self->config.maps);
     feeder_use_sampler();
     if (!sampler_prepare((size_t)self->config.lg_sample))
         return ENOTSUP;

@@ -106,6 +106,7 @@ void config_read(struct config *config) {
     const char *text;
     memset(config, 0, sizeof *config);
     copy(config->prefix, sizeof config->prefix, setting("OFFHEAP_PREFIX"));
+    copy(config->maps, sizeof config->maps, setting("OFFHEAP_MAPS"));
     config->lg_sample = 19;
     number(config, "OFFHEAP_LG_SAMPLE", 0, 40, &config->lg_sample);
     number(config, "OFFHEAP_DETACH_SECONDS", 0, year, &config->detach_seconds);
