@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..plugins.module_utils.formats.capture_facts import JEMALLOC
 from ..plugins.module_utils.formats.dump_name import PERF
 from ..plugins.plugin_utils.archive.archive import Archive
 from ..plugins.plugin_utils.archive.capture import DUMP
@@ -27,8 +26,6 @@ def warnings(answer: dict[str, Any]) -> list[str]:
     """What to say of a host's answer beside its dumps."""
     if answer["ended"]:
         return [f"ended early: {answer['ended']}"]
-    if answer["source"] == "attach" and answer["dumps"]:
-        return ["what came and stayed is in the archive: fab report says it"]
     if not answer["dumps"]:
         return [f"process {answer['pid']} has touched no new memory in all that time"]
     return []
@@ -40,8 +37,7 @@ def tables(
     """Headings and rows for the hosts, their answers, and what was collected of them. Raises ControllerError."""
     found: dict[str, list[Row]] = {_STAYED: [], _GREW: []}
     for host, answer, brought in done:
-        # The agent's dumps have addresses, of which the report makes names.
-        own = [facts for facts in brought.captures if facts.dump.name in answer["dumps"] and facts.source != JEMALLOC]
+        own = [facts for facts in brought.captures if facts.dump.name in answer["dumps"]]
         if not own:
             continue
         newest = max(own, key=lambda facts: facts.dump.time)

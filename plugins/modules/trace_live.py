@@ -20,7 +20,7 @@ description:
     service's. Where the unit's memory limit leaves no room for it, nothing is traced. If the module is killed, the
     profiler stops by itself half a minute after the last window.
   - V(attach) opens the agent in the process, whatever its allocator, and lets it sample every O(interval) bytes. One
-    thread that waits is held for it, for some milliseconds (more on a host that is busy); all others run on. The agent
+    thread that waits is held for it, for some milliseconds; all others run on. The agent
     writes its dumps itself, with the lives of what was sampled, and is told to detach after the last window; then the
     module looks from outside whether anything still leads to it, and fails if so. The library stays mapped, and does
     nothing. If the module is killed, the agent detaches by itself a minute after the last window.
@@ -95,12 +95,14 @@ options:
     default: 32M
   max_cost:
     description:
-      - Percent of CPU time that V(memleak) or V(jvm) may add to what the process needs for the same work. By default,
-        5 for V(memleak), and 2.5 for V(jvm).
+      - Percent of CPU time that V(memleak), V(jvm) or V(attach) may add to what the process needs for the same work. By
+        default, 5 for V(memleak), and 2.5 for V(jvm) and V(attach).
       - With V(memleak), the process is watched for five seconds before it is traced, and the trace ends when it surely
         costs more.
       - With V(jvm), frees are counted, and the trace ends when those of five seconds or more cost more, unless it is
         less than a hundredth of one processor.
+      - With V(attach), the agent measures what it does for what is sampled. Where that costs more in five seconds, and
+        more than a hundredth of one processor, it leaves a dump and detaches by itself.
     type: float
   pid:
     description: Trace this process of the unit. By default, the one that holds most memory.
@@ -142,6 +144,11 @@ source:
   returned: success
   type: str
   sample: jvm
+held:
+  description: For how many seconds one of its threads was held (V(attach)); 0 where none was.
+  returned: success
+  type: float
+  sample: 0.004
 dumps:
   description: The dumps in the unit's spool, by name.
   returned: success

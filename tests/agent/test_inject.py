@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import threading
@@ -18,7 +19,7 @@ from statistics import median
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import inject
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import inject, lent_memory
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.inject import InjectError, have_library
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, compiled
@@ -221,6 +222,7 @@ def test_a_tracer_that_is_killed_leaves_the_process_alive(run: Start, attached: 
     with pytest.raises(InjectError, match="has ended early"):
         have(process, attached, tmp_path / "out", "1")
     killed.join()
+    assert policies(process) == {os.SCHED_OTHER}, "nor is it hurried any more"
     time.sleep(1.2)
     assert (tmp_path / "out").exists(), "the call has gone on"
     assert have(process, attached, tmp_path / "out").result == 42, "and the thread waits again"
@@ -256,6 +258,38 @@ def test_200_times_in_a_crowd(kind: str, run: Start, attached: str, tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_on_a_busy_host_as_well_it_is_held_for_milliseconds(run: Start, attached: str, tmp_path: Path) -> None:
+    for _one in range(6 * (os.cpu_count() or 1)):
+        run("sh", "-c", "echo runs; while :; do :; done")
+    process = run(program("registers"))
+    held = [have(process, attached, tmp_path / "out").held for _time in range(20)]
+    print(f"held {1000 * median(held):.1f} ms, at most {1000 * max(held):.1f} ms")
+    assert median(held) < 0.02
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_thread_is_hurried_while_it_is_held(run: Start, attached: str, tmp_path: Path) -> None:
+    process = run(program("registers"))
+    held = threading.Thread(target=have, args=(process, attached, tmp_path / "out", "0.3"))
+    held.start()
+    wait_for("its hurry", lambda: policies(process) == {os.SCHED_RR | os.SCHED_RESET_ON_FORK})
+    held.join()
+    assert policies(process) == {os.SCHED_OTHER}
+
+
+def policies(process: subprocess.Popen[str]) -> set[int]:
+    """How its threads are scheduled."""
+    return {os.sched_getscheduler(int(name)) for name in os.listdir(f"/proc/{process.pid}/task")}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_user_namespace_in_which_root_is_root(run: Start, attached: str, tmp_path: Path) -> None:
+    """As systemd's PrivateUsers= makes one."""
+    process = run("unshare", "--user", "--map-root-user", program("registers"))
+    assert have(process, attached, tmp_path / "out").result == 42
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_library_is_lent_into_another_root(run: Start, attached: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
@@ -265,6 +299,34 @@ def test_a_library_is_lent_into_another_root(run: Start, attached: str, tmp_path
     assert have(process, attached, Path("/out")).result == 42
     assert [path.name for path in root.iterdir()] == ["out"], "what was lent is gone"
     assert (root / "out").read_text().startswith(str(process.pid))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_library_is_lent_in_memory_where_no_file_of_ours_may_be_run(
+    run: Start, attached: str, tmp_path: Path
+) -> None:
+    """As under systemd's NoExecPaths=/. Each time it is another copy."""
+    library = tmp_path / "told.so"
+    shutil.copy(attached, library)
+    where = program("registers")
+    mounts = f"for there in /usr {where.parent}; do mount --bind $there $there; done; mount -o remount,bind,noexec /"
+    mounts += "; for there in /run /tmp /var/tmp /dev/shm; do mount -t tmpfs -o noexec none $there; done"
+    process = run("unshare", "--mount", "sh", "-ec", f'{mounts}; exec "$0"', where)
+    for copies in (1, 2):
+        injected = have(process, str(library), Path("/tmp/out"))
+        assert (injected.result, lent_memory.copies(process.pid)) == (42, copies)
+        assert injected.path == lent_memory.MAPPED
+    assert sorted(os.listdir(f"/proc/{process.pid}/fd")) == ["0", "1", "2"], "no descriptor stays"
+    assert "memfd" in (Path(f"/proc/{process.pid}/maps").read_text())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_file_in_the_place_of_what_is_lent_in_memory_is_not_written(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("as it was")
+    with precious.open() as file, pytest.raises(TraceError, match="put another file in the place"):
+        lent_memory.fill(os.getpid(), file.fileno(), b"the library")
+    assert precious.read_text() == "as it was"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

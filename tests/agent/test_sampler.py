@@ -9,6 +9,7 @@ import math
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,20 @@ def test_each_way_to_allocate_is_seen(opened: Open) -> None:
     assert attached.dump().of("kinds") == (0, 0, 12)
 
 
+def test_what_only_some_allocators_have_is_seen(opened: Open, unpatched_jemalloc: Path) -> None:
+    """BIND calls mallocx, and a program in C++ under jemalloc that one's operator new."""
+    attached = opened(program("now"), preload=unpatched_jemalloc)
+    attached.begin()
+    wait_for("a second look", lambda: attached.ask("status")["entries"] >= 20)  # twelve are for what all have
+    attached.do("own")
+    taken = attached.dump()
+    assert taken.of("own") == (4, 4000, 9)
+    taken.assert_is_consistent()
+    attached.do("free")
+    assert attached.dump().of("own") == (0, 0, 9)
+    assert attached.detach()["left"] == 0
+
+
 def test_what_a_realloc_cannot_move_lives_on(opened: Open) -> None:
     attached = opened()
     attached.begin()
@@ -310,6 +325,31 @@ def test_it_detaches_by_itself_where_nobody_does(opened: Open) -> None:
     assert int(attached.do("compare")) >= 8
     wait_for("the end of the agent's thread", lambda: "offheap" not in attached.threads(), timeout=20)
     assert attached.do("compare") == "0"
+
+
+def test_it_ends_itself_where_it_costs_too_much(opened: Open) -> None:
+    """With what it has seen until then, and all put back."""
+    attached = opened()
+    attached.begin()
+    attached.detach()  # whatever is bound lazily until then
+    attached.do("churn 10")
+    attached.do("snapshot")
+    attached.begin(lg_sample=24, max_cost=25)
+    worked = time.monotonic() + 7  # it judges five seconds at a time
+    while time.monotonic() < worked:
+        attached.do("churn 300")
+    assert client.find(UNIT, str(attached.run)), "one sample in 16 MiB costs nothing"
+    attached.detach()
+    attached.begin(max_cost=25)
+    worked = time.monotonic() + 60
+    while client.find(UNIT, str(attached.run)):
+        attached.do("churn 300")
+        assert time.monotonic() < worked
+    wait_for("the end of its thread", lambda: "offheap" not in attached.threads())
+    assert attached.do("compare") == "0"
+    (written,) = attached.spool.glob("*.heap.json")
+    assert '"reason":"cost"' in written.read_text().replace(": ", ":")
+    assert written.with_suffix("").stat().st_size > 1000
 
 
 @forks

@@ -31,7 +31,8 @@ class Service:
     """One unit. Commands run as root on the host: ``setup`` once, ``client`` again and again, ``upgrade`` under load.
 
     ``writes`` matches files that the service itself changes outside of /var/lib. With ``children``, workers are
-    profiled beside the main process.
+    profiled beside the main process. ``worker`` prints the process that is attached to, where it is not the one with
+    the most memory.
     """
 
     unit: str
@@ -41,6 +42,7 @@ class Service:
     upgrade: str = ""
     writes: str = ""
     children: bool = False
+    worker: str = ""
     note: str = ""
 
     @property
@@ -51,7 +53,7 @@ class Service:
     def of(self, suite: str) -> Service:
         """The same with the names that a suite has for it."""
         found = self
-        for field in ("unit", "packages", "client", "setup", "upgrade"):
+        for field in ("unit", "packages", "client", "setup", "upgrade", "worker"):
             text = getattr(found, field)
             for word, version in SUITES[suite].items():
                 text = text.replace(word, version)
@@ -68,6 +70,11 @@ def _talk(port: int, words: str, answer: str = "") -> str:
     return f"printf '{words}\\r\\n' | nc -q 1 -w 3 127.0.0.1 {port} | grep -aq '{answer}'"
 
 
+def _child(unit: str) -> str:
+    """One of its workers."""
+    return f"pgrep -o -P $(systemctl show -P MainPID {unit})"
+
+
 def _dns(name: str, kind: str = "A") -> str:
     return f"dig +time=2 +tries=1 @127.0.0.1 {name} {kind} > /dev/null"
 
@@ -77,14 +84,20 @@ LOTS: tuple[tuple[Service, ...], ...] = (
     (
         Service("memcached", "memcached", _talk(11211, r"set k 0 0 5\r\nhello\r\nstats\r\nquit", "STORED")),
         Service("redis-server", "redis-server", "redis-benchmark -q -n 3000 -r 10000 -t set,get,lpush > /dev/null"),
-        Service("nginx", "nginx-light", _web(80), children=True),
+        Service("nginx", "nginx-light", _web(80), children=True, worker=_child("nginx")),
         Service(
             "haproxy",
             "haproxy",
             _web(8000),
-            setup=f"""{_BACKEND}; cat >> /etc/haproxy/haproxy.cfg <<'END'
+            setup=f"""{_BACKEND}; cat > /etc/haproxy/keep.lua <<'END'
+kept = {{}}
+core.register_action("keep", {{"http-req"}}, function() kept[#kept + 1] = string.rep("x", 9000) .. #kept end)
+END
+sed -i '/^global/a\\    lua-load /etc/haproxy/keep.lua' /etc/haproxy/haproxy.cfg
+cat >> /etc/haproxy/haproxy.cfg <<'END'
 frontend front
     bind 127.0.0.1:8000
+    http-request lua.keep
     default_backend back
 backend back
     server one 127.0.0.1:8080
@@ -102,6 +115,8 @@ END""",
             " > /dev/null",
             setup="cd /; su postgres -c 'pgbench -i -q' 2> /dev/null",
             children=True,
+            worker="cd /; systemd-run -q --unit=client-session --uid=postgres pgbench -n -S -T 300; sleep 2;"
+            " pgrep -f 'postgres: .* postgres postgres .local. (SELECT|idle)' | head -n 1",
         ),
         Service(
             "mariadb",
@@ -132,6 +147,7 @@ END""",
             " | grep -q 2000",
             setup=f"mkdir -p /var/www/html; {_PHP}",
             children=True,
+            worker=_child("php{php}-fpm"),
             note="with mysqli, curl, zip",
         ),
         Service("lighttpd", "lighttpd", _web(80)),
@@ -152,6 +168,7 @@ END""",
             "curl -s http://127.0.0.1/a.php | grep -q 2000",
             setup=_PHP,
             children=True,
+            worker=_child("apache2"),
             note="with mod_php",
         ),
         Service("unbound", "unbound", _dns("localhost"), writes="/etc/unbound/*"),
@@ -184,7 +201,7 @@ END""",
         ),
     ),
     (
-        Service("apache2", "apache2", _web(80), children=True),
+        Service("apache2", "apache2", _web(80), children=True, worker=_child("apache2")),
         Service("nsd", "nsd", _dns("version.server", "CH TXT")),
         Service("smbd", "samba smbclient", "smbclient -N -L 127.0.0.1 > /dev/null"),
         Service("nmbd", "samba smbclient", "nmblookup -U 127.0.0.1 $(hostname) > /dev/null"),

@@ -2,10 +2,11 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Try the profiler on one packaged service after another, and write docs/services.md from what was seen.
 
-    run.py [--pairs N] [--again] [--table] [SERVICE ...]
+    run.py [--attached] [--pairs N] [--again] [--table] [SERVICE ...]
 
 A lot of services is tried on a fresh host of each suite of Debian at once, on N pairs of hosts. What was seen is kept,
 in tests/services/seen/, and not tried again unless --again is given; --table only writes the table.
+With --attached, services run as they were packaged, and are attached to.
 """
 
 from __future__ import annotations
@@ -18,34 +19,50 @@ import sys
 import tempfile
 import threading
 import traceback
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
-from ansible_collections.offheap.profiler.tests.integration.hosts import Lab
+from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, build
-from ansible_collections.offheap.profiler.tests.services import table
+from ansible_collections.offheap.profiler.tests.services import attached, table, trial
 from ansible_collections.offheap.profiler.tests.services.catalog import LOTS, SUITES, Service
-from ansible_collections.offheap.profiler.tests.services.trial import Outcome, tried
+from ansible_collections.offheap.profiler.tests.services.trial import Outcome
 
 BUILD = ROOT / "build" / "services"
 SEEN = ROOT / "tests" / "services" / "seen"
 PAGE = ROOT / "docs" / "services.md"
 
 
-def place(suite: str, name: str) -> Path:
-    return SEEN / suite / f"{name}.json"
+Seen = TypeVar("Seen", bound=Outcome)
 
 
-def kept() -> list[Outcome]:
-    """What was seen, in the catalog's order."""
-    paths = [place(suite, service.of(suite).name) for lot in LOTS for service in lot for suite in SUITES]
-    return [Outcome(**json.loads(path.read_text())) for path in paths if path.exists()]
+@dataclass(frozen=True)
+class Way(Generic[Seen]):
+    """A way to try services, the folder beside each suite's records that has its own, and what a record is."""
+
+    tried: Callable[[Sequence[Service], dict[str, LabHost], Controller, Path], list[Seen]]
+    folder: str
+    outcome: type[Seen]
+
+    def place(self, suite: str, name: str) -> Path:
+        return SEEN / suite / self.folder / f"{name}.json"
+
+    def kept(self) -> list[Seen]:
+        """What was seen, in the catalog's order."""
+        paths = [self.place(suite, service.of(suite).name) for lot in LOTS for service in lot for suite in SUITES]
+        return [self.outcome(**json.loads(path.read_text())) for path in paths if path.exists()]
 
 
-def work(lab: Lab, first: int, todo: queue.SimpleQueue[list[Service]], tarball: Path) -> None:
+PRELOADED = Way(trial.tried, "", Outcome)
+ATTACHED = Way(attached.tried, "attached", attached.Attachment)
+
+
+def work(way: Way[Any], lab: Lab, first: int, todo: queue.SimpleQueue[list[Service]], tarball: Path) -> None:
     """Try what is to do, on the hosts from number ``first``."""
     hosts = {suite: lab.host(f"app{first + number}") for number, suite in enumerate(SUITES)}
     with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
@@ -57,42 +74,46 @@ def work(lab: Lab, first: int, todo: queue.SimpleQueue[list[Service]], tarball: 
             except queue.Empty:
                 return
             try:
-                outcomes = tried(services, hosts, controller, BUILD / f"archive-{first}")
+                outcomes = way.tried(services, hosts, controller, BUILD / f"archive-{first}")
             except Exception:  # of the lab or of this program: the services are tried again in the next run
                 traceback.print_exc()
                 continue
             for outcome in outcomes:
-                path = place(outcome.suite, outcome.name)
+                path = way.place(outcome.suite, outcome.name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(asdict(outcome), indent=1) + "\n")
-                print(table.row(outcome), flush=True)
+                print(outcome, flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--attached", action="store_true")
     parser.add_argument("--pairs", type=int, default=1)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("services", nargs="*", metavar="SERVICE")
     options = parser.parse_args()
+    way: Way[Any] = ATTACHED if options.attached else PRELOADED
     todo: queue.SimpleQueue[list[Service]] = queue.SimpleQueue()
     for lot in LOTS:
         wanted = [one for one in lot if one.name in (options.services or [one.name])]
         wanted = [
             one
             for one in wanted
-            if options.again or not all(place(suite, one.of(suite).name).exists() for suite in SUITES)
+            if options.again or not all(way.place(suite, one.of(suite).name).exists() for suite in SUITES)
         ]
+        if options.attached:  # how it is replaced matters to what is preloaded
+            wanted = [one for one in wanted if not one.upgrade]
         if wanted:
             todo.put(wanted)
     if not options.table and not todo.empty():
-        run(todo, options.pairs)
-    PAGE.write_text(table.page(kept()))
+        run(way, todo, options.pairs)
+    PAGE.write_text(table.page(PRELOADED.kept(), ATTACHED.kept()))
     print(f"{PAGE.relative_to(ROOT)} is written")
     return 0
 
 
-def run(todo: queue.SimpleQueue[list[Service]], pairs: int) -> None:
+def run(way: Way[Any], todo: queue.SimpleQueue[list[Service]], pairs: int) -> None:
     os.environ["OFFHEAP_LAB_FILTER"] = "0"
     lab = Lab(os.environ.get("OFFHEAP_LAB_NAME", "services"))
     lab.down()
@@ -101,7 +122,7 @@ def run(todo: queue.SimpleQueue[list[Service]], pairs: int) -> None:
         with tempfile.TemporaryDirectory() as directory:
             tarball = build(Path(directory))
             workers = [
-                threading.Thread(target=work, args=(lab, 1 + pair * len(SUITES), todo, tarball))
+                threading.Thread(target=work, args=(way, lab, 1 + pair * len(SUITES), todo, tarball))
                 for pair in range(pairs)
             ]
             for worker in workers:

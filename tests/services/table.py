@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ansible_collections.offheap.profiler.tests.services.attached import Attachment
 from ansible_collections.offheap.profiler.tests.services.trial import Outcome
 
 _HEAD = """<!--
@@ -30,31 +33,58 @@ rolls back with `rollback_purge`, and compares. A file that differs counts again
 - **as before**: after rollback no file of `/etc`, `/opt`, `/usr` or `/run/systemd` differs by a byte, nothing is left
   in `/var/lib` (but for the service's own data), all units that were active are active, and the client gets its
   answers.
+- **attached**: while it ran as packaged, under its client, `trace_live` attached the agent to one of its processes (of
+  nginx, Apache, PHP-FPM and PostgreSQL to a worker) for sixteen seconds, with a sample each 4 KiB: how many objects
+  were sampled, and for how long one thread was held (on hosts that share a busy machine). `yes`: no answer of the
+  client failed before, while or after, nothing was restarted, no process of the unit was killed by a signal, and no
+  entry in the process led to the agent afterwards.
 """
 
 
 _COLUMNS = ["unit", "Debian", "version", "seen", "enabled", "samples", "named", "reload", "restart"]
-_COLUMNS += ["as before", "what it needed"]
+_COLUMNS += ["as before", "attached", "what it needed"]
 
 
-def row(outcome: Outcome) -> str:
+def row(outcome: Outcome, attached: Attachment | None) -> str:
     """A service's line of the table."""
     cells = [outcome.unit, outcome.suite, outcome.version, outcome.seen]
     if outcome.untried:
-        return _line([*cells, "not tried", "", "", "", "", "", outcome.untried])
+        return _line([*cells, "not tried", "", "", "", "", "", _attached(attached), outcome.untried])
     numbers = ["", ""]
     if outcome.enabled == "yes":
         numbers = [str(outcome.samples), f"{outcome.named:.0%}" if outcome.samples else "-"]
     told = "; ".join(filter(None, [", ".join(outcome.needed), outcome.problem]))
     same = "yes" if outcome.rolled_back else f"no: {' '.join([*outcome.down, *outcome.changed][:3])}"
-    return _line([*cells, outcome.enabled, *numbers, outcome.reload or "-", outcome.restart or "-", same, told])
+    return _line(
+        [
+            *cells,
+            outcome.enabled,
+            *numbers,
+            outcome.reload or "-",
+            outcome.restart or "-",
+            same,
+            _attached(attached),
+            told,
+        ]
+    )
 
 
-def page(outcomes: list[Outcome]) -> str:
+def _attached(outcome: Attachment | None) -> str:
+    if outcome is None or outcome.untried:
+        return ""
+    if outcome.enabled != "yes":
+        return outcome.enabled
+    if not outcome.rolled_back:
+        return f"no: {outcome.problem}"
+    return f"yes: {outcome.samples}, {1000 * outcome.held:.0f} ms"
+
+
+def page(outcomes: Sequence[Outcome], attached: Sequence[Attachment]) -> str:
     """The whole page. What did not run before we came is no row of it."""
     tried = [outcome for outcome in outcomes if not outcome.untried]
     good = [outcome for outcome in tried if is_good(outcome)]
     reasons = [outcome for outcome in tried if outcome.reason]
+    beside = {(one.suite, one.name): one for one in attached}
     parts = [
         _HEAD,
         f"{len(good)} of {len(tried)} are profiled, or refused before they are touched, and as before afterwards. Of"
@@ -62,7 +92,7 @@ def page(outcomes: list[Outcome]) -> str:
         " they allocate too little, or not by malloc (Go).\n",
         _line(_COLUMNS),
         "|" + "---|" * len(_COLUMNS),
-        *map(row, tried),
+        *(row(outcome, beside.get((outcome.suite, outcome.name))) for outcome in tried),
     ]
     if reasons:
         parts += [

@@ -31,6 +31,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     into_spool,
     other_root,
 )
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import OF_SAMPLES
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
     Ended,
     TraceError,
@@ -49,8 +50,16 @@ _GRACE = 60
 # Seconds in which its control socket is there, and in which it answers.
 _TO_LISTEN, _TO_ANSWER = 15.0, 120.0
 _PAUSE = 0.05
+# What a process is lent of its memory map.
+_MAPS, _NEW_MAPS = "maps", "maps.new"
+# Dumps that are looked for where an agent has ended itself, which leaves one.
+_MOST_LEFT = 100
 _FILTERS = "2"  # in the field Seccomp of status
 _BESIDE = ((dump_name.SIDECAR, limits.LARGEST_SIDECAR), (dump_name.LIVES, limits.LARGEST_LIVES))
+
+
+class TooDear(Ended):
+    """The agent has ended itself, for what it costs."""
 
 
 class AttachTrace:
@@ -58,6 +67,9 @@ class AttachTrace:
 
     prefix = dump_name.PREFIX
     release = 0
+    held = 0.0
+    _has_listened = False
+    _lent_text = b""
 
     def __init__(self, unit: service.Service, wanted: Wanted, library: str = "") -> None:
         """``library`` is the agent's, by default the newest that is installed.
@@ -67,6 +79,7 @@ class AttachTrace:
         self._library = library or installed()
         _check_library(self._library)
         self._wanted, self._unit = wanted, unit.name
+        self._max_cost = wanted.max_cost or OF_SAMPLES
         self.pid = chosen(unit, wanted.pid)
         self._started = procfs.start_ticks(self.pid)
         status = procfs.status(self.pid)
@@ -117,11 +130,37 @@ class AttachTrace:
             for number in range(self._wanted.count):
                 for _tick in ticks(began + (number + 1) * self._wanted.seconds):
                     self._check_runs()
+                    self._lend_maps()
+                    if self._has_ended_itself():
+                        yield from self._left()
+                        raise TooDear(
+                            f"sampling took more than {self._max_cost:g} % of the process's CPU time, which are allowed"
+                            " (max_cost), so the agent has detached by itself. Take a larger interval"
+                        )
                 yield self._dump()
+        except TooDear:
+            raise
         except Ended:
             if self._runs():
                 yield self._dump()
             raise
+
+    def _has_ended_itself(self) -> bool:
+        """Whether the agent listened before, and does not any more."""
+        try:
+            os.stat(f"{self._own_pid}.sock", dir_fd=self._lent.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return self._has_listened and self._runs()
+        self._has_listened = True
+        return False
+
+    def _left(self) -> Iterator[Window]:
+        """The dump that an agent leaves when it ends itself."""
+        for name in sorted(os.listdir(self._lent.fd))[:_MOST_LEFT]:
+            if name.endswith(".heap") and dump_name.parse(name):
+                status = os.stat(name, dir_fd=self._lent.fd, follow_symlinks=False)
+                self._keep_all(name)
+                yield Window(-1, status.st_size, status.st_mtime_ns, name)
 
     def _settings(self) -> bytes:
         lasts = self._wanted.seconds * self._wanted.count + _GRACE
@@ -132,12 +171,39 @@ class AttachTrace:
             "OFFHEAP_LG_SAMPLE": str(self._wanted.interval.bit_length() - 1),
             "OFFHEAP_START_DELAY": "0",
             "OFFHEAP_DETACH_SECONDS": str(lasts),
+            "OFFHEAP_MAPS": f"{self._lent.path}/{_MAPS}",
+            "OFFHEAP_MAX_COST": str(round(10 * self._max_cost)),
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
 
+    def _lend_maps(self) -> None:
+        """A copy of its memory map to a process that sees no /proc: without, no stack can be walked or named."""
+        if other_root.has_proc(self.pid):
+            return
+        try:
+            with open(f"/proc/{self.pid}/maps", "rb") as file:
+                text = file.read()
+            if text != self._lent_text:
+                self._write_maps(text)
+        except OSError as exc:
+            self._check_runs()
+            raise TraceError(f"process {self.pid} cannot be lent its memory map: {exc.strerror}") from exc
+
+    def _write_maps(self, text: bytes) -> None:
+        """In one step, and never through a link that somebody has put there."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_NEW_MAPS, dir_fd=self._lent.fd)
+        with open(os.open(_NEW_MAPS, flags, 0o600, dir_fd=self._lent.fd), "wb") as file:
+            os.fchmod(file.fileno(), 0o444)
+            file.write(text)
+        os.rename(_NEW_MAPS, _MAPS, src_dir_fd=self._lent.fd, dst_dir_fd=self._lent.fd)
+        self._lent_text = text
+
     def _attach(self) -> None:
+        self._lend_maps()
         found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
-        self._path = found.path
+        self._path, self.held = found.path, found.held
         if found.result:
             raise TraceError(
                 f"the agent does not sample process {self.pid}: it says {found.result}. perf can say what makes it grow"
@@ -165,11 +231,15 @@ class AttachTrace:
         with self._asked() as connection:
             written = connection.dump(self._lent.path)
         name = os.path.basename(written.path)
+        self._keep_all(name)
+        return Window(-1, written.size, int(written.time * 1e9), name)
+
+    def _keep_all(self, name: str) -> None:
+        """A dump, after what belongs to it."""
         for suffix, most in _BESIDE:
             self._keep(name + suffix, most)
         if not self._keep(name, limits.LARGEST_DUMP):
             raise TraceError(f"the agent in process {self.pid} has written no dump {name}")
-        return Window(-1, written.size, int(written.time * 1e9), name)
 
     def _keep(self, name: str, most: int) -> bool:
         """A file that the agent wrote; whoever else is the process's user may have put something in its place."""
@@ -193,8 +263,9 @@ class AttachTrace:
         if not self._runs():
             return
         try:
-            with self._asked() as connection:
-                connection.request("detach")
+            if not self._has_ended_itself():
+                with self._asked() as connection:
+                    connection.request("detach")
             left = got_entries.into(self.pid, self._path)
         except OffheapError:
             if self._runs():

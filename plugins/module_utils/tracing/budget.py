@@ -28,7 +28,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import procf
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended
 
 #: percent that memleak may cost a process, and async-profiler a JVM, if nobody has said otherwise
-OF_MEMLEAK, OF_A_JVM = 5.0, 2.5
+OF_MEMLEAK, OF_A_JVM, OF_SAMPLES = 5.0, 2.5, 2.5
 #: seconds for which a process is watched before it is traced
 BEFORE = 5.0
 # Fewer ticks than these say nothing of a process's ways; those of its whole life do.

@@ -29,8 +29,8 @@ def into(pid: int, library: str, proc: str = "/proc") -> int | None:
     None if it is not mapped. Raises ProcfsError, ElfError.
     """
     mapped = procfs.mapped_files(pid, proc)
-    ours = [path for path in mapped if path.endswith(library)]
-    code = [(one.start, one.end) for path in ours for one in mapped[path] if one.executable]
+    ours = [one for one in procfs.mappings(pid, proc) if one.path.endswith(library)]  # one in memory is no file
+    code = [(one.start, one.end) for one in ours if one.executable]
     if not code:
         return None
     path = os.path.join(proc, str(pid), "mem")
@@ -39,7 +39,7 @@ def into(pid: int, library: str, proc: str = "/proc") -> int | None:
     except OSError as exc:
         raise procfs.ProcfsError(f"cannot read {path}: {exc.strerror}") from exc
     try:
-        others = [mappings for path, mappings in mapped.items() if path not in ours]
+        others = [mappings for path, mappings in mapped.items() if not path.endswith(library)]
         parts = [part for mappings in others for part in _written(pid, mappings, proc)]
         return sum(_count(memory, start, size, first, last) for start, size in parts for first, last in code)
     finally:
@@ -51,7 +51,12 @@ def _written(pid: int, mappings: list[Mapping], proc: str) -> Iterator[tuple[int
     if not any(one.executable for one in mappings):
         return
     first = mappings[0]
-    headers = elf_headers.read(os.path.join(proc, str(pid), "map_files", first.range_name))
+    try:
+        headers = elf_headers.read(os.path.join(proc, str(pid), "map_files", first.range_name))
+    except elf_headers.ElfError:
+        if first in procfs.mappings(pid, proc):
+            raise
+        return  # it was closed meanwhile
     loaded = [one for one in headers.programs if one.type == elf_headers.PT_LOAD]
     begin = next((one.address - one.offset for one in loaded if one.offset <= first.offset + _BLOCK), 0)
     for one in loaded:

@@ -139,6 +139,11 @@ class Held:
         self._next(time.monotonic() + _TO_STOP)
         return result
 
+    def system_call(self, number: int, *given: int | bytes) -> int:
+        """What the kernel returns, an error as a negative number. Texts as those of a call."""
+        result = self._system_call(number, *[self._text(one) if isinstance(one, bytes) else one for one in given])
+        return result - (1 << 64) if result >> 63 else result
+
     def filters(self) -> list[bytes]:
         """The thread's filters of system calls."""
         return self._thread.filters()
@@ -332,6 +337,7 @@ def _take_waiting(pid: int, machine: Machine, one: _Waiting, ways: tuple[int, ..
     if thread:
         began = time.monotonic()
         with _detached(thread, lambda: found is None):
+            thread.hurry()
             _stop(thread)
             if machine.waits_in(thread.registers(), one.call):
                 found = Held(pid, machine, thread, one.call, one.wait.name, began, ways)
@@ -370,6 +376,7 @@ def _run_to_wait(thread: Tracee, machine: Machine) -> tuple[float, Call, str] | 
         wait = machine.wait(call) if machine.is_entry(registers) else None
         if wait:
             thread.skip_call(registers)
+            thread.hurry()
             _stop(thread)  # not all registers can be seen at a system call (aarch64)
             return began, call, wait.name
 

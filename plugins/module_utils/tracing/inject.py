@@ -13,6 +13,7 @@ This module is private to the collection.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import platform
@@ -25,8 +26,14 @@ from typing import Any, Callable, NamedTuple, NoReturn
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, other_root, seccomp_filters
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
+    held_thread,
+    lent_memory,
+    other_root,
+    seccomp_filters,
+    urgency,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thread_registers import MACHINES, Machine
 
@@ -37,9 +44,9 @@ _LONGEST_REASON = 500
 # Seconds more than it may take: for the child to say so itself.
 _GRACE = 5.0
 _POINTER = 8
+_UNWINDER = "libgcc_s.so.1"
 _NOBODY_TRACES = 3
 _FILTERS = "2"  # in the field Seccomp of status
-_SOON = -20
 
 
 class InjectError(TraceError):
@@ -50,7 +57,7 @@ class InjectError(TraceError):
 class Injected:
     """What the function has returned; what the thread was waiting in, and for how long it was held (seconds).
 
-    ``path`` is where the process has opened the library.
+    ``path`` is where the process has opened the library, as its mappings say.
     """
 
     path: str
@@ -102,36 +109,83 @@ def have_library(
     ProcfsError.
     """
     target = examine(pid, library, symbol)
-    with other_root.visible(pid, library) as path:
+    with contextlib.ExitStack() as stack:
+        content = b""
+        try:
+            path = stack.enter_context(other_root.visible(pid, library))
+        except other_root.LendError:
+            if not other_root.has_proc(pid):
+                raise
+            path, content = lent_memory.MAPPED, _content(library)
         if len(os.fsencode(path)) > held_thread.LONGEST_TEXT or len(settings) > held_thread.LONGEST_TEXT:
             raise InjectError(f"the path {path} or the settings are too long")
+        unwinder = _unwinder(stack, pid)
+        stack.enter_context(urgency.calm_afterwards(pid))
         answer = _in_a_child(
-            lambda: asdict(_inject(target, os.fsencode(path), settings, patience, held)),
-            patience + held + _GRACE,
+            lambda: asdict(_inject(target, path, content, unwinder, settings, patience, held)), patience + held + _GRACE
         )
     return Injected(**answer)
 
 
-def _inject(target: Target, path: bytes, settings: bytes, patience: float, seconds: float) -> Injected:
+def _content(library: str) -> bytes:
+    with open(library, "rb") as file:
+        return file.read()
+
+
+def _unwinder(stack: contextlib.ExitStack, pid: int) -> str:
+    """Where the process finds libgcc's unwinder, which the agent takes: "" unless it has to be lent to its root."""
+    mapped = procfs.mapped_files(pid)
+    if any(os.path.basename(path) == _UNWINDER for path in mapped):
+        return ""
+    for path in mapped:
+        beside = os.path.join(os.path.dirname(path), _UNWINDER)
+        if os.path.basename(path) == "libc.so.6" and os.path.exists(beside):
+            with contextlib.suppress(other_root.LendError, OSError):
+                if not os.path.exists(f"/proc/{pid}/root{beside}") and not trusted_path.fault(beside):
+                    return stack.enter_context(other_root.visible(pid, beside))
+    return ""
+
+
+def _inject(
+    target: Target, path: str, content: bytes, unwinder: str, settings: bytes, patience: float, seconds: float
+) -> Injected:
+    """With a ``content``, the library is lent in memory. ``unwinder`` is opened before, and may fail to."""
     if _has_filters_of_its_own(target.pid):
         with held_thread.held(target.pid, target.machine, target.ways, patience) as thread:
             filters = thread.filters()
-        seccomp_filters.check(target.pid, filters, platform.machine())
+        seccomp_filters.check(target.pid, filters, platform.machine(), in_memory=bool(content))
+    copies = lent_memory.copies(target.pid) if content else 0
     with held_thread.held(target.pid, target.machine, target.ways, patience) as thread:
         if procfs.start_ticks(target.pid) != target.start_ticks:
             raise procfs.ProcessGone(target.pid)
         deadline = time.monotonic() + seconds
-        handle = thread.call(target.open, path, target.open_flags, deadline=deadline)
+        if unwinder:
+            thread.call(target.open, os.fsencode(unwinder), target.open_flags, deadline=deadline)
+        number = _in_memory(target, thread, content) if content else -1
+        opened = lent_memory.path(number, copies) if content else path
+        handle = thread.call(target.open, os.fsencode(opened), target.open_flags, deadline=deadline)
+        if content:
+            thread.system_call(target.machine.close, number)
         if not handle:
-            raise InjectError(
-                f"process {target.pid} cannot open {os.fsdecode(path)}: {_reason(target, thread, deadline)}"
-            )
+            raise InjectError(f"process {target.pid} cannot open {opened}: {_reason(target, thread, deadline)}")
         # A handle is the loader's struct link_map (link.h), which begins with where the library lies.
         base = int.from_bytes(thread.read(handle, _POINTER), "little")
         result = thread.call((base + target.function) & ((1 << 64) - 1), settings, deadline=deadline)
     result &= 0xFFFFFFFF
     signed = result - (1 << 32) if result >> 31 else result
-    return Injected(os.fsdecode(path), signed, thread.name, thread.seconds)
+    return Injected(path, signed, thread.name, thread.seconds)
+
+
+def _in_memory(target: Target, thread: held_thread.Held, content: bytes) -> int:
+    """A descriptor of the process with the library. If the thread has to be let go later, it stays open."""
+    number, flags = -errno.EINVAL, [lent_memory.MAY_EXECUTE, 0]
+    while number == -errno.EINVAL and flags:
+        flag = lent_memory.CLOSE_ON_EXEC | flags.pop(0)
+        number = thread.system_call(target.machine.memfd_create, lent_memory.NAME, flag)
+    if number < 0:
+        raise InjectError(f"process {target.pid} has no memory for the library: {os.strerror(-number)}")
+    lent_memory.fill(target.pid, number, content)
+    return number
 
 
 def _has_filters_of_its_own(pid: int) -> bool:
@@ -192,14 +246,22 @@ def _check_state(pid: int, proc: str) -> None:
             "the kernel lets nobody trace until the next boot (kernel.yama.ptrace_scope=3). perf can say what makes it"
             " grow (source: perf)"
         )
-    try:
-        ours, theirs = (os.stat(os.path.join(proc, name, "ns/user")) for name in ("self", str(pid)))
-    except OSError as exc:
-        raise InjectError(f"the namespaces of process {pid} cannot be looked at: {exc.strerror}") from exc
-    if not os.path.samestat(ours, theirs):
+    if not _knows_us(pid, proc):
         raise InjectError(
-            f"process {pid} is in a user namespace of its own, as in a rootless container: trace it in there"
+            f"process {pid} is in a user namespace in which we are nobody, as in a rootless container: trace it in"
+            " there"
         )
+
+
+def _knows_us(pid: int, proc: str) -> bool:
+    """Whether our user is one in its user namespace as well: the agent answers root, and nobody else's user."""
+    path = os.path.join(proc, str(pid), "uid_map")
+    try:
+        with open(path, encoding="ascii") as file:
+            ranges = [[int(word) for word in line.split()] for line in file]
+    except (OSError, ValueError) as exc:
+        raise InjectError(f"the namespaces of process {pid} cannot be looked at: {exc}") from exc
+    return any(outside <= os.geteuid() < outside + count for _inside, outside, count in ranges)
 
 
 def _ptrace_scope(proc: str) -> int:
@@ -319,8 +381,7 @@ def _read(pipe: int, deadline: float) -> bytes:
 
 
 def _child(pipe: int, work: Callable[[], dict[str, Any]]) -> NoReturn:
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, _SOON)  # a held thread waits for us
+    urgency.hurry_ourselves()  # a held thread waits for us
     answer: dict[str, Any] = {"result": None, "error": None, "let_go": False}
     try:
         answer["result"] = work()

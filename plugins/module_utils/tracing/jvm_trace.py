@@ -43,6 +43,7 @@ class JvmTrace:
     """A Trace of a JVM. To make one changes nothing."""
 
     prefix = dump_name.TRACED
+    held = 0.0
 
     def __init__(self, unit: service.Service, wanted: Wanted) -> None:
         """Raises TraceError if none of the unit's JVMs, or not the one that is wanted, can be traced."""

@@ -74,6 +74,7 @@ class KernelTrace:
     """A Trace by one of the tools. To make one changes nothing."""
 
     release = 0
+    held = 0.0
 
     def __init__(self, unit: service.Service, wanted: Wanted, source: str) -> None:
         """Raises TraceError if the tool is missing, or the unit has no such process; ProcfsError."""

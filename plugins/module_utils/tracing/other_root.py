@@ -39,6 +39,11 @@ class Lent(NamedTuple):
     fd: int
 
 
+def has_proc(pid: int) -> bool:
+    """Whether the process sees itself in /proc: its descriptors as files, and its memory map."""
+    return os.path.lexists(f"/proc/{pid}/root/proc/self")
+
+
 @contextlib.contextmanager
 def directory(pid: int, uid: int, gid: int) -> Iterator[Lent]:
     """A directory in which the process may write, as long as it is needed. Raises LendError."""
@@ -84,7 +89,7 @@ def visible(pid: int, library: str) -> Iterator[str]:
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             raise LendError(f"{library} is no library")
         root = _open(stack, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        if _is_there(root, library, status):
+        if _may_be_run(root, library, status):
             yield library
             return
         yield stack.enter_context(_lent(pid, root, source))
@@ -109,17 +114,17 @@ def _walk(stack: contextlib.ExitStack, root: int, path: str) -> int | None:
     return None
 
 
-def _is_there(root: int, library: str, ours: os.stat_result) -> bool:
-    """Whether the path leads to the same file in that root."""
+def _may_be_run(root: int, library: str, ours: os.stat_result) -> bool:
+    """Whether the path leads to the same file in that root, and code may be mapped from there."""
     with contextlib.ExitStack() as stack:
         directory = _walk(stack, root, os.path.dirname(library))
         if directory is None:
             return False
         try:
-            theirs = os.stat(os.path.basename(library), dir_fd=directory, follow_symlinks=False)
-        except OSError:
+            theirs = _open(stack, os.path.basename(library), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, directory)
+        except LendError:
             return False
-        return os.path.samestat(ours, theirs)
+        return os.path.samestat(ours, os.fstat(theirs)) and not os.fstatvfs(theirs).f_flag & os.ST_NOEXEC
 
 
 @contextlib.contextmanager

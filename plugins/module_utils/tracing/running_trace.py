@@ -79,11 +79,12 @@ class Window(NamedTuple):
 
 class Trace(Protocol):
     """A process that can be traced, and what does it. ``prefix`` begins the names of its dumps; ``release`` is the
-    JDK's, or 0."""
+    JDK's, or 0; ``held``, for how long a thread was held (seconds)."""
 
     prefix: str
     pid: int
     release: int
+    held: float
     owner: Owner
 
     def windows(self) -> ContextManager[Iterator[Window]]:

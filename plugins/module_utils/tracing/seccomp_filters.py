@@ -19,18 +19,23 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_t
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _CALLS = {
     "x86_64": """
-        read:0 write:1 close:3 fstat:5 poll:7 lseek:8 mmap:9 mprotect:10 munmap:11 rt_sigprocmask:14 rt_sigreturn:15
-        pread64:17 madvise:28 socket:41 sendto:44 recvfrom:45 bind:49 listen:50 getsockopt:55 clone:56 ftruncate:77
-        rename:82 unlink:87 readlink:89 fchmod:91 statfs:137 prctl:157 futex:202 getdents64:217 clock_nanosleep:230
-        openat:257 newfstatat:262 set_robust_list:273 accept4:288
+        read:0 write:1 close:3 fstat:5 poll:7 lseek:8 mmap:9 mprotect:10 munmap:11 rt_sigaction:13 rt_sigprocmask:14
+        rt_sigreturn:15 pread64:17 access:21 madvise:28 getpid:39 socket:41 sendto:44 recvfrom:45 bind:49 listen:50
+        getsockopt:55 clone:56 exit:60 fcntl:72 ftruncate:77 rename:82 unlink:87 readlink:89 fchmod:91 statfs:137
+        prctl:157 futex:202 getdents64:217
+        clock_gettime:228 clock_nanosleep:230 openat:257 newfstatat:262 set_robust_list:273 accept4:288
+        prlimit64:302 rseq:334 clone3:435
     """,
     "aarch64": """
-        unlinkat:35 renameat:38 statfs:43 ftruncate:46 fchmod:52 openat:56 close:57 getdents64:61 lseek:62 read:63
-        write:64 pread64:67 ppoll:73 readlinkat:78 newfstatat:79 fstat:80 futex:98 set_robust_list:99
-        clock_nanosleep:115 rt_sigprocmask:135 rt_sigreturn:139 prctl:167 socket:198 bind:200 listen:201 sendto:206
-        recvfrom:207 getsockopt:209 munmap:215 clone:220 mmap:222 mprotect:226 madvise:233 accept4:242
+        fcntl:25 unlinkat:35 renameat:38 statfs:43 ftruncate:46 faccessat:48 fchmod:52 openat:56 close:57 getdents64:61
+        lseek:62 read:63 write:64 pread64:67 ppoll:73 readlinkat:78 newfstatat:79 fstat:80 exit:93 futex:98
+        set_robust_list:99 clock_gettime:113 clock_nanosleep:115
+        rt_sigaction:134 rt_sigprocmask:135 rt_sigreturn:139 prctl:167 getpid:172
+        socket:198 bind:200 listen:201 sendto:206 recvfrom:207 getsockopt:209 munmap:215 clone:220 mmap:222 mprotect:226
+        madvise:233 accept4:242 prlimit64:261 rseq:293 clone3:435
     """,
 }
+_MEMFD_CREATE = {"x86_64": "319", "aarch64": "279"}
 _INSTRUCTION = struct.Struct("=HBBI")
 # The numbers of actions are their order: the least is taken. Allowed, logged, an error, or ENOSYS for want of a tracer.
 _HARMLESS = (0x7FFF0000, 0x7FFC0000, 0x00050000, 0x7FF00000)
@@ -52,10 +57,15 @@ class _State(NamedTuple):
     memory: tuple[int | None, ...]
 
 
-def check(pid: int, filters: Iterable[bytes], machine: str) -> None:
-    """Raises FilterError if one of a process's filters may kill it for one of the calls."""
+def check(pid: int, filters: Iterable[bytes], machine: str, in_memory: bool = False) -> None:
+    """Raises FilterError if one of a process's filters may kill it for one of the calls.
+
+    ``in_memory``: for those as well that lend it a library there.
+    """
     programs = [list(_INSTRUCTION.iter_unpack(text)) for text in filters]
     calls = dict(word.split(":") for word in _CALLS[machine].split())
+    if in_memory:
+        calls["memfd_create"] = _MEMFD_CREATE[machine]
     architecture = _ARCHITECTURES[machine]
     fatal = [
         name for name, number in calls.items() if any(_may_kill(one, int(number), architecture) for one in programs)

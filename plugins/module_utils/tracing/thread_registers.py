@@ -116,6 +116,9 @@ class Machine(ABC):
     #: system calls
     mmap: int
     munmap: int
+    getpid: int
+    memfd_create: int
+    close: int
     #: where in a mapping's code the way back is
     _column: int
 
@@ -149,7 +152,7 @@ class Machine(ABC):
 
     def again(self, registers: list[int], call: Call) -> list[int]:
         """What begins that call anew."""
-        found = self.without_call(registers)
+        found = self.with_call(registers, _NO_CALL)
         found[self.pc] = call.pc - len(self.trap)
         found[self.number] = call.number
         found[self.arguments[0]] = call.arguments[0]
@@ -167,8 +170,8 @@ class Machine(ABC):
     def _called(self, registers: list[int]) -> int: ...
 
     @abstractmethod
-    def without_call(self, registers: list[int]) -> list[int]:
-        """They stand in no system call, so none is restarted."""
+    def with_call(self, registers: list[int], number: int) -> list[int]:
+        """They stand in that system call; in none (_NO_CALL), so none is restarted."""
 
     @abstractmethod
     def is_entry(self, registers: list[int]) -> bool:
@@ -225,7 +228,7 @@ class X86(Machine):
     _FUNCTION = (14, 13, 12)
     floating, largest_floating = 0x202, 16 << 10
     trap = b"\x0f\x05"
-    mmap, munmap = 9, 11
+    mmap, munmap, getpid, memfd_create, close = 9, 11, 39, 319, 3
     # mov %rax,disp(%rbx or %rbp), some pops, ret: leaves a result in memory, as the next step overwrites it
     _STORE = re.compile(rb"\x48\x89(?:\x03|[\x43\x45]([\x00-\x7f]))((?:\x5b|\x5d|\x41[\x5c-\x5f]){0,6})\xc3", re.DOTALL)
     _RESTORE = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"  # mov $15,%rax; syscall: rt_sigreturn
@@ -238,9 +241,9 @@ class X86(Machine):
     def _called(self, registers: list[int]) -> int:
         return registers[self._ORIG]
 
-    def without_call(self, registers: list[int]) -> list[int]:
+    def with_call(self, registers: list[int], number: int) -> list[int]:
         found = list(registers)
-        found[self._ORIG] = _NO_CALL
+        found[self._ORIG] = number
         return found
 
     def is_entry(self, registers: list[int]) -> bool:
@@ -321,14 +324,14 @@ class Arm(Machine):
     _LINK, _PSTATE, _STOP = 30, 33, 7
     floating, largest_floating = 2, 1024
     trap = b"\x01\x00\x00\xd4"
-    mmap, munmap = 222, 215
+    mmap, munmap, getpid, memfd_create, close = 222, 215, 172, 279, 57
     _RESTORE = b"\x68\x11\x80\xd2\x01\x00\x00\xd4"  # mov x8, #139; svc #0: rt_sigreturn, in the kernel's own page
     _FPSIMD, _FPSIMD_SIZE = 0x46508001, 528
 
     def _called(self, registers: list[int]) -> int:
         return registers[self.number]
 
-    def without_call(self, registers: list[int]) -> list[int]:
+    def with_call(self, registers: list[int], number: int) -> list[int]:
         return list(registers)
 
     def is_entry(self, registers: list[int]) -> bool:

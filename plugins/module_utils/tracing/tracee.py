@@ -16,6 +16,7 @@ import time
 from enum import Enum
 from typing import NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import urgency
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thread_registers import Machine
 
@@ -27,9 +28,10 @@ _TRACESYSGOOD = 1
 _PRSTATUS, _SYSTEM_CALL = 1, 0x404
 _EVENT_STOP = 128
 _ALL_CHILDREN = 0x40000000  # __WALL: threads, too
+_STOPPED = {signal.SIGCHLD}
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
-# A stop comes within microseconds, so for so long others are let run in between; then it is slept.
-_SOON, _PAUSE = 0.002, 0.0005
+# Seconds until it is looked again, should no signal say that a thread has stopped.
+_PAUSE = 0.01
 _WHY = {
     errno.EPERM: "the kernel does not permit it: a container without CAP_SYS_PTRACE, a security module, or Yama",
     errno.ESRCH: "the thread has ended",
@@ -77,6 +79,7 @@ class Tracee:
         self._machine = machine
         #: whether it stands at the last stop that ``wait`` has returned
         self.stopped = False
+        self._usual: int | None = None
         self._ptrace(_SEIZE, 0, _TRACESYSGOOD)
 
     def interrupt(self) -> None:
@@ -88,27 +91,35 @@ class Tracee:
         self._ptrace(_SYSCALL if at_calls else _CONT, 0, number)
         self.stopped = False
 
+    def hurry(self) -> None:
+        """Let it run before others, until it is detached."""
+        self._usual = urgency.hurry(self.tid)
+
     def detach(self) -> None:
         """It must have stopped."""
+        if self._usual is not None:
+            urgency.calm(self.tid, self._usual)
         self._ptrace(_DETACH)
 
     def wait(self, deadline: float) -> Stop:
-        """Its next stop. Raises TooLate, ThreadGone."""
-        soon = time.monotonic() + _SOON
-        while True:
-            try:
-                found, status = os.waitpid(self.tid, os.WNOHANG | _ALL_CHILDREN)
-            except ChildProcessError:
-                raise ThreadGone(f"thread {self.tid} has ended, or runs another program") from None
-            if found:
-                return self._stop(status)
-            now = time.monotonic()
-            if now > deadline:
-                raise TooLate(f"thread {self.tid} did not stop in time")
-            if now < soon:
-                os.sched_yield()
-            else:
-                time.sleep(_PAUSE)
+        """Its next stop. Raises TooLate, ThreadGone.
+
+        Nothing is polled: on a busy processor, that would keep the thread itself from running.
+        """
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPED)
+        try:
+            while True:
+                try:
+                    found, status = os.waitpid(self.tid, os.WNOHANG | _ALL_CHILDREN)
+                except ChildProcessError:
+                    raise ThreadGone(f"thread {self.tid} has ended, or runs another program") from None
+                if found:
+                    return self._stop(status)
+                if time.monotonic() > deadline:
+                    raise TooLate(f"thread {self.tid} did not stop in time")
+                signal.sigtimedwait(_STOPPED, _PAUSE)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def _stop(self, status: int) -> Stop:
         if not os.WIFSTOPPED(status):
@@ -146,11 +157,14 @@ class Tracee:
         self._ptrace(_SETSIGMASK, 8, ctypes.addressof(value))
 
     def skip_call(self, registers: list[int]) -> None:
-        """At the entry of a system call: do nothing in its place."""
+        """At the entry of a system call: have another in its place, which does nothing.
+
+        None at all would be -1, which filters of system calls see as well, and kill for.
+        """
         if self._machine.number == self._machine.result:
-            self.set_registers(self._machine.without_call(registers))
+            self.set_registers(self._machine.with_call(registers, self._machine.getpid))
         else:
-            self._set(_SYSTEM_CALL, struct.pack("=i", -1))
+            self._set(_SYSTEM_CALL, struct.pack("=i", self._machine.getpid))
 
     def filters(self) -> list[bytes]:
         """Its filters of system calls, each as instructions of the packet filter. Raises HoldError."""

@@ -34,13 +34,14 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import servi
 class Traced:
     """What a trace has left: the names of dumps in the unit's spool, and why it ended early, if it did.
 
-    ``source`` is who traced.
+    ``source`` is who traced; ``held``, for how long a thread was held for it (seconds).
     """
 
     unit: str
     pid: int
     release: int
     source: str
+    held: float = 0.0
     dumps: list[str] = field(default_factory=list)
     ended: str = ""
 
@@ -63,6 +64,7 @@ def trace(wanted: Wanted, check_mode: bool = False) -> Traced:
     with interruptible(), tracer.windows() as windows:
         try:
             for number, window in enumerate(windows):
+                result.held = tracer.held
                 name = window.name
                 if not name:
                     name = dump_name.of_trace(tracer.prefix, boot, started, tracer.pid, number)

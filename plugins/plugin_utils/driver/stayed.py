@@ -3,7 +3,8 @@
 """What came during a live trace and stayed, by code path, and for how long it has stayed by now.
 
 One dump has no trend, but in a recording of async-profiler each allocation has an age. What a service has in use is
-young; what it keeps is of every age up to that of the trace. The texts of memleak and perf have no ages.
+young; what it keeps is of every age up to that of the trace. The texts of memleak and perf have no ages, nor have the
+agent's dumps.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...module_utils.formats import values
-from ...module_utils.formats.capture_facts import ASYNC_PROFILER, CaptureFacts
+from ...module_utils.formats.capture_facts import ASYNC_PROFILER, JEMALLOC, CaptureFacts
 from ..archive.archive import read_dump
 from ..base import child, libraries
 from ..base.errors import ControllerError
 from ..base.printable import printable
 from ..model.frame import Frame, is_allocator_module
 from ..model.raw import Told
+from ..model.samples import BYTES
 from ..model.stack_summary import render
 from ..readers import detect, jfr
+from .sources import Places, open_reader
 
 _LONGEST = 1000
 
@@ -43,6 +46,8 @@ class Stayed:
 
 def stayed(dump: Path, facts: CaptureFacts, most: int) -> list[Stayed]:
     """The ``most`` largest paths of a trace's dump in the archive. Raises ControllerError."""
+    if facts.source == JEMALLOC:
+        return _sampled(dump, most)
     child.start(__name__, *libraries.DUMPS)
     answer = json.loads(child.call(_read, dump, facts.dump.sha256, facts.source, most, size=facts.dump.size))
     found = [Stayed(**one) for one in answer]
@@ -51,6 +56,17 @@ def stayed(dump: Path, facts: CaptureFacts, most: int) -> list[Stayed]:
         if not (values.is_text(one.path, _LONGEST) and values.is_size(one.bytes) and aged):
             raise StayedError(f"{dump}: what was parsed makes no sense")
     return found
+
+
+def _sampled(dump: Path, most: int) -> list[Stayed]:
+    """Of an agent's dump, whose addresses are named by the images of its archive."""
+    with open_reader([dump], Places()) as reader:
+        samples = reader.read(dump).samples
+    sizes: dict[tuple[Frame, ...], float] = {}
+    for stack, size in zip(samples.each_stack_of_frames(), samples.values[BYTES].tolist(), strict=True):
+        sizes[stack] = sizes.get(stack, 0.0) + size
+    largest = sorted(sizes.items(), key=lambda one: -one[1])[:most]
+    return [Stayed(printable(render(stack))[:_LONGEST], round(size), None) for stack, size in largest if size]
 
 
 def _read(dump: Path, sha256: str, source: str, most: int) -> bytes:

@@ -10,6 +10,7 @@
 //   churn STEPS     eight threads allocate, reallocate, hand over and end, while children are forked
 //   free            all that churn has left
 //   kinds           a block from each function, kept
+//   own             the same by functions that only some allocators have; half of them end by such functions, too
 //   fail            a block, and a realloc of it that fails; then that one is freed
 //   errno           answers whether errno is as it was, after many calls
 //   open, close     PLUGIN, which keeps a block when it is opened
@@ -224,6 +225,28 @@ __attribute__((noinline)) static void kinds(void) {
     keep(strdup("libc calls malloc, too"));
 }
 
+extern void *mallocx(size_t, int) __attribute__((weak));
+extern void *rallocx(void *, size_t, int) __attribute__((weak));
+extern void dallocx(void *, int) __attribute__((weak));
+extern void sdallocx(void *, size_t, int) __attribute__((weak));
+extern void *new_one(size_t) __asm__("_Znwm") __attribute__((weak));
+extern void *new_array(size_t) __asm__("_Znam") __attribute__((weak));
+extern void delete_one(void *) __asm__("_ZdlPv") __attribute__((weak));
+extern void delete_sized(void *, size_t) __asm__("_ZdaPvm") __attribute__((weak));
+
+__attribute__((noinline)) static void own(void) {
+    if (!mallocx || !new_one)
+        return;
+    keep(mallocx(1000, 0));
+    keep(rallocx(mallocx(10, 0), 1000, 0));
+    keep(new_one(1000));
+    keep(new_array(1000));
+    dallocx(mallocx(1000, 0), 0);
+    sdallocx(mallocx(1000, 0), 1000, 0);
+    delete_one(new_one(1000));
+    delete_sized(new_array(1000), 1000);
+}
+
 static void fail(void) {
     void *block = leak_here(5000);
     if (realloc(block, SIZE_MAX / 2))
@@ -308,6 +331,8 @@ int main(int count, char **words) {
                 free(kept[--kept_count]);
         } else if (!strcmp(word, "kinds")) {
             kinds();
+        } else if (!strcmp(word, "own")) {
+            own();
         } else if (!strcmp(word, "fail")) {
             fail();
         } else if (!strcmp(word, "errno")) {

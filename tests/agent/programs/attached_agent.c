@@ -3,7 +3,8 @@
 //
 // An agent as one sees it from outside, for a trace: it is opened in a process, leads a pointer of the program
 // ("hook") to itself, listens at its control socket, writes dumps that say how many settings it got, and detaches. With
-// the setting KEEP=1 it only says that it has; with FAIL=1 it does not begin.
+// the setting KEEP=1 it only says that it has; with FAIL=1 it does not begin; with DEAR=1 it ends itself after the
+// first dump, and leaves another.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -17,6 +18,7 @@
 static char text[4096];
 static int listening, number;
 static void **hook;
+static struct sockaddr_un address = {.sun_family = AF_UNIX};
 
 static const char *setting(const char *name) {
     size_t length = strlen(name);
@@ -33,22 +35,33 @@ static const char *setting(const char *name) {
 static void hooked(void) {
 }
 
+static void write_dump(FILE *client) {
+    char path[4200];
+    snprintf(path, sizeof path, "%s.12345678-%d.%d.%d.m%d.heap", setting("OFFHEAP_PREFIX"), 1000, (int)getpid(),
+             number, number);
+    number++;
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        fprintf(client, "{\"protocol\": 1, \"ok\": false, \"error\": \"no %s\"}\n", path);
+        return;
+    }
+    fprintf(file, "heap_v2/%d\n  t*: %d: %d [0: 0]\n@ 0x1\n  t*: %d: %d [0: 0]\n", 1 << atoi(setting("OFFHEAP_LG_SAMPLE")),
+            number, number * 100, number, number * 100);
+    long size = ftell(file);
+    fclose(file);
+    fprintf(client, "{\"protocol\": 1, \"ok\": true, \"path\": \"%s\", \"size\": %ld, \"time\": 1.5}\n", path, size);
+}
+
 static void answer(FILE *client, const char *command) {
     if (!strncmp(command, "dump", 4)) {
-        char path[4200];
-        snprintf(path, sizeof path, "%s.12345678-%d.%d.%d.m%d.heap", setting("OFFHEAP_PREFIX"), 1000, (int)getpid(),
-                 number, number);
-        number++;
-        FILE *file = fopen(path, "w");
-        if (!file) {
-            fprintf(client, "{\"protocol\": 1, \"ok\": false, \"error\": \"no %s\"}\n", path);
-            return;
+        write_dump(client);
+        if (*setting("DEAR")) {
+            FILE *nobody = fopen("/dev/null", "w");
+            write_dump(nobody);
+            fclose(nobody);
+            *hook = NULL;
+            unlink(address.sun_path);
         }
-        fprintf(file, "heap_v2/%d\n  t*: %d: %d [0: 0]\n@ 0x1\n  t*: %d: %d [0: 0]\n", 1 << atoi(setting("OFFHEAP_LG_SAMPLE")),
-                number, number * 100, number, number * 100);
-        long size = ftell(file);
-        fclose(file);
-        fprintf(client, "{\"protocol\": 1, \"ok\": true, \"path\": \"%s\", \"size\": %ld, \"time\": 1.5}\n", path, size);
         return;
     }
     if (!strncmp(command, "detach", 6) && !*setting("KEEP"))
@@ -73,7 +86,6 @@ static void *serve(void *unused) {
 }
 
 __attribute__((visibility("default"))) int offheap_attach(const char *settings) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     pthread_t thread;
     snprintf(text, sizeof text, "%s", settings);
     if (*setting("FAIL"))

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ansible_collections.offheap.profiler.tests.services import table
+from ansible_collections.offheap.profiler.tests.services.attached import Attachment
 from ansible_collections.offheap.profiler.tests.services.catalog import LOTS, SUITES
 from ansible_collections.offheap.profiler.tests.services.trial import Outcome
 
@@ -39,17 +41,33 @@ GOOD = Outcome(
 )
 def test_good_is_profiled_or_refused_and_as_before(outcome: Outcome, good: bool) -> None:
     assert table.is_good(outcome) is good
-    assert f"\n{int(good)} of 1 are profiled" in table.page([outcome])
+    assert f"\n{int(good)} of 1 are profiled" in table.page([outcome], [])
 
 
 def test_what_did_not_run_without_us_is_no_row() -> None:
-    page = table.page([GOOD, replace(GOOD, unit="dead", untried="inactive, and its client says: refused")])
+    page = table.page([GOOD, replace(GOOD, unit="dead", untried="inactive, and its client says: refused")], [])
     assert "| memcached |" in page and "| dead |" not in page
 
 
 def test_a_reason_cannot_break_the_table() -> None:
-    page = table.page([replace(GOOD, problem="a | b\nc")])
+    page = table.page([replace(GOOD, problem="a | b\nc")], [])
     assert "| a / b c |" in page
+
+
+@pytest.mark.parametrize(
+    ("seen", "cell"),
+    [
+        ({"enabled": "yes", "rolled_back": True, "held": 0.0042}, "| yes: 27, 4 ms |"),
+        ({"enabled": "yes", "problem": "1 answers did not come, 0 before"}, "| no: 1 answers did not come, 0 before |"),
+        ({"enabled": "refused", "rolled_back": True}, "| refused |"),
+        ({"untried": "inactive"}, "| yes |  |  |"),
+    ],
+)
+def test_what_came_of_attaching_stands_beside_it(seen: dict[str, Any], cell: str) -> None:
+    attached = Attachment(GOOD.suite, GOOD.name, GOOD.unit, samples=27, **seen)
+    other = Attachment("woody", GOOD.name, GOOD.unit, enabled="failed")
+    page = table.page([GOOD], [attached, other])
+    assert cell in page and "| failed |" not in page
 
 
 def test_each_service_has_a_file_of_its_own_and_no_name_is_left_open() -> None:

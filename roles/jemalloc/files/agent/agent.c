@@ -13,6 +13,7 @@
 #include "command.h"
 #include "config.h"
 #include "control.h"
+#include "cost.h"
 #include "descriptors.h"
 #include "dump.h"
 #include "exec.h"
@@ -20,6 +21,7 @@
 #include "feeder.h"
 #include "got.h"
 #include "mallctl.h"
+#include "maps.h"
 #include "problem.h"
 #include "sampler.h"
 #include "sampling.h"
@@ -57,6 +59,7 @@ struct agent {
     struct spool spool;
     struct dumps dumps;
     struct sampling sampling;
+    struct cost cost;
     struct schedule schedule;
     struct trigger trigger;
     struct command command;
@@ -82,6 +85,15 @@ static int64_t leave_if_due(struct agent *self, int64_t now) {
     return self->detach_at;
 }
 
+// What was seen until then is a dump.
+static bool end_if_too_dear(struct agent *self, int64_t now) {
+    if (!cost_is_too_high(&self->cost, now))
+        return false;
+    self->cost.next = 0;
+    self->detach_at = now;
+    return true;
+}
+
 // Does what is due, and returns how many milliseconds there is nothing more to do.
 static int64_t work(struct agent *self) {
     int64_t now = clock_monotonic();
@@ -91,7 +103,8 @@ static int64_t work(struct agent *self) {
         sampling_begin(&self->sampling);
         schedule_change(&self->schedule, &self->config);
     }
-    const char *reason = schedule_dump_is_due(&self->schedule, now) ? "schedule" : trigger_reason(&self->trigger, now);
+    const char *reason = end_if_too_dear(self, now) ? "cost"
+                         : schedule_dump_is_due(&self->schedule, now) ? "schedule" : trigger_reason(&self->trigger, now);
     if (reason) {
         dump_take(&self->dumps, reason);
         trigger_dumped(&self->trigger, clock_monotonic() - now);
@@ -101,6 +114,7 @@ static int64_t work(struct agent *self) {
     int64_t next = earlier(now + LONGEST, sampling_work(&self->sampling, now));
     next = earlier(next, schedule_next(&self->schedule));
     next = earlier(next, trigger_next(&self->trigger));
+    next = earlier(next, cost_next(&self->cost));
     next = earlier(next, leave_if_due(self, now));
     now = clock_monotonic();
     return next > now ? next - now : 0;
@@ -301,6 +315,7 @@ static int attach(struct agent *self, const char *settings) {
         return EINVAL;
     if (self->config.unwinder == UNWINDER_BUILTIN)
         self->config.unwinder = UNWINDER_HYBRID;   // it is jemalloc's
+    maps_use(self->config.maps);
     feeder_use_sampler();
     if (!sampler_prepare((size_t)self->config.lg_sample))
         return ENOTSUP;
@@ -315,6 +330,7 @@ static int attach(struct agent *self, const char *settings) {
     prepare(self);
     if (self->config.detach_seconds)
         self->detach_at = self->facts.started + self->config.detach_seconds * 1000;
+    cost_begin(&self->cost, self->config.max_cost, self->facts.started);
     sampling_prepare(&self->sampling);
     return start_thread(self);
 }

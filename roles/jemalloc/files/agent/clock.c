@@ -25,3 +25,9 @@ int64_t clock_monotonic(void) {
 int64_t clock_since_boot(void) {
     return read_clock(CLOCK_BOOTTIME);
 }
+
+uint64_t clock_nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}

@@ -12,5 +12,6 @@ int64_t clock_milliseconds(struct timespec time);
 int64_t clock_now(void);         // since the epoch
 int64_t clock_monotonic(void);   // never set back, so what periods and deadlines are measured by
 int64_t clock_since_boot(void);
+uint64_t clock_nanoseconds(void);   // monotonic, and no system call
 
 #endif

@@ -106,9 +106,11 @@ void config_read(struct config *config) {
     const char *text;
     memset(config, 0, sizeof *config);
     copy(config->prefix, sizeof config->prefix, setting("OFFHEAP_PREFIX"));
+    copy(config->maps, sizeof config->maps, setting("OFFHEAP_MAPS"));
     config->lg_sample = 19;
     number(config, "OFFHEAP_LG_SAMPLE", 0, 40, &config->lg_sample);
     number(config, "OFFHEAP_DETACH_SECONDS", 0, year, &config->detach_seconds);
+    number(config, "OFFHEAP_MAX_COST", 0, 100000, &config->max_cost);
     copy(config->executable, sizeof config->executable, setting("OFFHEAP_EXECUTABLE"));
     copy(config->unit, sizeof config->unit, setting("OFFHEAP_UNIT"));
     copy(config->malloc_conf, sizeof config->malloc_conf, setting("MALLOC_CONF"));

@@ -20,8 +20,10 @@ struct config {
     char socket_directory[PATH_MAX];
     char malloc_conf[1024];
     char prefix[PATH_MAX];   // of an attached agent's dumps; another's has jemalloc's
+    char maps[PATH_MAX];     // a copy of /proc/self/maps, for an attached agent that sees no /proc
     int64_t lg_sample;       // the same
     int64_t detach_seconds;  // of an attached agent, from its beginning: then it detaches by itself; 0: never
+    int64_t max_cost;        // of an attached agent, in thousandths of the process's CPU time: it ends itself above; 0: never
     enum unwinder unwinder;
     bool dormant;            // sampling stays off until somebody activates it
     bool children;           // children with the same executable are profiled too

@@ -68,12 +68,17 @@ size_t feeder_detach(size_t *left) {
     return own ? sampler_detach(left) : 0;
 }
 
+uint64_t feeder_spent(void) {
+    return own ? sampler_spent() : 0;
+}
+
 void feeder_describe(struct json *json) {
     json_string(json, "feeder", own ? "sampler" : "jemalloc");
     if (!own)
         return;
     json_unsigned(json, "entries", sampler_entries());
     json_unsigned(json, "unseen", sampler_unseen());
+    json_seconds(json, "spent", (int64_t)(sampler_spent() / 1000000));
 }
 
 bool feeder_reset(const char **why) {

@@ -7,6 +7,8 @@
 // - An entry is changed only if it leads where everybody's do: to the object that our own calls lead to, through the
 //   object's own stub, or through the program's (one that is not position independent has the function's address there).
 //   So an object with an allocator of its own keeps it, and one that the loader has not relocated yet is left for later.
+// - Some allocators have functions that others do not. We cannot call these by name, so the first entry says where they are;
+//   one that is not bound yet does not, and stays.
 // - What an allocator calls of itself is no call of the process; libc is one, and much else.
 // - Pages that the loader has made read-only are opened for the store. It does that once an object is relocated. As long as
 //   they can be written to, it is still at work there: to close them would kill it. Whether they can is asked with an
@@ -179,6 +181,13 @@ static void redirect(struct object *object, const ElfW(Rela) *relocation, const 
     bool has_own = symbol->st_shndx != SHN_UNDEF && !within(&allocator, object->whole.start);
     struct entry *entry = find(at);
     if (was != to) {
+        if (hook->own && !within(&allocator, was))
+            return;
+        if (hook->own && !*hook->own) {
+            *hook->own = (void *)was;   // a second before any thread may need it
+            unready = true;
+            return;
+        }
         if (has_own || !(within(&allocator, was) || within(&object->whole, was) || within(&program, was))) {
             unready |= was < object->base;   // it looks as in the file
             return;

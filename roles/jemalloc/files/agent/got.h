@@ -12,6 +12,7 @@
 struct got_hook {
     const char *name;
     void *function;
+    void **own;   // of a function that only some allocators have: where to put that; NULL for what our calls lead to
 };
 
 bool got_prepare(const struct got_hook *hooks, size_t count);   // once; false: no memory

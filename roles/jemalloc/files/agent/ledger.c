@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "descriptors.h"
 #include "feeder.h"
+#include "maps.h"
 #include "mallctl.h"
 
 #include <fcntl.h>
@@ -130,8 +131,8 @@ static void write_maps(struct output *output) {
     struct owned maps;
     ssize_t length;
     flush(output);
-    if (!owned_take(&maps, open("/proc/self/maps", O_RDONLY | O_CLOEXEC)))
-        return;   // no /proc: addresses without images
+    if (!owned_take(&maps, maps_descriptor()))
+        return;   // addresses without images
     while (owned_still(&maps) && (length = read(maps.fd, output->text, sizeof output->text)) > 0) {
         output->length = (size_t)length;
         flush(output);

@@ -27,13 +27,14 @@
 #include <unistd.h>
 
 #define DEPTH 128   // frames of a stack, as jemalloc has them
+#define INTERRUPTED 200000   // nanoseconds: more of a look is the time of others
 #define RARELY(condition) __builtin_expect((condition), 0)
 
 static struct {
     atomic_bool on;
     size_t lg_interval;
     _Atomic(void *) unwinder;
-    atomic_uint_fast64_t unseen, seed;
+    atomic_uint_fast64_t unseen, seed, spent;
 } sampler;
 
 // Initial-exec, so that reading it calls nothing.
@@ -73,6 +74,11 @@ static bool begin_thread(size_t size) {
     return beyond;
 }
 
+static void spend(uint64_t began) {
+    uint64_t took = clock_nanoseconds() - began;
+    atomic_fetch_add_explicit(&sampler.spent, took < INTERRUPTED ? took : INTERRUPTED, memory_order_relaxed);
+}
+
 static void be_born(const void *block, size_t size) {
     void *frames[DEPTH + 8];
     unsigned length = 0, ours = 0;
@@ -91,6 +97,7 @@ __attribute__((noinline, cold)) static void look(void *block, size_t size, bool 
         return;
     int saved = errno;
     own.busy = true;
+    uint64_t began = clock_nanoseconds();
     if (book_may_have(block) && book_forget(block))
         atomic_fetch_add(&sampler.unseen, 1);
     if (due && !own.random)
@@ -100,6 +107,7 @@ __attribute__((noinline, cold)) static void look(void *block, size_t size, bool 
         if (sampler_active())
             be_born(block, size);
     }
+    spend(began);
     own.busy = false;
     errno = saved;
 }
@@ -121,7 +129,9 @@ __attribute__((noinline, cold)) static bool look_for(const void *block, struct d
         return false;
     int saved = errno;
     own.busy = true;
+    uint64_t began = clock_nanoseconds();
     bool found = book_end(block, death);
+    spend(began);
     own.busy = false;
     errno = saved;
     return found;
@@ -148,18 +158,21 @@ static void *hook_calloc(size_t count, size_t size) {
     return seen(calloc(count, size), count * size);
 }
 
+__attribute__((noinline, cold)) static void live_on(const struct death *death) {
+    int saved = errno;
+    own.busy = true;
+    book_undo(death);
+    own.busy = false;
+    errno = saved;
+}
+
 // The block dies before the call, since another thread may get its address in it. If the call fails, it lives on.
 __attribute__((noinline, cold)) static void *move(void *block, size_t size) {
     struct death death;
     bool known = look_for(block, &death);
     void *moved = realloc(block, size);
-    if (known && !moved && size) {
-        int saved = errno;
-        own.busy = true;
-        book_undo(&death);
-        own.busy = false;
-        errno = saved;
-    }
+    if (known && !moved && size)
+        live_on(&death);
     return moved;
 }
 
@@ -207,18 +220,100 @@ static void *hook_pvalloc(size_t size) {
     return hook_memalign(page, whole & -page);
 }
 
+// What jemalloc has beside it (jemalloc(3)), and C++'s operators, which some allocators bring with them: these call no
+// malloc that could be seen. `name` is the allocator's own, once an entry has said where that is.
+#define OWN(name, result, ...) static result (*name)(__VA_ARGS__)
+#define BORN(name, given, call)             \
+    static void *hook_##name given {        \
+        return seen(name call, size);       \
+    }
+#define DIES(name, given, call)             \
+    static void hook_##name given {         \
+        struct death death;                 \
+        if (RARELY(book_may_have(block)))   \
+            look_for(block, &death);        \
+        name call;                          \
+    }
+
+OWN(mallocx, void *, size_t, int);
+OWN(rallocx, void *, void *, size_t, int);
+OWN(dallocx, void, void *, int);
+OWN(sdallocx, void, void *, size_t, int);
+OWN(new_one, void *, size_t);
+OWN(new_array, void *, size_t);
+OWN(new_one_nothrow, void *, size_t, const void *);
+OWN(new_array_nothrow, void *, size_t, const void *);
+OWN(new_one_aligned, void *, size_t, size_t);
+OWN(new_array_aligned, void *, size_t, size_t);
+OWN(delete_one, void, void *);
+OWN(delete_array, void, void *);
+OWN(delete_one_sized, void, void *, size_t);
+OWN(delete_array_sized, void, void *, size_t);
+OWN(delete_one_aligned, void, void *, size_t);
+OWN(delete_array_aligned, void, void *, size_t);
+OWN(delete_one_sized_aligned, void, void *, size_t, size_t);
+OWN(delete_array_sized_aligned, void, void *, size_t, size_t);
+
+BORN(mallocx, (size_t size, int flags), (size, flags))
+BORN(new_one, (size_t size), (size))
+BORN(new_array, (size_t size), (size))
+BORN(new_one_nothrow, (size_t size, const void *nothrow), (size, nothrow))
+BORN(new_array_nothrow, (size_t size, const void *nothrow), (size, nothrow))
+BORN(new_one_aligned, (size_t size, size_t alignment), (size, alignment))
+BORN(new_array_aligned, (size_t size, size_t alignment), (size, alignment))
+DIES(dallocx, (void *block, int flags), (block, flags))
+DIES(sdallocx, (void *block, size_t size, int flags), (block, size, flags))
+DIES(delete_one, (void *block), (block))
+DIES(delete_array, (void *block), (block))
+DIES(delete_one_sized, (void *block, size_t size), (block, size))
+DIES(delete_array_sized, (void *block, size_t size), (block, size))
+DIES(delete_one_aligned, (void *block, size_t alignment), (block, alignment))
+DIES(delete_array_aligned, (void *block, size_t alignment), (block, alignment))
+DIES(delete_one_sized_aligned, (void *block, size_t size, size_t alignment), (block, size, alignment))
+DIES(delete_array_sized_aligned, (void *block, size_t size, size_t alignment), (block, size, alignment))
+
+static void *hook_rallocx(void *block, size_t size, int flags) {
+    struct death death;
+    bool known = RARELY(book_may_have(block)) && look_for(block, &death);
+    void *moved = rallocx(block, size, flags);
+    if (known && !moved)
+        live_on(&death);
+    return seen(moved, size);
+}
+
+#define HOOK(name) {#name, (void *)hook_##name, NULL}
+#define HOOK_OF_SOME(symbol, name) {symbol, (void *)hook_##name, (void **)&name}
+
 static const struct got_hook hooks[] = {
-    {"malloc", (void *)hook_malloc},
-    {"free", (void *)hook_free},
-    {"cfree", (void *)hook_free},
-    {"calloc", (void *)hook_calloc},
-    {"realloc", (void *)hook_realloc},
-    {"reallocarray", (void *)hook_reallocarray},
-    {"posix_memalign", (void *)hook_posix_memalign},
-    {"aligned_alloc", (void *)hook_aligned_alloc},
-    {"memalign", (void *)hook_memalign},
-    {"valloc", (void *)hook_valloc},
-    {"pvalloc", (void *)hook_pvalloc},
+    HOOK(malloc),
+    HOOK(free),
+    {"cfree", (void *)hook_free, NULL},
+    HOOK(calloc),
+    HOOK(realloc),
+    HOOK(reallocarray),
+    HOOK(posix_memalign),
+    HOOK(aligned_alloc),
+    HOOK(memalign),
+    HOOK(valloc),
+    HOOK(pvalloc),
+    HOOK_OF_SOME("mallocx", mallocx),
+    HOOK_OF_SOME("rallocx", rallocx),
+    HOOK_OF_SOME("dallocx", dallocx),
+    HOOK_OF_SOME("sdallocx", sdallocx),
+    HOOK_OF_SOME("_Znwm", new_one),
+    HOOK_OF_SOME("_Znam", new_array),
+    HOOK_OF_SOME("_ZnwmRKSt9nothrow_t", new_one_nothrow),
+    HOOK_OF_SOME("_ZnamRKSt9nothrow_t", new_array_nothrow),
+    HOOK_OF_SOME("_ZnwmSt11align_val_t", new_one_aligned),
+    HOOK_OF_SOME("_ZnamSt11align_val_t", new_array_aligned),
+    HOOK_OF_SOME("_ZdlPv", delete_one),
+    HOOK_OF_SOME("_ZdaPv", delete_array),
+    HOOK_OF_SOME("_ZdlPvm", delete_one_sized),
+    HOOK_OF_SOME("_ZdaPvm", delete_array_sized),
+    HOOK_OF_SOME("_ZdlPvSt11align_val_t", delete_one_aligned),
+    HOOK_OF_SOME("_ZdaPvSt11align_val_t", delete_array_aligned),
+    HOOK_OF_SOME("_ZdlPvmSt11align_val_t", delete_one_sized_aligned),
+    HOOK_OF_SOME("_ZdaPvmSt11align_val_t", delete_array_sized_aligned),
 };
 
 bool sampler_prepare(size_t lg_interval) {
@@ -268,6 +363,10 @@ size_t sampler_detach(size_t *left) {
 
 size_t sampler_entries(void) {
     return got_redirected();
+}
+
+uint64_t sampler_spent(void) {
+    return atomic_load(&sampler.spent);
 }
 
 uint64_t sampler_unseen(void) {

@@ -19,5 +19,6 @@ bool sampler_follow(void);           // objects that the process opened or close
 size_t sampler_detach(size_t *left); // how many entries were put back; `left`: how many could not be
 size_t sampler_entries(void);        // that lead to hooks
 uint64_t sampler_unseen(void);       // objects whose death went past the hooks
+uint64_t sampler_spent(void);        // nanoseconds that the hooks took for what is sampled, ever
 
 #endif

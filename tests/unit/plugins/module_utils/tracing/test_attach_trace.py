@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import attach_trace, got_entries, kernel_trace
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
+from ansible_collections.offheap.profiler.tests.agent import builds
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
@@ -103,6 +105,7 @@ def test_each_window_ends_in_a_dump_of_the_agent(
 def test_a_signal_ends_it_early_and_detaches(run: Run, program: int, spools: Path, library: Path) -> None:
     def interrupt() -> None:
         wait(lambda: bool(got_entries.into(program, str(library))), "it is attached")
+        wait(lambda: procfs.status(program)["TracerPid"] == "0", "its thread is let go")
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=interrupt)
@@ -110,6 +113,17 @@ def test_a_signal_ends_it_early_and_detaches(run: Run, program: int, spools: Pat
     result = run([program], source="attach", window=60)
     thread.join()
     assert "it was interrupted" in result["ended"] and len(result["dumps"]) == 1
+    assert got_entries.into(program, str(library)) == 0
+
+
+@pytest.mark.slow
+def test_an_agent_that_ends_itself_leaves_a_dump(
+    run: Run, program: int, spools: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with(monkeypatch, b"DEAR=1\n")
+    result = run([program], source="attach", windows=3, max_cost=1.5)
+    assert "more than 1.5 % of the process's CPU time" in result["ended"]
+    assert sorted(os.listdir(spools / "app.service")) == result["dumps"] and len(result["dumps"]) == 2
     assert got_entries.into(program, str(library)) == 0
 
 
@@ -185,6 +199,36 @@ def test_what_hides_the_spool(kind: str, run: Run, directory: Path, spools: Path
         assert result["failed"] and "may write nowhere" in result["msg"]
     else:
         assert result["ended"] == "" and os.listdir(spools / "app.service") == result["dumps"] != []
+
+
+_IN_A_ROOT = """
+import os, sys, time
+os.chroot(sys.argv[1])
+os.chdir("/")
+os.setuid(65534)
+kept = []
+print("runs", flush=True)
+while True:
+    kept.append(bytearray(3000))
+    time.sleep(0.005)
+"""
+
+
+@pytest.mark.slow
+def test_what_sees_no_proc_has_stacks_and_a_map_all_the_same(run: Run, spools: Path) -> None:
+    """As HAProxy in its chroot: it is lent its memory map, and an unwinder."""
+    root = spools.parent / "root"
+    (root / "tmp").mkdir(parents=True)
+    command = ["/usr/bin/python3", "-c", _IN_A_ROOT, str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        result = run([process.pid], source="attach", windows=1, interval="4K", library=str(builds.agent()))
+        process.kill()
+    assert result["ended"] == "" and os.listdir(root) == ["tmp"] and os.listdir(root / "tmp") == []
+    dump = (spools / "app.service" / result["dumps"][0]).read_bytes()
+    records = heap_v2.parse(dump, "a dump")
+    assert max(len(stack) for stack in records.stacks()) > 5
+    assert os.path.realpath("/usr/bin/python3") in {mapped.path for mapped in records.mappings}
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "large", "other"])

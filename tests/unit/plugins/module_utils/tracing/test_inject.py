@@ -40,14 +40,11 @@ def sleeper() -> Iterator[int]:
 def proc(sleeper: int, tmp_path: Path) -> Path:
     """What the kernel says of a process, to be changed."""
     root = tmp_path / "proc"
-    for name in ("stat", "status", "maps", "ns/user"):
-        target = root / str(sleeper) / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(b"" if name == "ns/user" else Path(f"/proc/{sleeper}/{name}").read_bytes())
+    (root / str(sleeper)).mkdir(parents=True)
+    for name in ("stat", "status", "maps", "uid_map"):
+        (root / str(sleeper) / name).write_bytes(Path(f"/proc/{sleeper}/{name}").read_bytes())
     for name in ("exe", "mem", "map_files"):
         (root / str(sleeper) / name).symlink_to(f"/proc/{sleeper}/{name}")
-    (root / "self" / "ns").mkdir(parents=True)
-    os.link(root / str(sleeper) / "ns" / "user", root / "self" / "ns" / "user")
     (root / "sys" / "kernel" / "yama").mkdir(parents=True)
     (root / "sys" / "kernel" / "yama" / "ptrace_scope").write_text("2\n")
     return root
@@ -90,9 +87,8 @@ def _exe(content: bytes | None, **options: str) -> Change:
     return change
 
 
-def _user_namespace(own: Path) -> None:
-    (own / "ns" / "user").unlink()
-    (own / "ns" / "user").touch()
+def _rootless(own: Path) -> None:
+    (own / "uid_map").write_text("0 1000 1\n1 100000 65536\n")
 
 
 def _yama(own: Path) -> None:
@@ -115,7 +111,7 @@ def _elf(bits: int, machine: int) -> bytes:
         (_status("Seccomp", "1"), "seccomp's strict mode"),
         (_status("x86_Thread_features", "shstk wrss"), "has a shadow stack"),
         (_yama, "kernel.yama.ptrace_scope=3"),
-        (_user_namespace, "user namespace of its own"),
+        (_rootless, "user namespace in which we are nobody"),
         (_exe(_elf(32, 3)), "is a 32-bit program"),
         (_exe(_elf(64, 62)), "is a static program"),
         (_exe(_elf(64, 183)), "process .* is aarch64"),

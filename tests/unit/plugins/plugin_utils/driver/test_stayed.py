@@ -17,7 +17,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_f
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.errors import ControllerError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver import stayed
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
-from ansible_collections.offheap.profiler.tests.unit.strategies import recordings
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives, recordings
 
 
 def test_the_largest_path_and_its_age(directory: Path) -> None:
@@ -55,6 +55,15 @@ def test_a_text_of_memleak_has_no_ages(tmp_path: Path) -> None:
     (tmp_path / "dump").write_bytes(text)
     facts = dataclasses.replace(capture_samples.facts(text), source="memleak")
     assert stayed.stayed(tmp_path / "dump", facts, 1) == [stayed.Stayed("keep ← main", 80, None)]
+
+
+def test_a_dump_of_the_agent_is_named_by_the_images_of_its_archive(directory: Path, tmp_path: Path) -> None:
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path, dumps=2)
+    newest = max(archive.captures("frontend.service", "app1"), key=lambda capture: capture.time)
+    largest = stayed.stayed(newest.dump, newest.facts, 2)
+    assert [one.path for one in largest] == ["deflate ← [jit]", "inflate ← [jit]"]
+    assert [round(one.bytes / leaky_archives.INTERVAL) for one in largest] == [31, 15]
+    assert stayed.stayed(newest.dump, newest.facts, 1) == largest[:1]
 
 
 def _recording(data: bytes) -> CaptureFacts:

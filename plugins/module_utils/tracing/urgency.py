@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A held thread, and we who hold it, run before what else a busy host has to do: else each of some hundred steps waits
+its turn. It lasts for milliseconds. Threads that it starts do not inherit it.
+
+This module is private to the collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Iterator
+
+# Of the same priority, so that either runs while the other waits for it.
+_HURRIED = os.SCHED_RR | os.SCHED_RESET_ON_FORK
+_PRIORITY = os.sched_param(1)
+_SOON = -20
+_USUAL = (os.SCHED_OTHER, os.SCHED_BATCH, os.SCHED_IDLE)
+
+
+def hurry_ourselves() -> None:
+    """Until we end. Where the host gives no such priority, as much as it does."""
+    try:
+        os.sched_setscheduler(0, _HURRIED, _PRIORITY)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, _SOON)
+
+
+def hurry(tid: int) -> int | None:
+    """Returns what ``calm`` needs: how it is scheduled. None where it stays so."""
+    with contextlib.suppress(OSError):
+        before = os.sched_getscheduler(tid)
+        if before & ~os.SCHED_RESET_ON_FORK in _USUAL:
+            os.sched_setscheduler(tid, _HURRIED, _PRIORITY)
+            return before
+    return None
+
+
+def calm(tid: int, before: int) -> None:
+    """A thread that has ended is calm."""
+    with contextlib.suppress(OSError):
+        if os.sched_getscheduler(tid) == _HURRIED:
+            os.sched_setscheduler(tid, before, os.sched_param(0))
+
+
+@contextlib.contextmanager
+def calm_afterwards(pid: int) -> Iterator[None]:
+    """None of the process's threads stays hurried, whatever becomes of who hurries it meanwhile."""
+    before = {}
+    for name in _threads(pid):
+        with contextlib.suppress(OSError):
+            before[int(name)] = os.sched_getscheduler(int(name))
+    try:
+        yield
+    finally:
+        for name in _threads(pid):
+            was = before.get(int(name), os.SCHED_OTHER)
+            if was != _HURRIED:
+                calm(int(name), was)
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
