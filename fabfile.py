@@ -56,6 +56,7 @@ from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F
     diff,
     failing,
     flame,
+    held,
     import_files,
     peek,
     top,
@@ -207,22 +208,20 @@ def _watched(show: screen.Screen, view: Any, series: list[Any], interval: float)
 
 
 @on_hosts
-@helped(unit=_UNITS_HELP, archive=ARCHIVE_HELP, rows="functions to show (15)")
-def dump(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, rows: int = 15) -> int:
+@helped(unit=_UNITS_HELP, archive=ARCHIVE_HELP, rows="functions to show (15)", who_holds="and who holds it")
+def dump(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, rows: int = 15, who_holds: bool = False) -> int:
     """
     Dump now, collect the dump into the archive, and show what holds the memory.
 
         fab -H app1 dump --unit frontend
     """
     at_least(1, rows=rows)
-    units = unit or []
-    store = _archive(archive)
+    units, store, command = unit or [], _archive(archive), "holders" if who_holds else "dump"
 
     def work(host: target.Target, session: Session, steps: screen.Steps) -> Any:
-        done = [session.ask("control", 120.0, unit=name, parameters={"command": "dump"}) for name in units]
+        done = [session.ask("control", 120.0, unit=name, parameters={"command": command}) for name in units]
         names = {Path(str(one["path"])).name for each in done for one in each["dumps"]}
-        brought = _collected(host, session, steps, store, units)
-        return [facts for facts in brought.captures if facts.dump.name in names]
+        return [facts for facts in _collected(host, session, steps, store, units).captures if facts.dump.name in names]
 
     outcomes, failed = hosts.ask("dumping", work)
     taken = [capture for outcome in outcomes for capture in outcome.result or []]
@@ -230,7 +229,8 @@ def dump(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, rows: int = 1
         hosts.show.json([{"host": one.host, "unit": one.unit, "capture": str(store.place(one))} for one in taken])
         return failed
     for capture in taken:
-        sys.stdout.write(top_text(store.place(capture), rows, False, ("", ""), hosts.show))
+        sys.stdout.write(top_text(store.place(capture), "", rows, False, ("", ""), "", hosts.show))
+        sys.stdout.writelines(f"{line}\n" for line in held(store, capture, rows, hosts.show.say))
     return failed
 
 

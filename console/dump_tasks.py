@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fabric import task
 from invoke.context import Context
@@ -21,6 +21,10 @@ from ..plugins.plugin_utils.base.durations import duration, moment
 from ..plugins.plugin_utils.base.printable import printable_lines
 from . import screen
 from .fab_program import at_least
+
+if TYPE_CHECKING:
+    from ..plugins.module_utils.formats.capture_facts import CaptureFacts
+    from ..plugins.plugin_utils.archive.archive import Archive
 
 ARCHIVE = "offheap/archive"
 ARCHIVE_HELP = f"directory of the archive, or its address ({ARCHIVE})"
@@ -167,6 +171,14 @@ def _analyzed(path: Path, images: tuple[str, str], measure: str, show: screen.Sc
         request["measure"] = offline.measure(measure)
         places = offline.places(_paths(images[0]), images[1])
         return offline.analyzed(Request(**request), path, places, lambda text: show.say(text, "yellow"))
+
+
+def held(store: Archive, facts: CaptureFacts, rows: int, warn: Callable[[str], None]) -> list[str]:
+    """Who held what lived when a capture was taken, in lines; none if that was not asked."""
+    from . import offline
+
+    with failing():
+        return offline.held(store, facts, rows, warn)
 
 
 def top_text(

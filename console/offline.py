@@ -9,20 +9,23 @@ from glob import glob
 from pathlib import Path
 
 from ..plugins.module_utils.formats import unit_name
+from ..plugins.module_utils.formats.capture_facts import CaptureFacts
 from ..plugins.module_utils.formats.dump_name import PERF_MAP
 from ..plugins.plugin_utils.archive import far_archive
-from ..plugins.plugin_utils.archive.archive import INDEX, ArchiveError
-from ..plugins.plugin_utils.archive.capture import Capture
+from ..plugins.plugin_utils.archive.archive import INDEX, Archive, ArchiveError
+from ..plugins.plugin_utils.archive.capture import Capture, capture_of
 from ..plugins.plugin_utils.base import libraries
 from ..plugins.plugin_utils.base.progress import Progress
+from ..plugins.plugin_utils.columns.series_reader import reading
 from ..plugins.plugin_utils.driver.analyze import analyze_dump
 from ..plugins.plugin_utils.driver.compare_dumps import CompareRequest, compare_dumps
 from ..plugins.plugin_utils.driver.formats import Request
 from ..plugins.plugin_utils.driver.imports import Imported, Origin, import_profiles
 from ..plugins.plugin_utils.driver.sources import AnalysisError, Places
 from ..plugins.plugin_utils.driver.told_options import told_in_short
-from ..plugins.plugin_utils.leaks import hints
+from ..plugins.plugin_utils.leaks import hints, who_holds
 from ..plugins.plugin_utils.leaks.survey import Scope
+from ..plugins.plugin_utils.model.stack_summary import render as short_path
 from ..plugins.plugin_utils.report import files
 from ..plugins.plugin_utils.report.host_report import Limits
 from ..plugins.plugin_utils.views.selection import Selection
@@ -111,6 +114,19 @@ def compared(before: Path, after: Path, focus: str, limit: int, as_json: bool, p
     for warning in done.warnings:
         warn(warning)
     return done.content
+
+
+def held(store: Archive, facts: CaptureFacts, rows: int, warn: Warn) -> list[str]:
+    """Who held what lived when a capture was taken, in lines: the paths of which most lived. Raises ControllerError."""
+    capture = capture_of(store.place(facts), facts)
+    with reading(store, warn) as reader:
+        found = reader.holders([capture], reader.maps([capture]))
+    if found is None:
+        return []
+    lines = []
+    for path, holding in who_holds.of_paths(found)[:rows]:
+        lines += [short_path(path), f"    {holding.text}", f"    {holding.next_step}"]
+    return lines
 
 
 def reported(archive: str | Path, dest: Path, units: Sequence[str], warn: Warn, progress: Progress) -> files.Files:

@@ -26,7 +26,7 @@ attributes:
     support: none
   idempotent:
     support: partial
-    details: V(dump) and V(reset) act each time.
+    details: V(dump), V(holders) and V(reset) act each time.
   platform:
     support: full
     platforms: linux
@@ -39,13 +39,15 @@ options:
     description:
       - V(status) returns what the agent does and whether anything is wrong.
       - V(dump) takes a dump and waits until it is complete.
+      - V(holders) takes a dump, and looks for two seconds at most who holds what lives in the process, which a report
+        then says of each suspect. The look reads the memory of the process, and brings no content of it.
       - V(activate) and V(deactivate) switch sampling.
       - V(reset) forgets all samples. It is refused under a jemalloc that the role C(offheap.profiler.jemalloc) did not
         build, since it could crash the service.
       - V(stats) returns the memory statistics of the process and its allocator.
       - V(schedule) changes O(dump_seconds), O(stats_seconds), O(keep_files) and O(keep_bytes).
     type: str
-    choices: [status, dump, activate, deactivate, reset, stats, schedule]
+    choices: [status, dump, holders, activate, deactivate, reset, stats, schedule]
     default: status
   pid:
     description: Talk only to this process. By default, to all processes of the unit that have an agent.
@@ -63,7 +65,7 @@ options:
     description: For V(schedule), how many bytes of dumps the spool may hold.
     type: int
   perf_map:
-    description: With V(dump), also ask a JVM for the map of its compiled code.
+    description: With V(dump) and V(holders), also ask a JVM for the map of its compiled code.
     type: bool
     default: true
   timeout:
@@ -107,7 +109,7 @@ processes:
       description: The agent's answer. In check mode, its status.
       type: dict
 dumps:
-  description: For V(dump), the dumps that were written.
+  description: For V(dump) and V(holders), the dumps that were written.
   type: list
   elements: dict
   returned: success
@@ -151,7 +153,7 @@ def main() -> NoReturn:
             "unit": {"type": "str", "required": True},
             "command": {
                 "type": "str",
-                "choices": ["status", "dump", "activate", "deactivate", "reset", "stats", "schedule"],
+                "choices": ["status", "dump", "holders", "activate", "deactivate", "reset", "stats", "schedule"],
                 "default": "status",
             },
             "pid": {"type": "int"},

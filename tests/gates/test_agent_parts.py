@@ -15,12 +15,12 @@ from ansible_collections.offheap.profiler.tests.gates.files import ROOT
 AGENT = ROOT / "roles" / "jemalloc" / "files" / "agent"
 FLOORS = (  # the lowest first; a part is <name>.c with <name>.h
     {"clock", "descriptors", "exec", "got", "hotspot", "mallctl"},
-    {"book", "deepbind", "json", "maps"},
-    {"ranges", "sampler"},
-    {"feeder"},
+    {"blocks", "book", "deepbind", "json", "maps", "objects", "pages", "threads"},
+    {"ranges", "reach", "sampler"},
+    {"feeder", "roots"},
     {"cost", "unwind"},
     {"config"},
-    {"facts", "images", "ledger", "problem", "spool"},
+    {"facts", "holders", "images", "ledger", "problem", "spool"},
     {"others"},
     {"dump", "sampling", "schedule", "statistics", "trigger"},
     {"command"},

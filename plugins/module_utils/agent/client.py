@@ -205,9 +205,10 @@ class Connection:
         line, _newline, self._received = self._received.partition(b"\n")
         return line
 
-    def dump(self, spool: str) -> WrittenDump:
-        """Make the agent write a whole dump. Raises AgentError also if its path is not in ``spool``."""
-        answer = self.request("dump")
+    def dump(self, spool: str, command: str = "dump") -> WrittenDump:
+        """Make the agent write a whole dump, by ``dump`` or ``holders``. Raises AgentError also if its path is not in
+        ``spool``."""
+        answer = self.request(command)
         path = answer.get("path")
         if not isinstance(path, str) or os.path.dirname(path) != spool or not dump_name.parse(os.path.basename(path)):
             raise AgentError(f"process {self._agent.pid} says that its dump is {path!r}, which is not in {spool}")

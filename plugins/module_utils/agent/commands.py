@@ -73,13 +73,13 @@ def _one(
         changes = True
     if check_mode or not changes:
         return status, None, changes
-    if command == "dump":
+    if command in ("dump", "holders"):
         return status, _dump(connection, places.spool_of(unit), parameters), True
     return connection.request(command, **settings), None, True
 
 
 def _dump(connection: client.Connection, spool: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    written = connection.dump(spool)
+    written = connection.dump(spool, parameters["command"])
     facts: dict[str, Any] = {**written._asdict(), "pid": connection.peer, "perf_map": None, "note": None}
     if parameters["perf_map"]:
         try:

@@ -26,9 +26,9 @@ PREFIX = "jeprof"
 TRACED, MEMLEAK, PERF = "asprof", "memleak", "perf"
 #: the prefixes of other profiles that services offer, which are the names of their sources
 PPROF, GPERFTOOLS = "pprof", "gperftools"
-#: suffixes to a dump's name: what the agent wrote beside it, a perf map, and the lives of what was sampled
-SIDECAR, PERF_MAP, LIVES = ".json", ".map", ".lives"
-COMPANIONS = (SIDECAR, PERF_MAP, LIVES)
+#: suffixes to a dump's name: what the agent wrote beside it, a perf map, lives of what was sampled, and their holders
+SIDECAR, PERF_MAP, LIVES, HOLDERS = ".json", ".map", ".lives", ".holders"
+COMPANIONS = (SIDECAR, PERF_MAP, LIVES, HOLDERS)
 _NAME = re.compile(
     f"({PREFIX}|{TRACED}|{MEMLEAK}|{PERF}|{PPROF}|{GPERFTOOLS})"
     + r"\.(?:([0-9a-f]{8}-[0-9]{1,20}|[0-9a-f]{32})\.)?(?:[0-9]{1,20}\.)?([0-9]{1,10})\.([0-9]{1,9})"

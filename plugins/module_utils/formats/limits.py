@@ -17,6 +17,8 @@ LARGEST_IMAGE = 4 << 30
 LARGEST_PERF_MAP = 256 << 20
 #: the lives beside a dump: the agent's table holds 196,608 objects and 16,384 stacks
 LARGEST_LIVES = 32 << 20
+#: the holders beside a dump: at most 65,536 steps of ways
+LARGEST_HOLDERS = 16 << 20
 #: all that a unit's spool keeps on a target once its dumps are collected
 LARGEST_SPOOL = 256 << 20
 #: the text of /proc/<pid>/maps: by default the kernel allows 65,530 mappings, at 250 bytes a line

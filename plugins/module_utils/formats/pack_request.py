@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a controller asks a target to pack: dumps, images, perf maps and lives, each under a name in the tar file.
+"""What a controller asks a target to pack: dumps, images, perf maps, lives, holders, each under a name in the tar file.
 
 This module is private to the collection.
 """
@@ -103,18 +103,19 @@ class MapMember:
 
 @dataclass(frozen=True)
 class PackRequest:
-    """The requested contents of one tar file. A member of ``lives`` is the file beside the dump that it names."""
+    """The requested contents of one tar file. A member of ``lives`` or ``holders`` lies beside the dump it names."""
 
     dumps: list[DumpMember]
     images: list[ImageMember]
     maps: list[MapMember]
     lives: list[DumpMember] = field(default_factory=list)
+    holders: list[DumpMember] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         """Bytes of everything whose size is known; of maps, only those beside a dump."""
         known = sum(image.size for image in self.images)
-        known += sum(file.identity.size for file in (*self.dumps, *self.lives))
+        known += sum(file.identity.size for file in (*self.dumps, *self.lives, *self.holders))
         return known + sum(beside.identity.size for beside in self.maps if beside.identity)
 
     def to_json(self) -> dict[str, Any]:
@@ -124,7 +125,7 @@ class PackRequest:
     @classmethod
     def from_json(cls, data: Any) -> PackRequest:
         """Raises RequestError."""
-        parts = {name: _field(data, name) for name in ("dumps", "images", "maps", "lives")}
+        parts = {name: _field(data, name) for name in ("dumps", "images", "maps", "lives", "holders")}
         for name, part in parts.items():
             _must(name, isinstance(part, list))
         return cls(
@@ -132,6 +133,7 @@ class PackRequest:
             [ImageMember.from_json(entry) for entry in parts["images"]],
             [MapMember.from_json(entry) for entry in parts["maps"]],
             [DumpMember.from_json(entry) for entry in parts["lives"]],
+            [DumpMember.from_json(entry) for entry in parts["holders"]],
         )
 
 

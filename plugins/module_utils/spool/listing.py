@@ -34,8 +34,8 @@ _NAMED = 100
 class ListedCapture:
     """A dump that can be fetched. ``process`` and ``images`` are indices, as many dumps share them.
 
-    ``jit`` says whether its process compiles code, ``map`` identifies the map of that code beside it, ``lives`` the
-    lives beside it, and ``jvm`` is what a JVM held outside malloc, if it was asked.
+    ``jit`` says whether its process compiles code, ``map`` identifies the map of that code beside it, ``lives`` and
+    ``holders`` those beside it, and ``jvm`` is what a JVM held outside malloc, if it was asked.
     """
 
     unit: str
@@ -51,6 +51,7 @@ class ListedCapture:
     agent_problem: str | None
     jvm: JvmMemory | None = None
     lives: Identity | None = None
+    holders: Identity | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form that is sent."""
@@ -59,6 +60,7 @@ class ListedCapture:
             "identity": list(self.identity),
             "map": list(self.map) if self.map else None,
             "lives": list(self.lives) if self.lives else None,
+            "holders": list(self.holders) if self.holders else None,
             "agent": self.agent.to_json() if self.agent else None,
             "jvm": self.jvm.to_json() if self.jvm else None,
         }
@@ -185,6 +187,7 @@ class Finder:
                 agent,
                 agent_problem,
                 lives=_beside(spooled, name, dump_name.LIVES, limits.LARGEST_LIVES),
+                holders=_beside(spooled, name, dump_name.HOLDERS, limits.LARGEST_HOLDERS),
             )
         )
 

@@ -90,8 +90,8 @@ def _items(root: directory.Root, request: PackRequest, live_map: Callable[[MapMe
             beside = SpooledDump(wanted.unit, wanted.name, wanted.identity)
             opener = functools.partial(_open_beside, root, beside, dump_name.PERF_MAP)
         items.append(pack.Item(wanted.member, opener))
-    for lives in request.lives:
-        items.append(pack.Item(lives.member, functools.partial(_open_beside, root, lives, dump_name.LIVES)))
+    for kind, suffix in ((request.lives, dump_name.LIVES), (request.holders, dump_name.HOLDERS)):
+        items += [pack.Item(one.member, functools.partial(_open_beside, root, one, suffix)) for one in kind]
     return items
 
 

@@ -4,7 +4,7 @@
 
     <archive>/archive.json                                                       {"format": 3}
     <archive>/captures/<unit>/<host>/<process key>/<sequence>-<sha256, 12 digits>/
-        capture.json, dump.heap.zst, perf.map.gz and lives.gz (if there are such); after a removal only "removed"
+        capture.json, dump.heap.zst, perf.map.gz, lives.gz, holders.gz (if there are such); when removed only "removed"
         what was derived from it, created on first use (columns/sample_cache.py)
     <archive>/images/<build-id>/<file name>@<sha256>                              image_files.py
     <archive>/symcaches/<build-id>-<sha256>.symcache
@@ -304,11 +304,16 @@ class Archive:
         _sync_all({self.place(facts).parent for facts in known})
 
     def add_capture(
-        self, facts: CaptureFacts, dump_file: Path, perf_map: Path | None = None, lives: Path | None = None
+        self,
+        facts: CaptureFacts,
+        dump_file: Path,
+        perf_map: Path | None = None,
+        lives: Path | None = None,
+        holders: Path | None = None,
     ) -> tuple[Capture, bool]:
         """``add_captures`` for a single dump."""
         with self.incoming() as aside:
-            (added,) = self.add_captures([Arrived(facts, dump_file, perf_map, lives)], aside)
+            (added,) = self.add_captures([Arrived(facts, dump_file, perf_map, lives, holders)], aside)
         return added
 
     def add_captures(self, arrived: Iterable[Arrived], aside: Path) -> list[tuple[Capture, bool]]:

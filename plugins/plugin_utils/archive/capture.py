@@ -25,6 +25,8 @@ FACTS = "capture.json"
 PERF_MAP = "perf.map.gz"
 #: the lives of what was sampled, as the agent wrote them, likewise
 LIVES = "lives.gz"
+#: who held what lived, likewise
+HOLDERS = "holders.gz"
 # Level 3 takes half as long again and packs real dumps no better.
 _LEVEL = 2
 
@@ -62,6 +64,12 @@ class Capture:
         path = self.path / LIVES
         return path if path.is_file() else None
 
+    @property
+    def holders(self) -> Path | None:
+        """Who held what lived (formats/holders.py), if that came with this dump."""
+        path = self.path / HOLDERS
+        return path if path.is_file() else None
+
     def files(self) -> dict[str, Path]:
         """All files of this capture, by name."""
         return {path.name: path for path in self.path.iterdir()}
@@ -74,7 +82,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A dump to add, with its facts, perf map and lives. The caller has checked that the dump matches the facts.
+    """A dump to add, with its facts and what lay beside it. The caller has checked that the dump matches the facts.
 
     ``dump`` is the plain file or, if its name ends in ``.zst``, compressed as the archive keeps it.
     """
@@ -83,6 +91,7 @@ class Arrived:
     dump: Path
     perf_map: Path | None = None
     lives: Path | None = None
+    holders: Path | None = None
 
 
 def capture_of(path: Path, facts: CaptureFacts) -> Capture:
@@ -112,7 +121,8 @@ def write_capture(arrived: Arrived, directory: Path) -> None:
     else:
         with arrived.dump.open("rb") as stream, DumpWriter(directory / DUMP, arrived.dump.stat().st_size) as output:
             shutil.copyfileobj(stream, output, 1 << 20)
-    for beside, name in ((arrived.perf_map, PERF_MAP), (arrived.lives, LIVES)):
+    besides = ((arrived.perf_map, PERF_MAP), (arrived.lives, LIVES), (arrived.holders, HOLDERS))
+    for beside, name in besides:
         if beside is not None:
             compress(beside, directory / name)
     (directory / FACTS).write_bytes(json.dumps(arrived.facts.to_json(), sort_keys=True).encode() + b"\n")

@@ -29,7 +29,7 @@ from ..base.errors import ControllerError
 from ..base.options import from_here
 from . import far_cache, image_files
 from .archive import FORMAT, INDEX, REMOVED, Archive, ArchiveError, failing, format_of, index, read_dump
-from .capture import DUMP, FACTS, LIVES, PERF_MAP, Arrived, Capture, capture_of, in_order, write_capture
+from .capture import DUMP, FACTS, HOLDERS, LIVES, PERF_MAP, Arrived, Capture, capture_of, in_order, write_capture
 from .object_store import ObjectStore, TooLargeError, is_address
 
 _LIMITS = {
@@ -37,6 +37,7 @@ _LIMITS = {
     DUMP: limits.LARGEST_DUMP,
     PERF_MAP: limits.LARGEST_PERF_MAP,
     LIVES: limits.LARGEST_LIVES,
+    HOLDERS: limits.LARGEST_HOLDERS,
 }
 #: the files of each directory, with their sizes
 _Listing = dict[str, dict[str, int]]
@@ -97,13 +98,17 @@ class FarCapture(Capture):
     def lives(self) -> Path | None:
         return self._beside(LIVES)
 
+    @property
+    def holders(self) -> Path | None:
+        return self._beside(HOLDERS)
+
     def _beside(self, name: str) -> Path | None:
         path = self.path / name
         return path if name in self.there and (path.is_file() or self.fetch(name)) else None
 
     def files(self) -> dict[str, Path]:
         """All files of this capture, brought here."""
-        own = (self.path / FACTS, self.dump, self.perf_map, self.lives)
+        own = (self.path / FACTS, self.dump, self.perf_map, self.lives, self.holders)
         return {path.name: path for path in own if path is not None}
 
 

@@ -26,7 +26,7 @@ from ..base import unpack
 from ..base.progress import Progress
 from . import image_files
 from .archive import FORMAT, INDEX, Archive, ArchiveError, format_of, index
-from .capture import DUMP, FACTS, LIVES, PERF_MAP, Capture
+from .capture import DUMP, FACTS, HOLDERS, LIVES, PERF_MAP, Capture
 from .object_store import ObjectStore
 
 _PIECE = 1 << 20
@@ -151,7 +151,8 @@ class Remote:
         (aside / "dump").write_bytes(content)
         perf_map = self._beside(place, PERF_MAP, aside, limits.LARGEST_PERF_MAP)
         lives = self._beside(place, LIVES, aside, limits.LARGEST_LIVES)
-        archive.add_capture(facts, aside / "dump", perf_map, lives)
+        holders = self._beside(place, HOLDERS, aside, limits.LARGEST_HOLDERS)
+        archive.add_capture(facts, aside / "dump", perf_map, lives, holders)
 
     def _beside(self, place: str, name: str, aside: Path, limit: int) -> Path | None:
         """A capture's file beside its dump, unpacked."""

@@ -120,31 +120,39 @@ def _parsed(dump: Path, beside: Path | None, facts: CaptureFacts) -> bytes:
         found = jfr.allocations(content, str(dump), detect.told(facts))
         return located_bytes.packed(located(jfr.records(found, str(dump)), facts.build_ids), _about_recorded(found))
     book = lives_book.parse(unpack.read(beside, limits.LARGEST_LIVES), str(beside))
-    profile = located(_records(book, str(beside), heap_v2.mappings(content, str(dump))), facts.build_ids, facts.reused)
-    return located_bytes.packed(profile, _about(book))
+    stack, count = np.asarray(book.stack, dtype=np.int64), len(book.ends)
+    living = np.bincount(stack, minlength=count), np.bincount(stack, np.asarray(book.size, dtype=np.float64), count)
+    sampling, mappings = Sampling(Scheme.POISSON, book.interval), heap_v2.mappings(content, str(dump))
+    records = records_of(str(beside), sampling, mappings, (book.addresses, book.ends), living)
+    return located_bytes.packed(located(records, facts.build_ids, facts.reused), _about(book))
 
 
-def _records(book: Book, name: str, mappings: list[Mapped]) -> Records:
-    """The stacks of a book, with what lives."""
+def records_of(
+    name: str,
+    sampling: Sampling,
+    mappings: list[Mapped],
+    stacks: tuple[array[int], array[int]],
+    living: tuple[Any, Any],
+) -> Records:
+    """Stacks (addresses, and where each stack ends in them) with the objects and bytes that live of each."""
+    addresses, ends = stacks
+    objects, size = living
     numbers: dict[int, int] = {}
-    places = array("I", [numbers.setdefault(address, len(numbers)) for address in book.addresses])
+    places = array("I", [numbers.setdefault(address, len(numbers)) for address in addresses])
     counts = CountColumns()
-    count = len(book.ends)
-    objects = np.bincount(np.asarray(book.stack, dtype=np.int64), minlength=count)
-    size = np.bincount(np.asarray(book.stack, dtype=np.int64), np.asarray(book.size, dtype=np.float64), count)
-    zeros = np.zeros(count)
+    zeros = np.zeros(len(ends))
     names = ("objects", "bytes", "accum_objects", "accum_bytes")
     for column, values in zip(names, (objects, size, zeros, zeros), strict=True):
         getattr(counts, column).frombytes(values.astype(np.uint64).tobytes())
     return Records(
         file=name,
         measure=Measure.LIVE,
-        sampling=Sampling(Scheme.POISSON, book.interval),
-        total=Counts(len(book.stack), sum(book.size), 0, 0),
+        sampling=sampling,
+        total=Counts(int(objects.sum()), int(size.sum()), 0, 0),
         threads=[],
         addresses=array("Q", numbers),
         stack_places=places,
-        stack_ends=book.ends,
+        stack_ends=ends,
         counts=counts,
         thread_stack=array("I"),
         thread_uid=array("Q"),

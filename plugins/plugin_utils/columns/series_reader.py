@@ -28,8 +28,9 @@ from ..model.samples import Samples, named, without_allocator
 from ..model.series import Moment, Series, Stack, gather, stack_of
 from ..symbols.jit_symbols import JitMaps
 from ..symbols.symbolizer import Symbolizer
-from . import lives_columns, parquet, sample_cache
+from . import holder_stacks, lives_columns, parquet, sample_cache
 from .dask_cluster import Cluster, connected, exposed
+from .holder_stacks import NamedHolders
 from .parquet import SamplesError
 
 if TYPE_CHECKING:
@@ -151,6 +152,21 @@ class Reader:
                 return None
         known = _Bare(self, bare, maps)
         return found.lives(known.stacks(known.apart(found.moment).stacks.tolist()))
+
+    def holders(self, captures: Sequence[Capture], maps: JitMaps) -> NamedHolders | None:
+        """Who holds what lived, by the newest capture where that was asked. None if it was not, or cannot be read."""
+        capture = next((one for one in reversed(captures) if one.holders is not None), None)
+        if capture is None:
+            return None
+        try:
+            profile, look = holder_stacks.read(capture)
+        except SamplesError as error:
+            self.warn(f"who holds what in a process of {capture.unit} on {capture.host} was left out: {error}")
+            return None
+        frames = self.symbolizer.frames(list(profile.locations), maps.at(capture.time))
+        whole = _own_frames(np.asarray(profile.stacks, dtype=np.int64), profile.bounds, frames)
+        stacks = [stack_of(whole(row)) for row in range(len(look.stacks))]
+        return NamedHolders(look, stacks, holder_stacks.names(look, capture, self.symbolizer))
 
     def samples(self, capture: Capture, maps: JitMaps) -> Samples:
         """One capture in full. Raises ArchiveError, SamplesError."""

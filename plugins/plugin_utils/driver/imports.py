@@ -100,7 +100,8 @@ def import_profiles(
         for one in found:
             for build_id, image in one.images.items():
                 archive.add_image(build_id, image.name, image)
-        captures = archive.add_captures([Arrived(one.facts, one.dump, one.perf_map, one.lives) for one in found], aside)
+        arrived = [Arrived(one.facts, one.dump, one.perf_map, one.lives, one.holders) for one in found]
+        captures = archive.add_captures(arrived, aside)
     return [
         Imported(one.file, one.facts, capture.path, new, one.clock)
         for one, (capture, new) in zip(found, captures, strict=True)
@@ -116,6 +117,7 @@ class _Profile:
     dump: Path
     perf_map: Path | None
     lives: Path | None
+    holders: Path | None
     images: Mapping[str, Path]
     clock: str
 
@@ -186,9 +188,10 @@ def _looked_at(file: Path, origin: Origin, images: Images, aside: Path, sum_of: 
         checked = CaptureFacts.from_json(json.loads(json.dumps(facts.to_json())))
     except CaptureFactsError as error:
         raise ProfileImportError(f"{file}: {error}") from error
-    beside = (file.with_name(file.name + suffix) for suffix in (dump_name.PERF_MAP, dump_name.LIVES))
-    perf_map, lives = (path if path.is_file() else None for path in beside)
-    return _Profile(file, checked, dump, perf_map, lives, places, clock)
+    suffixes = (dump_name.PERF_MAP, dump_name.LIVES, dump_name.HOLDERS)
+    beside = (file.with_name(file.name + suffix) for suffix in suffixes)
+    perf_map, lives, holders = (path if path.is_file() else None for path in beside)
+    return _Profile(file, checked, dump, perf_map, lives, holders, places, clock)
 
 
 def _read(path: Path, told: Told, images: Images) -> bytes:

@@ -174,22 +174,30 @@ class _Unpacked:
 
 
 def _arrived(batch: Batch, packed: Packed, found: Found, alone: Arrived, files: dict[str, Path]) -> Arrived:
-    """A dump with its lives, and its perf map or the reason for having none."""
-    of_lives = next((member for member, dump_of in batch.lives.items() if dump_of is found), "")
+    """A dump with its lives and holders, and its perf map or the reason for having none."""
+    of_lives, of_holders = (
+        next((member for member, dump_of in of_kind.items() if dump_of is found), "")
+        for of_kind in (batch.lives, batch.holders)
+    )
+    alone = replace(alone, lives=files.get(of_lives), holders=files.get(of_holders))
     member = next((member for member, dump_of in batch.maps.items() if dump_of is found), None)
     if member is None:
-        return replace(alone, lives=files.get(of_lives))
+        return alone
     told: dict[str, str] = {"source": "beside" if found.map_identity else "process"}
     if member in packed.skipped:
         told = {"problem": printable(packed.skipped[member])}
-    return Arrived(replace(alone.facts, perf_map=told), alone.dump, files.get(member), files.get(of_lives))
+    return replace(alone, facts=replace(alone.facts, perf_map=told), perf_map=files.get(member))
 
 
 def _title(batch: Batch, member: str) -> str:
     if member in batch.maps:
         facts = batch.maps[member].facts
         return f"process {facts.process.pid} of {facts.unit}"
-    for kind, of_kind in (("dump", batch.dumps), ("the lives beside dump", batch.lives)):
+    for kind, of_kind in (
+        ("dump", batch.dumps),
+        ("the lives beside dump", batch.lives),
+        ("the holders beside dump", batch.holders),
+    ):
         if member in of_kind:
             facts = of_kind[member].facts
             return f"{kind} {facts.dump.name} of {facts.unit}"

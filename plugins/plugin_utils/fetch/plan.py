@@ -35,7 +35,7 @@ class Found:
     """A dump on the target: its facts for the archive, and what identifies the file when it is moved there.
 
     ``jit`` says that its process had compiled code, ``map_identity`` that a perf map lies beside it, ``lives_identity``
-    that lives do.
+    and ``holders_identity`` that lives and holders do.
     """
 
     facts: CaptureFacts
@@ -43,6 +43,7 @@ class Found:
     jit: bool = False
     map_identity: tuple[int, ...] | None = None
     lives_identity: tuple[int, ...] | None = None
+    holders_identity: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -61,6 +62,11 @@ class Found:
     def lives_size(self) -> int:
         """Bytes of the lives beside it."""
         return self.lives_identity[1] if self.lives_identity else 0
+
+    @property
+    def holders_size(self) -> int:
+        """Bytes of the holders beside it."""
+        return self.holders_identity[1] if self.holders_identity else 0
 
 
 @dataclass(frozen=True)
@@ -100,12 +106,14 @@ class Listing:
 
 @dataclass
 class Batch:
-    """What goes into one transfer, by member name. ``maps`` and ``lives`` hold the dump that each belongs to."""
+    """What goes into one transfer, by member name. ``maps``, ``lives`` and ``holders`` hold the dump that each
+    belongs to."""
 
     dumps: dict[str, Found] = field(default_factory=dict)
     images: dict[str, WantedImage] = field(default_factory=dict)
     maps: dict[str, Found] = field(default_factory=dict)
     lives: dict[str, Found] = field(default_factory=dict)
+    holders: dict[str, Found] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -118,6 +126,7 @@ class Batch:
         sizes.update((member, image.size) for member, image in self.images.items())
         sizes.update((member, found.map_size) for member, found in self.maps.items() if found.map_identity)
         sizes.update((member, found.lives_size) for member, found in self.lives.items())
+        sizes.update((member, found.holders_size) for member, found in self.holders.items())
         return sizes
 
     def made(self) -> set[str]:
@@ -145,6 +154,10 @@ class Batch:
             "lives": [
                 {"member": member, **found.mark(), "identity": list(found.lives_identity or ())}
                 for member, found in self.lives.items()
+            ],
+            "holders": [
+                {"member": member, **found.mark(), "identity": list(found.holders_identity or ())}
+                for member, found in self.holders.items()
             ],
         }
 
@@ -256,11 +269,12 @@ def _found(
         facts["jvm"] = jvm_memory.JvmMemory.from_json(entry["jvm"]).to_json()
     perf_map = _beside(entry, "map", limits.LARGEST_PERF_MAP)
     lives = _beside(entry, "lives", limits.LARGEST_LIVES)
+    holders = _beside(entry, "holders", limits.LARGEST_HOLDERS)
     checked = CaptureFacts.from_json(facts)
     parts = dump_name.parse(checked.dump.name)
     if parts is not None:
         checked = replace(checked, source=_SOURCES[parts.prefix])
-    return Found(checked, identity, entry.get("jit") is True, perf_map, lives)
+    return Found(checked, identity, entry.get("jit") is True, perf_map, lives, holders)
 
 
 def _beside(entry: dict[str, Any], key: str, largest: int) -> tuple[int, ...] | None:
@@ -317,14 +331,17 @@ def without_known(listing: Listing, archive: Archive | None) -> tuple[list[Found
 def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterator[Batch]:
     """Transfers of at most ``limit`` bytes before compression; anything larger goes alone. Images go first.
 
-    A dump's lives go with it, and its perf map: the one beside it or, for the last dump of each process, a current one.
+    A dump's lives and holders go with it, and its perf map: the one beside it or, for the last dump of each process, a
+    current one.
     """
     batch = Batch()
     size = 0
     items: list[Found | WantedImage] = [*images, *dumps]
     newest = {found.facts.process.key: found for found in dumps}
     for item in items:
-        its_size = item.size + (item.map_size + item.lives_size if isinstance(item, Found) else 0)
+        its_size = item.size
+        if isinstance(item, Found):
+            its_size += item.map_size + item.lives_size + item.holders_size
         if size and size + its_size > limit:
             yield batch
             batch, size = Batch(), 0
@@ -333,6 +350,8 @@ def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterat
                 batch.maps[f"maps/{len(batch.dumps)}"] = item
             if item.lives_identity:
                 batch.lives[f"lives/{len(batch.dumps)}"] = item
+            if item.holders_identity:
+                batch.holders[f"holders/{len(batch.dumps)}"] = item
             batch.dumps[f"dumps/{len(batch.dumps)}"] = item
         else:
             batch.images[f"images/{len(batch.images)}"] = item

@@ -24,6 +24,7 @@ from ..base import libraries
 from ..model.frame import Frame
 from ..model.series import Key, Paths, rises, stack_key, without_repeats
 from . import grown
+from .holding import Holding
 from .inlining import least_inlined
 from .life_curve import LifeCurve
 from .trend import LEAST_GROWTH, SIGNIFICANT, Measured, Shape, Trend, assess, smallest_growth
@@ -68,7 +69,7 @@ class Suspect:
     ``stacks`` how many. ``growth`` and ``error`` (half of the 95 % interval) are bytes per day, ``live`` is bytes in
     the newest profile. ``share`` is its part of the growth of all live memory (0 to 1), ``first_seen`` the time of the
     first dump with any of it (seconds since the epoch), ``monotonic`` the share of steps from dump to dump that do not
-    fall. ``lives`` is how its objects live, None where nobody knows.
+    fall. ``lives`` is how its objects live, ``holding`` who holds them, None where nobody knows.
     """
 
     path: tuple[Frame, ...]
@@ -83,6 +84,7 @@ class Suspect:
     first_seen: float = 0.0
     monotonic: float = 0.0
     lives: LifeCurve | None = None
+    holding: Holding | None = None
 
     def covers(self, frames: Sequence[Frame]) -> bool:
         """Whether a stack (leaf first) belongs to this suspect."""

@@ -30,6 +30,7 @@ from .lives_verdict import verdict_on, verdict_on_generations
 from .own_numbers import own_numbers, with_own_numbers
 from .stretch import newest, with_stretch
 from .verdict import LEAST_SPAN, Answer, Verdict
+from .who_holds import with_holders
 from .without_agent import Beside, beside, with_others
 
 # How much is read of one process: at most a hundred dumps, fewer if they are large, spread evenly over the time.
@@ -239,6 +240,7 @@ def _processes(captures: list[Capture], reader: Reader, least_span: float, warn:
         if read:
             lives = reader.lives(stretch.captures, maps)
             judged = verdict_on(key, series, lives, least_span)
+            judged = with_holders(judged, reader.holders(stretch.captures, maps) if judged.suspects else None)
             verdict = with_stretch(with_own_numbers(judged, series, own_numbers(read)), stretch)
             processes.append(Process(_watched(key, series, read, verdict), read, series, maps))
             # Of one without sampling nobody knows anything, alone or with others.

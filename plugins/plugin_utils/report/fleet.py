@@ -23,6 +23,7 @@ from ..export.flamegraph import FORMAT
 from ..export.stack_tree import Frames, Held, StackTree, differences
 from ..leaks.code_paths import DAY, Suspect
 from ..leaks.hints import Hint
+from ..leaks.holding import Holding
 from ..leaks.life_curve import LifeCurve
 from ..leaks.own_numbers import told_size
 from ..leaks.ranking import Leak, together
@@ -343,10 +344,18 @@ def _suspect(
         "stacks": suspect.stacks,
         "share": round(suspect.share, 3),
         "lives": _lives(suspect.lives),
+        "held": _held(suspect.holding),
         "since": since,
         "since_ever": ever,
         "hints": [{"title": hint.title, "check": hint.check, "link": hint.link} for hint in known],
     }
+
+
+def _held(holding: Holding | None) -> dict[str, Any] | None:
+    if holding is None:
+        return None
+    parts = [{"kind": part.kind, "by": part.by, "share": round(part.share, 4)} for part in holding.parts]
+    return {"text": holding.text, "next": holding.next_step, "time": holding.time, "parts": parts}
 
 
 def _lives(curve: LifeCurve | None) -> dict[str, Any] | None:
@@ -364,6 +373,9 @@ def _lives(curve: LifeCurve | None) -> dict[str, Any] | None:
 def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[dict[str, Any]]:
     """The suspects of all hosts, each path once: its hosts, its average rate, and the version it appeared with."""
     hints = {suspect["short"]: suspect["hints"] for host in leaking for suspect, _paths in host.suspects}
+    held = {
+        suspect["short"]: suspect["held"] for host in leaking for suspect, _paths in host.suspects if suspect["held"]
+    }
     found: dict[str, list[Leak]] = {}
     for leak in together(watched):  # builds of a library may differ in frames that a short path omits
         found.setdefault(short_path(leak.path), []).append(leak)
@@ -379,6 +391,7 @@ def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[di
                 "growth": round(math.fsum(leak.growth for leak in leaks) / len(hosts)),
                 "error": round(math.hypot(*(leak.error for leak in leaks)) / len(hosts)),
                 "label": printable(leaks[0].label),
+                "held": held.get(short),
                 "hints": hints.get(short, []),
             }
         )

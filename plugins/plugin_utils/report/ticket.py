@@ -81,6 +81,8 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"       {frame}" for frame in suspect["path"][:_MOST_FRAMES])
             if len(suspect["path"]) > _MOST_FRAMES:
                 yield f"       ... {len(suspect['path']) - _MOST_FRAMES} more"
+            if held := suspect.get("held"):
+                yield from _wrapped(f"{held['text']}. {held['next']}", 5)
             for hint in suspect["hints"]:
                 yield from _wrapped(f"Perhaps {hint['title']}: {hint['check']} {hint['link']}", 5)
         yield ""

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-# What may be code: STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC.
-_CODE = (0, 2, 10)
+#: types of symbols. What may be code: STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC; and STT_OBJECT, STT_TLS
+CODE, VARIABLES, THREAD_LOCALS = (0, 2, 10), (1,), (6,)
 _SYMBOL_64 = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2"), ("value", "u8"), ("size", "u8")]
 _SYMBOL_32 = [("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2")]
 _MAX_TABLE = 512 << 20
@@ -162,21 +162,22 @@ class ElfImage:
         """The address of the first load segment: what symcaches count from."""
         return self._loads[0][2] if self._loads else 0
 
-    def symbols(self) -> SymbolTable:
-        """The functions of .symtab; for a stripped image, those of .dynsym and .gnu_debugdata (MiniDebugInfo)."""
+    def symbols(self, types: tuple[int, ...] = CODE) -> SymbolTable:
+        """The functions, or symbols of other types, of .symtab; for a stripped image, those of .dynsym and
+        .gnu_debugdata (MiniDebugInfo)."""
         try:
             with self._open() as stream:
-                entries, strings = self._functions(stream, elf_headers.SHT_SYMTAB)
+                entries, strings = self._functions(stream, elf_headers.SHT_SYMTAB, types)
                 if not len(entries):
-                    entries, strings = self._functions(stream, elf_headers.SHT_DYNSYM)
-                    more, names = self._packed_functions(stream)
+                    entries, strings = self._functions(stream, elf_headers.SHT_DYNSYM, types)
+                    more, names = self._packed_functions(stream, types)
                     entries = np.concatenate([entries, more + np.array([0, 0, len(strings), 0], dtype=np.uint64)])
                     strings += names
         except OSError as error:
             raise SymbolError(f"{self.path}: {error.strerror or error}") from error
         return SymbolTable.from_entries(entries, strings)
 
-    def _packed_functions(self, stream: BinaryIO) -> tuple[Entries, bytes]:
+    def _packed_functions(self, stream: BinaryIO, types: tuple[int, ...]) -> tuple[Entries, bytes]:
         """The functions of the small ELF image, packed with xz, that a stripped image may carry."""
         if self._debug_data is None or self._content is not None:
             return np.zeros((0, 4), dtype=np.uint64), b""
@@ -194,18 +195,18 @@ class ElfImage:
             raise SymbolError(f"{self.path}: its .gnu_debugdata is cut off")
         inner = ElfImage(self.path, content)
         with inner._open() as unpacked:
-            return inner._functions(unpacked, elf_headers.SHT_SYMTAB)
+            return inner._functions(unpacked, elf_headers.SHT_SYMTAB, types)
 
-    def _functions(self, stream: BinaryIO, wanted: int) -> tuple[Entries, bytes]:
+    def _functions(self, stream: BinaryIO, wanted: int, types: tuple[int, ...]) -> tuple[Entries, bytes]:
         """(start, size, offset of the name, binding) of each function in a table of this kind, and its strings."""
         for section in self._sections:
             if section.type == wanted:
-                found = self._symbol_table(stream, section)
+                found = self._symbol_table(stream, section, types)
                 if len(found[0]):
                     return found
         return np.zeros((0, 4), dtype=np.uint64), b""
 
-    def _symbol_table(self, stream: BinaryIO, section: Section) -> tuple[Entries, bytes]:
+    def _symbol_table(self, stream: BinaryIO, section: Section, types: tuple[int, ...]) -> tuple[Entries, bytes]:
         layout = np.dtype(_SYMBOL_64 if self._wide else _SYMBOL_32).newbyteorder(self._order)
         if section.entry_size != layout.itemsize or section.link >= len(self._sections):
             raise SymbolError(f"{self.path}: its symbol table is malformed")
@@ -213,7 +214,7 @@ class ElfImage:
         names = self._sections[section.link]
         strings = self._read(stream, names.offset, names.size)
         rows = np.frombuffer(data, layout)
-        wanted = (rows["section"] != 0) & (rows["size"] != 0) & np.isin(rows["info"] & 15, _CODE)
+        wanted = (rows["section"] != 0) & (rows["size"] != 0) & np.isin(rows["info"] & 15, types)
         # A name outside its own table must not end up in another one.
         rows = rows[wanted & (rows["name"] < len(strings))]
         columns = (rows["value"], rows["size"], rows["name"], rows["info"] >> 4)

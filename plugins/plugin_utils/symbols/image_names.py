@@ -24,6 +24,8 @@ from .elf_image import ElfImage
 
 symbolic = libraries.optional("symbolic")
 
+#: in front of a type, the name of its table of virtual functions
+VTABLE = "vtable for "
 # Real processes have a few hundred images, a few of them large.
 _KEPT_OPEN = 256
 
@@ -55,6 +57,28 @@ def named(files: ImageFiles, offsets: Sequence[int]) -> list[tuple[Frame, ...]]:
     if len(found) != len(offsets):
         raise child.ChildError(f"{files.image}: got {len(found)} names for {len(offsets)} places")
     return found
+
+
+def variables(files: ImageFiles, addresses: Sequence[int], types: tuple[int, ...]) -> list[str]:
+    """The variables of these types (elf_image.py) that cover each linked address; "" where none does.
+
+    Raises ControllerError, OSError.
+    """
+    found = json.loads(child.call(_variables, files, list(addresses), types, size=files.size))
+    if len(found) != len(addresses) or not all(isinstance(name, str) for name in found):
+        raise child.ChildError(f"{files.image}: got no names for {len(addresses)} variables")
+    return [printable(name) for name in found]
+
+
+def _variables(files: ImageFiles, addresses: Sequence[int], types: tuple[int, ...]) -> bytes:
+    table = ElfImage(files.debug or files.image).symbols(types)
+    return json.dumps([_variable(table.lookup(address)) for address in addresses]).encode()
+
+
+def _variable(symbol: bytes | None) -> str:
+    """A table of virtual functions is told from a variable of its type's name."""
+    table = VTABLE if symbol is not None and symbol.startswith(b"_ZTV") else ""
+    return f"{table}{readable(symbol)}" if symbol else ""
 
 
 def _described(path: Path) -> bytes:

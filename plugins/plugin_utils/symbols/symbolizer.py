@@ -17,7 +17,7 @@ from ..model.frame import Frame, Kind
 from ..model.location import JIT, LINKED, Location
 from . import image_names, symcache
 from .debuginfo import DebugFiles
-from .elf_image import SymbolError
+from .elf_image import THREAD_LOCALS, VARIABLES, SymbolError
 from .image_names import ImageFiles
 
 __all__ = ["SymbolError", "Symbolizer"]
@@ -64,6 +64,22 @@ class Symbolizer:
             else named[place.offset, place.path == JIT]
             for place in locations
         ]
+
+    def variables(
+        self, path: str, build_id: str, sha256: str, addresses: Sequence[int], thread_local: bool = False
+    ) -> list[str]:
+        """The global variables of an image, or its thread-local ones, at linked addresses; "" where none is known."""
+        build, name = (path, build_id, sha256), _shown(path)
+        if build not in self._files:
+            self._files[build] = self._find(name, build_id, sha256)
+        files = self._files[build]
+        if files is None:
+            return [""] * len(addresses)
+        try:
+            return image_names.variables(files, addresses, THREAD_LOCALS if thread_local else VARIABLES)
+        except (ControllerError, OSError) as error:
+            self.warnings.append(f"{name}: {error}")
+            return [""] * len(addresses)
 
     def _learn(self, locations: Sequence[Location]) -> None:
         """Look up those in files that are new, image by image."""

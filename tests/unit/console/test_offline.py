@@ -54,6 +54,11 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are(archive: Path, tmp
         offline.dump_named("frontend@app1", tmp_path / "empty")
 
 
+def test_a_capture_without_holders_tells_none(archive: Path) -> None:
+    store = Archive.open(archive)
+    assert offline.held(store, store.captures()[0].facts, 5, pytest.fail) == []
+
+
 def test_an_archive_is_not_a_dump(archive: Path) -> None:
     with pytest.raises(ArchiveError, match="is an archive: name one of its captures, which `fab captures` lists"):
         offline.dump_named(str(archive), archive)

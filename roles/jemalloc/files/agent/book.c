@@ -181,16 +181,22 @@ static void take_out(struct object *table, uint32_t slots, uint32_t hole) {
     table[hole].address = 0;
 }
 
-// Takes an object out, if it is in the book: else it was born before that began, or is lost.
-static bool remove_object(struct book *book, const void *pointer, struct object *object) {
+// Where the object is in the table; NULL: it was born before the book began, or is lost.
+static struct object *find(const struct book *book, uintptr_t address) {
     struct object *table = region.objects + book->slots;
-    uint32_t at = (uint32_t)mixed((uintptr_t)pointer) & (book->slots - 1);
-    while (table[at].address && table[at].address != (uintptr_t)pointer)
+    uint32_t at = (uint32_t)mixed(address) & (book->slots - 1);
+    while (table[at].address && table[at].address != address)
         at = (at + 1) & (book->slots - 1);
-    if (!table[at].address)
+    return table[at].address ? &table[at] : NULL;
+}
+
+// Takes an object out, if it is in the book.
+static bool remove_object(struct book *book, const void *pointer, struct object *object) {
+    struct object *found = find(book, (uintptr_t)pointer);
+    if (!found)
         return false;
-    *object = table[at];
-    take_out(table, book->slots, at);
+    *object = *found;
+    take_out(region.objects + book->slots, book->slots, (uint32_t)(found - (region.objects + book->slots)));
     book->living--;
     count_in_filter(object->address, -1);
     return true;
@@ -359,3 +365,17 @@ void book_free(struct book_copy *copy) {
     munmap(copy->memory, copy->size);
 }
 
+bool book_lives(const struct object *object) {
+    struct book *book = region.book;
+    if (!enter(book))
+        return false;
+    const struct object *found = find(book, object->address);
+    bool lives = found && found->born == object->born && found->stack == object->stack && found->size == object->size;
+    leave(book);
+    return lives;
+}
+
+void book_memory(const void **start, size_t *size) {
+    *start = region.book;
+    *size = region.size;
+}

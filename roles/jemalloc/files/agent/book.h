@@ -67,6 +67,8 @@ void book_undo(const struct death *death);   // it lives on
 bool book_forget(const void *pointer);       // as if it had never been born
 bool book_copy(struct book_copy *copy);      // of one moment, sorted; false with errno. The caller frees it
 void book_free(struct book_copy *copy);
+bool book_lives(const struct object *object);   // one of a copy, still
+void book_memory(const void **start, size_t *size);   // where it lies
 
 // How many that live share a byte, counted to 255: whoever frees anything sees without a lock what is not in the book.
 extern uint8_t *book_filter __attribute__((visibility("hidden")));

@@ -4,6 +4,7 @@
 // The commands: "[offheap/1 ]<command>[ <name>=<value>]...". README.md describes them.
 #include "command.h"
 
+#include "book.h"
 #include "clock.h"
 #include "descriptors.h"
 #include "feeder.h"
@@ -102,6 +103,38 @@ static void take_dump(const struct command *command, struct json *answer) {
     put_dump(&command->dumps->last, answer);
 }
 
+static void look_for_holders(const struct command *command, char *arguments, struct json *answer) {
+    struct dumps *dumps = command->dumps;
+    int64_t milliseconds = 2000;
+    bool known = !arguments || (!strncmp(arguments, "milliseconds=", 13) &&
+                                config_number(arguments + 13, 10, 60000, &milliseconds));
+    if (!known) {
+        refuse(answer, "usage: holders [milliseconds=10..60000]");
+        return;
+    }
+    if (!feeder_active() || !book_is_open()) {
+        refuse(answer, "nothing is known of what lives: sampling is off, or this jemalloc tells nobody of what it samples");
+        return;
+    }
+    int64_t left = facts_memory_left();
+    if (left >= 0 && left < 2 * HOLDERS_MEMORY) {
+        refuse(answer, "too little memory is left to look for holders");
+        return;
+    }
+    dumps->look = milliseconds;
+    dumps->told = (struct holders_told){.complete = false};
+    take_dump(command, answer);
+    dumps->look = 0;
+    json_open(answer, "holders", '{');
+    json_bool(answer, "complete", dumps->told.complete);
+    json_seconds(answer, "duration", dumps->told.milliseconds);
+    json_unsigned(answer, "read", dumps->told.read);
+    json_unsigned(answer, "swapped", dumps->told.swapped);
+    json_unsigned(answer, "samples", dumps->told.samples);
+    json_unsigned(answer, "lost", dumps->told.lost);
+    json_close(answer, '}');
+}
+
 static void switch_sampling(const struct command *command, bool on, struct json *answer) {
     if (!sampling_switch(command->sampling, on)) {
         refuse(answer, command->problem->text);
@@ -197,9 +230,11 @@ void command_run(const struct command *command, char *line, struct json *answer)
         json_bool(answer, "ok", true);
         json_seconds(answer, "time", clock_now());
         facts_memory(answer);
+    } else if (!strcmp(line, "holders")) {
+        look_for_holders(command, arguments, answer);
     } else if (!strcmp(line, "schedule")) {
         schedule(command, arguments, answer);
     } else {
-        refuse(answer, "commands: status dump activate deactivate reset stats schedule detach");
+        refuse(answer, "commands: status dump holders activate deactivate reset stats schedule detach");
     }
 }

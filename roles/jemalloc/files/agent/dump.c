@@ -223,6 +223,8 @@ bool dump_take(struct dumps *dumps, const char *reason) {
         dumps->written++;
         if (!ledger_write(dump.path))
             problem_note(dumps->problem, "cannot write %s.lives: %s", dump.path, strerror(errno));
+        if (dumps->look && !holders_write(dump.path, dumps->look, &dumps->told))
+            problem_note(dumps->problem, "cannot write %s.holders: %s", dump.path, strerror(errno));
         if (!write_sidecar(dumps, reason, &dump))
             problem_note(dumps->problem, "cannot write %s.json", dump.path);
         dumps->last = dump;

@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "facts.h"
+#include "holders.h"
 #include "problem.h"
 #include "spool.h"
 
@@ -30,6 +31,8 @@ struct dumps {
     struct dump last;
     int64_t written, failed;
     int64_t next;   // number of the next dump
+    int64_t look;   // milliseconds for which the next one may look for holders; 0: it does not
+    struct holders_told told;   // what it found
 };
 
 bool dump_take(struct dumps *dumps, const char *reason);   // into dumps->last; false: dumps->problem says why

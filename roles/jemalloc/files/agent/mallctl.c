@@ -77,6 +77,19 @@ bool je_install_ledger(je_birth *born, je_death *died) {
            set("experimental.hooks.prof_sample", &born, sizeof born);
 }
 
+je_find *je_block_finder(void) {
+    je_find *find;
+    return get("experimental.blocks.find", &find, sizeof find) ? find : NULL;
+}
+
+bool je_visit_own(void (*visit)(void *context, const void *start, size_t size), void *context) {
+    struct {
+        void (*visit)(void *, const void *, size_t);
+        void *context;
+    } own = {visit, context};
+    return set("experimental.blocks.own", &own, sizeof own);
+}
+
 void je_refresh_statistics(void) {
     uint64_t epoch = 1;
     size_t size = sizeof epoch;

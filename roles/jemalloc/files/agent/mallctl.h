@@ -23,6 +23,13 @@ bool je_install_hook(void (*hook)(void **, unsigned *, unsigned));
 typedef void je_birth(const void *pointer, size_t size, void **frames, unsigned length, size_t usable);
 typedef void je_death(const void *pointer, size_t usable);
 bool je_install_ledger(je_birth *born, je_death *died);   // false: this jemalloc tells nobody of what it samples
+enum je_block { JE_NOTHING, JE_LIVING, JE_FREE, JE_UNUSED };   // as blocks.patch has them
+// Which block lies at an address, and where its extent ends.
+typedef enum je_block je_find(const void *address, void **start, size_t *size, void **extent_end);
+je_find *je_block_finder(void);           // NULL: this jemalloc does not tell
+// Visits what the allocator has for itself: its metadata, with their sizes; with size 0, a block that waits in a thread's
+// cache to be used again, or that is such a cache. The visitor holds locks.
+bool je_visit_own(void (*visit)(void *context, const void *start, size_t size), void *context);
 void je_refresh_statistics(void);
 
 #endif

@@ -86,6 +86,7 @@ bool maps_next(struct maps_reader *reader, struct mapping *mapping) {
         if (strnlen(at, 6) < 6)
             continue;
         mapping->executable = at[3] == 'x';
+        mapping->writable = at[1] == 'r' && at[2] == 'w';
         mapping->none = !strncmp(at + 1, "---", 3);
         mapping->offset = strtoull(at + 6, &at, 16);
         at += *at == ' ';

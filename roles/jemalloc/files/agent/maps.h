@@ -15,6 +15,7 @@
 struct mapping {
     uintptr_t start, end;
     bool executable, none;   // none: no permission at all (reserved)
+    bool writable;           // and readable
     bool anonymous;
     uint64_t offset, inode;
     char *path;              // in the reader's buffer; without " (deleted)"; "" for anonymous memory

@@ -104,7 +104,8 @@ static void add(void *context, const struct owned *directory, const char *name) 
     struct spool *spool = context;
     struct entry *entry = &entries[count];
     struct stat status;
-    char lives[sizeof entry->name + 8];
+    static const char *const counted[] = {".lives", ".holders"};
+    char beside[sizeof entry->name + 16];
     if (!strncmp(name, spool->base, strlen(spool->base)) && strstr(name, ".stats.jsonl")) {
         if (strlen(name) < sizeof oldest_statistics &&
             fstatat(directory->fd, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -125,9 +126,11 @@ static void add(void *context, const struct owned *directory, const char *name) 
     entry->time = clock_milliseconds(status.st_mtim);
     // A sparse file takes less of the disk than it is long.
     entry->size = status.st_blocks * 512 < status.st_size ? status.st_blocks * 512 : status.st_size;
-    snprintf(lives, sizeof lives, "%s.lives", name);
-    if (fstatat(directory->fd, lives, &status, AT_SYMLINK_NOFOLLOW) == 0)
-        entry->size += status.st_size;
+    for (size_t i = 0; i < sizeof counted / sizeof *counted; i++) {
+        snprintf(beside, sizeof beside, "%s%s", name, counted[i]);
+        if (fstatat(directory->fd, beside, &status, AT_SYMLINK_NOFOLLOW) == 0)
+            entry->size += status.st_size;
+    }
     spool->files++;
     spool->bytes += entry->size;
     count++;
@@ -160,8 +163,8 @@ static int by_process_and_time(const void *left, const void *right) {
 }
 
 static void discard(struct spool *spool, int index) {
-    static const char *const companions[] = {"", ".json", ".lives", ".map"};
-    char path[PATH_MAX + sizeof entries->name + 8];
+    static const char *const companions[] = {"", ".json", ".lives", ".holders", ".map"};
+    char path[PATH_MAX + sizeof entries->name + 16];
     for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
         snprintf(path, sizeof path, "%s/%s%s", spool->directory, entries[index].name, companions[i]);
         unlink(path);

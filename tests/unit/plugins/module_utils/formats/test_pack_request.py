@@ -34,6 +34,7 @@ WHOLE: dict[str, Any] = {
     "dumps": [{"member": "d", "unit": "a.service", "name": "n", "identity": [1, 2, 3]}],
     "images": [{"member": "i", "build_id": "ab", "size": 5, "sources": ["/x"]}],
     "maps": [{"member": "m", "unit": "a.service", "name": "n", "identity": None, "pid": 1, "key": "1-k"}],
+    "holders": [{"member": "h", "unit": "a.service", "name": "n.holders", "identity": [1, 12, 3]}],
     "lives": [{"member": "l", "unit": "a.service", "name": "n.lives", "identity": [1, 11, 3]}],
 }
 
@@ -45,7 +46,7 @@ def test_what_was_written_is_read(request: PackRequest) -> None:
 
 def test_the_size_is_what_is_known_before() -> None:
     beside = {**WHOLE["maps"][0], "identity": [1, 70, 3]}
-    assert PackRequest.from_json({**WHOLE, "maps": [*WHOLE["maps"], beside]}).size == 2 + 5 + 70 + 11
+    assert PackRequest.from_json({**WHOLE, "maps": [*WHOLE["maps"], beside]}).size == 2 + 5 + 70 + 11 + 12
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,7 @@ def test_traps_beside_a_dump(root: Path, stack: contextlib.ExitStack) -> None:
     (root / UNIT / f"{NAME}.json").symlink_to("/etc/shadow")
     os.mkfifo(root / UNIT / f"{NAME}.map")
     (root / UNIT / f"{NAME}.lives").mkdir()
+    (root / UNIT / f"{NAME}.holders").symlink_to("/etc/shadow")
     with stack:
         found = opened(root, stack)
         for suffix in dump_name.COMPANIONS:

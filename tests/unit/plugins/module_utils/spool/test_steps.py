@@ -64,13 +64,14 @@ def test_dumps_and_maps_beside_them(spool: Path) -> None:
     assert skipped == {}
 
 
-def test_lives_go_with_the_dump_that_they_lie_beside(spool: Path) -> None:
-    beside = spool / f"{NAMES[0]}.lives"
-    beside.write_text("its lives")
-    lives = DumpMember(UNIT, NAMES[0], Identity.of(beside.stat()), "lives")
+@pytest.mark.parametrize("kind", ["lives", "holders"])
+def test_lives_and_holders_go_with_the_dump_that_they_lie_beside(spool: Path, kind: str) -> None:
+    beside = spool / f"{NAMES[0]}.{kind}"
+    beside.write_text("its own")
+    own = DumpMember(UNIT, NAMES[0], Identity.of(beside.stat()), kind)
     gone = DumpMember(UNIT, NAMES[1], Identity.of(beside.stat()), "none")
-    contents, skipped = packed(PackRequest([], [], [], [lives, gone]))
-    assert (contents, skipped) == ({"lives": b"its lives"}, {"none": "it is gone"})
+    contents, skipped = packed(PackRequest([], [], [], **{kind: [own, gone]}))
+    assert (contents, skipped) == ({kind: b"its own"}, {"none": "it is gone"})
     assert steps.mark([wanted(spool, NAMES[0])], delete=True)["collected"] == 1
     assert not beside.exists()
 

@@ -342,6 +342,22 @@ def test_a_dump_comes_without_the_lives_that_have_gone(archive: Archive, target:
     assert [capture.lives for capture in archive.captures()] == [None]
 
 
+def test_holders_arrive_with_their_dump(archive: Archive, target: Target, tmp_path: Path) -> None:
+    data = capture_samples.listing(b"one", b"second", b"third")
+    data["captures"][1]["holders"] = [78, 7, 5]
+    target.batch = next(plan.batches(plan.read_listing(data, "app1", GIB, GIB).captures, [], GIB))
+    assert target.batch.size == 3 + 6 + 5 + 7
+    assert [entry["name"] for entry in target.batch.request()["holders"]] == ["jeprof.12.1.i1.heap"]
+    target.files = {member: path for member, path in target.files.items() if member.startswith("dumps/")}
+    target.files["holders/1"] = tmp_path / "holders"
+    target.files["holders/1"].write_bytes(b"holders")
+    assert target.bring(archive, target.pack()).problems == []
+    first, second, _third = archive.captures()
+    assert first.holders is None and second.holders is not None
+    assert unpack.read(second.holders, 100) == b"holders"
+    assert "holders.gz" in second.files()
+
+
 @pytest.mark.parametrize("lives", [[1, 0, 1], [1, limits.LARGEST_LIVES + 1, 1], [1, 2], "much"])
 def test_lives_of_an_impossible_size(lives: Any) -> None:
     data = capture_samples.listing(b"one")

@@ -11,10 +11,13 @@ import pytest
 import zstandard
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Process, Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.holding import Held, Holding
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Process, Scope, survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report, ticket
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, Report
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.leaks import test_without_agent
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
@@ -126,6 +129,23 @@ def test_the_summary_is_for_people(archive: Archive) -> None:
         "        a/app1.html",
         "  app2  No leak",
     ]
+
+
+def test_who_holds_a_suspect_is_said_in_the_table_the_summary_and_the_ticket(archive: Archive) -> None:
+    part = Held("global", "kept by global cache of app", 200, 1.0, 0.98, 1.0)
+    held = Holding(200, (part,), "Session", "Look who should remove them from there, and when.", 1.0)
+    limits, fleet = Limits(), Fleet()
+    with reading(archive, pytest.fail, check_mode=True) as reader:
+        host = next(survey(archive, reader, Scope(), pytest.fail))
+        suspects = [replace(one, holding=held) for one in host.verdict.suspects]
+        told = replace(host, verdict=replace(host.verdict, suspects=suspects))
+        report = host_report._report(told, limits, reader, pytest.fail, fleet)
+    sentence = "100 % (98 to 100 %) kept by global cache of app (200 samples of Session)"
+    assert f"Held             {sentence}" in report.files["txt"] and held.next_step in report.files["txt"]
+    assert any(sentence in line for _answer, line in host_report.summary([(report, None)]))
+    data = fleet.data()
+    assert data["units"][0]["hosts"][0]["suspects"][0]["held"]["parts"][0]["kind"] == "global"
+    assert f"{sentence}. {held.next_step}" in " ".join(ticket.render(data).split())
 
 
 def test_many_healthy_hosts_share_a_line(archive: Archive) -> None:

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// Each block that can be reached is read once, breadth first, so that the way to a sample is the shortest. A way is not kept
+// as blocks but as their kind: the root, and sizes and types of what lies between. So few are told apart, however many
+// blocks there are, and a list of any length is one step.
+//
+// The queue is read from its end while it is more than half full: depth first, which needs less room.
+#include "reach.h"
+
+#include <string.h>
+
+static uint32_t place_of(const struct reach_node *node) {
+    uint64_t hash = node->parent + ((uint64_t)node->kind << 20) + ((uint64_t)(uint16_t)node->file << 24) + ((uint64_t)node->tid << 40);
+    hash = (hash ^ node->at) * UINT64_C(0x9e3779b97f4a7c15);
+    hash = (hash ^ hash >> 32 ^ node->size) * UINT64_C(0x9e3779b97f4a7c15);
+    return (uint32_t)(hash >> 48);
+}
+
+static bool alike(const struct reach_node *a, const struct reach_node *b) {
+    return a->kind == b->kind && a->file == b->file && a->at == b->at && a->size == b->size && a->tid == b->tid;
+}
+
+uint16_t reach_node(struct reach *reach, struct reach_node node) {
+    uint32_t *place = &reach->places[place_of(&node)];
+    for (uint32_t at = *place; at; at = reach->node[at].next)
+        if (reach->node[at].parent == node.parent && alike(&reach->node[at], &node))
+            return (uint16_t)at;
+    if (reach->nodes >= (node.kind == REACH_BLOCK ? REACH_NODES - REACH_NODES / 4 : REACH_NODES - 1))
+        return node.kind == REACH_BLOCK ? node.parent : REACH_UNKNOWN;   // told less exactly
+    node.next = *place;
+    *place = ++reach->nodes;
+    reach->node[*place] = node;
+    return (uint16_t)*place;
+}
+
+// The node of a block that `parent` leads to. One like its parent, or its parent's parent, is more of the same.
+static uint16_t step(struct reach *reach, uint16_t parent, struct block block, uint64_t first) {
+    struct reach_node node = {.parent = parent, .kind = REACH_BLOCK, .file = -1, .size = block.size};
+    objects_type(reach->objects, first, &node.file, &node.at);
+    for (uint16_t above = parent, level = 0; level < 2 && reach->node[above].kind == REACH_BLOCK; level++) {
+        if (alike(&reach->node[above], &node)) {
+            reach->node[above].many = true;
+            return above;
+        }
+        above = reach->node[above].parent;
+    }
+    if (reach->node[parent].depth >= REACH_DEPTH)
+        return parent;
+    node.depth = (uint8_t)(reach->node[parent].depth + 1);
+    return reach_node(reach, node);
+}
+
+// Where the marks of this address's mebibyte are; NULL if there is no room for them.
+static uint64_t *marks_of(struct reach *reach, uintptr_t address) {
+    uintptr_t number = address / REACH_CHUNK;
+    uint32_t at = reach->last;
+    if (reach->chunks[at] != number + 1) {
+        at = (uint32_t)((number * UINT64_C(0x9e3779b97f4a7c15)) >> 32) % REACH_CHUNKS;
+        while (reach->chunks[at] && reach->chunks[at] != number + 1)
+            at = (at + 1) % REACH_CHUNKS;
+        if (!reach->chunks[at]) {
+            if (reach->marks_used == REACH_MARKED)
+                return NULL;
+            reach->chunks[at] = number + 1;
+            reach->marks_of[at] = reach->marks_used++;
+        }
+        reach->last = at;
+    }
+    return reach->marks[reach->marks_of[at]];
+}
+
+// Whether it is marked now, and was not before.
+static bool mark(struct reach *reach, uintptr_t start) {
+    uint64_t *marks = marks_of(reach, start);
+    reach->full |= !marks;
+    if (!marks)
+        return false;
+    uint32_t bit = start % REACH_CHUNK / 8;
+    if (marks[bit / 64] >> bit % 64 & 1)
+        return false;
+    marks[bit / 64] |= UINT64_C(1) << bit % 64;
+    return true;
+}
+
+static void push(struct reach *reach, uintptr_t address, uint16_t node) {
+    if (reach->count == REACH_QUEUE)
+        reach->full = true;
+    else
+        reach->queue[(reach->head + reach->count++) % REACH_QUEUE] = (uint64_t)address << 16 | node;
+}
+
+void reach_point(struct reach *reach, uint64_t word, uint16_t node) {
+    struct block block;
+    if (word - reach->blocks->low >= reach->blocks->high - reach->blocks->low ||
+        !blocks_find(reach->blocks, word, &block) || !mark(reach, block.start))
+        return;
+    struct sample *sample = blocks_sample(reach->blocks, block.start);
+    if (sample && sample->block.start == block.start)
+        sample->holder = node;
+    reach->marked++;
+    push(reach, block.start, node);
+}
+
+void reach_leave_out(struct reach *reach, uintptr_t address) {
+    struct block block;
+    if (blocks_find(reach->blocks, address, &block) && !blocks_sample(reach->blocks, block.start))
+        mark(reach, block.start);
+}
+
+static void read_piece(struct reach *reach, uintptr_t address, size_t size, uint16_t node) {
+    size_t count = pages_words(reach->pages, address, size);
+    for (size_t i = 0; i < count; i++)
+        reach_point(reach, reach->pages->words[i], node);
+}
+
+// A block, or a piece of a large one: then the node is already its own.
+static void follow(struct reach *reach, uintptr_t address, uint16_t node) {
+    struct block block, same;
+    if (!blocks_find(reach->blocks, address, &block))
+        return;   // it was freed meanwhile
+    size_t size = block.start + block.size - address;
+    if (address != block.start) {
+        read_piece(reach, address, size, node);
+        return;
+    }
+    size_t first = pages_words(reach->pages, address, sizeof(uint64_t));
+    node = step(reach, node, block, first ? reach->pages->words[0] : 0);
+    read_piece(reach, address, size, node);
+    for (size_t at = PAGES_PIECE; at < size; at += PAGES_PIECE) {
+        if (blocks_find(reach->blocks, address + at, &same) && same.start == address)
+            push(reach, address + at, node);
+        else
+            read_piece(reach, address + at, size - at, node);   // it is new: nobody knows its inner pages
+    }
+}
+
+void reach_begin(struct reach *reach) {
+    reach_node(reach, (struct reach_node){.kind = REACH_MAPPED, .file = -1});
+}
+
+void reach_run(struct reach *reach) {
+    while (reach->count && !reach->pages->late) {
+        uint64_t entry = reach->queue[reach->head];
+        if (--reach->count > REACH_QUEUE / 2)
+            entry = reach->queue[(reach->head + reach->count) % REACH_QUEUE];
+        else
+            reach->head = (reach->head + 1) % REACH_QUEUE;
+        follow(reach, entry >> 16, (uint16_t)entry);
+    }
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// A service whose blocks are lost, or held in every way that the agent should tell apart: holders [churn]. It says "ready",
+// and waits for a line; "churn": threads, maps and mapped memory come and go until then.
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <pthread.h>
+#include <set>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+#include <unordered_map>
+#include <vector>
+
+#define CASE __attribute__((noinline, used)) static void
+
+static const int COUNT = 3000;
+
+// Not all of it is written: what a block held before stays in it.
+static char *block(size_t size) {
+    char *made = static_cast<char *>(malloc(size));
+    memset(made, 1, size / 2);
+    return made;
+}
+
+struct Node {
+    Node *next, *other;
+    char body[200];
+};
+
+struct Session {
+    char name[120];
+    char *blob;
+};
+
+struct Shape {
+    virtual ~Shape() = default;
+    char body[150];
+};
+
+struct Circle : Shape {
+    double radius = 1;
+};
+
+struct Ring {
+    std::shared_ptr<Ring> other;
+    char body[200];
+};
+
+struct Link {   // it is in the middle of what it links
+    Link *next;
+};
+
+struct Linked {
+    char head[100];
+    Link link;
+    char tail[50];
+};
+
+std::unordered_map<int, Session *> session_cache;
+std::map<int, char *> ordered;
+std::set<char *> chosen;
+std::list<char *> queue;
+std::vector<Shape *> shapes;
+std::vector<std::function<int()>> callbacks;
+Node *audit_head, *tree_root;
+Link *intrusive;
+char *current, *halves[COUNT], **arena;
+static thread_local std::vector<char *> *mine;
+
+CASE lost_by_overwrite() { for (int i = 0; i < COUNT; i++) current = block(300); current = nullptr; }
+
+CASE lost_by_return() { for (int i = 0; i < COUNT; i++) if (!block(301)) return; }
+
+CASE lost_with_its_holder() {   // what is held by what is lost
+    for (int i = 0; i < COUNT; i++) {
+        Node *node = reinterpret_cast<Node *>(block(sizeof(Node)));
+        node->next = reinterpret_cast<Node *>(block(302));
+    }
+}
+
+CASE lost_in_a_cycle() {
+    for (int i = 0; i < COUNT; i++) {
+        auto one = std::make_shared<Ring>(), two = std::make_shared<Ring>();
+        one->other = two;
+        two->other = one;
+    }
+}
+
+CASE lost_but_in_freed_memory() {   // each is pointed to by a block that was freed
+    std::vector<Node *> holders;
+    for (int i = 0; i < COUNT; i++) {
+        Node *node = reinterpret_cast<Node *>(block(sizeof(Node)));
+        node->next = node->other = reinterpret_cast<Node *>(block(303));
+        memcpy(node->body, &node->next, sizeof node->next);
+        holders.push_back(node);
+    }
+    for (Node *node : holders)
+        free(node);
+}
+
+CASE half_lost() {
+    for (int i = 0; i < COUNT; i++) {
+        char *made = block(304);
+        halves[i] = i % 2 ? made : nullptr;
+    }
+}
+
+CASE kept_by_unordered_map() {
+    for (int i = 0; i < COUNT; i++) {
+        auto *session = new Session;
+        session->blob = block(500);
+        session_cache[i] = session;
+    }
+}
+
+CASE kept_by_map() { for (int i = 0; i < COUNT; i++) ordered[i] = block(305); }
+
+CASE kept_by_set() { for (int i = 0; i < COUNT; i++) chosen.insert(block(306)); }
+
+CASE kept_by_list() { for (int i = 0; i < COUNT; i++) queue.push_back(block(307)); }
+
+CASE kept_by_vector() { for (int i = 0; i < COUNT; i++) shapes.push_back(new Circle); }
+
+CASE kept_by_its_own_list() {
+    for (int i = 0; i < COUNT; i++) {
+        Node *node = reinterpret_cast<Node *>(block(sizeof(Node)));
+        node->next = audit_head;
+        node->other = nullptr;
+        audit_head = node;
+    }
+}
+
+CASE kept_by_its_own_tree() {
+    for (int i = 0; i < COUNT; i++) {
+        Node *node = reinterpret_cast<Node *>(block(sizeof(Node))), **at = &tree_root;
+        node->next = node->other = nullptr;
+        for (unsigned bits = static_cast<unsigned>(i) * 2654435761u; *at; bits <<= 1)
+            at = bits >> 31 ? &(*at)->next : &(*at)->other;
+        *at = node;
+    }
+}
+
+CASE kept_by_an_intrusive_list() {   // all pointers lead into the blocks
+    for (int i = 0; i < COUNT; i++) {
+        Linked *linked = reinterpret_cast<Linked *>(block(sizeof(Linked)));
+        linked->link.next = intrusive;
+        intrusive = &linked->link;
+    }
+}
+
+CASE kept_by_a_static() {
+    static std::vector<char *> cache;
+    for (int i = 0; i < COUNT; i++)
+        cache.push_back(block(308));
+}
+
+CASE kept_by_a_closure() {
+    for (int i = 0; i < COUNT; i++) {
+        char *held = block(309);
+        long more = i, still = 2 * i;
+        callbacks.emplace_back([held, more, still] { return held[0] + static_cast<int>(more + still); });
+    }
+}
+
+CASE kept_by_an_arena() {   // in memory that is no block of the allocator
+    arena = static_cast<char **>(mmap(nullptr, COUNT * sizeof *arena, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    for (int i = 0; i < COUNT; i++)
+        arena[i] = block(310);
+}
+
+CASE kept_by_a_thread_local() {
+    mine = new std::vector<char *>;
+    for (int i = 0; i < COUNT; i++)
+        mine->push_back(block(311));
+}
+
+CASE kept_by_a_stack(std::vector<char *> &vector) { for (int i = 0; i < COUNT; i++) vector.push_back(block(312)); }
+
+static std::atomic<int> ready{0};
+static std::atomic<bool> ending{false};
+
+static void worker() {
+    std::vector<char *> own;
+    pthread_setname_np(pthread_self(), "worker-3");
+    kept_by_a_stack(own);
+    ready++;
+    while (!ending)
+        usleep(1000);
+    printf("%zu\n", own.size());   // it is needed until here
+}
+
+static void local_worker() {
+    pthread_setname_np(pthread_self(), "local-1");
+    kept_by_a_thread_local();
+    ready++;
+    while (!ending)
+        usleep(1000);
+}
+
+static void churn() {   // until the end
+    std::map<int, std::vector<int>> moving;
+    for (unsigned i = 0; !ending; i++) {
+        moving[static_cast<int>(i % 500)].assign(i % 3000, 1);
+        void *area = mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memset(area, 1, 1 << 16);
+        munmap(area, 1 << 20);
+        if (i % 50 == 0)
+            std::thread([] { free(block(5000)); }).join();
+    }
+}
+
+static void clear_stack() {   // of what it held before
+    volatile char deep[32768];
+    memset(const_cast<char *>(deep), 0, sizeof deep);
+}
+
+int main(int count, char **) {
+    static void (*const cases[])() = {
+        lost_by_overwrite, lost_by_return, lost_with_its_holder, lost_in_a_cycle, lost_but_in_freed_memory, half_lost,
+        kept_by_unordered_map, kept_by_map, kept_by_set, kept_by_list, kept_by_vector, kept_by_its_own_list,
+        kept_by_its_own_tree, kept_by_an_intrusive_list, kept_by_a_static, kept_by_a_closure, kept_by_an_arena};
+    setvbuf(stdout, nullptr, _IOLBF, 0);
+    getchar();   // once sampling is switched on
+    for (auto run : cases)
+        run();
+    std::vector<std::thread> threads;
+    threads.emplace_back(worker);
+    threads.emplace_back(local_worker);
+    for (int i = 0; count > 1 && i < 3; i++)
+        threads.emplace_back(churn);
+    while (ready < 2)
+        usleep(1000);
+    clear_stack();
+    puts("ready");
+    getchar();
+    ending = true;
+    for (auto &thread : threads)
+        thread.join();
+    return 0;
+}
