@@ -141,11 +141,10 @@ def test_each_way_to_hold_is_told(settled: Callable[..., Look]) -> None:
         roots, _stack = cases[case]
         assert roots["lost"] == 0, (case, roots)
         name, samples = Counter({name: n for name, n in roots.items() if root in name}).most_common(1)[0]
-        # A block that was not written to all over holds what it held before.
-        assert samples >= 0.9 * roots.total() > 100, (case, name, roots)
+        assert samples >= 0.97 * roots.total() > 100, (case, name, roots)
     for case in LOST:
         roots, _stack = cases[case]
-        assert roots["lost"] >= 0.9 * roots.total() > 100, (case, roots)
+        assert roots["lost"] >= 0.97 * roots.total() > 100, (case, roots)
     roots, _stack = cases["half_lost"]
     assert 0.4 < roots["lost"] / roots.total() < 0.6 and "global halves" in roots
 

@@ -82,8 +82,7 @@ def test_the_sentence_names_the_holder(said: dict[str, Holding], case: str, word
 def test_what_is_half_lost_is_told_in_two_parts(said: dict[str, Holding]) -> None:
     lost, kept = sorted(said["half_lost"].parts[:2], key=lambda part: part.kind, reverse=True)
     assert lost.kind == "lost" and kept.by == "kept by global halves of holders", said["half_lost"].text
-    # A block that was not written to all over holds what it held before.
-    assert lost.low < 0.5 and lost.high > 0.42
+    assert lost.low - 0.02 < 0.5 < lost.high + 0.02
 
 
 def test_the_type_is_named(said: dict[str, Holding]) -> None:

@@ -120,7 +120,8 @@ def _way(found: NamedHolders, number: int, told: StackHolders) -> str:
         steps.append(nodes[number])
         number = parent
     size = round(told.bytes / told.living) if told.living else 0
-    own_kind = bool(steps) and steps[0].many and steps[0].size == size
+    # Of an entry of a table and what it leads to, in blocks of one size, nobody knows which of them is linked.
+    own_kind = len(steps) == 1 and steps[0].many and steps[0].size == size
     by = f"kept by {_root_words(found, nodes[number])}"
     if own_kind:
         by = f"kept by their own kind (a list or a tree), which {_root_words(found, nodes[number])} begins"

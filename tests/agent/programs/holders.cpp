@@ -23,10 +23,10 @@
 
 static const int COUNT = 3000;
 
-// Not all of it is written: what a block held before stays in it.
+// All of it is written: else what a block held before would hold something by chance.
 static char *block(size_t size) {
     char *made = static_cast<char *>(malloc(size));
-    memset(made, 1, size / 2);
+    memset(made, 1, size);
     return made;
 }
 
@@ -42,7 +42,7 @@ struct Session {
 
 struct Shape {
     virtual ~Shape() = default;
-    char body[150];
+    char body[150] = {};
 };
 
 struct Circle : Shape {
@@ -51,7 +51,7 @@ struct Circle : Shape {
 
 struct Ring {
     std::shared_ptr<Ring> other;
-    char body[200];
+    char body[200] = {};
 };
 
 struct Link {   // it is in the middle of what it links
@@ -115,7 +115,7 @@ CASE half_lost() {
 
 CASE kept_by_unordered_map() {
     for (int i = 0; i < COUNT; i++) {
-        auto *session = new Session;
+        auto *session = new Session();
         session->blob = block(500);
         session_cache[i] = session;
     }

@@ -97,7 +97,7 @@ int main(int count, char **words) {
     for (uintptr_t i = 0; i < 3; i++)
         pthread_create(&threads[i], NULL, serve, i ? NULL : (void *)1);
     for (time_t until = time(NULL) + atoi(words[1]); time(NULL) < until; looks++)
-        if (!holders_write(words[2], looks % 2 ? 20 : 500, &told))
+        if (!holders_write(words[2], looks % 2 ? 20 : 100, &told))
             return 3;
     ending = true;
     for (int i = 0; i < 3; i++)

@@ -297,7 +297,7 @@ static bool write_file(struct look *look, const char *dump, const struct holders
     if (!owned_take(&file, open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600)))
         return false;
     look->pages.late = false;   // the few words of types are read in any case
-    look->pages.deadline = INT64_MAX;
+    look->pages.wall = look->pages.processor = INT64_MAX;
     bool written = put(look, &file, dump, told, age);
     owned_close(&file);
     if (written && rename(partial, path) == 0)

@@ -15,6 +15,8 @@
 #define PAGES_PIECE 65536        // bytes that are read at once, at most
 #define PAGES_CHUNK 256          // pages whose state is asked for at once
 #define PAGES_CHUNKS 4096        // of which it is remembered
+#define PAGES_LINE 4096          // bytes that are read for a smaller block, since more such blocks lie there
+#define PAGES_LINES 256          // which are kept for a moment
 
 struct pages_chunk {
     uintptr_t number;            // plus one; 0: none
@@ -24,16 +26,19 @@ struct pages_chunk {
 struct pages {
     struct owned memory, map;
     size_t page;                 // bytes
-    int64_t began, deadline;     // monotonic milliseconds
+    int64_t began, now, wall, processor;   // monotonic milliseconds; how many of them, and of processor time, it may take
     bool late;                   // the budget is used up: nothing more is read
     uint64_t read;               // bytes
     uint64_t swapped, failed;    // bytes that should have been read: in swap, or the kernel refused
     unsigned turns;
     struct pages_chunk chunks[PAGES_CHUNKS];
+    uintptr_t line[PAGES_LINES];     // number plus one
+    int64_t line_read[PAGES_LINES];
+    uint64_t lines[PAGES_LINES][PAGES_LINE / sizeof(uint64_t)];
     uint64_t words[PAGES_PIECE / sizeof(uint64_t)];
 };
 
-bool pages_open(struct pages *pages, int64_t milliseconds);   // false with errno
+bool pages_open(struct pages *pages, int64_t milliseconds);   // of processor time. False with errno
 void pages_close(struct pages *pages);
 // The words of [at, at + size), at most PAGES_PIECE bytes of them, into pages->words; zeros where no page is. `at` is
 // aligned to words. Returns how many; 0 if there is nothing to see, or no time.

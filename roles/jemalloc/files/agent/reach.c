@@ -5,7 +5,8 @@
 // as blocks but as their kind: the root, and sizes and types of what lies between. So few are told apart, however many
 // blocks there are, and a list of any length is one step.
 //
-// The queue is read from its end while it is more than half full: depth first, which needs less room.
+// What the queue holds is sorted by address, so that neighbours are read at once. While the queue is more than half full it
+// is read from its end: depth first, which needs less room.
 #include "reach.h"
 
 #include <string.h>
@@ -108,8 +109,7 @@ void reach_leave_out(struct reach *reach, uintptr_t address) {
         mark(reach, block.start);
 }
 
-static void read_piece(struct reach *reach, uintptr_t address, size_t size, uint16_t node) {
-    size_t count = pages_words(reach->pages, address, size);
+static void point(struct reach *reach, size_t count, uint16_t node) {
     for (size_t i = 0; i < count; i++)
         reach_point(reach, reach->pages->words[i], node);
 }
@@ -121,17 +121,17 @@ static void follow(struct reach *reach, uintptr_t address, uint16_t node) {
         return;   // it was freed meanwhile
     size_t size = block.start + block.size - address;
     if (address != block.start) {
-        read_piece(reach, address, size, node);
+        point(reach, pages_words(reach->pages, address, size), node);
         return;
     }
-    size_t first = pages_words(reach->pages, address, sizeof(uint64_t));
-    node = step(reach, node, block, first ? reach->pages->words[0] : 0);
-    read_piece(reach, address, size, node);
+    size_t count = pages_words(reach->pages, address, size);
+    node = step(reach, node, block, count ? reach->pages->words[0] : 0);
+    point(reach, count, node);
     for (size_t at = PAGES_PIECE; at < size; at += PAGES_PIECE) {
         if (blocks_find(reach->blocks, address + at, &same) && same.start == address)
             push(reach, address + at, node);
         else
-            read_piece(reach, address + at, size - at, node);   // it is new: nobody knows its inner pages
+            point(reach, pages_words(reach->pages, address + at, size - at), node);   // it is new: nobody knows its inner pages
     }
 }
 
@@ -139,13 +139,51 @@ void reach_begin(struct reach *reach) {
     reach_node(reach, (struct reach_node){.kind = REACH_MAPPED, .file = -1});
 }
 
+static void swap(uint64_t *a, uint64_t *b) {
+    uint64_t held = *a;
+    *a = *b;
+    *b = held;
+}
+
+// libc's may allocate.
+static void sort(uint64_t *entries, size_t count) {
+    while (count > 1) {
+        size_t low = 0, high = count - 1;
+        uint64_t pivot = entries[(count - 1) / 2];
+        for (;; low++, high--) {
+            while (entries[low] < pivot)
+                low++;
+            while (entries[high] > pivot)
+                high--;
+            if (low >= high)
+                break;
+            swap(&entries[low], &entries[high]);
+        }
+        size_t left = high + 1, right = count - left;   // the longer part is next, so that few calls are open at a time
+        if (left < right) {
+            sort(entries, left);
+            entries += left;
+            count = right;
+        } else {
+            sort(entries + left, right);
+            count = left;
+        }
+    }
+}
+
 void reach_run(struct reach *reach) {
     while (reach->count && !reach->pages->late) {
-        uint64_t entry = reach->queue[reach->head];
-        if (--reach->count > REACH_QUEUE / 2)
-            entry = reach->queue[(reach->head + reach->count) % REACH_QUEUE];
-        else
+        uint32_t here = REACH_QUEUE - reach->head, now = reach->count < here ? reach->count : here;
+        sort(reach->queue + reach->head, now);
+        for (; now && reach->count && !reach->pages->late; now--) {
+            while (reach->count > REACH_QUEUE / 2 && !reach->pages->late) {
+                uint64_t last = reach->queue[(reach->head + --reach->count) % REACH_QUEUE];
+                follow(reach, last >> 16, (uint16_t)last);
+            }
+            uint64_t entry = reach->queue[reach->head];
             reach->head = (reach->head + 1) % REACH_QUEUE;
-        follow(reach, entry >> 16, (uint16_t)entry);
+            reach->count--;
+            follow(reach, entry >> 16, (uint16_t)entry);
+        }
     }
 }
