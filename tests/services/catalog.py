@@ -102,6 +102,7 @@ frontend front
 backend back
     server one 127.0.0.1:8080
 END""",
+            worker=_child("haproxy"),
         ),
         Service("slapd", "slapd ldap-utils", "ldapsearch -x -H ldap://127.0.0.1 -b '' -s base '*' + > /dev/null"),
         Service("cron", "cron", "crontab -l > /dev/null 2>&1; true", setup="echo '* * * * * true' | crontab -"),
@@ -225,7 +226,12 @@ END""",
         Service("ssh", "openssh-server", "ssh-keyscan 127.0.0.1 2> /dev/null | grep -q ssh"),
     ),
     (
-        Service("rspamd", "rspamd", "printf 'Subject: a\\n\\nhello\\n' | rspamc > /dev/null"),
+        Service(
+            "rspamd",
+            "rspamd",
+            "printf 'Subject: a\\n\\nhello\\n' | rspamc > /dev/null",
+            worker="pgrep -f '^rspamd: controller'",
+        ),
         Service("gearman-job-server", "gearman-job-server gearman-tools", "gearadmin --status > /dev/null"),
         Service("collectd", "collectd-core", "true"),
         Service("transmission-daemon", "transmission-daemon", _web(9091), writes="/etc/transmission-daemon/*"),
