@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ansible_collections.offheap.profiler.tests.real_leaks.published import LEAKS
+from ansible_collections.offheap.profiler.tests.real_leaks.published import LEAKS, Leak
 
 _HEAD = """<!--
 SPDX-License-Identifier: GPL-3.0-or-later
@@ -24,12 +25,13 @@ report, enables the profiler with a sample each 64 KiB, waits eight minutes, col
 - **verdict**, **rate**: what the report says, in MiB an hour, with the 95 % interval of sampling.
 - **RSS**: what the kernel says of the service meanwhile. A leak of small blocks is larger there, since an allocator
   rounds up.
-- **named**: the rank of the first suspect that goes through a function that upstream mended, - where none does.
+- **named**: the rank of the first suspect that goes through a function that upstream mended, or through the library
+  where that has no symbols, and which it is; - where none does.
 - **objects**: that `profiled_service_runtime_with: [objects]` was set, without which Python's objects of up to 512
   bytes are in no profile.
 """
 _MIB_PER_HOUR = 24 * (1 << 20)
-_COLUMNS = ("package", "version", "seen", "verdict", "rate", "RSS", "named", "first functions", "report")
+_COLUMNS = ("package", "version", "seen", "verdict", "rate", "RSS", "named", "report")
 
 
 @dataclass
@@ -64,8 +66,10 @@ def page(seen: Sequence[Seen]) -> str:
     lines = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS))]
     for one in seen:
         leak = leaks[one.name]
-        of_both = ((leak.leaking, one.leaking), (f"{leak.fixed} (fixed)", one.fixed))
-        lines += [_row(leak.package, version, one.day, said, leak.report, leak.objects) for version, said in of_both]
+        lines += [
+            _row(leak, leak.leaking, one.day, one.leaking),
+            _row(leak, f"{leak.fixed} (fixed)", one.day, one.fixed),
+        ]
     return "\n".join(
         [
             _HEAD,
@@ -78,13 +82,14 @@ def page(seen: Sequence[Seen]) -> str:
     )
 
 
-def _row(package: str, version: str, day: str, said: Said, report: str, objects: bool) -> str:
-    leaks = said.verdict in ("leak", "bursts")
-    rate = f"{said.rate / _MIB_PER_HOUR:.0f} ± {said.error / _MIB_PER_HOUR:.0f}" if leaks else ""
-    path = " ← ".join(f"`{name[:60]}`" for name in said.path[:3]) if leaks else ""
-    told = f"[upstream]({report}){', objects' if objects else ''}"
-    rank = str(said.rank or "-") if leaks else ""
-    return _line([package, version, day, said.verdict, rate, f"{said.rss / _MIB_PER_HOUR:.0f}", rank, path, told])
+def _row(leak: Leak, version: str, day: str, said: Said) -> str:
+    rate = named = ""
+    if said.verdict in ("leak", "bursts"):
+        rate = f"{said.rate / _MIB_PER_HOUR:.0f} ± {said.error / _MIB_PER_HOUR:.0f}"
+        function = next((name for name in said.path if re.fullmatch(leak.mended, name)), "")
+        named = f"{said.rank}: `{function[:80]}`" if said.rank else "-"
+    told = f"[upstream]({leak.report}){', objects' if leak.objects else ''}"
+    return _line([leak.package, version, day, said.verdict, rate, f"{said.rss / _MIB_PER_HOUR:.0f}", named, told])
 
 
 def _line(cells: Sequence[str]) -> str:
