@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -241,12 +242,30 @@ def test_repeated_looks_leave_nothing_behind(start: Start) -> None:
     assert service.process.poll() is None and not service.ask("status")["problem"]
 
 
+def test_what_java_objects_own_is_held_by_the_java_heap(start: Start, java_classes: Path) -> None:
+    """Inflaters: a field of a Java object holds the stream, and that its state."""
+    arguments = ("-Xmx128m", "-cp", str(java_classes), "LeakingInflater", "20")
+    service = start(str(shutil.which("java")), *arguments, conf="lg_prof_sample:14")
+    service.wait_until_active()
+
+    def held() -> bool:
+        told = json.loads(Path(f"{service.ask('holders')['path']}.holders").read_text())
+        kinds: Counter[str] = Counter()
+        for stack in told["stacks"]:
+            for node, samples in stack["held"]:
+                while (found := told["nodes"][node])["kind"] == "block":
+                    node = found["parent"]
+                kinds[found["kind"]] += samples
+        return kinds["java_heap"] > 100
+
+    wait_for("the Java heap to hold much", held, timeout=60)
+
+
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_clean(tmp_path: Path, sanitizer: str) -> None:
-    below = (
-        "blocks book clock descriptors feeder got json mallctl maps objects pages reach roots sampler threads".split()
-    )
-    parts = [SOURCES / f"{part}.c" for part in ("holders", "ledger", *below)]
+    below = "book clock descriptors feeder got hotspot json ledger mallctl maps sampler"
+    own = "blocks holders objects pages reach roots threads"
+    parts = [SOURCES / f"{part}.c" for part in f"{below} {own}".split()]
     name = f"holders-{sanitizer.split(',')[0]}"
     program = compiled(name, [*parts, PROGRAMS / "holders_driver.c"], "-O1", f"-I{SOURCES}", f"-fsanitize={sanitizer}")
     target = tmp_path / "a.heap"
