@@ -18,7 +18,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.tests.agent.builds import BUILD, SOURCES
 from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled
-from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+from ansible_collections.offheap.profiler.tests.agent.service import UNIT, Service, wait_for
 
 Start = Callable[..., Service]
 CASES = ("lost_", "kept_", "half_")
@@ -32,7 +32,7 @@ def built(*options: str, name: str = "holders") -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
         flags = ["-std=c++17", "-g", "-O2", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run(["g++", *flags, *options, "-o", str(target), str(source), "-pthread"], check=True)
+        subprocess.run(["g++", *flags, *options, "-o", str(target), str(source), "-pthread", "-ldl"], check=True)
     return target
 
 
@@ -223,6 +223,40 @@ def test_without_a_book_there_is_nothing_to_look_for(start: Start, unpatched_jem
         service.ask("holders")
     with pytest.raises(Exception, match="usage: holders"):
         service.ask("holders", seconds=3)
+
+
+def test_under_another_allocator_what_is_lost_is_told_and_nothing_that_is_kept(
+    start: Start, tmp_path: Path, library: Path
+) -> None:
+    """glibc cannot be asked for blocks, so what only blocks hold that nobody sampled is unclear."""
+    program = built()
+    settings = {
+        "OFFHEAP_UNIT": UNIT,
+        "OFFHEAP_SOCKET_DIR": f"{tmp_path}/run/{UNIT}",
+        "OFFHEAP_PREFIX": f"{tmp_path}/spool/jeprof",
+        "OFFHEAP_LG_SAMPLE": "10",
+        "OFFHEAP_START_DELAY": "0",
+        "OFFHEAP_MINIMUM_FREE": "0",
+    }
+    text = "\n".join(f"{name}={value}" for name, value in settings.items())
+    service = start(program, "attach", str(library), text, preload=[], popen={"stdin": subprocess.PIPE})
+    begin(service)
+
+    def old() -> Look | None:
+        look = Look(service, program)
+        return look if all(stack["young"] <= 2 for stack in look.told["stacks"][:20]) else None
+
+    look = wait_for("what is held to be old", old)
+    assert look.told["blocks_known"] is False and look.answer["holders"]["complete"]
+    cases = look.cases()
+    for case in HELD:
+        roots, _stack = cases[case]
+        assert roots["lost"] == 0, (case, roots)
+    for case in LOST[:2]:
+        roots, _stack = cases[case]
+        assert roots["lost"] >= 0.9 * roots.total() > 100, (case, roots)
+    roots, _stack = cases["half_lost"]
+    assert 0.4 < roots["lost"] / roots.total() < 0.6 and "global halves" in roots
 
 
 def test_repeated_looks_leave_nothing_behind(start: Start) -> None:
