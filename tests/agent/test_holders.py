@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.tests.agent.builds import BUILD, SOURCES
 from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled
 from ansible_collections.offheap.profiler.tests.agent.service import UNIT, Service, wait_for
@@ -219,9 +220,9 @@ def test_without_a_book_there_is_nothing_to_look_for(start: Start, unpatched_jem
     """A jemalloc without our patches tells of no births: there is nothing to look for."""
     service = start(built(), preload=[unpatched_jemalloc, library], popen={"stdin": subprocess.PIPE})
     begin(service)
-    with pytest.raises(Exception, match="nothing is known of what lives"):
+    with pytest.raises(client.AgentError, match="nothing is known of what lives"):
         service.ask("holders")
-    with pytest.raises(Exception, match="usage: holders"):
+    with pytest.raises(client.AgentError, match="usage: holders"):
         service.ask("holders", seconds=3)
 
 
@@ -267,7 +268,9 @@ def test_repeated_looks_leave_nothing_behind(start: Start) -> None:
     def mappings() -> int:
         return Path(f"/proc/{service.pid}/maps").read_text().count("\n")
 
-    service.ask("holders")
+    with service.connected() as connection:
+        written = connection.dump(str(service.spool), "holders")
+    assert Path(f"{written.path}.holders").exists() and written.objects
     before, until = mappings(), time.monotonic() + 5
     while time.monotonic() < until:
         service.ask("holders")
