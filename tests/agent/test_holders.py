@@ -170,6 +170,7 @@ def test_a_type_is_its_table_of_virtual_functions(settled: Callable[..., Look]) 
 
 def test_in_a_process_that_never_rests(settled: Callable[..., Look]) -> None:
     look = settled("churn")
+    assert look.told["room"], "a thread that has ended hides nothing"
     cases = look.cases()
     for case in HELD:
         roots, _stack = cases[case]

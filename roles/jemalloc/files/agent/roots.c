@@ -127,11 +127,11 @@ static void leave_out_own(void *context, const void *start, size_t size) {
 
 bool roots_look(struct roots *roots) {
     struct blocks *blocks = roots->reach->blocks;
+    threads_look(roots->threads);   // first, so that the stacks of all of them are in the list
     if (!list_areas(roots))
         return false;
     if (!hotspot_heap(&roots->java.start, &roots->java.end))
         roots->java = (struct roots_range){0, 0};
-    threads_look(roots->threads);
     if (blocks->find)
         blocks->low = UINTPTR_MAX;
     for (uint32_t i = 0; i < roots->area_count && !roots->reach->pages->late; i++)
@@ -202,7 +202,7 @@ static void follow_thread_locals(struct roots *roots, const struct thread *threa
 static void follow_stack(struct roots *roots, const struct thread *thread) {
     struct roots_range stack;
     if (!stack_of(roots, thread, &stack)) {
-        roots->full = true;
+        roots->full |= threads_has(thread->tid);   // one that has ended holds nothing
         return;
     }
     uintptr_t from = thread->stack ? thread->stack - RED_ZONE : stack.start;
