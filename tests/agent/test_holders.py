@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -15,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.tests.agent.builds import BUILD, SOURCES
 from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled
-from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+from ansible_collections.offheap.profiler.tests.agent.service import UNIT, Service, wait_for
 
 Start = Callable[..., Service]
 CASES = ("lost_", "kept_", "half_")
@@ -31,7 +33,7 @@ def built(*options: str, name: str = "holders") -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
         flags = ["-std=c++17", "-g", "-O2", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run(["g++", *flags, *options, "-o", str(target), str(source), "-pthread"], check=True)
+        subprocess.run(["g++", *flags, *options, "-o", str(target), str(source), "-pthread", "-ldl"], check=True)
     return target
 
 
@@ -168,6 +170,7 @@ def test_a_type_is_its_table_of_virtual_functions(settled: Callable[..., Look]) 
 
 def test_in_a_process_that_never_rests(settled: Callable[..., Look]) -> None:
     look = settled("churn")
+    assert look.told["room"], "a thread that has ended hides nothing"
     cases = look.cases()
     for case in HELD:
         roots, _stack = cases[case]
@@ -218,10 +221,44 @@ def test_without_a_book_there_is_nothing_to_look_for(start: Start, unpatched_jem
     """A jemalloc without our patches tells of no births: there is nothing to look for."""
     service = start(built(), preload=[unpatched_jemalloc, library], popen={"stdin": subprocess.PIPE})
     begin(service)
-    with pytest.raises(Exception, match="nothing is known of what lives"):
+    with pytest.raises(client.AgentError, match="nothing is known of what lives"):
         service.ask("holders")
-    with pytest.raises(Exception, match="usage: holders"):
+    with pytest.raises(client.AgentError, match="usage: holders"):
         service.ask("holders", seconds=3)
+
+
+def test_under_another_allocator_what_is_lost_is_told_and_nothing_that_is_kept(
+    start: Start, tmp_path: Path, library: Path
+) -> None:
+    """glibc cannot be asked for blocks, so what only blocks hold that nobody sampled is unclear."""
+    program = built()
+    settings = {
+        "OFFHEAP_UNIT": UNIT,
+        "OFFHEAP_SOCKET_DIR": f"{tmp_path}/run/{UNIT}",
+        "OFFHEAP_PREFIX": f"{tmp_path}/spool/jeprof",
+        "OFFHEAP_LG_SAMPLE": "10",
+        "OFFHEAP_START_DELAY": "0",
+        "OFFHEAP_MINIMUM_FREE": "0",
+    }
+    text = "\n".join(f"{name}={value}" for name, value in settings.items())
+    service = start(program, "attach", str(library), text, preload=[], popen={"stdin": subprocess.PIPE})
+    begin(service)
+
+    def old() -> Look | None:
+        look = Look(service, program)
+        return look if all(stack["young"] <= 2 for stack in look.told["stacks"][:20]) else None
+
+    look = wait_for("what is held to be old", old)
+    assert look.told["blocks_known"] is False and look.answer["holders"]["complete"]
+    cases = look.cases()
+    for case in HELD:
+        roots, _stack = cases[case]
+        assert roots["lost"] == 0, (case, roots)
+    for case in LOST[:2]:
+        roots, _stack = cases[case]
+        assert roots["lost"] >= 0.9 * roots.total() > 100, (case, roots)
+    roots, _stack = cases["half_lost"]
+    assert 0.4 < roots["lost"] / roots.total() < 0.6 and "global halves" in roots
 
 
 def test_repeated_looks_leave_nothing_behind(start: Start) -> None:
@@ -232,7 +269,9 @@ def test_repeated_looks_leave_nothing_behind(start: Start) -> None:
     def mappings() -> int:
         return Path(f"/proc/{service.pid}/maps").read_text().count("\n")
 
-    service.ask("holders")
+    with service.connected() as connection:
+        written = connection.dump(str(service.spool), "holders")
+    assert Path(f"{written.path}.holders").exists() and written.objects
     before, until = mappings(), time.monotonic() + 5
     while time.monotonic() < until:
         service.ask("holders")
@@ -241,12 +280,30 @@ def test_repeated_looks_leave_nothing_behind(start: Start) -> None:
     assert service.process.poll() is None and not service.ask("status")["problem"]
 
 
+def test_what_java_objects_own_is_held_by_the_java_heap(start: Start, java_classes: Path) -> None:
+    """Inflaters: a field of a Java object holds the stream, and that its state."""
+    arguments = ("-Xmx128m", "-cp", str(java_classes), "LeakingInflater", "20")
+    service = start(str(shutil.which("java")), *arguments, conf="lg_prof_sample:14")
+    service.wait_until_active()
+
+    def held() -> bool:
+        told = json.loads(Path(f"{service.ask('holders')['path']}.holders").read_text())
+        kinds: Counter[str] = Counter()
+        for stack in told["stacks"]:
+            for node, samples in stack["held"]:
+                while (found := told["nodes"][node])["kind"] == "block":
+                    node = found["parent"]
+                kinds[found["kind"]] += samples
+        return kinds["java_heap"] > 100
+
+    wait_for("the Java heap to hold much", held, timeout=60)
+
+
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_clean(tmp_path: Path, sanitizer: str) -> None:
-    below = (
-        "blocks book clock descriptors feeder got json mallctl maps objects pages reach roots sampler threads".split()
-    )
-    parts = [SOURCES / f"{part}.c" for part in ("holders", "ledger", *below)]
+    below = "book clock descriptors feeder got hotspot json ledger mallctl maps sampler"
+    own = "blocks holders objects pages reach roots threads"
+    parts = [SOURCES / f"{part}.c" for part in f"{below} {own}".split()]
     name = f"holders-{sanitizer.split(',')[0]}"
     program = compiled(name, [*parts, PROGRAMS / "holders_driver.c"], "-O1", f"-I{SOURCES}", f"-fsanitize={sanitizer}")
     target = tmp_path / "a.heap"

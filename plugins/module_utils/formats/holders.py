@@ -17,7 +17,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import va
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 FORMAT = 1
-ROOTS = ("global", "thread_local", "stack", "thread", "mapped")
+ROOTS = ("global", "thread_local", "stack", "thread", "mapped", "java_heap")
 _MOST_FILES, _MOST_NODES, _MOST_STACKS, _MOST_FRAMES, _MOST_WAYS, _MOST_TYPES = 1024, 1 << 16, 64, 1 << 12, 1024, 8
 _MOST_AGE = 10**6
 _LONGEST = 4096

@@ -2,11 +2,13 @@
 // SPDX-FileCopyrightText: Offheap contributors
 //
 // A service whose blocks are lost, or held in every way that the agent should tell apart: holders [churn]. It says "ready",
-// and waits for a line; "churn": threads, maps and mapped memory come and go until then.
+// and waits for a line; "churn": threads, maps and mapped memory come and go until then. "attach LIBRARY SETTINGS" opens the
+// agent, which then stands in for jemalloc.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <functional>
 #include <list>
 #include <map>
@@ -222,7 +224,13 @@ static void clear_stack() {   // of what it held before
     memset(const_cast<char *>(deep), 0, sizeof deep);
 }
 
-int main(int count, char **) {
+int main(int count, char **words) {
+    if (count == 4) {
+        void *library = dlopen(words[2], RTLD_NOW);
+        auto attach = reinterpret_cast<int (*)(const char *)>(library ? dlsym(library, "offheap_attach") : nullptr);
+        if (!attach || attach(words[3]))
+            return 2;
+    }
     static void (*const cases[])() = {
         lost_by_overwrite, lost_by_return, lost_with_its_holder, lost_in_a_cycle, lost_but_in_freed_memory, half_lost,
         kept_by_unordered_map, kept_by_map, kept_by_set, kept_by_list, kept_by_vector, kept_by_its_own_list,
@@ -234,7 +242,7 @@ int main(int count, char **) {
     std::vector<std::thread> threads;
     threads.emplace_back(worker);
     threads.emplace_back(local_worker);
-    for (int i = 0; count > 1 && i < 3; i++)
+    for (int i = 0; count == 2 && i < 3; i++)
         threads.emplace_back(churn);
     while (ready < 2)
         usleep(1000);

@@ -136,7 +136,7 @@ static void put_thread(const struct look *look, struct json *json, int tid) {
 }
 
 static void put_node(const struct look *look, struct json *json, const struct reach_node *node) {
-    static const char *const kinds[] = {"global", "thread_local", "stack", "thread", "mapped", "block"};
+    static const char *const kinds[] = {"global", "thread_local", "stack", "thread", "mapped", "java_heap", "block"};
     json_open(json, NULL, '{');
     json_string(json, "kind", kinds[node->kind]);
     if (node->kind == REACH_BLOCK) {

@@ -32,7 +32,12 @@ static uint64_t word(const char *entry, uint64_t offset) {
     return value;
 }
 
-static void read_table(void *library) {
+struct field {
+    uint64_t offset, address;   // the latter of a static one
+};
+
+// Looks a field up in the table. False if it is not there.
+static bool find(void *library, const char *of_type, const char *name, struct field *found) {
     uint64_t table, type, field, offset, address, stride;
     if (!number(library, "gHotSpotVMStructs", &table) ||
         !number(library, "gHotSpotVMStructEntryTypeNameOffset", &type) ||
@@ -40,27 +45,50 @@ static void read_table(void *library) {
         !number(library, "gHotSpotVMStructEntryOffsetOffset", &offset) ||
         !number(library, "gHotSpotVMStructEntryAddressOffset", &address) ||
         !number(library, "gHotSpotVMStructEntryArrayStride", &stride) || !table)
+        return false;
+    for (const char *entry = (const char *)table; word(entry, type); entry += stride)
+        if (!strcmp((const char *)word(entry, type), of_type) && !strcmp((const char *)word(entry, field), name)) {
+            *found = (struct field){word(entry, offset), word(entry, address)};
+            return true;
+        }
+    return false;
+}
+
+// What a static pointer points to; NULL in a JVM that is still starting, or that has no such thing.
+static const char *pointed(void *library, const char *type, const char *name) {
+    struct field field;
+    return find(library, type, name, &field) && field.address ? (const char *)word((const char *)field.address, 0) : NULL;
+}
+
+static void read_table(void *library) {
+    struct field buffer, limit;
+    const char *queue = pointed(library, "AbstractInterpreter", "_code");
+    if (!queue || !find(library, "StubQueue", "_stub_buffer", &buffer) ||
+        !find(library, "StubQueue", "_buffer_limit", &limit))
         return;
-    const char *queue = NULL;
-    uint64_t buffer = UINT64_MAX, limit = UINT64_MAX;
-    for (const char *entry = (const char *)table; word(entry, type); entry += stride) {
-        const char *type_name = (const char *)word(entry, type), *field_name = (const char *)word(entry, field);
-        if (!strcmp(type_name, "AbstractInterpreter") && !strcmp(field_name, "_code"))
-            queue = (const char *)word((const char *)word(entry, address), 0);
-        if (!strcmp(type_name, "StubQueue") && !strcmp(field_name, "_stub_buffer"))
-            buffer = word(entry, offset);
-        if (!strcmp(type_name, "StubQueue") && !strcmp(field_name, "_buffer_limit"))
-            limit = word(entry, offset);
-    }
-    if (!queue || buffer == UINT64_MAX || limit == UINT64_MAX)
-        return;   // a JVM that is still starting, or one without an interpreter
     uint32_t size;
-    memcpy(&size, queue + limit, sizeof size);
-    uintptr_t start = word(queue, buffer);
+    memcpy(&size, queue + limit.offset, sizeof size);
+    uintptr_t start = word(queue, buffer.offset);
     if (!start || !size)
         return;
     atomic_store_explicit(&code_start, start, memory_order_relaxed);
     atomic_store_explicit(&code_size, size, memory_order_release);
+}
+
+bool hotspot_heap(uintptr_t *start, uintptr_t *end) {
+    struct field reserved, first, words;
+    void *library = dlopen("libjvm.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (!library)
+        return false;
+    const char *heap = pointed(library, "Universe", "_collectedHeap");
+    bool known = heap && find(library, "CollectedHeap", "_reserved", &reserved) &&
+                 find(library, "MemRegion", "_start", &first) && find(library, "MemRegion", "_word_size", &words);
+    if (known) {
+        *start = word(heap, reserved.offset + first.offset);
+        *end = *start + word(heap, reserved.offset + words.offset) * sizeof(void *);
+    }
+    dlclose(library);
+    return known && *end > *start;
 }
 
 void hotspot_find(void) {

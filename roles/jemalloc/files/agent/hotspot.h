@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Frames of HotSpot's interpreter.
+// Frames of HotSpot's interpreter, and its heap.
 #ifndef OFFHEAP_HOTSPOT_H
 #define OFFHEAP_HOTSPOT_H
 
@@ -12,5 +12,6 @@
 
 bool hotspot_interprets(uintptr_t address);   // from any thread, without a lock
 void hotspot_find(void);                      // finds the interpreter's code; call it once libjvm is loaded
+bool hotspot_heap(uintptr_t *start, uintptr_t *end);   // where Java's objects lie; false: no JVM, or not known
 
 #endif

@@ -91,6 +91,17 @@ static void push(struct reach *reach, uintptr_t address, uint16_t node) {
         reach->queue[(reach->head + reach->count++) % REACH_QUEUE] = (uint64_t)address << 16 | node;
 }
 
+bool reach_is_new(struct reach *reach, uint64_t word) {
+    struct block block;
+    if (word - reach->blocks->low >= reach->blocks->high - reach->blocks->low ||
+        !blocks_find(reach->blocks, word, &block))
+        return false;
+    const uint64_t *marks = marks_of(reach, block.start);
+    uint32_t bit = block.start % REACH_CHUNK / 8;
+    reach->full |= !marks;
+    return marks && !(marks[bit / 64] >> bit % 64 & 1);
+}
+
 void reach_point(struct reach *reach, uint64_t word, uint16_t node) {
     struct block block;
     if (word - reach->blocks->low >= reach->blocks->high - reach->blocks->low ||

@@ -22,7 +22,7 @@
 #define REACH_CHUNK (1u << 20)
 #define REACH_MARKS (REACH_CHUNK / 8 / 64)   // words; the smallest block has 8 bytes
 
-enum reach_kind { REACH_GLOBAL, REACH_THREAD_LOCAL, REACH_STACK, REACH_THREAD, REACH_MAPPED, REACH_BLOCK };
+enum reach_kind { REACH_GLOBAL, REACH_THREAD_LOCAL, REACH_STACK, REACH_THREAD, REACH_MAPPED, REACH_JAVA_HEAP, REACH_BLOCK };
 
 // A step on a way: a root, or blocks of one size and type that the steps before lead to.
 struct reach_node {
@@ -56,6 +56,7 @@ struct reach {
 
 void reach_begin(struct reach *reach);
 uint16_t reach_node(struct reach *reach, struct reach_node node);   // its number; the same for the same
+bool reach_is_new(struct reach *reach, uint64_t word);   // it leads to a block that nothing has led to
 void reach_point(struct reach *reach, uint64_t word, uint16_t node);   // the node's memory has this word
 void reach_leave_out(struct reach *reach, uintptr_t address);   // a block that is no holder
 void reach_run(struct reach *reach);   // follows all pointers

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "roots.h"
 
+#include "hotspot.h"
 #include "maps.h"
 
 #include <pthread.h>
@@ -126,9 +127,11 @@ static void leave_out_own(void *context, const void *start, size_t size) {
 
 bool roots_look(struct roots *roots) {
     struct blocks *blocks = roots->reach->blocks;
+    threads_look(roots->threads);   // first, so that the stacks of all of them are in the list
     if (!list_areas(roots))
         return false;
-    threads_look(roots->threads);
+    if (!hotspot_heap(&roots->java.start, &roots->java.end))
+        roots->java = (struct roots_range){0, 0};
     if (blocks->find)
         blocks->low = UINTPTR_MAX;
     for (uint32_t i = 0; i < roots->area_count && !roots->reach->pages->late; i++)
@@ -139,20 +142,21 @@ bool roots_look(struct roots *roots) {
     return true;
 }
 
-// Calls reach_point for each word in [start, end) that may point to a block, with a node for it.
+// Calls reach_point for each word in [start, end) that leads to something new, with a node for it.
 static void scan(struct roots *roots, uintptr_t start, uintptr_t end, const struct reach_node *root) {
     struct reach *reach = roots->reach;
-    const struct blocks *blocks = reach->blocks;
     start = (start + 7) & ~(uintptr_t)7;
     for (uintptr_t at = start; at < end && !reach->pages->late; at += PAGES_PIECE) {
         size_t count = pages_words(reach->pages, at, end - at);
         for (size_t i = 0; i < count; i++) {
             uint64_t word = reach->pages->words[i];
             struct reach_node node = *root;
-            if (word < blocks->low || word >= blocks->high)
-                continue;
+            if (!reach_is_new(reach, word))
+                continue;   // else each word of a program's tables would be a node
             if (node.kind == REACH_GLOBAL)
                 node.at += at + i * sizeof word;
+            if (node.kind == REACH_MAPPED && at - roots->java.start < roots->java.end - roots->java.start)
+                node = (struct reach_node){.kind = REACH_JAVA_HEAP, .file = -1};
             if (node.kind == REACH_THREAD_LOCAL) {
                 node.file = objects_thread_local(roots->objects, (intptr_t)(at + i * sizeof word - root->at), &node.at);
                 node.kind = node.file < 0 ? REACH_THREAD : REACH_THREAD_LOCAL;
@@ -198,7 +202,7 @@ static void follow_thread_locals(struct roots *roots, const struct thread *threa
 static void follow_stack(struct roots *roots, const struct thread *thread) {
     struct roots_range stack;
     if (!stack_of(roots, thread, &stack)) {
-        roots->full = true;
+        roots->full |= threads_has(thread->tid);   // one that has ended holds nothing
         return;
     }
     uintptr_t from = thread->stack ? thread->stack - RED_ZONE : stack.start;

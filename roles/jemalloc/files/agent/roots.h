@@ -31,6 +31,7 @@ struct roots {
     struct objects *objects;
     struct threads *threads;
     bool full;                   // something did not fit
+    struct roots_range java;     // its heap
     uint32_t area_count, rest_count, out_count;
     struct roots_area area[ROOTS_AREAS];     // what can be written to
     struct roots_range rest[ROOTS_AREAS];    // of these, what is not the allocator's

@@ -60,6 +60,12 @@ static void add(void *context, const struct owned *directory, const char *name) 
     threads->thread[threads->count++] = thread;
 }
 
+bool threads_has(int tid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d", tid);
+    return access(path, F_OK) == 0;
+}
+
 void threads_look(struct threads *threads) {
     char link[64];   // <pid>/task/<tid>
     ssize_t length = readlink("/proc/thread-self", link, sizeof link - 1);

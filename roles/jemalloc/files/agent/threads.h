@@ -24,5 +24,6 @@ struct threads {
 };
 
 void threads_look(struct threads *threads);
+bool threads_has(int tid);       // it has not ended
 
 #endif

@@ -31,6 +31,7 @@ NODES = (
     Node("mapped"),
     Node("block", 0, 100, many=True),
     Node("thread", thread=19),
+    Node("java_heap"),
 )
 NAMES = {(CACHE, False): "session_cache", (TABLE, False): "vtable for Session", (LOCAL, True): "mine"}
 
@@ -97,6 +98,7 @@ def test_nothing_is_lost_where_not_all_was_read() -> None:
         (5, "kept by memory that is not the allocator's (mapped by the program or its runtime)"),
         (6, "kept by their own kind (a list or a tree), which global session_cache of app begins"),
         (7, "kept by the descriptor of thread 19"),
+        (8, "kept by the Java heap"),
     ],
 )
 def test_each_way_has_its_words(node: int, words: str) -> None:
