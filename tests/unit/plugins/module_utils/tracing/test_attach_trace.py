@@ -43,7 +43,9 @@ def _built(directory: Path, name: str, target: str, *options: str) -> Path:
 @pytest.fixture(scope="module")
 def library(directory: Path) -> Path:
     (directory / "agent" / "1").mkdir(parents=True)
-    return _built(directory, "attached_agent", "agent/1/liboffheap.so", "-shared", "-fPIC")
+    # As the agent that is built for old releases of glibc, it needs a library that a process of today has not opened.
+    needs = ["-Wl,--no-as-needed", "-l:libpthread.so.0"]
+    return _built(directory, "attached_agent", "agent/1/liboffheap.so", "-shared", "-fPIC", *needs)
 
 
 @pytest.fixture
