@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import attach_trace, got_entries, kernel_trace
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
@@ -103,11 +103,16 @@ def test_each_window_ends_in_a_dump_of_the_agent(
     assert os.listdir(places.TRACING) == [], "what it was lent is gone"
 
 
+def _children() -> set[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(word) for task in tasks for word in (task / "children").read_text().split()}
+
+
 @pytest.mark.slow
 def test_a_signal_ends_it_early_and_detaches(run: Run, program: int, spools: Path, library: Path) -> None:
     def interrupt() -> None:
         wait(lambda: bool(got_entries.into(program, str(library))), "it is attached")
-        wait(lambda: procfs.status(program)["TracerPid"] == "0", "its thread is let go")
+        wait(lambda: _children() == {program}, "who held its thread has ended")
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=interrupt)
