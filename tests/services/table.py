@@ -28,7 +28,7 @@ rolls back with `rollback_purge`, and compares. A file that differs counts again
 - **samples**: objects in the dump that has the most of them.
 - **named**: the share of that dump's frames that have a function's name. No debug information was installed: the names
   are those that a package's own files export.
-- **reload**, **restart**: whether the client got its answer soon after each, in ten tries at most; - where a service
+- **reload**, **restart**: whether the client got its answer soon after each, in twenty tries at most; - where a service
   has no reload.
 - **as before**: after rollback no file of `/etc`, `/opt`, `/usr` or `/run/systemd` differs by a byte, nothing is left
   in `/var/lib` (but for the service's own data), all units that were active are active, and the client gets its

@@ -102,8 +102,8 @@ class Trial:
 
     def drive(self) -> None:
         """Let the client have its way, after a start that may take its time."""
-        command = f"for n in 1 2 3 4 5 6 7 8 9 10; do timeout 20 sh {self.client} && exit 0; sleep 2; done; exit 1"
-        done = self.host.run(command, check=False, timeout=260)
+        command = f"for n in $(seq 20); do timeout 20 sh {self.client} && exit 0; sleep 2; done; exit 1"
+        done = self.host.run(command, check=False, timeout=480)
         state = self.host.show(self.service.unit, "ActiveState")["ActiveState"]
         if done.returncode or state != "active":
             raise TrialError(f"{state}, and its client says: {(done.stdout + done.stderr).strip()[-200:]}")

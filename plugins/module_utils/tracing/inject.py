@@ -119,10 +119,10 @@ def have_library(
             path, content = lent_memory.MAPPED, _content(library)
         if len(os.fsencode(path)) > held_thread.LONGEST_TEXT or len(settings) > held_thread.LONGEST_TEXT:
             raise InjectError(f"the path {path} or the settings are too long")
-        unwinder = _unwinder(stack, pid)
+        before = _companions(stack, pid, library)
         stack.enter_context(urgency.calm_afterwards(pid))
         answer = _in_a_child(
-            lambda: asdict(_inject(target, path, content, unwinder, settings, patience, held)), patience + held + _GRACE
+            lambda: asdict(_inject(target, path, content, before, settings, patience, held)), patience + held + _GRACE
         )
     return Injected(**answer)
 
@@ -132,24 +132,26 @@ def _content(library: str) -> bytes:
         return file.read()
 
 
-def _unwinder(stack: contextlib.ExitStack, pid: int) -> str:
-    """Where the process finds libgcc's unwinder, which the agent takes: "" unless it has to be lent to its root."""
+def _companions(stack: contextlib.ExitStack, pid: int, library: str) -> list[str]:
+    """Where the process finds what is to be opened before the library, as it has to be lent: what the library needs,
+    and libgcc's unwinder, which the agent takes."""
     mapped = procfs.mapped_files(pid)
-    if any(os.path.basename(path) == _UNWINDER for path in mapped):
-        return ""
-    for path in mapped:
-        beside = os.path.join(os.path.dirname(path), _UNWINDER)
-        if os.path.basename(path) == "libc.so.6" and os.path.exists(beside):
-            with contextlib.suppress(other_root.LendError, OSError):
-                if not os.path.exists(f"/proc/{pid}/root{beside}") and not trusted_path.fault(beside):
-                    return stack.enter_context(other_root.visible(pid, beside))
-    return ""
+    libc = next((path for path in mapped if os.path.basename(path).startswith(("libc.so.6", "libc-2."))), "")
+    found = []
+    for name in [*elf.read(library).needed, _UNWINDER] if libc else []:
+        file = os.path.realpath(os.path.join(os.path.dirname(libc), name))
+        if file in mapped or os.path.exists(f"/proc/{pid}/root{file}") or not os.path.exists(file):
+            continue
+        with contextlib.suppress(other_root.LendError, OSError):
+            if not trusted_path.fault(file):
+                found.append(stack.enter_context(other_root.visible(pid, file)))
+    return found
 
 
 def _inject(
-    target: Target, path: str, content: bytes, unwinder: str, settings: bytes, patience: float, seconds: float
+    target: Target, path: str, content: bytes, before: list[str], settings: bytes, patience: float, seconds: float
 ) -> Injected:
-    """With a ``content``, the library is lent in memory. ``unwinder`` is opened before, and may fail to."""
+    """With a ``content``, the library is lent in memory. What is opened ``before`` may fail to: the library says so."""
     if _has_filters_of_its_own(target.pid):
         with held_thread.held(target.pid, target.machine, target.ways, patience) as thread:
             filters = thread.filters()
@@ -159,8 +161,8 @@ def _inject(
         if procfs.start_ticks(target.pid) != target.start_ticks:
             raise procfs.ProcessGone(target.pid)
         deadline = time.monotonic() + seconds
-        if unwinder:
-            thread.call(target.open, os.fsencode(unwinder), target.open_flags, deadline=deadline)
+        for one in before:
+            thread.call(target.open, os.fsencode(one), target.open_flags, deadline=deadline)
         number = _in_memory(target, thread, content) if content else -1
         opened = lent_memory.path(number, copies) if content else path
         handle = thread.call(target.open, os.fsencode(opened), target.open_flags, deadline=deadline)
