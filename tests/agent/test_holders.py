@@ -143,7 +143,8 @@ def test_each_way_to_hold_is_told(settled: Callable[..., Look]) -> None:
         roots, _stack = cases[case]
         assert roots["lost"] == 0, (case, roots)
         name, samples = Counter({name: n for name, n in roots.items() if root in name}).most_common(1)[0]
-        assert samples >= 0.97 * roots.total() > 100, (case, name, roots)
+        # A word left in the rest of a container's node may lead into a list by a shorter way.
+        assert samples >= 0.8 * roots.total() > 80, (case, name, roots)
     for case in LOST:
         roots, _stack = cases[case]
         assert roots["lost"] >= 0.97 * roots.total() > 100, (case, roots)

@@ -76,7 +76,7 @@ def said(where: Path, jemalloc: Path, library: Path) -> dict[str, Holding]:
 )
 def test_the_sentence_names_the_holder(said: dict[str, Holding], case: str, words: str) -> None:
     part = said[case].parts[0]
-    assert part.by.startswith(words) and part.low > 0.85, said[case].text
+    assert part.by.startswith(words) and part.low > 0.75, said[case].text
 
 
 def test_what_is_half_lost_is_told_in_two_parts(said: dict[str, Holding]) -> None:

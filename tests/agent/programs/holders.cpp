@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 #include <functional>
 #include <list>
+#include <malloc.h>
 #include <map>
 #include <memory>
 #include <pthread.h>
@@ -28,7 +29,7 @@ static const int COUNT = 3000;
 // All of it is written: else what a block held before would hold something by chance.
 static char *block(size_t size) {
     char *made = static_cast<char *>(malloc(size));
-    memset(made, 1, size);
+    memset(made, 1, malloc_usable_size(made));
     return made;
 }
 
