@@ -20,10 +20,12 @@ RunPlaybook = Callable[..., PlaybookResult]
 # PHP opens these three with RTLD_DEEPBIND, which gives them glibc's free.
 EXTENSIONS = ("mysql", "curl", "zip")
 PACKAGES = {
-    "app2": ["php8.2-fpm", *(f"php8.2-{name}" for name in EXTENSIONS), "rspamd"],
+    "app2": ["php8.2-fpm", *(f"php8.2-{name}" for name in EXTENSIONS), "rspamd", "openvswitch-switch"],
     "app3": ["php8.4-fpm", *(f"php8.4-{name}" for name in EXTENSIONS), "apache2", "libapache2-mod-php8.4"],
 }
 PROFILED = {"app2": ["php8.2-fpm.service"], "app3": ["php8.4-fpm.service", "apache2.service"]}
+# A restart of the one restarts the other.
+TIED = ["ovsdb-server.service", "ovs-vswitchd.service"]
 PAGE = "<?php echo curl_version()['version'], class_exists('ZipArchive'), function_exists('mysqli_connect');"
 
 
@@ -36,7 +38,10 @@ def services(lab: Lab, host: Callable[[str], LabHost]) -> Iterator[dict[str, Lab
     hosts["app3"].run(f'echo "{PAGE}" > /var/www/html/page.php')
     yield hosts
     for on in hosts.values():
-        on.run("systemctl stop php8.2-fpm php8.4-fpm apache2 rspamd; systemctl reset-failed", check=False)
+        on.run(
+            "systemctl stop php8.2-fpm php8.4-fpm apache2 rspamd openvswitch-switch; systemctl reset-failed",
+            check=False,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +55,7 @@ def enabled(
         playbook(path, extra_vars=library).check()
     done = {}
     for name in services:
-        units = [*PROFILED[name], *(["rspamd"] if name == "app2" else [])]
+        units = [*PROFILED[name], *(["rspamd", *TIED] if name == "app2" else [])]
         variables = {**library, "offheap_hosts": name, "offheap_units": units, "profiled_service_healthy_seconds": 4}
         done[name] = playbook("enable-profiling.yml", extra_vars=variables)
     return done
@@ -67,6 +72,17 @@ def test_services_whose_libraries_bind_deeply_are_profiled(
         for library in ("libjemalloc.so.2", "liboffheap.so", "curl.so", "mysqli.so"):
             assert any(path.endswith(f"/{library}") for path in mapped), (unit, sorted(mapped))
         assert on.run(f"ls /var/lib/offheap/{unit}/*.heap").stdout
+
+
+def test_two_that_restart_each_other_are_profiled_as_one(
+    services: dict[str, LabHost], enabled: dict[str, PlaybookResult]
+) -> None:
+    on = services["app2"]
+    for unit in TIED:
+        assert on.show(unit, "ActiveState", "NRestarts") == {"ActiveState": "active", "NRestarts": "0"}
+        assert any(path.endswith("/libjemalloc.so.2") for path in on.mapped(unit))
+        assert on.run(f"ls /var/lib/offheap/{unit}/*.heap").stdout
+    on.run("ovs-vsctl --timeout=10 show")
 
 
 def test_they_work(services: dict[str, LabHost], enabled: dict[str, PlaybookResult]) -> None:
