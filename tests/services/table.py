@@ -38,7 +38,7 @@ rolls back with `rollback_purge`, and compares. A file that differs counts again
   many objects were sampled, and for how long one thread was held (on hosts that share a busy machine). `yes`: no answer
   of the client failed before, while or after, nothing was restarted, no process of the unit was killed by a signal, and
   no entry in the process led to the agent afterwards. 0 samples: it took nothing by `malloc` in that time, or has an
-  allocator of its own that maps memory (Erlang).
+  allocator of its own that maps memory (Erlang, Go).
 """
 
 
