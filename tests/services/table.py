@@ -34,7 +34,7 @@ rolls back with `rollback_purge`, and compares. A file that differs counts again
   in `/var/lib` (but for the service's own data), all units that were active are active, and the client gets its
   answers.
 - **attached**: while it ran as packaged, under its client, `trace_live` attached the agent to one of its processes (of
-  nginx, Apache, PHP-FPM, PostgreSQL, HAProxy and rspamd to a worker) for sixteen seconds, with a sample each 4 KiB: how
+  nginx, Apache, PHP-FPM, PostgreSQL to a worker) for sixteen seconds, with a sample each 4 KiB: how
   many objects were sampled, and for how long one thread was held (on hosts that share a busy machine). `yes`: no answer
   of the client failed before, while or after, nothing was restarted, no process of the unit was killed by a signal, and
   no entry in the process led to the agent afterwards. 0 samples: it took nothing by `malloc` in that time, or has an
