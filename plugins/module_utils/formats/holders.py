@@ -20,6 +20,8 @@ FORMAT = 1
 ROOTS = ("global", "thread_local", "stack", "thread", "mapped", "java_heap")
 _MOST_FILES, _MOST_NODES, _MOST_STACKS, _MOST_FRAMES, _MOST_WAYS, _MOST_TYPES = 1024, 1 << 16, 64, 1 << 12, 1024, 8
 _MOST_AGE = 10**6
+# Steps of a way; whoever follows each of many ways to its root must have done so in a moment. The agent's are 24 at most.
+_DEEPEST = 32
 _LONGEST = 4096
 
 
@@ -103,8 +105,12 @@ def parse(text: bytes) -> Holders:
     files = _list(data, "files", _MOST_FILES)
     _must("files", all(values.is_text(path, _LONGEST) for path in files))
     nodes: list[Node] = []
+    depths: list[int] = []
     for entry in _list(data, "nodes", _MOST_NODES):
-        nodes.append(_node(entry, files, len(nodes)))
+        node = _node(entry, files, len(nodes))
+        depths.append(0 if node.parent is None else depths[node.parent] + 1)
+        _must("parent", depths[-1] <= _DEEPEST)
+        nodes.append(node)
     stacks = tuple(_stack(entry, files, len(nodes)) for entry in _list(data, "stacks", _MOST_STACKS))
     others = _field(data, "others")
     looked, lost = _count(others, "looked"), _count(others, "lost")

@@ -115,3 +115,11 @@ def test_what_it_would_not_write_is_refused(where: tuple[Any, ...], value: objec
 def test_anything_else_is_refused(text: bytes) -> None:
     with pytest.raises(HoldersError):
         holders.parse(text)
+
+
+def test_a_way_that_has_no_end_is_refused() -> None:
+    data = told()
+    chain = [{"kind": "block", "parent": number, "size": 32, "many": False} for number in range(4, 60)]
+    with pytest.raises(HoldersError, match="parent is invalid"):
+        parsed({**data, "nodes": [*data["nodes"], *chain]})
+    assert len(parsed({**data, "nodes": [*data["nodes"], *chain[:24]]}).nodes) == 29
