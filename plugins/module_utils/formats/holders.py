@@ -20,7 +20,7 @@ FORMAT = 1
 ROOTS = ("global", "thread_local", "stack", "thread", "mapped", "java_heap")
 _MOST_FILES, _MOST_NODES, _MOST_STACKS, _MOST_FRAMES, _MOST_WAYS, _MOST_TYPES = 1024, 1 << 16, 64, 1 << 12, 1024, 8
 _MOST_AGE = 10**6
-# Steps of a way; whoever follows each of many ways to its root must have done so in a moment. The agent's are 24 at most.
+# Steps of a way, of the agent's 24 at most: each of many ways is followed to its root, which must not take long.
 _DEEPEST = 32
 _LONGEST = 4096
 
