@@ -3,7 +3,7 @@
 """What profiling costs: the same work under glibc's malloc, jemalloc, and jemalloc with the agent.
 
     overhead.py [--rounds N] [--repeats N] [--slices N] [--output build/bench/overhead.json]
-                [--only costs|live|instructions|cross|parts|latency|resident|exec]
+                [--only costs|live|instructions|cross|parts|latency|resident|exec|objects]
 
 Each round runs all cases several times, in a new order each time. A run does the same slice of work several times; a
 case's time in the round is that of its fastest slice, since other load on the machine, or an unlucky memory layout, can
@@ -34,7 +34,8 @@ threads, while blocks of 20,000 stacks are held and a dump is taken each ten sec
 and jemalloc with the agent, with dumps and without, the medians of the rounds. ``resident`` is how much memory stays of
 512 MiB of which three quarters are freed, on a machine that gives huge pages always, with the options that we set there
 and without them. ``exec`` is how long a program takes that the service starts,
-``/bin/true``: our variables have left its environment.
+``/bin/true``: our variables have left its environment. ``objects`` is a Python program under the library and the agent,
+at 512 KiB, whose small objects are allocated with malloc, beside the same with arenas of its own.
 
 Exits with status 1 if a promise is not kept.
 """
@@ -237,6 +238,14 @@ class Bench:
         command = [str(self.spawn), str(EXECS)]
         environment = self.environment(case, command[0])
         return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+    def objects(self, allocator: str, slices: int) -> tuple[float, float]:
+        """Seconds of the fastest slice, and MiB that are resident, of a Python program with this PYTHONMALLOC."""
+        command = [os.path.realpath(sys.executable), str(HERE / "overhead" / "small_objects.py"), str(slices)]
+        environment = {**self.environment("512KiB-agent", command[0]), "PYTHONMALLOC": allocator}
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        *seconds, resident = map(float, done.stdout.split())
+        return min(seconds), resident
 
     def traced(self, case: str) -> tuple[float, float, float]:
         """CPU seconds of a slice of the C program before, while and after it is traced."""
@@ -490,6 +499,18 @@ def measure_exec(bench: Bench, rounds: int, repeats: int) -> tuple[list[dict[str
     return rows, [f"exec-{CROSS}: costs {cost:.3f}, not {EXEC_COST}"] if cost > EXEC_COST else []
 
 
+def measure_objects(bench: Bench, rounds: int, slices: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of what it costs that Python allocates small objects with malloc; nothing is promised."""
+    runs = [[bench.objects(allocator, slices) for allocator in ("malloc", "pymalloc")] for _round in range(rounds)]
+    rows = []
+    for number, (metric, unit) in enumerate((("wall", "s"), ("resident", "MiB"))):
+        ours, theirs = ([of_round[at][number] for of_round in runs] for at in range(2))
+        ratio = statistics.median(own / other for own, other in zip(ours, theirs, strict=True))
+        both = statistics.median(ours), statistics.median(theirs)
+        rows.append(_row("python-objects", metric, unit, *both, "python's own arenas", ratio))
+    return rows, []
+
+
 def measure_instructions(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of what the agent adds in instructions, and the promises that it breaks."""
     rows, broken = [], []
@@ -581,7 +602,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--slices", type=int, default=8)
     parser.add_argument(
-        "--only", choices=["costs", "live", "instructions", "cross", "parts", "latency", "resident", "exec"]
+        "--only", choices=["costs", "live", "instructions", "cross", "parts", "latency", "resident", "exec", "objects"]
     )
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "overhead.json")
     options = parser.parse_args()
@@ -599,6 +620,7 @@ def main() -> int:
             "latency": lambda: measure_latency(bench, options.rounds),
             "resident": lambda: measure_resident(bench, options.rounds),
             "exec": lambda: measure_exec(bench, options.rounds, options.repeats),
+            "objects": lambda: measure_objects(bench, options.rounds, options.slices),
         }
         for part in [options.only] if options.only else parts:
             more, others = parts[part]()

@@ -39,6 +39,7 @@ _VERSION = re.compile(r"^JDK ([0-9]{1,3})\b", re.MULTILINE)
 _RETURNED = re.compile(r"^return code: (-?[0-9]{1,10})", re.MULTILINE)
 _CHUNK = 1 << 16
 _MAX_OUTPUT = 4 << 20
+_SECONDS_TO_END = 5.0
 
 
 class NotHotspot(HotspotError):
@@ -191,9 +192,22 @@ def _in_its_place(
             if not whole:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
-            _pid, status = os.waitpid(child, 0)  # it has closed its end of the pipe, so it is about to end
+            status = _end_of(child)  # it has closed its end of the pipe, or was killed, so it is about to end
         if status != 0:
             raise HotspotError(f"JVM {jvm.pid}: its answer was cut off")
+
+
+def _end_of(child: int) -> int:
+    """The status of a process that is about to end. One that is still there after a while waits for a file system of the
+    JVM's user, which need not answer: that one ends when it may, and its status is -1."""
+    deadline = time.monotonic() + _SECONDS_TO_END
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        if time.monotonic() >= deadline:
+            return -1
+        time.sleep(0.01)
 
 
 def _relay(jvm: Jvm, pipe: int, receive: Write, limit: int, deadline: float) -> None:
