@@ -198,8 +198,8 @@ def _in_its_place(
 
 
 def _end_of(child: int) -> int:
-    """The status of a process that is about to end. One that is still there after a while waits for a file system of the
-    JVM's user, which need not answer: that one ends when it may, and its status is -1."""
+    """The status of a process that is about to end. One that is still there after a while waits for a file system of
+    the JVM's user, which need not answer: that one ends when it may, and its status is -1."""
     deadline = time.monotonic() + _SECONDS_TO_END
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
