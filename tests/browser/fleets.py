@@ -20,6 +20,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_f
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.holding import Held, Holding
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.life_curve import life_curve
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import (
     NOTHING_READ,
@@ -42,6 +43,16 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import 
 
 MIB = 1 << 20
 KNOWN = hints.load([])
+HELD = Holding(
+    212,
+    (
+        Held("lost", "lost: nothing leads to them", 198, 0.934, 0.892, 0.96),
+        Held("global", "kept by global session_cache of app, through 40960-byte blocks", 14, 0.066, 0.04, 0.108),
+    ),
+    "",
+    "Look where the pointer that inflate got is overwritten or goes out of scope, as by a return.",
+    1794990000.0,
+)
 START = 1794900000.0
 STEP = 7200.0
 Stacks = dict[tuple[str, ...], float]
@@ -194,9 +205,10 @@ def observe(
 
 
 def with_lives(verdict: Verdict) -> Verdict:
-    """The verdict, as if each suspect's objects had never died, and those of other paths within minutes."""
+    """The verdict, as if each suspect's objects had never died, and those of other paths within minutes; and as if a
+    look had found who holds them."""
     seen = shapes.process(shapes.SHAPES["steady"], np.random.default_rng(3), 1 << 18).lives(shapes.DAY)
-    suspects = [replace(suspect, lives=life_curve(seen, [0])) for suspect in verdict.suspects]
+    suspects = [replace(suspect, lives=life_curve(seen, [0]), holding=HELD) for suspect in verdict.suspects]
     return replace(verdict, suspects=suspects, others=life_curve(seen, [1, 3])) if suspects else verdict
 
 

@@ -182,6 +182,15 @@ def test_how_the_objects_of_a_suspect_live_beside_all_others(opened: Open) -> No
     assert lives.locator(".births rect").count() == 48
 
 
+def test_who_holds_a_suspect_is_one_line_with_what_to_do_next(opened: Open) -> None:
+    told = opened().locator("#suspects li").first.locator("p.more").first
+    expect(told).to_have_text(
+        "Who holds it: 93 % (89 to 96 %) lost: nothing leads to them; 7 % (4 to 11 %) kept by global session_cache of"
+        " app, through 40960-byte blocks (212 samples). Look where the pointer that inflate got is overwritten or goes"
+        " out of scope, as by a return."
+    )
+
+
 def test_workers_that_were_judged_as_one_have_one_curve(opened: Open, pages: Pages) -> None:
     """From dump to dump 2 and 4 MiB, so 138 MiB in 23 steps."""
     page = opened(pages("workers", fleets.workers))

@@ -117,11 +117,14 @@ def is_current(path: Path) -> bool:
         return False
 
 
-def read_moment(path: Path, time: float) -> Moment:
-    """What a capture holds, by stack; ``time`` (seconds since the epoch) is when. Raises SamplesError."""
-    table = read_columns(path, ["stack", "objects", "bytes"])
-    stack, objects, size = (table.column(name).to_numpy() for name in ("stack", "objects", "bytes"))
-    return Moment(time, *_measured(path, table), stack, objects, size)
+def read_moment(path: Path, time: float, allocated: bool = False) -> Moment:
+    """What a capture holds, by stack, or what was ever ``allocated`` (zeros where its source does not say); ``time``
+    (seconds since the epoch) is when. Raises SamplesError."""
+    names = ["stack", *(_VALUES[2:] if allocated else _VALUES[:2])]
+    table = read_columns(path, names)
+    stack, objects, size = (table.column(name).to_numpy() for name in names)
+    measure, sampling = _measured(path, table)
+    return Moment(time, Measure.ALLOCATED if allocated else measure, sampling, stack, objects, size)
 
 
 def read_stacks(path: Path, facts: CaptureFacts) -> StackPlaces:

@@ -107,8 +107,11 @@ class Reader:
         times = {path: capture.time for capture in captures if (path := capture.perf_map) is not None}
         return JitMaps(times, self.warn)
 
-    def series(self, captures: Sequence[Capture], maps: JitMaps) -> tuple[Series, list[Capture]]:
+    def series(
+        self, captures: Sequence[Capture], maps: JitMaps, allocated: bool = False
+    ) -> tuple[Series, list[Capture]]:
         """The series of one process, and those of its captures that could be read; ``captures`` are ordered by time.
+        It is of what they hold or, again of such captures, of what was ever ``allocated``.
 
         Raises ArchiveError if the archive cannot be written to.
         """
@@ -119,11 +122,12 @@ class Reader:
             for capture in captures:
                 try:
                     path = sample_cache.of(self._archive, capture, Path(aside) if self._aside else None)
-                    moments.append(parquet.read_moment(path, capture.time))
+                    moments.append(parquet.read_moment(path, capture.time, allocated))
                 except SamplesError as error:
                     self.warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
                     continue
-                self.progress.capture()
+                if not allocated:
+                    self.progress.capture()
                 read.append(capture)
                 samples.append(path)
             bare: dict[int, Call] = {}

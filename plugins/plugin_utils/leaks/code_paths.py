@@ -69,7 +69,8 @@ class Suspect:
     ``stacks`` how many. ``growth`` and ``error`` (half of the 95 % interval) are bytes per day, ``live`` is bytes in
     the newest profile. ``share`` is its part of the growth of all live memory (0 to 1), ``first_seen`` the time of the
     first dump with any of it (seconds since the epoch), ``monotonic`` the share of steps from dump to dump that do not
-    fall. ``lives`` is how its objects live, ``holding`` who holds them, None where nobody knows.
+    fall. ``lives`` is how its objects live, ``holding`` who holds them, ``freed`` the share of what it allocated while
+    it was watched that was freed (0 to 1), None where nobody knows.
     """
 
     path: tuple[Frame, ...]
@@ -85,6 +86,7 @@ class Suspect:
     monotonic: float = 0.0
     lives: LifeCurve | None = None
     holding: Holding | None = None
+    freed: float | None = None
 
     def covers(self, frames: Sequence[Frame]) -> bool:
         """Whether a stack (leaf first) belongs to this suspect."""

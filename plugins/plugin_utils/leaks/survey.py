@@ -29,6 +29,7 @@ from . import workers
 from .lives_verdict import verdict_on, verdict_on_generations
 from .own_numbers import own_numbers, with_own_numbers
 from .stretch import newest, with_stretch
+from .turnover import with_freed
 from .verdict import LEAST_SPAN, Answer, Verdict
 from .who_holds import with_holders
 from .without_agent import Beside, beside, with_others
@@ -241,6 +242,8 @@ def _processes(captures: list[Capture], reader: Reader, least_span: float, warn:
             lives = reader.lives(stretch.captures, maps)
             judged = verdict_on(key, series, lives, least_span)
             judged = with_holders(judged, reader.holders(stretch.captures, maps) if judged.suspects else None)
+            if judged.suspects and lives is None:
+                judged = with_freed(judged, series, reader.series([read[0], read[-1]], maps, allocated=True)[0])
             verdict = with_stretch(with_own_numbers(judged, series, own_numbers(read)), stretch)
             processes.append(Process(_watched(key, series, read, verdict), read, series, maps))
             # Of one without sampling nobody knows anything, alone or with others.

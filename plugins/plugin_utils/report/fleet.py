@@ -345,6 +345,7 @@ def _suspect(
         "share": round(suspect.share, 3),
         "lives": _lives(suspect.lives),
         "held": _held(suspect.holding),
+        "freed": None if suspect.freed is None else round(suspect.freed, 4),
         "since": since,
         "since_ever": ever,
         "hints": [{"title": hint.title, "check": hint.check, "link": hint.link} for hint in known],

@@ -19,7 +19,7 @@ from ..base.progress import Progress
 from ..columns.parquet import SamplesError
 from ..columns.series_reader import Reader, reading
 from ..export import flamegraph, stacks, top
-from ..leaks import hints
+from ..leaks import hints, turnover
 from ..leaks.code_paths import Suspect
 from ..leaks.hints import Hint
 from ..leaks.patterns import Movement
@@ -181,6 +181,8 @@ def _files(
     for number, suspect in enumerate(report.suspects, 1):
         frames = "\n".join(frame.label for frame in suspect.path)
         table_facts.append((f"Suspect {number}", f"{rate_text(suspect.growth, suspect.error)}\n{frames}"))
+        if suspect.freed is not None:
+            table_facts.append(("Freed", turnover.text(suspect.freed)))
         if suspect.holding is not None:
             table_facts.append(("Held", f"{suspect.holding.text}\n{suspect.holding.next_step}"))
         table_facts += [("Perhaps", hint.text) for hint in report.hints[number - 1]]
@@ -254,6 +256,8 @@ def _of_host(report: Report, page: Path | None, width: int) -> Iterator[tuple[An
     rates = [per_day(suspect.growth) for suspect in report.suspects]
     for rate, suspect in zip(rates, report.suspects, strict=True):
         yield None, f"{indent}{rate:>{max(map(len, rates))}}  {short_path(suspect.path)}"
+        if suspect.freed is not None:
+            yield None, f"{indent}  {turnover.text(suspect.freed)}"
         if suspect.holding is not None:
             yield None, f"{indent}  {suspect.holding.text}"
     for title in dict.fromkeys(hint.title for of_suspect in report.hints for hint in of_suspect):

@@ -71,7 +71,8 @@ class Fault(Enum):
 @dataclass(frozen=True)
 class DescribedProcess:
     """``begins`` and ``step`` are seconds, ``leaked`` sampled objects (of some 512 KiB) more in each dump;
-    ``maps`` and ``faults`` are by the dump's number, a map that is False cannot be read."""
+    ``maps`` and ``faults`` are by the dump's number, a map that is False cannot be read. ``born`` times what lives was
+    allocated; 0: the dumps do not say."""
 
     unit: str
     host: str
@@ -85,6 +86,7 @@ class DescribedProcess:
     label: str
     maps: dict[int, bool] = field(default_factory=dict)
     faults: dict[int, Fault] = field(default_factory=dict)
+    born: int = 0
 
     def dump(self, number: int) -> bytes:
         """What jemalloc would write."""
@@ -93,7 +95,11 @@ class DescribedProcess:
         leaf, calls = inside(self.function.encode()), self._callers(number)
         counts = {leaf: 6 + self.leaked * number, inside(b"deflate"): 30 + number % 2, inside(b"crc32"): 12}
         stacks = [
-            DescribedStack([address, calls[at % len(calls)]], (count, 4096 * count, 0, 0), [])
+            DescribedStack(
+                [address, calls[at % len(calls)]],
+                (count, 4096 * count, count * self.born, 4096 * count * self.born),
+                [],
+            )
             for at, (address, count) in enumerate(counts.items())
         ]
         stacks += [

@@ -45,7 +45,8 @@ export function suspectItems({ suspects, others_lives: others }, curveOf, find) 
     return suspects.map((suspect) => {
         const from = !suspect.since ? "" : ` · ${since(suspect)} ${moment(suspect.since)}`;
         const share = suspect.share === undefined ? "" : ` · ${Math.round(100 * suspect.share)} % of the growth`;
-        const about = `${bytes(suspect.live)} live${share}${from}`;
+        const freed = typeof suspect.freed !== "number" ? "" : ` · ${Math.round(100 * suspect.freed)} % of what it allocated meanwhile was freed`;
+        const about = `${bytes(suspect.live)} live${share}${freed}${from}`;
         return h(
             "li",
             {},
@@ -59,6 +60,7 @@ export function suspectItems({ suspects, others_lives: others }, curveOf, find) 
                 h("span", { class: "more" }, about),
                 lifeCurve(suspect.lives, others),
             ),
+            suspect.held ? h("p", { class: "more" }, h("b", {}, "Who holds it"), `: ${suspect.held.text}. ${suspect.held.next}`) : null,
             ...suspect.hints.map(hint),
         );
     });

@@ -33,9 +33,9 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.described_archiv
 )
 
 
-def _worker(leaked: int, begins: int = 0, dumps: int = 40) -> DescribedProcess:
+def _worker(leaked: int, begins: int = 0, dumps: int = 40, born: int = 0) -> DescribedProcess:
     return DescribedProcess(
-        "web.service", "app1", begins, dumps, 60, leaked, "inflate", Caller.LIBRARY, padding=0, label=""
+        "web.service", "app1", begins, dumps, 60, leaked, "inflate", Caller.LIBRARY, padding=0, label="", born=born
     )
 
 
@@ -55,6 +55,14 @@ def test_workers_that_leak_alike_are_one_leak_with_the_rate_of_all(tmp_path: Pat
     for rate in (host.verdict.growth, host.verdict.suspects[0].growth, leak.growth):
         assert rate == pytest.approx(4 * alone.growth, rel=0.01)
     assert host.decisive_sum is host.together.series
+
+
+@pytest.mark.parametrize(("born", "freed"), [(50, 0.98), (1, 0.0), (0, None)])
+def test_where_dumps_say_what_was_allocated_a_suspect_says_how_much_of_it_was_freed(
+    tmp_path: Path, born: int, freed: float | None
+) -> None:
+    (suspect,) = _judged(tmp_path, _worker(1, born=born)).verdict.suspects
+    assert suspect.freed == (freed if freed is None else pytest.approx(freed, abs=0.001))
 
 
 def test_one_that_leaks_among_workers_that_do_not_is_told_by_itself_or_as_their_sum(tmp_path: Path) -> None:

@@ -137,12 +137,16 @@ def test_who_holds_a_suspect_is_said_in_the_table_the_summary_and_the_ticket(arc
     limits, fleet = Limits(), Fleet()
     with reading(archive, pytest.fail, check_mode=True) as reader:
         host = next(survey(archive, reader, Scope(), pytest.fail))
-        suspects = [replace(one, holding=held) for one in host.verdict.suspects]
+        suspects = [replace(one, holding=held, freed=0.98) for one in host.verdict.suspects]
         told = replace(host, verdict=replace(host.verdict, suspects=suspects))
         report = host_report._report(told, limits, reader, pytest.fail, fleet)
     sentence = "100 % (98 to 100 %) kept by global cache of app (200 samples of Session)"
     assert f"Held             {sentence}" in report.files["txt"] and held.next_step in report.files["txt"]
     assert any(sentence in line for _answer, line in host_report.summary([(report, None)]))
+    freed = "98 % of what it allocated meanwhile was freed"
+    assert freed in report.files["txt"] and any(
+        freed in line for _answer, line in host_report.summary([(report, None)])
+    )
     data = fleet.data()
     assert data["units"][0]["hosts"][0]["suspects"][0]["held"]["parts"][0]["kind"] == "global"
     assert f"{sentence}. {held.next_step}" in " ".join(ticket.render(data).split())
