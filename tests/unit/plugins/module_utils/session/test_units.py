@@ -36,8 +36,8 @@ class Agent:
         ASKED.append((command, settings))
         return {"wanted": True, "schedule": {"dump": 60}, "memory": {"allocated": 5000, "active": 9000}}
 
-    def dump(self, spool: str) -> client.WrittenDump:
-        ASKED.append(("dump", {}))
+    def dump(self, spool: str, command: str) -> client.WrittenDump:
+        ASKED.append((command, {}))
         return client.WrittenDump(f"{spool}/jeprof.7.1.m1.heap", 10, 1.5, 4096, 1, None)
 
 
@@ -59,6 +59,7 @@ def control(**parameters: Any) -> dict[str, Any]:
     [
         ("status", False, "status"),
         ("dump", True, "dump"),
+        ("holders", True, "holders"),
         ("deactivate", True, "deactivate"),
         ("activate", False, "status"),
     ],
