@@ -29,7 +29,8 @@ ARCHIVES: dict[str, Callable[[], dict[str, Any]]] = {
 SCREENS = {1440: 900, 360: 780}
 ANSWER = re.compile(
     r"^(?P<unit>\S+\.service) leaks (?P<rate>\d+\.\d MiB ± \d+\.\d MiB( to \d+\.\d MiB ± \d+\.\d MiB)? a day)"
-    r" on (?P<count>\d+ of \d+ hosts?) \((?P<hosts>[\w, ]+)\), since (about|before) \w{3} \d{4}-\d\d-\d\d \d\d:\d\d UTC"
+    r" on (?P<count>\d+ of \d+ hosts?) \((?P<hosts>[\w, ]+)\),"
+    r" (since about|ever since the watch began,) \w{3} \d{4}-\d\d-\d\d \d\d:\d\d UTC"
     r"\+\d+\.\d MiB( to \+\d+\.\d MiB)? in the [\d.]+ \w+ watched$"
 )
 

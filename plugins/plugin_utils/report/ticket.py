@@ -50,7 +50,7 @@ def sentence(unit: Mapping[str, Any]) -> str:
     least_and_most = [f"{as_text(growth)} ± {as_text(error)}" for growth, error in dict.fromkeys((rates[0], rates[-1]))]
     text = f"{unit['unit']} leaks {' to '.join(least_and_most)} a day on {leaking} of {_hosts(hosts)}"
     if unit["since"] is not None:
-        text += f", {'ever since it is watched, from' if unit['since_ever'] else 'since about'} {moment(unit['since'])}"
+        text += f", {'ever since the watch began,' if unit['since_ever'] else 'since about'} {moment(unit['since'])}"
     return text
 
 

@@ -43,7 +43,7 @@ export function moment(time) {
 
 // Puts children into a parent anew. Who stood on a button with the keyboard, stands on its successor.
 // Nobody saw a leak begin that was there in the first dumps.
-export const since = (leak) => (leak.since_ever ? "ever since it is watched, from" : "since about");
+export const since = (leak) => (leak.since_ever ? "ever since the watch began," : "since about");
 
 export function replace(parent, ...children) {
     const at = [...parent.querySelectorAll("button")].indexOf(document.activeElement);

@@ -50,7 +50,7 @@ def test_since_is_when_the_suspect_began_to_grow(data: dict[str, Any]) -> None:
 def test_a_leak_that_was_there_when_the_watch_began_has_no_time_of_its_own() -> None:
     unit = fleets.small_leak()["units"][0]
     assert unit["since_ever"] and unit["hosts"][0]["suspects"][0]["since_ever"]
-    assert ", ever since it is watched, from Tue 2026-11-17 " in ticket.sentence(unit)
+    assert ", ever since the watch began, Tue 2026-11-17 " in ticket.sentence(unit)
 
 
 def test_points_dumps_and_suspects_fit_together(data: dict[str, Any]) -> None:
