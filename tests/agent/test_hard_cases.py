@@ -105,6 +105,13 @@ def test_what_the_service_starts_is_not_preloaded(
 
 
 @needs_this_machine
+def test_what_the_service_spawns_is_not_preloaded(start: Start, hard_cases: Path) -> None:
+    """The process that asks for it is not the one that becomes it."""
+    status, env = start(hard_cases, "spawn", "/usr/bin/env", unset=1).result()
+    assert status == 0 and "PATH=" in env and "LD_PRELOAD=" not in env and "OFFHEAP_UNIT=" not in env
+
+
+@needs_this_machine
 def test_a_service_whose_children_are_not_preloaded_starts_itself_again(start: Start, hard_cases: Path) -> None:
     service = start(hard_cases, "mild", str(hard_cases), "leak", unset=1)
     wait_for("the agent", lambda: answer(service, service.pid))

@@ -7,6 +7,7 @@
 // bare PROGRAM ARGUMENT..  becomes a program without an environment, as nginx does in its upgrade
 // child PROGRAM            starts one without an environment, and waits for it
 // shell COMMAND            has a shell run it
+// spawn PROGRAM            starts one by posix_spawn, and waits for it
 // user UID                 becomes another user, forks a child, and leaks in both, as slapd does
 // mild PROGRAM ARGUMENT..  becomes a program under a filter of system calls that kills for none of the agent's
 // title                    writes over its arguments and its environment, up to the last variable, as avahi does
@@ -14,6 +15,7 @@
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <spawn.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,6 +72,13 @@ int main(int count, char **arguments) {
     }
     if (!strcmp(mode, "shell") && count > 2)
         return system(arguments[2]);
+    if (!strcmp(mode, "spawn") && count > 2) {
+        int status;
+        pid_t child;
+        if (posix_spawn(&child, arguments[2], NULL, NULL, arguments + 2, environ))
+            return 1;
+        return waitpid(child, &status, 0) != child || status;
+    }
     if (!strcmp(mode, "user") && count > 2) {
         int user = atoi(arguments[2]);
         return setgid((gid_t)user) || setuid((uid_t)user) || leak_in_both();

@@ -47,10 +47,11 @@ static bool is_executable(const char *path) {
                                                   one.st_dev == other.st_dev && one.st_ino == other.st_ino));
 }
 
-// How many pointers an environment with ours takes; 0 if ours are not to be added.
-static size_t room_for(const char *path, char *const *environment) {
+// How many pointers an environment with ours takes; 0 if ours are not to be added. A process that `becomes` the program
+// is this one, or a child of it between fork and exec.
+static size_t room_for(const char *path, char *const *environment, bool becomes) {
     size_t length = 0;
-    if (!count || (only_executable && getpid() != self && !is_executable(path)))
+    if (!count || (only_executable && !(becomes && getpid() == self) && !is_executable(path)))
         return 0;
     for (; environment && environment[length]; length++)
         if (is_ours(environment[length]))
@@ -68,8 +69,8 @@ static char *const *with_ours(const char **room, char *const *environment) {
 }
 
 // Gives `environment` ours, on the stack of the caller.
-#define COMPLETE(path, environment)                     \
-    size_t size = room_for(path, environment);          \
+#define COMPLETE(path, environment, becomes)            \
+    size_t size = room_for(path, environment, becomes); \
     const char *room[size + 1];                         \
     if (size)                                           \
         environment = with_ours(room, environment)
@@ -98,7 +99,7 @@ VISIBLE int execve(const char *path, char *const arguments[], char *const enviro
     look_up();
     if (leave)
         leave();
-    COMPLETE(path, environment);
+    COMPLETE(path, environment, true);
     return next.execve(path, arguments, environment);
 }
 
@@ -106,7 +107,7 @@ VISIBLE int execvpe(const char *file, char *const arguments[], char *const envir
     look_up();
     if (leave)
         leave();
-    COMPLETE(file, environment);
+    COMPLETE(file, environment, true);
     return next.execvpe(file, arguments, environment);
 }
 
@@ -152,14 +153,14 @@ VISIBLE int execle(const char *path, const char *first, ...) {
 VISIBLE int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
                         const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[]) {
     look_up();
-    COMPLETE(path, environment);
+    COMPLETE(path, environment, false);
     return next.posix_spawn(pid, path, actions, attributes, arguments, environment);
 }
 
 VISIBLE int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
                          const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[]) {
     look_up();
-    COMPLETE(file, environment);
+    COMPLETE(file, environment, false);
     return next.posix_spawnp(pid, file, actions, attributes, arguments, environment);
 }
 
