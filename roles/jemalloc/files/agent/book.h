@@ -5,7 +5,6 @@
 #ifndef OFFHEAP_BOOK_H
 #define OFFHEAP_BOOK_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,7 +28,7 @@ struct stack {
 };
 
 struct book {
-    pthread_mutex_t lock;          // all zeros are an unlocked one
+    atomic_uint lock;              // 0: nobody has it
     atomic_bool open;
     int64_t began;                 // monotonic milliseconds
     uint64_t lost, lost_bytes;     // births for which there was no room

@@ -4,10 +4,6 @@
 // The kernel's clocks in milliseconds.
 #include "clock.h"
 
-int64_t clock_milliseconds(struct timespec time) {
-    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
-}
-
 static int64_t read_clock(clockid_t clock) {
     struct timespec now;
     clock_gettime(clock, &now);

@@ -8,7 +8,10 @@
 #include <stdint.h>
 #include <time.h>
 
-int64_t clock_milliseconds(struct timespec time);
+static inline int64_t clock_milliseconds(struct timespec time) {
+    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
 int64_t clock_now(void);         // since the epoch
 int64_t clock_monotonic(void);   // never set back, so what periods and deadlines are measured by
 int64_t clock_since_boot(void);
