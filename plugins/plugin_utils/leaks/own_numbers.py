@@ -25,12 +25,14 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
+from ...module_utils.formats.jvm_memory import JvmMemory
 from ..archive.capture import Capture
 from ..base import libraries
 from ..base.byte_size import as_text
 from ..base.durations import duration, per_day
 from ..model.sampling import CONFIDENCE, Sampling, Scheme
 from ..model.series import Series
+from . import tracking_headers
 from .trend import LEAST_EVENTS, PERSISTENT, SIGNIFICANT, theil_sen, window
 from .verdict import Answer, Verdict
 
@@ -67,11 +69,12 @@ _LEFT_IN_PYTHON = (
 class OwnNumbers:
     """What a process, or several together, said of its own memory at each time of a series, in bytes as the agent names
     them; ``left`` is what its limit or its host left of memory at the last time, None where that is not known. The
-    ``runtime`` is jvm, python or empty."""
+    ``runtime`` is jvm, python or empty; ``tracks`` says that it is a JVM with native memory tracking."""
 
     memory: Sequence[Mapping[str, object]]
     runtime: str
     left: float | None
+    tracks: bool = False
 
     def of(self, name: str) -> list[float | None]:
         """One of the numbers at each time, None where it was not told."""
@@ -83,7 +86,9 @@ def own_numbers(captures: Sequence[Capture]) -> OwnNumbers:
     memory = [capture.facts.memory for capture in captures]
     files = {os.path.basename(image.path) for capture in captures for image in capture.facts.images}
     runtime = next((name for name, pattern in _RUNTIMES.items() if any(map(pattern.match, files))), "")
-    return OwnNumbers(memory, runtime, told_size(memory[-1].get("left")) if memory else None)
+    left = told_size(memory[-1].get("left")) if memory else None
+    tracks = any(JvmMemory.told(capture.facts.jvm).nmt is not None for capture in captures if capture.facts.jvm)
+    return OwnNumbers(memory, runtime, left, tracks)
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,8 @@ def with_own_numbers(verdict: Verdict, series: Series, own: OwnNumbers) -> Verdi
         return replace(verdict, answer=Answer.CANNOT_TELL, reason=f"{why}; {verdict.reason}", suspects=[])
     if verdict.answer.leaks and (lasts := until_the_limit(own, series)) is not None:
         verdict = replace(verdict, reason=f"{verdict.reason}; {lasts}")
+    if own.tracks and verdict.answer.leaks and (headers := tracking_headers.told(verdict, series)) is not None:
+        verdict = replace(verdict, reason=f"{verdict.reason}; {headers}")
     if verdict.answer is Answer.FILLS_UP and own.left is not None:
         verdict = _beside_the_limit(verdict, own.left)
     watched_enough = verdict.answer is not Answer.CANNOT_TELL or verdict.known_after > 0
