@@ -36,7 +36,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "timeout": {"type": "int", "default": 30},
     "max_profiles": {"type": "int", "default": 100},
     "textfile": {"type": "path"},
-    "required": {"type": "bool", "default": False},
+    "required": {"type": "bool", "default": True},
     "cluster": {"type": "str", "default": ""},
 }
 

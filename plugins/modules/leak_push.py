@@ -82,9 +82,11 @@ options:
     description: A file to write for the textfile collector. Its name must end with C(.prom).
     type: path
   required:
-    description: Fail if something cannot be sent or written. Otherwise the task warns and the play goes on.
+    description:
+      - Fail if something cannot be sent or written, once all else was done, so that a pipeline notices. If false, the
+        task warns and the play goes on.
     type: bool
-    default: false
+    default: true
 seealso:
   - module: offheap.profiler.leak_report
 """

@@ -12,6 +12,8 @@ and each 64 KiB. Metrics are shares of the processes, over all looks together:
   by levels as much as the limit that was stated, which lives need not be excused by.
 * ``false_alarm``: a leak was said of what is none, of a cache when it had been watched for its entries' mean life.
 * ``x_false``: a leak's "entries live longer than X" was false of what is none.
+* ``limit_wrong``: of a cache it was said that it fits a limit a tenth below what it will hold, or that it does not fit
+  one a tenth above.
 * ``covered``: at the last look, the 95 % interval of the rate has the truth, or that of what a cache will hold.
 * ``time_to_verdict``: the part of the day until a steady leak was told, the median, beside that of levels.
 * ``told_in_time``: steady leaks that were told at the first look after the time that ``fab wait`` says.
@@ -41,9 +43,11 @@ sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import by_lives
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.lives_verdict import verdict_on
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import OwnNumbers, with_own_numbers
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend import WARM_UP
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict, judge
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.waiting import until_told
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import Series
 from ansible_collections.offheap.profiler.tests.bench.shapes import (
     DAY,
     MIB,
@@ -67,6 +71,7 @@ class Told:
     wrong: bool = False
     alarm: bool = False
     x_false: bool = False
+    limit_wrong: bool = False
     first: float = math.inf
     covered: bool | None = None
 
@@ -91,7 +96,8 @@ def _told(name: str, interval: int, number: int) -> tuple[Told, Told]:
     for look in range(1, LOOKS + 1):
         until = DAY * look / LOOKS
         series, lives = seen.series(until), seen.lives(until)
-        _look(by, shape, seen, until, verdict_on("1", series, lives))
+        verdict = verdict_on("1", series, lives)
+        _look(by, shape, seen, until, verdict)
         _look(levels, shape, seen, until, judge("1", series))
         if shape.mean and not shape.term:
             found = by_lives.find(lives)
@@ -100,7 +106,21 @@ def _told(name: str, interval: int, number: int) -> tuple[Told, Told]:
                 if one.key == PATH.key and until == DAY:
                     to_come = shape.rate * MIB * shape.mean - seen.held(until)
                     by.covered = abs(one.size - to_come) <= one.error
+            by.limit_wrong |= any(
+                _is_wrong_of_a_limit(verdict, series, shape, seen, until, part) for part in (0.9, 1.1)
+            )
     return by, levels
+
+
+def _is_wrong_of_a_limit(
+    verdict: Verdict, series: Series, shape: Shape, seen: Process | Workers, until: float, part: float
+) -> bool:
+    """What is said beside a limit that is ``part`` of what the path will hold. The others hold as much as now."""
+    left = part * shape.rate * MIB * shape.mean - seen.held(until)
+    if left <= 0:  # it holds more for a moment, by chance
+        return False
+    told = with_own_numbers(verdict, series, OwnNumbers([{}] * len(series.times), "", left))
+    return told.answer is Answer.OVERFLOWS if part > 1 else "; that fits " in told.reason
 
 
 def _row(case: str, metric: str, unit: str, ours: float, promise: float, name: str = "promise") -> dict[str, Any]:
@@ -142,6 +162,8 @@ def _rows(name: str, interval: int, told: Sequence[tuple[Told, Told]]) -> tuple[
     if shape.mean and not shape.term:
         x_false = _share([by.x_false for by, _levels in told])
         promise("lives", "x_false", x_false, x_false <= 1, 1)
+        wrong = _share([by.limit_wrong for by, _levels in told])
+        promise("lives", "limit_wrong", wrong, wrong <= 5, 5)
     if name == "steady":
         first, of_levels = (median([one[at].first for one in told]) for at in (0, 1))
         rows.append(_row(f"{name}/{interval >> 10}k", "time_to_verdict", "days", first, of_levels, "levels"))
