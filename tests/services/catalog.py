@@ -262,4 +262,57 @@ END""",
         Service("etcd", "etcd-server etcd-client", "ETCDCTL_API=3 etcdctl put a b > /dev/null"),
         Service("rabbitmq-server", "rabbitmq-server", "rabbitmqctl list_queues > /dev/null"),
     ),
+    (
+        Service(
+            "chrony",
+            "chrony",
+            "chronyc -n tracking > /dev/null",
+            # A host of the lab may not set the clock.
+            setup="sed -i 's/^DAEMON_OPTS=.*/DAEMON_OPTS=\"-F 1 -x\"/' /etc/default/chrony;"
+            " mkdir -p /etc/systemd/system/chrony.service.d;"
+            " printf '[Unit]\nConditionCapability=\n' > /etc/systemd/system/chrony.service.d/clock.conf;"
+            " systemctl daemon-reload",
+        ),
+        Service(
+            "kea-dhcp4-server",
+            "kea-dhcp4-server",
+            'echo \'{"command": "status-get"}\' | nc -U -N -w 3 /run/kea/kea4-ctrl-socket | grep -q uptime',
+        ),
+        Service("pdns-recursor", "pdns-recursor", _dns("localhost")),
+        Service(
+            "stunnel@web",
+            "stunnel4 openssl",
+            "curl -sk -o /dev/null https://127.0.0.1:8443/",
+            setup=f"""{_BACKEND}; cd /etc/stunnel
+openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 9 -subj /CN=localhost
+cat > web.conf <<'END'
+foreground = yes
+key = /etc/stunnel/key.pem
+cert = /etc/stunnel/cert.pem
+[web]
+accept = 127.0.0.1:8443
+connect = 127.0.0.1:8080
+END""",
+        ),
+        Service(
+            "pgbouncer",
+            "pgbouncer postgresql-client",
+            "psql -q -h 127.0.0.1 -p 6432 -U pgbouncer pgbouncer -c 'show stats' > /dev/null",
+            setup="sed -i 's/^auth_type.*/auth_type = any/' /etc/pgbouncer/pgbouncer.ini",
+        ),
+        Service(
+            "monit",
+            "monit",
+            "monit status > /dev/null",
+            setup="printf 'set httpd port 2812 use address localhost allow localhost\n' > /etc/monit/conf.d/web",
+        ),
+        Service(
+            "postgrey",
+            "postgrey",
+            _talk(
+                10023, r"request=smtpd_access_policy\nclient_address=10.0.0.1\nsender=a@b\nrecipient=c@d\n", "action"
+            ),
+        ),
+        Service("inspircd", "inspircd", _talk(6667, "NICK a\\r\\nUSER a b c d\\r\\nQUIT", "a")),
+    ),
 )
