@@ -70,6 +70,11 @@ def _talk(port: int, words: str, answer: str = "") -> str:
     return f"printf '{words}\\r\\n' | nc -q 1 -w 3 127.0.0.1 {port} | grep -aq '{answer}'"
 
 
+def _datagram(port: int, content: str) -> str:
+    """Send one datagram and expect an answer."""
+    return f"printf '{content}' | nc -u -w 1 127.0.0.1 {port} | grep -aq ."
+
+
 def _child(unit: str) -> str:
     """One of its workers."""
     return f"pgrep -o -P $(systemctl show -P MainPID {unit})"
@@ -314,5 +319,24 @@ END""",
             ),
         ),
         Service("inspircd", "inspircd", _talk(6667, "NICK a\\r\\nUSER a b c d\\r\\nQUIT", "a")),
+    ),
+    (
+        Service("prometheus", "prometheus", _web(9090, "/api/v1/query?query=up")),
+        Service("prometheus-alertmanager", "prometheus-alertmanager", _web(9093, "/api/v2/status")),
+        Service(
+            "influxdb",
+            "influxdb",
+            "curl -s -o /dev/null http://127.0.0.1:8086/query --data-urlencode 'q=create database a';"
+            " curl -sf 'http://127.0.0.1:8086/write?db=a' --data-binary 'm v=1'",
+        ),
+        Service("nats-server", "nats-server", _talk(4222, r"PUB a 5\r\nhello\r\nPING", "PONG")),
+        Service("caddy", "caddy", _web(80)),
+        Service(
+            "carbon-cache",
+            "graphite-carbon",
+            "for n in $(seq 50); do echo a.b.$n 1 $(date +%s); done | nc -q 1 -w 3 127.0.0.1 2003",
+        ),
+        Service("mumble-server", "mumble-server", _datagram(64738, 12 * r"\0")),
+        Service("minidlna", "minidlna", _web(8200)),
     ),
 )

@@ -132,13 +132,14 @@ class Trial:
         else:
             self.outcome.restart = self._survives("restart")
         try:
-            wanted = self._dumps() + DUMPS
-            wait_for(lambda: self._dumps() >= wanted, "dumps", timeout=10 * DUMP_SECONDS, interval=1)
+            wanted = self.dumps() + DUMPS
+            wait_for(lambda: self.dumps() >= wanted, "dumps", timeout=10 * DUMP_SECONDS, interval=1)
         except AssertionError:
             self.outcome.problem = "no dumps after it"
         self.host.run(f"systemctl stop {load}; systemctl reset-failed {load}", check=False)
 
-    def _dumps(self) -> int:
+    def dumps(self) -> int:
+        """How many are in the spool."""
         have = f"ls /var/lib/offheap/{self.unit}/*.heap /var/lib/private/offheap/{self.unit}/*.heap 2> /dev/null"
         return len(self.host.run(have, check=False).stdout.splitlines())
 
