@@ -20,7 +20,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources im
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
 from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
-from ansible_collections.offheap.profiler.tests.services.catalog import Service
+from ansible_collections.offheap.profiler.tests.services.packaged import Service
 
 # Hosts have few packages.
 CLIENTS = ("curl", "netcat-openbsd", "bind9-dnsutils")

@@ -11,7 +11,8 @@ import pytest
 
 from ansible_collections.offheap.profiler.tests.services import table
 from ansible_collections.offheap.profiler.tests.services.attached import Attachment
-from ansible_collections.offheap.profiler.tests.services.catalog import LOTS, SUITES
+from ansible_collections.offheap.profiler.tests.services.catalog import LOTS
+from ansible_collections.offheap.profiler.tests.services.packaged import SUITES
 from ansible_collections.offheap.profiler.tests.services.trial import Outcome
 
 GOOD = Outcome(
