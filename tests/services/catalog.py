@@ -313,7 +313,7 @@ kdb5_util create -s -P hello; kadmin.local -q 'addprinc -pw hello bob'""",
         Service("kresd@1", "knot-resolver", dns("localhost")),
     ),
     (
-        Service("ejabberd", "ejabberd", web(5280, "/admin/")),
+        Service("ejabberd", "ejabberd", "curl -sk -o /dev/null https://127.0.0.1:5280/admin/"),
         Service("opensmtpd", "opensmtpd", _SMTP.replace("'hello'", "'From: a@localhost'"), children=True),
         Service(
             "cyrus-imapd",
@@ -327,7 +327,7 @@ kdb5_util create -s -P hello; kadmin.local -q 'addprinc -pw hello bob'""",
             "uwsgi",
             "uwsgi uwsgi-plugin-python3",
             "curl -s http://127.0.0.1:9000/ | grep -q 179700",
-            setup="""mkdir -p /srv/app; cat > /srv/app/app.py <<'END'
+            setup="""mkdir -p /srv/site; cat > /srv/site/app.py <<'END'
 def application(environment, answer):
     answer("200 OK", [])
     kept = [b"x" * number for number in range(600)]
@@ -336,7 +336,7 @@ END
 cat > /etc/uwsgi/apps-enabled/app.ini <<'END'
 [uwsgi]
 plugins = python3
-chdir = /srv/app
+chdir = /srv/site
 module = app
 http-socket = 127.0.0.1:9000
 processes = 2
@@ -351,7 +351,6 @@ END""",
         ),
         Service("{minetest}-server", "{minetest}-server", datagram(30000, r"\117\105\164\003\0\0\0\001")),
         Service("syncthing@root", "syncthing", web(8384, "/rest/noauth/health")),
-        Service("guacd", "guacd", talk(4822, "6.select,3.vnc;", "args")),
     ),
     (
         Service("apt-cacher-ng", "apt-cacher-ng", web(3142)),

@@ -66,7 +66,7 @@ def talk(port: int, words: str, answer: str = "") -> str:
 
 def datagram(port: int, content: str) -> str:
     """Send one datagram and expect an answer."""
-    return f"printf '{content}' | nc -u -w 1 127.0.0.1 {port} | grep -aq ."
+    return f"printf '{content}' | nc -u -w 1 127.0.0.1 {port} | head -c 1 | wc -c | grep -q 1"
 
 
 def child(unit: str) -> str:
