@@ -50,6 +50,13 @@ def test_what_did_not_run_without_us_is_no_row() -> None:
     assert "| memcached |" in page and "| dead |" not in page
 
 
+def test_a_service_counts_once_in_however_many_ways_it_was_tried() -> None:
+    seen = [("bookworm", "nginx"), ("trixie", "nginx"), ("trixie", "nginx-after-USR2"), ("bookworm", "minetest-server")]
+    seen += [("trixie", "luanti-server"), ("trixie", "memcached")]
+    page = table.page([replace(GOOD, suite=suite, name=name) for suite, name in seen], [])
+    assert "\n6 of 6 are profiled" in page and "They are 3 services" in page
+
+
 def test_a_reason_cannot_break_the_table() -> None:
     page = table.page([replace(GOOD, problem="a | b\nc")], [])
     assert "| a / b c |" in page
