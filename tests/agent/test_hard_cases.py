@@ -140,6 +140,24 @@ def test_a_child_of_a_process_that_has_changed_its_user(
     assert agent.path == f"@offheap/tried.service/{child}"
 
 
+@needs_root
+@needs_this_machine
+def test_a_service_that_is_another_user_for_a_time_writes_as_the_owner_of_its_spool(
+    start: Start, hard_cases: Path
+) -> None:
+    service = start(hard_cases, "meanwhile", str(NOBODY))
+
+    def of_all_threads(line: str) -> set[str]:
+        found = Path(f"/proc/{service.pid}/task").glob("*/status")
+        return {one.split()[2] for status in found for one in status.read_text().splitlines() if one.startswith(line)}
+
+    wait_for("the other user", lambda: of_all_threads("Uid:") == {str(NOBODY)})
+    done = service.ask("dump")
+    assert done["ok"], done
+    assert Path(done["path"]).stat().st_uid == 0
+    assert of_all_threads("Uid:") == {str(NOBODY)}
+
+
 def test_a_name_that_is_no_file_is_looked_up_for_processes_of_the_unit_only(
     start: Start, hard_cases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

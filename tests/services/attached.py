@@ -18,7 +18,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.base.unpack impor
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.lives_book import parse
 from ansible_collections.offheap.profiler.tests.integration.hosts import LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, Task
-from ansible_collections.offheap.profiler.tests.services.catalog import Service
+from ansible_collections.offheap.profiler.tests.services.packaged import Service
 from ansible_collections.offheap.profiler.tests.services.trial import (
     Outcome,
     Trial,

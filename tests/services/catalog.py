@@ -4,14 +4,7 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
-
-# What packages and units are called in each suite of Debian, where that says a version.
-SUITES = {
-    "bookworm": {"{php}": "8.2", "{postgresql}": "15", "{tomcat}": "10", "{postfix}": "postfix@-"},
-    "trixie": {"{php}": "8.4", "{postgresql}": "17", "{tomcat}": "11", "{postfix}": "postfix"},
-}
+from ansible_collections.offheap.profiler.tests.services.packaged import Service, child, datagram, dns, talk, web
 
 _BACKEND = (
     "systemctl -q is-active backend"
@@ -25,70 +18,16 @@ _SMTP = (
     "python3 -c \"import smtplib; s = smtplib.SMTP('localhost'); s.sendmail('a@localhost', 'root@localhost', 'hello')\""
 )
 
-
-@dataclass(frozen=True)
-class Service:
-    """One unit. Commands run as root on the host: ``setup`` once, ``client`` again and again, ``upgrade`` under load.
-
-    ``writes`` matches files that the service itself changes outside of /var/lib. With ``children``, workers are
-    profiled beside the main process. ``worker`` prints the process that is attached to, where it is not the one with
-    the most memory.
-    """
-
-    unit: str
-    packages: str
-    client: str
-    setup: str = ""
-    upgrade: str = ""
-    writes: str = ""
-    children: bool = False
-    worker: str = ""
-    note: str = ""
-
-    @property
-    def name(self) -> str:
-        """What tells it from others in the table, and names its file: the unit, and what is special."""
-        return re.sub(r"[^\w.@-]+", "-", f"{self.unit} {self.note}".strip())
-
-    def of(self, suite: str) -> Service:
-        """The same with the names that a suite has for it."""
-        found = self
-        for field in ("unit", "packages", "client", "setup", "upgrade", "worker"):
-            text = getattr(found, field)
-            for word, version in SUITES[suite].items():
-                text = text.replace(word, version)
-            found = replace(found, **{field: text})
-        return found
-
-
-def _web(port: int, path: str = "/") -> str:
-    return f"curl -s -o /dev/null http://127.0.0.1:{port}{path}"
-
-
-def _talk(port: int, words: str, answer: str = "") -> str:
-    """Send lines to a port and expect an answer that matches."""
-    return f"printf '{words}\\r\\n' | nc -q 1 -w 3 127.0.0.1 {port} | grep -aq '{answer}'"
-
-
-def _child(unit: str) -> str:
-    """One of its workers."""
-    return f"pgrep -o -P $(systemctl show -P MainPID {unit})"
-
-
-def _dns(name: str, kind: str = "A") -> str:
-    return f"dig +time=2 +tries=1 @127.0.0.1 {name} {kind} > /dev/null"
-
-
 # Services that get along on one host, which is booted for them.
 LOTS: tuple[tuple[Service, ...], ...] = (
     (
-        Service("memcached", "memcached", _talk(11211, r"set k 0 0 5\r\nhello\r\nstats\r\nquit", "STORED")),
+        Service("memcached", "memcached", talk(11211, r"set k 0 0 5\r\nhello\r\nstats\r\nquit", "STORED")),
         Service("redis-server", "redis-server", "redis-benchmark -q -n 3000 -r 10000 -t set,get,lpush > /dev/null"),
-        Service("nginx", "nginx-light", _web(80), children=True, worker=_child("nginx")),
+        Service("nginx", "nginx-light", web(80), children=True, worker=child("nginx")),
         Service(
             "haproxy",
             "haproxy",
-            _web(8000),
+            web(8000),
             setup=f"""{_BACKEND}; cat > /etc/haproxy/keep.lua <<'END'
 kept = {{}}
 core.register_action("keep", {{"http-req"}}, function() kept[#kept + 1] = string.rep("x", 9000) .. #kept end)
@@ -102,7 +41,7 @@ frontend front
 backend back
     server one 127.0.0.1:8080
 END""",
-            worker=_child("haproxy"),
+            worker=child("haproxy"),
         ),
         Service("slapd", "slapd ldap-utils", "ldapsearch -x -H ldap://127.0.0.1 -b '' -s base '*' + > /dev/null"),
         Service("cron", "cron", "crontab -l > /dev/null 2>&1; true", setup="echo '* * * * * true' | crontab -"),
@@ -124,7 +63,7 @@ END""",
             "mariadb-server",
             "mariadb-slap --auto-generate-sql --concurrency=4 --number-of-queries=200 > /dev/null",
         ),
-        Service("varnish", "varnish", _web(6081), setup=_BACKEND),
+        Service("varnish", "varnish", web(6081), setup=_BACKEND),
         Service(
             "freeradius",
             "freeradius freeradius-utils",
@@ -148,14 +87,14 @@ END""",
             " | grep -q 2000",
             setup=f"mkdir -p /var/www/html; {_PHP}",
             children=True,
-            worker=_child("php{php}-fpm"),
+            worker=child("php{php}-fpm"),
             note="with mysqli, curl, zip",
         ),
-        Service("lighttpd", "lighttpd", _web(80)),
+        Service("lighttpd", "lighttpd", web(80)),
         Service(
             "dnsmasq",
             "dnsmasq",
-            _dns("a.test"),
+            dns("a.test"),
             setup="printf 'no-resolv\\naddress=/a.test/10.0.0.1\\n' > /etc/dnsmasq.d/a.conf",
         ),
         Service("mosquitto", "mosquitto mosquitto-clients", "mosquitto_pub -r -t t/$(date +%N) -m hello"),
@@ -169,10 +108,10 @@ END""",
             "curl -s http://127.0.0.1/a.php | grep -q 2000",
             setup=_PHP,
             children=True,
-            worker=_child("apache2"),
+            worker=child("apache2"),
             note="with mod_php",
         ),
-        Service("unbound", "unbound", _dns("localhost"), writes="/etc/unbound/*"),
+        Service("unbound", "unbound", dns("localhost"), writes="/etc/unbound/*"),
         Service("snmpd", "snmpd snmp", "snmpwalk -v2c -c public 127.0.0.1 1.3.6.1.2.1.1 > /dev/null"),
         Service(
             "vsftpd",
@@ -188,41 +127,41 @@ END""",
         Service(
             "nginx",
             "nginx-light",
-            _web(80),
+            web(80),
             upgrade="kill -USR2 $(cat /run/nginx.pid); sleep 1; kill -QUIT $(cat /run/nginx.pid.oldbin); sleep 1",
             children=True,
             note="after USR2",
         ),
-        Service("named", "bind9", _dns("localhost")),
+        Service("named", "bind9", dns("localhost")),
         Service("exim4", "exim4-daemon-light", _SMTP),
-        Service("dovecot", "dovecot-imapd", _talk(143, "a CAPABILITY\\r\\nb LOGOUT", "IMAP4")),
-        Service("proftpd", "proftpd-core", _talk(21, "FEAT\\r\\nQUIT", "MLST")),
+        Service("dovecot", "dovecot-imapd", talk(143, "a CAPABILITY\\r\\nb LOGOUT", "IMAP4")),
+        Service("proftpd", "proftpd-core", talk(21, "FEAT\\r\\nQUIT", "MLST")),
         Service(
             "tinyproxy", "tinyproxy", "curl -s -o /dev/null -x 127.0.0.1:8888 http://127.0.0.1:8080/", setup=_BACKEND
         ),
     ),
     (
-        Service("apache2", "apache2", _web(80), children=True, worker=_child("apache2")),
-        Service("nsd", "nsd", _dns("version.server", "CH TXT")),
+        Service("apache2", "apache2", web(80), children=True, worker=child("apache2")),
+        Service("nsd", "nsd", dns("version.server", "CH TXT")),
         Service("smbd", "samba smbclient", "smbclient -N -L 127.0.0.1 > /dev/null"),
         Service("nmbd", "samba smbclient", "nmblookup -U 127.0.0.1 $(hostname) > /dev/null"),
         Service("avahi-daemon", "avahi-daemon avahi-utils", "avahi-resolve -n $(hostname).local > /dev/null"),
-        Service("cups", "cups-daemon", _web(631), writes="/etc/cups/*"),
+        Service("cups", "cups-daemon", web(631), writes="/etc/cups/*"),
     ),
     (
-        Service("knot", "knot", _dns("version.server", "CH TXT")),
-        Service("prometheus-node-exporter", "prometheus-node-exporter", _web(9100, "/metrics")),
-        Service("ngircd", "ngircd", _talk(6667, "NICK a\\r\\nUSER a b c d\\r\\nQUIT", "a")),
-        Service("icecast2", "icecast2", _web(8000)),
+        Service("knot", "knot", dns("version.server", "CH TXT")),
+        Service("prometheus-node-exporter", "prometheus-node-exporter", web(9100, "/metrics")),
+        Service("ngircd", "ngircd", talk(6667, "NICK a\\r\\nUSER a b c d\\r\\nQUIT", "a")),
+        Service("icecast2", "icecast2", web(8000)),
         Service("rpcbind", "rpcbind", "rpcinfo -p > /dev/null"),
         Service("nscd", "nscd", "getent passwd app > /dev/null"),
     ),
     (
-        Service("pdns", "pdns-server pdns-backend-bind", _dns("a.test")),
+        Service("pdns", "pdns-server pdns-backend-bind", dns("a.test")),
         Service("opendkim", "opendkim", "test -S /run/opendkim/opendkim.sock"),
         Service("saslauthd", "sasl2-bin", "testsaslauthd -u a -p b > /dev/null; true"),
         Service("lldpd", "lldpd", "lldpcli show interfaces > /dev/null"),
-        Service("tor@default", "tor", _talk(9050, "GET / HTTP/1.0\\r\\n", "Tor")),
+        Service("tor@default", "tor", talk(9050, "GET / HTTP/1.0\\r\\n", "Tor")),
         Service("ssh", "openssh-server", "ssh-keyscan 127.0.0.1 2> /dev/null | grep -q ssh"),
     ),
     (
@@ -234,8 +173,8 @@ END""",
         ),
         Service("gearman-job-server", "gearman-job-server gearman-tools", "gearadmin --status > /dev/null"),
         Service("collectd", "collectd-core", "true"),
-        Service("transmission-daemon", "transmission-daemon", _web(9091), writes="/etc/transmission-daemon/*"),
-        Service("mpd", "mpd", _talk(6600, "stats\\r\\nclose", "OK")),
+        Service("transmission-daemon", "transmission-daemon", web(9091), writes="/etc/transmission-daemon/*"),
+        Service("mpd", "mpd", talk(6600, "stats\\r\\nclose", "OK")),
         Service("zabbix-agent", "zabbix-agent", "zabbix_agentd -t agent.ping > /dev/null"),
     ),
     (
@@ -252,14 +191,194 @@ END""",
             setup="printf '[DEFAULT]\\nbackend = systemd\\n' > /etc/fail2ban/jail.local",
         ),
         Service("supervisor", "supervisor", "supervisorctl status > /dev/null"),
-        Service("munin-node", "munin-node", _talk(4949, "list\\r\\nquit", "munin")),
-        Service("prosody", "prosody", _talk(5222, "<stream>", "stream")),
-        Service("bitlbee", "bitlbee", _talk(6667, "NICK a\\r\\nUSER a b c d\\r\\nQUIT", "a")),
+        Service("munin-node", "munin-node", talk(4949, "list\\r\\nquit", "munin")),
+        Service("prosody", "prosody", talk(5222, "<stream>", "stream")),
+        Service("bitlbee", "bitlbee", talk(6667, "NICK a\\r\\nUSER a b c d\\r\\nQUIT", "a")),
     ),
     (
         Service("coturn", "coturn", "turnutils_stunclient 127.0.0.1 > /dev/null"),
-        Service("tomcat{tomcat}", "tomcat{tomcat}", _web(8080)),
+        Service("tomcat{tomcat}", "tomcat{tomcat}", web(8080)),
         Service("etcd", "etcd-server etcd-client", "ETCDCTL_API=3 etcdctl put a b > /dev/null"),
         Service("rabbitmq-server", "rabbitmq-server", "rabbitmqctl list_queues > /dev/null"),
+    ),
+    (
+        Service(
+            "chrony",
+            "chrony",
+            "chronyc -n tracking > /dev/null",
+            # A host of the lab may not set the clock.
+            setup="sed -i 's/^DAEMON_OPTS=.*/DAEMON_OPTS=\"-F 1 -x\"/' /etc/default/chrony;"
+            " mkdir -p /etc/systemd/system/chrony.service.d;"
+            " printf '[Unit]\nConditionCapability=\n' > /etc/systemd/system/chrony.service.d/clock.conf;"
+            " systemctl daemon-reload",
+        ),
+        Service(
+            "kea-dhcp4-server",
+            "kea-dhcp4-server",
+            'echo \'{"command": "status-get"}\' | nc -U -N -w 3 /run/kea/kea4-ctrl-socket | grep -q uptime',
+        ),
+        Service("pdns-recursor", "pdns-recursor", dns("localhost")),
+        Service(
+            "stunnel@web",
+            "stunnel4 openssl",
+            "curl -sk -o /dev/null https://127.0.0.1:8443/",
+            setup=f"""{_BACKEND}; cd /etc/stunnel
+openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 9 -subj /CN=localhost
+cat > web.conf <<'END'
+foreground = yes
+key = /etc/stunnel/key.pem
+cert = /etc/stunnel/cert.pem
+[web]
+accept = 127.0.0.1:8443
+connect = 127.0.0.1:8080
+END""",
+        ),
+        Service(
+            "pgbouncer",
+            "pgbouncer postgresql-client",
+            "psql -q -h 127.0.0.1 -p 6432 -U pgbouncer pgbouncer -c 'show stats' > /dev/null",
+            setup="sed -i 's/^auth_type.*/auth_type = any/' /etc/pgbouncer/pgbouncer.ini",
+        ),
+        Service(
+            "monit",
+            "monit",
+            "monit status > /dev/null",
+            setup="printf 'set httpd port 2812 use address localhost allow localhost\n' > /etc/monit/conf.d/web",
+        ),
+        Service(
+            "postgrey",
+            "postgrey",
+            talk(10023, r"request=smtpd_access_policy\nclient_address=10.0.0.1\nsender=a@b\nrecipient=c@d\n", "action"),
+        ),
+        Service("inspircd", "inspircd", talk(6667, "NICK a\\r\\nUSER a b c d\\r\\nQUIT", "a")),
+    ),
+    (
+        Service("prometheus", "prometheus", web(9090, "/api/v1/query?query=up")),
+        Service("prometheus-alertmanager", "prometheus-alertmanager", web(9093, "/api/v2/status")),
+        Service(
+            "influxdb",
+            "influxdb",
+            "curl -s -o /dev/null http://127.0.0.1:8086/query --data-urlencode 'q=create database a';"
+            " curl -sf 'http://127.0.0.1:8086/write?db=a' --data-binary 'm v=1'",
+        ),
+        Service("nats-server", "nats-server", talk(4222, r"PUB a 5\r\nhello\r\nPING", "PONG")),
+        Service("caddy", "caddy", web(80)),
+        Service(
+            "carbon-cache",
+            "graphite-carbon",
+            "for n in $(seq 50); do echo a.b.$n 1 $(date +%s); done | nc -q 1 -w 3 127.0.0.1 2003",
+        ),
+        Service("mumble-server", "mumble-server", datagram(64738, 12 * r"\0")),
+        Service("minidlna", "minidlna", web(8200)),
+    ),
+    (
+        Service("zookeeper", "zookeeperd", talk(2181, "srvr", "version")),
+        Service(
+            "icinga2",
+            "icinga2",
+            "curl -sfk -o /dev/null -u root:$(sed -n 's/.*password = \"\\(.*\\)\"/\\1/p'"
+            " /etc/icinga2/conf.d/api-users.conf) https://127.0.0.1:5665/v1/status",
+            setup="icinga2 api setup",
+            children=True,
+        ),
+        Service(
+            "krb5-kdc",
+            "krb5-kdc krb5-admin-server krb5-user",
+            "echo hello | kinit bob > /dev/null",
+            setup="""cat > /etc/krb5.conf <<'END'
+[libdefaults]
+    default_realm = A.TEST
+[realms]
+    A.TEST = {
+        kdc = 127.0.0.1
+    }
+END
+kdb5_util create -s -P hello; kadmin.local -q 'addprinc -pw hello bob'""",
+        ),
+        Service("pure-ftpd", "pure-ftpd", talk(21, r"FEAT\r\nQUIT", "Pure-FTPd"), children=True),
+        Service(
+            "spamd",
+            "spamd",
+            r"printf 'CHECK SPAMC/1.2\r\nContent-length: 23\r\n\r\nSubject: a\r\n\r\nhello a\r\n'"
+            " | nc -q 10 -w 10 127.0.0.1 783 | grep -q '^Spam: False'",
+            children=True,
+        ),
+        Service(
+            "syslog-ng",
+            "syslog-ng-core",
+            "logger hello $$; for n in $(seq 20); do grep -q hello.$$ /var/log/messages && exit 0; sleep 0.2; done;"
+            " exit 1",
+        ),
+        Service("munge", "munge", "munge -n | unmunge > /dev/null"),
+        Service("kresd@1", "knot-resolver", dns("localhost")),
+    ),
+    (
+        Service("ejabberd", "ejabberd", "curl -sk -o /dev/null https://127.0.0.1:5280/admin/"),
+        Service("opensmtpd", "opensmtpd", _SMTP.replace("'hello'", "'From: a@localhost'"), children=True),
+        Service(
+            "cyrus-imapd",
+            "cyrus-imapd",
+            talk(143, "a CAPABILITY\\r\\nb LOGOUT", "IMAP4"),
+            # These are in packages of their own.
+            setup=r"sed -i -E '/^\s*(pop3|nntp|http)\s/d' /etc/cyrus.conf",
+            children=True,
+        ),
+        Service(
+            "uwsgi",
+            "uwsgi uwsgi-plugin-python3",
+            "curl -s http://127.0.0.1:9000/ | grep -q 179700",
+            setup="""mkdir -p /srv/site; cat > /srv/site/app.py <<'END'
+def application(environment, answer):
+    answer("200 OK", [])
+    kept = [b"x" * number for number in range(600)]
+    return [str(sum(map(len, kept))).encode()]
+END
+cat > /etc/uwsgi/apps-enabled/app.ini <<'END'
+[uwsgi]
+plugins = python3
+chdir = /srv/site
+module = app
+http-socket = 127.0.0.1:9000
+processes = 2
+END""",
+            children=True,
+        ),
+        Service(
+            "tarantool@example",
+            "tarantool",
+            "echo box.info.status | tarantoolctl enter example 2>&1 | grep -q running",
+            setup="ln -sf ../instances.available/example.lua /etc/tarantool/instances.enabled/",
+        ),
+        Service("{minetest}-server", "{minetest}-server", datagram(30000, r"\117\105\164\003\0\0\0\001")),
+        Service("syncthing@root", "syncthing", web(8384, "/rest/noauth/health")),
+    ),
+    (
+        Service("apt-cacher-ng", "apt-cacher-ng", web(3142)),
+        Service(
+            "dnsdist",
+            "dnsdist",
+            f"{dns('a.test')} && dig +short @127.0.0.1 a.test | grep -q 10.0.0.1",
+            setup="echo 'addAction(AllRule(), SpoofAction(\"10.0.0.1\"))' >> /etc/dnsdist/dnsdist.conf",
+        ),
+        Service(
+            "nagios-nrpe-server",
+            "nagios-nrpe-server nagios-nrpe-plugin",
+            "/usr/lib/nagios/plugins/check_nrpe -H 127.0.0.1 > /dev/null",
+        ),
+        Service("NetworkManager", "network-manager", "nmcli general status > /dev/null"),
+        Service(
+            "redis-sentinel",
+            "redis-sentinel redis-tools",
+            "redis-cli -p 26379 info sentinel | grep -q sentinel_masters:1",
+            # It writes what it has found out.
+            writes="/etc/redis/sentinel.conf",
+        ),
+        Service(
+            "xinetd",
+            "xinetd",
+            "nc -w 2 127.0.0.1 13 | grep -q UTC",
+            setup="sed -i '/^service daytime/,/^}/s/disable.*= yes/disable = no/' /etc/xinetd.d/daytime",
+        ),
+        Service("gpsd", "gpsd gpsd-clients", "gpspipe -w -n 1 | grep -q VERSION"),
     ),
 )

@@ -30,7 +30,8 @@ sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, build
 from ansible_collections.offheap.profiler.tests.services import attached, table, trial
-from ansible_collections.offheap.profiler.tests.services.catalog import LOTS, SUITES, Service
+from ansible_collections.offheap.profiler.tests.services.catalog import LOTS
+from ansible_collections.offheap.profiler.tests.services.packaged import SUITES, Service
 from ansible_collections.offheap.profiler.tests.services.trial import Outcome
 
 BUILD = ROOT / "build" / "services"

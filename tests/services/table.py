@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ansible_collections.offheap.profiler.tests.services.attached import Attachment
+from ansible_collections.offheap.profiler.tests.services.catalog import LOTS
+from ansible_collections.offheap.profiler.tests.services.packaged import SUITES
 from ansible_collections.offheap.profiler.tests.services.trial import Outcome
 
 _HEAD = """<!--
@@ -90,7 +92,8 @@ def page(outcomes: Sequence[Outcome], attached: Sequence[Attachment]) -> str:
         _HEAD,
         f"{len(good)} of {len(tried)} are profiled, or refused before they are touched, and as before afterwards. Of"
         f" {sum(one.enabled == 'yes' and not one.samples for one in good)}, dumps came in which nothing was sampled:"
-        " they allocate too little, or not by malloc (Go).\n",
+        f" they allocate too little, or not by malloc (Go). They are {_services(tried)} services, some in both releases"
+        " or in two ways.\n",
         _line(_COLUMNS),
         "|" + "---|" * len(_COLUMNS),
         *(row(outcome, beside.get((outcome.suite, outcome.name))) for outcome in tried),
@@ -104,6 +107,13 @@ def page(outcomes: Sequence[Outcome], attached: Sequence[Attachment]) -> str:
             ),
         ]
     return "\n".join(parts) + "\n"
+
+
+def _services(tried: Sequence[Outcome]) -> int:
+    """How many, whatever a release calls them and in however many ways they were tried."""
+    names = {(outcome.suite, outcome.name) for outcome in tried}
+    every = (service for lot in LOTS for service in lot)
+    return len({one.unit for one in every if any((suite, one.of(suite).name) in names for suite in SUITES)})
 
 
 def is_good(outcome: Outcome) -> bool:

@@ -9,6 +9,7 @@
 // shell COMMAND            has a shell run it
 // spawn PROGRAM            starts one by posix_spawn, and waits for it
 // user UID                 becomes another user, forks a child, and leaks in both, as slapd does
+// meanwhile UID            is another user, and could be itself again, as spamd while it starts
 // mild PROGRAM ARGUMENT..  becomes a program under a filter of system calls that kills for none of the agent's
 // title                    writes over its arguments and its environment, up to the last variable, as avahi does
 // late                     puts itself under one that kills for unshare, forks a child, and leaks in both
@@ -83,6 +84,8 @@ int main(int count, char **arguments) {
         int user = atoi(arguments[2]);
         return setgid((gid_t)user) || setuid((uid_t)user) || leak_in_both();
     }
+    if (!strcmp(mode, "meanwhile") && count > 2)
+        return seteuid((uid_t)atoi(arguments[2])) || leak();
     if (!strcmp(mode, "title")) {
         size_t last = 0;
         while (environ[last + 1])

@@ -11,7 +11,8 @@ import pytest
 
 from ansible_collections.offheap.profiler.tests.services import table
 from ansible_collections.offheap.profiler.tests.services.attached import Attachment
-from ansible_collections.offheap.profiler.tests.services.catalog import LOTS, SUITES
+from ansible_collections.offheap.profiler.tests.services.catalog import LOTS
+from ansible_collections.offheap.profiler.tests.services.packaged import SUITES
 from ansible_collections.offheap.profiler.tests.services.trial import Outcome
 
 GOOD = Outcome(
@@ -47,6 +48,13 @@ def test_good_is_profiled_or_refused_and_as_before(outcome: Outcome, good: bool)
 def test_what_did_not_run_without_us_is_no_row() -> None:
     page = table.page([GOOD, replace(GOOD, unit="dead", untried="inactive, and its client says: refused")], [])
     assert "| memcached |" in page and "| dead |" not in page
+
+
+def test_a_service_counts_once_in_however_many_ways_it_was_tried() -> None:
+    seen = [("bookworm", "nginx"), ("trixie", "nginx"), ("trixie", "nginx-after-USR2"), ("bookworm", "minetest-server")]
+    seen += [("trixie", "luanti-server"), ("trixie", "memcached")]
+    page = table.page([replace(GOOD, suite=suite, name=name) for suite, name in seen], [])
+    assert "\n6 of 6 are profiled" in page and "They are 3 services" in page
 
 
 def test_a_reason_cannot_break_the_table() -> None:

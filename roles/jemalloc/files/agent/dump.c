@@ -215,6 +215,7 @@ bool dump_take(struct dumps *dumps, const char *reason) {
         problem_note(dumps->problem, "prof_prefix in MALLOC_CONF is not an absolute path");
         return false;
     }
+    spool_as_owner(dumps->spool);
     bool whole = !create_in_memory(dumps, &memory) || write_to(dumps, &memory, NULL, &dump);
     whole = whole && write_to_spool(dumps, &memory, &dump);
     owned_close(&memory);

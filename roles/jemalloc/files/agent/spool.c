@@ -11,6 +11,7 @@
 // an hour and a month of growth can be seen: the process with the most dumps loses the one whose neighbours' ages are
 // nearest to each other. Once every process is down to two, the oldest dump goes first. Our own newest always stays,
 // our own first as long as it can.
+#define _GNU_SOURCE
 #include "spool.h"
 
 #include "clock.h"
@@ -24,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -50,7 +52,7 @@ static time_t oldest_time;
 bool spool_find(struct spool *spool, const char *prefix, const char *start, pid_t pid) {
     const char *slash = prefix ? strrchr(prefix, '/') : NULL;
     char own[sizeof spool->directory + sizeof spool->base + 32];
-    *spool = (struct spool){.files = 0};
+    *spool = (struct spool){.owner = (uid_t)-1};
     if (!slash || *prefix != '/' || (size_t)(slash - prefix) >= sizeof spool->directory ||
         strlen(slash + 1) > sizeof spool->base - 1 ||
         snprintf(spool->process, sizeof spool->process, "%s.%s.%d", slash + 1, start, (int)pid) >=
@@ -60,9 +62,20 @@ bool spool_find(struct spool *spool, const char *prefix, const char *start, pid_
     if (slash == prefix)
         *spool->directory = '/';
     strcpy(spool->base, slash + 1);
+    struct stat status;
+    spool->owner = stat(spool->directory, &status) == 0 ? status.st_uid : (uid_t)-1;
     snprintf(own, sizeof own, "%s.%s", prefix, start);
     je_set_prefix(own);   // else, before jemalloc 5.3.0, its own dumps can replace those of an earlier start
     return true;
+}
+
+// A service may be another user for a time (seteuid), and libc has all its threads follow. What owns the spool it can be
+// again whenever it likes, and this thread already is, for files alone, until the service's next change.
+void spool_as_owner(const struct spool *spool) {
+    uid_t real, effective, saved;
+    if (descriptors_are_private() && getresuid(&real, &effective, &saved) == 0 && spool->owner != effective &&
+        (spool->owner == real || spool->owner == saved))
+        setfsuid(spool->owner);
 }
 
 // <base>[.<start>].<pid>.<seq>.{i|m|u}<n>.heap or <base>[.<start>].<pid>.<seq>.f.heap; with prof_pid_namespace one more

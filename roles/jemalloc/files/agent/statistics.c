@@ -27,6 +27,7 @@ void statistics_append(const struct spool *spool, struct problem *problem) {
     struct json json;
     if (!*spool->directory)
         return;
+    spool_as_owner(spool);
     snprintf(path, sizeof path, "%s/%s.stats.jsonl", spool->directory, spool->process);
     snprintf(aside, sizeof aside, "%s.1", path);
     if (stat(path, &status) == 0 && status.st_size > SIZE)
