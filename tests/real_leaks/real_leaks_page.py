@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ansible_collections.offheap.profiler.tests.real_leaks.published import LEAKS, Leak
+from ansible_collections.offheap.profiler.tests.real_leaks.leak_languages import Leak
+from ansible_collections.offheap.profiler.tests.real_leaks.published import LEAKS
 
 _HEAD = """<!--
 SPDX-License-Identifier: GPL-3.0-or-later
@@ -31,7 +32,7 @@ report, enables the profiler with a sample each 64 KiB, waits eight minutes, col
   bytes are in no profile.
 """
 _MIB_PER_HOUR = 24 * (1 << 20)
-_COLUMNS = ("package", "version", "seen", "verdict", "rate", "RSS", "named", "report")
+_COLUMNS = ("registry", "package", "version", "seen", "verdict", "rate", "RSS", "named", "report")
 
 
 @dataclass
@@ -89,7 +90,8 @@ def _row(leak: Leak, version: str, day: str, said: Said) -> str:
         function = next((name for name in said.path if re.fullmatch(leak.mended, name)), "")
         named = f"{said.rank}: `{function[:80]}`" if said.rank else "-"
     told = f"[upstream]({leak.report}){', objects' if leak.objects else ''}"
-    return _line([leak.package, version, day, said.verdict, rate, f"{said.rss / _MIB_PER_HOUR:.0f}", named, told])
+    rss = f"{said.rss / _MIB_PER_HOUR:.0f}"
+    return _line([leak.language.registry, leak.package, version, day, said.verdict, rate, rss, named, told])
 
 
 def _line(cells: Sequence[str]) -> str:

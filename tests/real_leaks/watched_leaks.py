@@ -30,7 +30,8 @@ sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, build
 from ansible_collections.offheap.profiler.tests.real_leaks import real_leaks_page
-from ansible_collections.offheap.profiler.tests.real_leaks.published import LEAKS, Leak
+from ansible_collections.offheap.profiler.tests.real_leaks.leak_languages import Leak
+from ansible_collections.offheap.profiler.tests.real_leaks.published import LEAKS
 from ansible_collections.offheap.profiler.tests.real_leaks.real_leaks_page import Said, Seen
 
 BUILD = ROOT / "build" / "real_leaks"
@@ -53,11 +54,12 @@ def prepare(leak: Leak, version: str, host: LabHost) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         local, there = Path(scratch) / version, f"/srv/leaks/{leak.name}/{version}"
         local.mkdir()
-        words = {"python": sys.executable, "directory": local, "package": leak.package, "version": version}
+        words = {"package": leak.package, "version": version, "beside": leak.beside}
+        words |= {"python": sys.executable, "directory": str(local)}
         subprocess.run(shlex.split(language.fetch.format(**words)), check=True, cwd=scratch)
         (local / language.source).write_text(language.loop.format(code=leak.code, pause=leak.pause))
-        if language.source.endswith(".java"):
-            subprocess.run(["javac", "--release", "17", "-cp", f"{local}/*", local / language.source], check=True)
+        if language.build:
+            subprocess.run(shlex.split(language.build.format(**words)), check=True, cwd=scratch)
         packed = Path(scratch) / "packed.tar"
         subprocess.run(["tar", "-cf", packed, "-C", local, "."], check=True)
         host.run(f"mkdir -p {there}")
@@ -91,8 +93,8 @@ def variables(leaks: list[Leak], directory: Path) -> dict[str, Any]:
 def watched(leaks: list[Leak], lab: Lab, tarball: Path) -> list[Seen]:
     """The whole job with all of them at once."""
     host = lab.host("app1")
-    languages = {leak.language.debian for leak in leaks}
-    lab.command("install", host.name, *languages)
+    packages = {leak.language.debian for leak in leaks if leak.language.debian}
+    lab.command("install", host.name, *packages)
     for leak in leaks:
         for version in (leak.leaking, leak.fixed):
             prepare(leak, version, host)
