@@ -10,7 +10,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Language:
     """How packages of a language are had, with ``{package}``, ``{version}``, ``{beside}`` and ``{directory}``; how a
-    program with them is built and run. ``debian`` is the host's package for it, if any."""
+    program with them is built and run. ``debian`` is the host's package for it, if any; of what Debian itself packages
+    the fixed version is in a later ``fixed_suite``."""
 
     registry: str
     fetch: str
@@ -19,6 +20,7 @@ class Language:
     start: str
     debian: str = ""
     build: str = ""
+    fixed_suite: str = "bookworm"
 
 
 PYTHON = Language(
@@ -47,7 +49,8 @@ setInterval(step, 1000 * {pause})
 )
 JAVA = Language(
     registry="Maven Central",
-    fetch="mvn -q dependency:copy -Dartifact={package}:{version} -DoutputDirectory={directory}",
+    fetch="sh -c 'for one in {package}:{version} {beside}; do"
+    " mvn -q dependency:copy -Dartifact=$one -DoutputDirectory={directory} || exit; done'",
     source="App.java",
     loop="""{code}
 class App {{
@@ -82,7 +85,7 @@ func main() {{
 RUST = Language(
     registry="crates.io",
     fetch="sh -c 'cargo init -q --name app {directory} && cargo add -q --manifest-path {directory}/Cargo.toml"
-    " {package}@={version}'",
+    " {package}@={version} {beside}'",
     source="src/main.rs",
     loop="""{code}
 fn main() {{
@@ -96,13 +99,27 @@ fn main() {{
     start="{directory}/bin/app",
     build="cargo install -q --path {directory} --root {directory} --target-dir {directory}-target",
 )
+RUBY = Language(
+    registry="Debian",
+    fetch="true",
+    source="app.rb",
+    loop="""{code}
+loop do
+  step
+  sleep {pause}
+end
+""",
+    start="/usr/bin/ruby {directory}/app.rb",
+    debian="ruby",
+    fixed_suite="trixie",
+)
 
 
 @dataclass(frozen=True)
 class Leak:
     """One leak. ``mended`` is a regular expression for the functions that upstream mended, or that call these and have
-    no other purpose; ``pause`` are seconds between two steps; ``beside`` are further packages that the program needs.
-    Python's small ``objects`` are in profiles only where that is asked for."""
+    no other purpose; ``pause`` are seconds between two steps; ``beside`` is what else is fetched or, with Rust, told to
+    cargo. Python's small ``objects`` are in profiles only where that is asked for."""
 
     name: str
     language: Language

@@ -224,7 +224,7 @@ def step():
         "5.12.0",
         "5.12.1",
         "https://github.com/ultrajson/ultrajson/commit/82af1d0ac01d09aa40c887b460d44b9d9f4bccd9",
-        r"ujson\.cpython-.*",
+        r"objToJSONFile",
         0.1,
         """import ujson
 

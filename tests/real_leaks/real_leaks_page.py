@@ -20,8 +20,9 @@ SPDX-FileCopyrightText: Offheap contributors
 # Leaks that others published
 
 What the report says of leaks that others found and mended, in packages that people use. `make real-leaks` runs the
-leaking version and the fixed one as services on a booted host of Debian 12, each with the load of the upstream
-report, enables the profiler with a sample each 64 KiB, waits eight minutes, collects and reports, all by the playbooks.
+leaking version and the fixed one as services on a booted host of Debian 12 (of what Debian itself packages, the fixed
+one on a host of Debian 13), each with the load of the upstream report, enables the profiler with a sample each 64 KiB,
+waits eight minutes, collects and reports, all by the playbooks.
 
 - **verdict**, **rate**: what the report says, in MiB an hour, with the 95 % interval of sampling.
 - **RSS**: what the kernel says of the service meanwhile. A leak of small blocks is larger there, since an allocator
