@@ -298,4 +298,42 @@ def step():
 """,
         beside="tree-sitter-python==0.25.0",
     ),
+    Leak(
+        "pillow-arrow",
+        PYTHON,
+        "pillow",
+        "11.2.1",
+        "11.3.0",
+        "https://github.com/python-pillow/Pillow/commit/fdfba982c8d514240435f3ecef540939fb97f120",
+        r"export_imaging_\w+|ExportArrow\w+PyCapsule",
+        0.05,
+        """from PIL import Image
+
+IMAGE = Image.new("RGB", (16, 16))
+
+def step():
+    for _ in range(30):
+        IMAGE.__arrow_c_array__()
+""",
+    ),
+    Leak(
+        "orjson-numpy",
+        PYTHON,
+        "orjson",
+        "3.9.5",
+        "3.9.7",
+        "https://github.com/ijl/orjson/commit/35119dd56207d187ae2946c48ce7ab5d3232d13b",
+        r"orjson\.cpython-.*|.*orjson::serialize::numpy.*",
+        0.02,
+        """import numpy
+import orjson
+
+def step():
+    try:
+        orjson.dumps(numpy.array([1 + 2j] * 50), option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
+        pass
+""",
+        beside="numpy==1.26.4",
+    ),
 )
