@@ -119,7 +119,8 @@ end
 class Leak:
     """One leak. ``mended`` is a regular expression for the functions that upstream mended, or that call these and have
     no other purpose; ``pause`` are seconds between two steps; ``beside`` is what else is fetched or, with Rust, told to
-    cargo. Python's small ``objects`` are in profiles only where that is asked for."""
+    cargo. Python's small ``objects`` are in profiles only where that is asked for. ``why_not`` says what is known of
+    why it is not named."""
 
     name: str
     language: Language
@@ -132,3 +133,4 @@ class Leak:
     code: str
     objects: bool = False
     beside: str = ""
+    why_not: str = ""

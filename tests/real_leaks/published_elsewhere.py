@@ -102,6 +102,7 @@ impl Leak {
     }
 }
 """,
+        why_not="the suspect is where the program makes the value; the crate forgot the one that was there before",
     ),
     Leak(
         "napi-canvas-path",
@@ -119,6 +120,7 @@ function step() {
   for (let number = 0; number < 10; number++) new Path2D(outline);
 }
 """,
+        why_not="the extension brings an allocator of its own, mimalloc, of which no profile of malloc tells",
     ),
     Leak(
         "snappy-sync",
@@ -195,6 +197,7 @@ class Leak {
     }
 }
 """,
+        why_not="the suspect is the making of a TLS context; the S3 client, made elsewhere, did not give it back",
     ),
     Leak(
         "rusqlite-expanded",

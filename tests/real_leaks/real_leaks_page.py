@@ -80,8 +80,15 @@ def page(seen: Sequence[Seen]) -> str:
             "",
             *lines,
             "",
+            *_not_named([leaks[one.name] for one in seen if one not in named]),
         ]
     )
+
+
+def _not_named(missed: Sequence[Leak]) -> list[str]:
+    """What is known of why some are not named, as a list."""
+    told = [f"- {leak.package} {leak.leaking}: {leak.why_not}." for leak in missed if leak.why_not]
+    return ["Why some are not named:", "", *told, ""] if told else []
 
 
 def _row(leak: Leak, version: str, day: str, said: Said) -> str:
