@@ -246,4 +246,32 @@ def step
 end
 """,
     ),
+    Leak(
+        "go-sqlite3-filename",
+        GO,
+        "github.com/mattn/go-sqlite3",
+        "1.14.46",
+        "1.14.47",
+        "https://github.com/mattn/go-sqlite3/pull/1408",
+        r".*SQLiteConn\)\.GetFilename.*",
+        0.1,
+        """import sqlite "github.com/mattn/go-sqlite3"
+
+var connection = opened()
+
+func opened() *sqlite.SQLiteConn {
+    made, err := (&sqlite.SQLiteDriver{}).Open(":memory:")
+    if err != nil {
+        panic(err)
+    }
+    return made.(*sqlite.SQLiteConn)
+}
+
+func step() {
+    for number := 0; number < 1000; number++ {
+        connection.GetFilename("main")
+    }
+}
+""",
+    ),
 )

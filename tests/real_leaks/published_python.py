@@ -335,5 +335,23 @@ def step():
         pass
 """,
         beside="numpy==1.26.4",
+        why_not="the suspect is where the program makes the array; orjson kept a reference to it",
+    ),
+    Leak(
+        "ujson-default",
+        PYTHON,
+        "ujson",
+        "5.12.0",
+        "5.12.1",
+        "https://github.com/ultrajson/ultrajson/pull/714",
+        r"ujson\.cpython-.*|objToJSON",
+        0.05,
+        """import ujson
+
+def step():
+    for number in range(5):
+        text = 300 * "\\u4f60" + str(number)
+        ujson.dumps({"x": object()}, default=lambda _: text)
+""",
     ),
 )
