@@ -89,7 +89,7 @@ bench-truth: setup
 services: setup
 	.venv/bin/python tests/services/run.py --pairs 2
 
-#: make real-leaks  what the report says of leaks that others published, in docs/real_leaks.md (a quarter of an hour)
+#: make real-leaks  what the report says of leaks that others published, in docs/real_leaks.md (a quarter of an hour for eight)
 .PHONY: real-leaks
 real-leaks: setup
 	.venv/bin/python tests/real_leaks/watched_leaks.py

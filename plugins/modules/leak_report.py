@@ -15,7 +15,8 @@ description:
     leaks native memory, how fast, and through which code path, and writes a table, folded stacks and a flame graph.
   - Writes one page for all of them, C(report.html), which needs no network. It shows each host's growth, its suspects,
     where its resident memory is, and a flame graph that moves in time and compares times, hosts and versions.
-    C(report.txt) holds the same for a ticket, and C(report.json) for other programs.
+    C(report.txt) holds the same for a ticket, and C(report.json) for other programs. Where the archive has lives,
+    C(report.svg) beside the ticket shows how the objects of the leaking paths live.
   - Runs on the controller and connects to no host. One task for V(localhost) reports on the whole archive.
   - jemalloc's samples are unbiased record by record. All numbers are estimates, and every C(±) is the 95 % interval
     due to sampling.
@@ -55,7 +56,7 @@ options:
   dest:
     description:
       - Directory for the reports, on the controller. It is created if missing.
-      - It receives C(report.html), C(report.json) and C(report.txt).
+      - It receives C(report.html), C(report.json) and C(report.txt), and C(report.svg) where the archive has lives.
       - For each unit and host it receives C(UNIT/HOST.txt), C(UNIT/HOST.folded) and C(UNIT/HOST.html).
       - A relative path starts at the directory that C(ansible-playbook) was started in.
     type: path
@@ -142,13 +143,15 @@ dest:
   type: str
   sample: /home/ops/fleet/offheap/report
 files:
-  description: Paths of C(page), C(json) and C(text), the report on all hosts. Empty if there is nothing to report.
+  description: Paths of C(page), C(json), C(text) and perhaps C(picture), the report on all hosts. Empty if there is
+    nothing to report.
   returned: success
   type: dict
   sample:
     page: /home/ops/fleet/offheap/report/report.html
     json: /home/ops/fleet/offheap/report/report.json
     text: /home/ops/fleet/offheap/report/report.txt
+    picture: /home/ops/fleet/offheap/report/report.svg
 reports:
   description: One report for each unit on each host, by unit and host.
   returned: success

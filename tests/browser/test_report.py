@@ -182,6 +182,28 @@ def test_how_the_objects_of_a_suspect_live_beside_all_others(opened: Open) -> No
     assert lives.locator(".births rect").count() == 48
 
 
+def test_two_handles_choose_when_that_was_born_which_lives_still(opened: Open) -> None:
+    page = opened()
+    born_from, born_until = (page.get_by_role("slider", name=name) for name in ("Born from", "Born until"))
+    lives, told = page.locator("#suspects .lifecurve").first, page.locator(".handles output")
+    expect(lives).not_to_contain_text("in the chosen time")
+    whole = told.inner_text()
+    born_from.fill("23")
+    born_from.press("ArrowRight")
+    expect(lives.locator("rect.out")).to_have_count(24)
+    heights = [float(bar.get_attribute("height") or 0) for bar in lives.locator(".births rect").all()]
+    parts = re.findall(r"(\d+\.\d) MiB", f"{whole} {told.inner_text()}")
+    assert float(parts[1]) / float(parts[0]) == pytest.approx(sum(heights[24:]) / sum(heights), abs=0.01)
+    expect(lives).to_contain_text(re.compile(r"its time of birth: \d+\.\d MiB of it in the chosen time"))
+    born_until.press("Home")
+    expect(lives.locator("rect.in")).to_have_count(1)
+    assert re.search(r"#.*\bborn=25-25\b", page.url), "the address says what is on the screen"
+    expect(opened(at="born=25-25").locator("#suspects .lifecurve").first.locator("rect.in")).to_have_count(1)
+    expect(opened(at="born=40-99").locator("#suspects .lifecurve").first.locator("rect.in")).to_have_count(48)
+    page.locator("#hostlist button").last.click()
+    expect(page.locator(".handles")).to_be_hidden()
+
+
 def test_who_holds_a_suspect_is_one_line_with_what_to_do_next(opened: Open) -> None:
     told = opened().locator("#suspects li").first.locator("p.more").first
     expect(told).to_have_text(

@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ansible_collections.offheap.profiler.tests.real_leaks.published import LEAKS, Leak
+from ansible_collections.offheap.profiler.tests.real_leaks.leak_languages import Leak
+from ansible_collections.offheap.profiler.tests.real_leaks.published import LEAKS
 
 _HEAD = """<!--
 SPDX-License-Identifier: GPL-3.0-or-later
@@ -19,8 +20,9 @@ SPDX-FileCopyrightText: Offheap contributors
 # Leaks that others published
 
 What the report says of leaks that others found and mended, in packages that people use. `make real-leaks` runs the
-leaking version and the fixed one as services on a booted host of Debian 12, each with the load of the upstream
-report, enables the profiler with a sample each 64 KiB, waits eight minutes, collects and reports, all by the playbooks.
+leaking version and the fixed one as services on a booted host of Debian 12 (of what Debian itself packages, the fixed
+one on a host of Debian 13), each with the load of the upstream report, enables the profiler with a sample each 64 KiB,
+waits eight minutes, collects and reports, all by the playbooks.
 
 - **verdict**, **rate**: what the report says, in MiB an hour, with the 95 % interval of sampling.
 - **RSS**: what the kernel says of the service meanwhile. A leak of small blocks is larger there, since an allocator
@@ -31,7 +33,7 @@ report, enables the profiler with a sample each 64 KiB, waits eight minutes, col
   bytes are in no profile.
 """
 _MIB_PER_HOUR = 24 * (1 << 20)
-_COLUMNS = ("package", "version", "seen", "verdict", "rate", "RSS", "named", "report")
+_COLUMNS = ("registry", "package", "version", "seen", "verdict", "rate", "RSS", "named", "report")
 
 
 @dataclass
@@ -78,8 +80,15 @@ def page(seen: Sequence[Seen]) -> str:
             "",
             *lines,
             "",
+            *_not_named([leaks[one.name] for one in seen if one not in named]),
         ]
     )
+
+
+def _not_named(missed: Sequence[Leak]) -> list[str]:
+    """What is known of why some are not named, as a list."""
+    told = [f"- {leak.package} {leak.leaking}: {leak.why_not}." for leak in missed if leak.why_not]
+    return ["Why some are not named:", "", *told, ""] if told else []
 
 
 def _row(leak: Leak, version: str, day: str, said: Said) -> str:
@@ -89,7 +98,8 @@ def _row(leak: Leak, version: str, day: str, said: Said) -> str:
         function = next((name for name in said.path if re.fullmatch(leak.mended, name)), "")
         named = f"{said.rank}: `{function[:80]}`" if said.rank else "-"
     told = f"[upstream]({leak.report}){', objects' if leak.objects else ''}"
-    return _line([leak.package, version, day, said.verdict, rate, f"{said.rss / _MIB_PER_HOUR:.0f}", named, told])
+    rss = f"{said.rss / _MIB_PER_HOUR:.0f}"
+    return _line([leak.language.registry, leak.package, version, day, said.verdict, rate, rss, named, told])
 
 
 def _line(cells: Sequence[str]) -> str:

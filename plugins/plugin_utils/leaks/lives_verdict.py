@@ -44,7 +44,7 @@ def verdict_on(key: str, series: Series, lives: Lives | None, least_span: float 
         return judge(key, series, least_span)
     found = by_lives.find(lives)
     verdict = _Spoken(lives, found, series.paths).verdict()
-    if verdict.answer in (Answer.NO_LEAK, Answer.FILLS_UP):
+    if verdict.answer.is_calm:
         verdict = _with_levels(verdict, found, series.paths) or judge(key, series, least_span)
     return replace(verdict, process=key, points=len(series.times), span=lives.span)
 

@@ -112,8 +112,8 @@ class OwnGrowth:
 
 
 def with_own_numbers(verdict: Verdict, series: Series, own: OwnNumbers) -> Verdict:
-    """What the process's own numbers say comes first. Where they grow by more than the stacks, it is no "no leak"; by
-    much less, no leak."""
+    """What the process's own numbers say comes first. Where they grow by more than the stacks, it is no "no leak", and
+    no "fills up" either; by much less, no leak."""
     if verdict.answer.leaks and (why := replaced(own, series, verdict.growth)) is not None:
         return replace(verdict, answer=Answer.CANNOT_TELL, reason=f"{why}; {verdict.reason}", suspects=[])
     if verdict.answer.leaks and (lasts := until_the_limit(own, series)) is not None:
@@ -127,7 +127,9 @@ def with_own_numbers(verdict: Verdict, series: Series, own: OwnNumbers) -> Verdi
     if found is None:
         return verdict
     reason = f"{found.text}; {verdict.reason}"
-    if verdict.answer not in (Answer.NO_LEAK, Answer.CANNOT_TELL):
+    # What fills up takes some more than its stacks hold, since an allocator rounds up.
+    rounded = verdict.answer is Answer.FILLS_UP and found.growth < 2 * found.explained
+    if rounded or (not verdict.answer.is_calm and verdict.answer is not Answer.CANNOT_TELL):
         return replace(verdict, reason=reason)
     return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth)
 

@@ -42,6 +42,11 @@ class Answer(Enum):
     def leaks(self) -> bool:
         return self in (Answer.LEAK, Answer.BURSTS)
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether it says that nothing is to be done, which growth that no stack explains forbids."""
+        return self in (Answer.NO_LEAK, Answer.FILLS_UP)
+
 
 @dataclass(frozen=True)
 class Verdict:

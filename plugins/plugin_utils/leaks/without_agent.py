@@ -22,7 +22,6 @@ from .trend import window
 from .verdict import Answer, Verdict
 
 _DAY = 86400.0
-_CALM = (Answer.NO_LEAK, Answer.FILLS_UP)
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def with_others(verdict: Verdict, found: Sequence[Beside]) -> Verdict:
     if not holds_most and newest.gained <= max(known, LEAST_GROWTH):
         return verdict
     text = _sentence(newest, own, holds_most)
-    if verdict.answer not in _CALM:
+    if not verdict.answer.is_calm:
         return replace(verdict, reason=f"{verdict.reason}; {text}")
     rate = max(newest.gained, 0.0) / newest.span * _DAY if newest.span else 0.0
     reason = f"{text}; {verdict.reason}"

@@ -17,11 +17,11 @@ from ..base.progress import Progress
 from ..leaks.survey import Scope
 from ..leaks.verdict import Answer
 from ..triage import findings
-from . import host_report, page, ticket
+from . import host_report, lives_picture, page, ticket
 from .fleet import Fleet, without_stacks
 from .host_report import Limits, Report
 
-_FLEET = {"page": "report.html", "json": "report.json", "text": "report.txt"}
+_FLEET = {"page": "report.html", "json": "report.json", "text": "report.txt", "picture": "report.svg"}
 # Lines that are still in sight at the end.
 _SCREEN = 40
 _KINDS = {"text": "txt", "folded": "folded", "flamegraph": "html"}
@@ -88,13 +88,17 @@ def make(
         data = {**seen.data(), "triage": [finding.data for finding in looked]}
         told = [(Answer(unit["answer"]), ticket.sentence(unit)) for unit in data["units"]]
         files.units = sorted(told, key=lambda one: list(Answer).index(one[0]), reverse=True)
-        files.fleet = {kind: bring(dest / _FLEET[kind], text) for kind, text in _of_fleet(data).items()}
+        files.fleet = {kind: bring(dest / _FLEET[kind], text) for kind, text in of_fleet(data).items()}
     return files
 
 
-def _of_fleet(data: dict[str, Any]) -> dict[str, str]:
-    return {
+def of_fleet(data: dict[str, Any]) -> dict[str, str]:
+    """The contents of the fleet's files by kind; of the picture only where a suspect's lives are known."""
+    picture = lives_picture.render(data)
+    shown = f"\n![How the objects of the leaking paths live]({_FLEET['picture']})\n" if picture else ""
+    files = {
         "page": page.render(data),
         "json": json.dumps(without_stacks(data), separators=(",", ":")) + "\n",
-        "text": ticket.fenced(ticket.render(data)),
+        "text": ticket.fenced(ticket.render(data)) + shown,
     }
+    return files | {"picture": picture} if picture else files

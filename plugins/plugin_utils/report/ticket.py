@@ -15,7 +15,7 @@ from ..base.printable import printable_lines
 from ..triage.rules import Diagnosis
 
 _WIDTH = 100
-_MOST_SUSPECTS = 5
+MOST_SUSPECTS = 5
 _MOST_HOSTS = 12
 _MOST_FRAMES = 24
 _WORDS = {
@@ -69,7 +69,7 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     for unit in data["units"]:
         yield ""
         yield from textwrap.wrap(sentence(unit), _WIDTH)
-        for number, suspect in enumerate(unit["suspects"][:_MOST_SUSPECTS], 1):
+        for number, suspect in enumerate(unit["suspects"][:MOST_SUSPECTS], 1):
             yield ""
             on = f"on {_hosts(len(suspect['hosts']))}: {', '.join(suspect['hosts'][:_MOST_HOSTS])}"
             more = len(suspect["hosts"]) - _MOST_HOSTS

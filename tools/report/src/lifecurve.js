@@ -4,6 +4,7 @@
 // How the objects of one path live, beside those of all other paths: what leaks is the line that does not fall. Below
 // it, when those were born that live still.
 
+import { bornIn } from "./births_range.js";
 import { bytes, duration, h } from "./format.js";
 import { shape } from "./sparkline.js";
 
@@ -11,7 +12,8 @@ const WIDTH = 160;
 const HEIGHT = 34;
 
 // Both: {ages (seconds), alive (the share that reaches each), born (bytes that live still, by equal parts of the time)}.
-export function lifeCurve(path, others) {
+// `parts` are those of the births that were chosen, as [first, end); null: none were.
+export function lifeCurve(path, others, parts) {
     if (!path || path.ages.length < 3) return null;
     const first = path.ages[1];
     const last = path.ages.at(-1);
@@ -25,16 +27,18 @@ export function lifeCurve(path, others) {
     if (others) svg.append(shape("polyline", { class: "others", points: line(others) }));
     svg.append(shape("polyline", { points: line(path) }));
     const elsewhere = others ? `, of all else ${reaching(others)}` : "";
-    const words = `${reaching(path)} of it lives for ${duration(age)} or longer${elsewhere}; beside it, what lives still by its time of birth`;
-    return h("span", { class: "lifecurve" }, h("span", { class: "pictures" }, svg, births(path)), h("span", { class: "number" }, words));
+    const chosen = !parts || parts[1] - parts[0] === path.born.length ? "" : `: ${bytes(bornIn(path, parts))} of it in the chosen time`;
+    const words = `${reaching(path)} of it lives for ${duration(age)} or longer${elsewhere}; beside it, what lives still by its time of birth${chosen}`;
+    return h("span", { class: "lifecurve" }, h("span", { class: "pictures" }, svg, births(path, parts)), h("span", { class: "number" }, words));
 }
 
-function births({ born, began, now }) {
+function births({ born, began, now }, parts) {
     const most = Math.max(...born, 1);
     const svg = shape("svg", { class: "births", viewBox: `0 0 ${born.length} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
     born.forEach((size, at) => {
         const height = (HEIGHT * size) / most;
-        svg.append(shape("rect", { x: at, y: (HEIGHT - height).toFixed(1), width: 0.8, height: height.toFixed(1) }));
+        const kind = parts && (at < parts[0] || at >= parts[1]) ? "out" : "in";
+        svg.append(shape("rect", { class: kind, x: at, y: (HEIGHT - height).toFixed(1), width: 0.8, height: height.toFixed(1) }));
     });
     const title = shape("title", {});
     title.textContent = `What lives still, by when it was born, over ${duration(now - began)}: ${bytes(born.reduce((sum, size) => sum + size, 0))}`;

@@ -34,7 +34,7 @@ function domain(names) {
 }
 
 // What to check is said once, however many suspects it fits.
-export function suspectItems({ suspects, others_lives: others }, curveOf, find) {
+export function suspectItems({ suspects, others_lives: others }, curveOf, find, parts) {
     const most = widest(suspects);
     const told = new Set();
     const hint = (known) => {
@@ -58,7 +58,7 @@ export function suspectItems({ suspects, others_lives: others }, curveOf, find) 
                 sparkline(curveOf(suspect)),
                 h("span", { class: "path" }, suspect.short),
                 h("span", { class: "more" }, about),
-                lifeCurve(suspect.lives, others),
+                lifeCurve(suspect.lives, others, parts),
             ),
             suspect.held ? h("p", { class: "more" }, h("b", {}, "Who holds it"), `: ${suspect.held.text}. ${suspect.held.next}`) : null,
             ...suspect.hints.map(hint),

@@ -7,6 +7,7 @@
 import "uplot/dist/uPlot.min.css";
 import "./report.css";
 import * as address from "./address.js";
+import { BirthsRange } from "./births_range.js";
 import { baseline, compared } from "./comparison.js";
 import { Curves } from "./curves.js";
 import { darkness } from "./flame.js";
@@ -40,6 +41,7 @@ function make(name, tag, properties = {}, ...children) {
 const MANY_HOSTS = 20; // more are searched by name
 const panel = (name, title, ...children) => make(name, "section", { class: "panel" }, h("h2", {}, title), ...children);
 const stacksPanel = new StacksPanel(data, go, step);
+const births = new BirthsRange((born) => go({ born }));
 const help = helpDialog();
 
 function build() {
@@ -67,7 +69,7 @@ function fleetParts(helpButton) {
             panel("growth", "Growth", charts, make("readout", "p", { class: "readout" }), make("plot", "div"), make("hostsplot", "div"), make("marks", "div"), make("hint", "p", { class: "hint" })),
             panel("memory", "Where the resident memory is", make("reconciled", "div")),
         ),
-        panel("suspected", "Suspects", make("suspects", "ol")),
+        panel("suspected", "Suspects", births.element, make("suspects", "ol")),
         stacksPanel.element,
         panel("threads", "Threads", make("threadlist", "div")),
         panel("sizes", "Sizes of allocations", make("sizelist", "div")),
@@ -155,7 +157,7 @@ function showSummary() {
     replace(
         el.cards,
         ...data.units.map((each) =>
-            card(each, each === unit, () => go({ unit: each.unit, host: "", dump: "", base: "", zoom: "", around: "", thread: "" }, true)),
+            card(each, each === unit, () => go({ unit: each.unit, host: "", dump: "", base: "", zoom: "", around: "", thread: "", born: "" }, true)),
         ),
     );
     el.hosts.hidden = unit.hosts.length < 2;
@@ -169,7 +171,7 @@ function showHosts() {
     replace(el.hostlist, ...hostButtons(unit.hosts.filter((one) => one.host.toLowerCase().includes(wanted)), host, pick));
 }
 
-const pick = (one) => go({ unit: view.unit.unit, host: one.host, dump: "", base: "", zoom: "", thread: "" }, true);
+const pick = (one) => go({ unit: view.unit.unit, host: one.host, dump: "", base: "", zoom: "", thread: "", born: "" }, true);
 
 let curves, hostsChart;
 function showHost() {
@@ -209,7 +211,8 @@ function showReadout(when, parts) {
 function showSuspects() {
     if (!el.suspects) return;
     const { host } = view;
-    const items = suspectItems(host, curveOf, (suspect) => stacksPanel.find(suspect));
+    const parts = data.alone ? null : births.show(host.suspects, state.born);
+    const items = suspectItems(host, curveOf, (suspect) => stacksPanel.find(suspect), parts);
     replace(el.suspects, ...(items.length ? items : [h("li", { class: "note" }, `${host.headline}: ${host.reason}.`)]));
 }
 

@@ -209,3 +209,24 @@ def test_what_fills_up_is_told_beside_what_is_left(left: int, answer: Answer, to
     fills = Verdict(Answer.FILLS_UP, "one code path fills up", to_come=(500.0 * MIB, 100.0 * MIB))
     verdict = with_own_numbers(fills, watched, own)
     assert verdict.answer is answer and told in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("live", "rss", "answer"),
+    [
+        (_flat, _flat, Answer.FILLS_UP),
+        (_flat, _rising, Answer.CANNOT_TELL),
+        (_rising, lambda hours: 1.8 * _rising(hours), Answer.FILLS_UP),
+    ],
+)
+def test_what_fills_up_says_nothing_of_memory_that_grows_without_malloc(
+    live: Callable[[float], float], rss: Callable[[float], float], answer: Answer
+) -> None:
+    """As of an extension of Node's with an allocator of its own: its leak is in no stack, and a cache beside it is."""
+    watched = series.of_samples((time, profile({("cache", "main"): live(time / 3600) * MIB})) for time in TIMES)
+    own = own_numbers(_captures({"allocated": live, "rss": rss, "left": lambda _hours: 900.0}))
+    fills = Verdict(Answer.FILLS_UP, "one code path fills up", to_come=(5.0 * MIB, 1.0 * MIB))
+    verdict = with_own_numbers(fills, watched, own)
+    assert verdict.answer is answer and verdict.reason.count("one code path fills up") == 1
+    assert ("maps without malloc" in verdict.reason) == (rss is not _flat)
+    assert round(verdict.unexplained / MIB) == (240 if answer is Answer.CANNOT_TELL else 0)
