@@ -39,12 +39,13 @@ function named(leaking) {
     return left > 0 ? `${first.join(", ")} and ${left} more` : first.join(", ");
 }
 
-// How long the leaking processes were watched, and what they gained in that time: rates a day can be far from it.
+// How long the leaking processes were watched, and what that is at their rate. What live memory gained meanwhile would be
+// another number: start-up and paths that do not leak are part of it.
 function watched(hosts) {
     const spans = hosts.map((host) => {
-        const judged = host.points.time.map((time, at) => ({ time, live: host.points.live[at], key: host.processes[host.points.process[at]].key }));
-        const own = judged.filter((point) => point.key === host.process).sort((a, b) => a.time - b.time);
-        return { seconds: own.at(-1).time - own[0].time, gained: own.at(-1).live - own[0].live };
+        const own = host.points.time.filter((_time, at) => host.processes[host.points.process[at]].key === host.process);
+        const seconds = Math.max(...own) - Math.min(...own);
+        return { seconds, gained: (host.growth * seconds) / 86400 };
     });
     const range = (values, text) => {
         const [low, high] = [Math.min(...values), Math.max(...values)].map(text);
