@@ -273,5 +273,6 @@ func step() {
     }
 }
 """,
+        why_not="the stack ends where cgo changes to another: what Go function asked for the memory is not in it",
     ),
 )

@@ -353,5 +353,6 @@ def step():
         text = 300 * "\\u4f60" + str(number)
         ujson.dumps({"x": object()}, default=lambda _: text)
 """,
+        why_not="the suspect is where the program makes the text; ujson kept a reference to it",
     ),
 )

@@ -21,7 +21,7 @@ _HEIGHT = 80
 _ROW = 170
 # Above a row's charts: two lines of words. Below them: what the ends of the axes are.
 _WORDS = 56
-_LONGEST = 96
+_LONGEST = 88
 # A curve with fewer ages is a point or two.
 _LEAST_AGES = 3
 
