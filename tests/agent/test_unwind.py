@@ -16,12 +16,14 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import Places, open_reader
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
 from ansible_collections.offheap.profiler.tests.agent import builds
 from ansible_collections.offheap.profiler.tests.agent.builds import CROSS_GCC, EMULATOR
 from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, compiled, driver_sources
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+from ansible_collections.offheap.profiler.tests.unit.strategies import go_program
 
 Start = Callable[..., Service]
 Stack = tuple[tuple[str, ...], int]
@@ -254,3 +256,21 @@ def run_driver(program: Path, directory: Path, emulator: list[str], unwinder: st
     assert (done.returncode, done.stderr) == (0, "")
     words = done.stdout.split()
     assert words[2:] == ["wrong", "0"] and int(words[1]) > 500
+
+
+def test_go_that_calls_c(start: Start, tmp_path: Path) -> None:
+    """The stack changes there, from the goroutine's to the thread's."""
+    (tmp_path / "leak.go").write_text((PROGRAMS / "cgo_leak.go").read_text())
+    go_program.go(tmp_path, "build", "-o", "leak", "leak.go", CGO_ENABLED="1")
+    service = start(tmp_path / "leak", start_delay=1, conf="lg_prof_sample:12")
+    wait_for("samples", lambda: service.ask("status")["unwinder"]["walks"] > 100)
+    path = Path(service.ask("dump")["path"])
+    with open_reader([path], Places()) as reader:
+        samples = reader.read(path).samples
+    stacks = [[frame.function for frame in stack] for stack in samples.each_stack_of_frames()]
+    ways = [stack[stack.index("main.keepName") :] for stack in stacks if "main.keepName" in stack]
+    assert {tuple(name for name in way if name.startswith("main.")) for way in ways} == {
+        ("main.keepName", "main.serve", "main.main"),
+        ("main.keepName", "main.handle"),
+    }
+    assert all(way[-1] == "runtime.goexit.abi0" or way[-1].startswith("runtime.") for way in ways), ways

@@ -14,10 +14,12 @@
 //   up to it is probed once per thread. Another stack (sigaltstack, fibers) has a hole below that bound. Even if one
 //   has none, nothing faults: a walk probes each page again before it reads it.
 // - A return address must lie in memory that is executable (ranges.c).
+// - Where Go calls C, the chain goes on in the goroutine's stack (goroutine.c).
 // - A frame of HotSpot's interpreter becomes the address of what it interprets (hotspot.c).
 #include "unwind.h"
 
 #include "feeder.h"
+#include "goroutine.h"
 #include "hotspot.h"
 #include "ranges.h"
 
@@ -72,14 +74,14 @@ struct walk {
 // The kernel reads the new mask before it looks at the operation. There is no operation ~0, so the call fails with
 // EFAULT or EINVAL and changes nothing. abseil's AddressIsReadable does the same. Every filter of system calls allows
 // this one, since libc cannot do without it.
-static bool is_readable(uintptr_t address) {
+bool unwind_can_read(uintptr_t address) {
     return syscall(SYS_rt_sigprocmask, ~0, address, NULL, 8) >= 0 || errno != EFAULT;
 }
 
 static bool probe(uintptr_t low, uintptr_t top) {
     uintptr_t end = top == known.top && low < known.low ? known.low : (top + page_size - 1) & -page_size;
     for (uintptr_t page = low; page < end; page += page_size) {
-        if (!is_readable(page)) {
+        if (!unwind_can_read(page)) {
             known.hole_low = low;
             known.hole = page;
             return false;
@@ -116,7 +118,14 @@ static uintptr_t code_address(uintptr_t address) {
 
 static UNCHECKED void follow(struct walk *walk) {
     uintptr_t low = walk->cfa, at = walk->pointer, top = stack_top(low);
-    if (!top) {
+    struct goroutine goroutine;
+    if ((at < low || at >= top) && goroutine_called(low, at, &goroutine)) {
+        low = goroutine.low;
+        top = goroutine.top;
+        uintptr_t address = *(const uintptr_t *)low;
+        if (ranges_executable(address, &walk->code))
+            walk->frames[walk->length++] = (void *)address;
+    } else if (!top) {
         atomic_fetch_add_explicit(&off_stack, 1, memory_order_relaxed);
         return;
     }
@@ -129,7 +138,7 @@ static UNCHECKED void follow(struct walk *walk) {
         for (uintptr_t word = at - (interpreted ? HOTSPOT_METHOD * sizeof at : 0); word < at + 2 * sizeof at;
              word += sizeof at) {
             if ((word & -page_size) > readable) {
-                if (!is_readable(word))
+                if (!unwind_can_read(word))
                     goto done;
                 readable = word & -page_size;
             }
