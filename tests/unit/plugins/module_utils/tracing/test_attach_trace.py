@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -17,7 +18,12 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import attach_trace, got_entries, kernel_trace
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
+    attach_trace,
+    got_entries,
+    inject,
+    kernel_trace,
+)
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.tests.agent import builds
@@ -101,6 +107,18 @@ def test_each_window_ends_in_a_dump_of_the_agent(
     assert text.startswith(b"heap_v2/524288\n") and b"@ 0x1\n  t*: 2: 200" in text
     assert got_entries.into(program, str(library)) == 0, "it is mapped, and nothing leads to it"
     assert os.listdir(places.TRACING) == [], "what it was lent is gone"
+
+
+@pytest.mark.parametrize(
+    ("result", "why"), [(errno.EAGAIN, "limit of processes"), (errno.EBUSY, "Device or resource busy")]
+)
+def test_why_the_agent_does_not_sample_is_told_in_words(
+    result: int, why: str, run: Run, program: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = inject.Injected("/liboffheap.so", result, "", 0.001)
+    monkeypatch.setattr(inject, "have_library", lambda *_arguments: answer)
+    told = run([program], source="attach")
+    assert told["failed"] and why in told["msg"] and "source: perf" in told["msg"]
 
 
 def _children() -> set[int]:
