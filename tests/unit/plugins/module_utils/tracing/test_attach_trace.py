@@ -165,7 +165,7 @@ def test_an_agent_that_stays_is_told(run: Run, program: int, monkeypatch: pytest
 def test_an_agent_that_does_not_begin(run: Run, program: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _with(monkeypatch, b"FAIL=1\n")
     result = run([program], source="attach")
-    assert result["failed"] and "it says 3" in result["msg"]
+    assert result["failed"] and f"process {program}: {os.strerror(3)}" in result["msg"]
 
 
 @pytest.mark.slow
