@@ -28,9 +28,8 @@ CHILDREN = {True: {"children": True}, False: {}}
 DUMPS, DUMP_SECONDS = 2, 4
 # What a service keeps below /var/lib is its own to change; what is ours or the system's there is not.
 OURS_TO_KEEP = ("/var/lib/offheap", "/var/lib/private/offheap", "/var/lib/systemd", "/var/lib/dpkg")
-PASSING = ("user@*", "user-runtime-dir@*", "session-*", "client-*")
-# D-Bus starts these, and they end by themselves when nobody asks any more.
-PASSING += ("systemd-hostnamed.service", "NetworkManager-dispatcher.service")
+# D-Bus starts the last two, and they end by themselves when nobody asks any more.
+PASSING = ("user@*", "user-runtime-dir@*", "session-*", "client-*", "systemd-hostnamed*", "NetworkManager-dispatcher*")
 
 
 T = TypeVar("T")

@@ -13,6 +13,7 @@ This module is private to the collection.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import stat
@@ -205,9 +206,11 @@ class AttachTrace:
         found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
         self._path, self.held = found.path, found.held
         if found.result:
+            # Programs that forbid themselves more processes, as HAProxy does, forbid the agent's thread.
+            no_thread = "it may start no thread, by its limit of processes or its unit's TasksMax="
+            why = no_thread if found.result == errno.EAGAIN else os.strerror(found.result)
             raise TraceError(
-                f"the agent does not sample process {self.pid}: it says {found.result}. perf can say what makes it grow"
-                " (source: perf)"
+                f"the agent does not sample process {self.pid}: {why}. perf can say what makes it grow (source: perf)"
             )
 
     @contextlib.contextmanager

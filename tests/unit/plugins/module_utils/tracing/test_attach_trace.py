@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -17,7 +18,12 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import attach_trace, got_entries, kernel_trace
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
+    attach_trace,
+    got_entries,
+    inject,
+    kernel_trace,
+)
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.tests.agent import builds
@@ -103,6 +109,18 @@ def test_each_window_ends_in_a_dump_of_the_agent(
     assert os.listdir(places.TRACING) == [], "what it was lent is gone"
 
 
+@pytest.mark.parametrize(
+    ("result", "why"), [(errno.EAGAIN, "limit of processes"), (errno.EBUSY, "Device or resource busy")]
+)
+def test_why_the_agent_does_not_sample_is_told_in_words(
+    result: int, why: str, run: Run, program: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = inject.Injected("/liboffheap.so", result, "", 0.001)
+    monkeypatch.setattr(inject, "have_library", lambda *_arguments: answer)
+    told = run([program], source="attach")
+    assert told["failed"] and why in told["msg"] and "source: perf" in told["msg"]
+
+
 def _children() -> set[int]:
     tasks = Path("/proc/self/task").iterdir()
     return {int(word) for task in tasks for word in (task / "children").read_text().split()}
@@ -147,7 +165,7 @@ def test_an_agent_that_stays_is_told(run: Run, program: int, monkeypatch: pytest
 def test_an_agent_that_does_not_begin(run: Run, program: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _with(monkeypatch, b"FAIL=1\n")
     result = run([program], source="attach")
-    assert result["failed"] and "it says 3" in result["msg"]
+    assert result["failed"] and f"process {program}: {os.strerror(3)}" in result["msg"]
 
 
 @pytest.mark.slow
