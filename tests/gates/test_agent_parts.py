@@ -14,8 +14,8 @@ from ansible_collections.offheap.profiler.tests.gates.files import ROOT
 
 AGENT = ROOT / "roles" / "jemalloc" / "files" / "agent"
 FLOORS = (  # the lowest first; a part is <name>.c with <name>.h
-    {"clock", "descriptors", "exec", "got", "hotspot", "mallctl"},
-    {"blocks", "book", "deepbind", "json", "maps", "objects", "pages", "threads"},
+    {"clock", "descriptors", "exec", "got", "hotspot", "mallctl", "readable"},
+    {"blocks", "book", "deepbind", "goroutine", "json", "maps", "objects", "pages", "threads"},
     {"ranges", "reach", "sampler"},
     {"feeder", "roots"},
     {"cost", "unwind"},

@@ -10,7 +10,7 @@
 // On aarch64 the frame pointer is replaced at the change of stacks, so a walk ends there.
 #include "goroutine.h"
 
-#include "unwind.h"
+#include "readable.h"
 
 #include <stddef.h>
 
@@ -20,20 +20,20 @@
 #define UNCHECKED __attribute__((no_sanitize("address", "thread")))   // it reads frames, which are no C objects
 
 static UNCHECKED bool is_g(uintptr_t g, uintptr_t depth, uintptr_t pointer, struct goroutine *goroutine) {
-    if (g % sizeof g || depth % sizeof g || depth < 2 * sizeof g || depth > LARGEST || !unwind_can_read(g) ||
-        !unwind_can_read(g + sizeof g))
+    if (g % sizeof g || depth % sizeof g || depth < 2 * sizeof g || depth > LARGEST || !readable(g) ||
+        !readable(g + sizeof g))
         return false;
     uintptr_t low = ((const uintptr_t *)g)[0], high = ((const uintptr_t *)g)[1];
     if (low >= high || high - low > LARGEST || depth > high - low || pointer < high - depth ||
         pointer > high - 2 * sizeof g || pointer % sizeof g)
         return false;
     *goroutine = (struct goroutine){high - depth, high};
-    return unwind_can_read(goroutine->low);
+    return readable(goroutine->low);
 }
 
 UNCHECKED bool goroutine_called(uintptr_t at, uintptr_t pointer, struct goroutine *goroutine) {
     const uintptr_t *words = (const uintptr_t *)at;
-    if (at % sizeof at || !unwind_can_read(at) || !unwind_can_read(at + (WORDS - 1) * sizeof at))
+    if (at % sizeof at || !readable(at) || !readable(at + (WORDS - 1) * sizeof at))
         return false;
     for (size_t i = 0; i + 1 < WORDS; i++)
         if (is_g(words[i + 1], words[i], pointer, goroutine))

@@ -22,6 +22,7 @@
 #include "goroutine.h"
 #include "hotspot.h"
 #include "ranges.h"
+#include "readable.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -29,7 +30,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/auxv.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <unwind.h>
 
@@ -71,17 +71,10 @@ struct walk {
     uintptr_t pointer, cfa;  // of the last frame
 };
 
-// The kernel reads the new mask before it looks at the operation. There is no operation ~0, so the call fails with
-// EFAULT or EINVAL and changes nothing. abseil's AddressIsReadable does the same. Every filter of system calls allows
-// this one, since libc cannot do without it.
-bool unwind_can_read(uintptr_t address) {
-    return syscall(SYS_rt_sigprocmask, ~0, address, NULL, 8) >= 0 || errno != EFAULT;
-}
-
 static bool probe(uintptr_t low, uintptr_t top) {
     uintptr_t end = top == known.top && low < known.low ? known.low : (top + page_size - 1) & -page_size;
     for (uintptr_t page = low; page < end; page += page_size) {
-        if (!unwind_can_read(page)) {
+        if (!readable(page)) {
             known.hole_low = low;
             known.hole = page;
             return false;
@@ -130,17 +123,17 @@ static UNCHECKED void follow(struct walk *walk) {
         return;
     }
     unsigned before = walk->length;
-    uintptr_t readable = low & -page_size;   // its page and those below, as far as this walk has come
+    uintptr_t seen = low & -page_size;   // its page and those below, as far as this walk has come
     while (walk->length < walk->limit && at >= low && at % sizeof at == 0 && at <= top - 2 * sizeof at) {
         const uintptr_t *frame = (const uintptr_t *)at;
         bool interpreted = walk->length && at - low >= HOTSPOT_METHOD * sizeof at &&
                            hotspot_interprets((uintptr_t)walk->frames[walk->length - 1]);
         for (uintptr_t word = at - (interpreted ? HOTSPOT_METHOD * sizeof at : 0); word < at + 2 * sizeof at;
              word += sizeof at) {
-            if ((word & -page_size) > readable) {
-                if (!unwind_can_read(word))
+            if ((word & -page_size) > seen) {
+                if (!readable(word))
                     goto done;
-                readable = word & -page_size;
+                seen = word & -page_size;
             }
         }
         // Plus one, since readers subtract one from each return address. Methods are aligned, so it stays unmistakable.

@@ -5,7 +5,6 @@
 #ifndef OFFHEAP_UNWIND_H
 #define OFFHEAP_UNWIND_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 enum unwinder { UNWINDER_HYBRID, UNWINDER_FP, UNWINDER_BUILTIN };
@@ -23,7 +22,6 @@ void unwind_find_libgcc(void);
 // the `wanted` one, *why says why.
 enum unwinder unwind_prepare(enum unwinder wanted, const char **why);
 void unwind_hook(void **frames, unsigned *length, unsigned limit);
-bool unwind_can_read(uintptr_t address);   // the eight bytes there
 void unwind_read_counts(struct unwind_counts *counts);
 
 #endif
