@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import mean
+from statistics import mean, stdev
 
 from ..base.byte_size import as_text
 from ..base.durations import duration, moment, per_day
@@ -27,7 +27,7 @@ from .code_paths import DAY, Extent, Suspect, first_frames
 from .diary import Course
 from .life_curve import life_curve
 from .patterns import changes
-from .trend import WARM_UP, Measured, Shape, assess, window
+from .trend import SIGNIFICANT, WARM_UP, Measured, Shape, assess, window
 from .verdict import LEAST_POINTS, LEAST_SPAN, Answer, Verdict, judge
 
 
@@ -49,10 +49,13 @@ def verdict_on(key: str, series: Series, lives: Lives | None, least_span: float 
     return replace(verdict, process=key, points=len(series.times), span=lives.span)
 
 
-def verdict_on_generations(each: Sequence[Lives]) -> Verdict | None:
-    """What the lives of processes that ended before they could be judged say together; None where they keep nothing,
-    or nobody can tell."""
-    whole = [one for one in each if not one.lost]
+def verdict_on_generations(each: Sequence[tuple[Series, Lives | None]]) -> Verdict | None:
+    """What processes that ended before they could be judged say together, by their lives, or by their levels where
+    there are none; None where they keep nothing, or nobody can tell."""
+    known = [lives for _series, lives in each if lives is not None]
+    if not known:
+        return _by_levels([series for series, _lives in each if series.measure is Measure.LIVE])
+    whole = [one for one in known if not one.lost]
     lives = workers.generations(whole)
     kept = [] if lives is None else by_lives.find(lives).kept
     if lives is None or not kept:
@@ -67,6 +70,24 @@ def verdict_on_generations(each: Sequence[Lives]) -> Verdict | None:
         " nobody can tell"
     )
     return Verdict(Answer.CANNOT_TELL, reason, unexplained=size / math.fsum(spans) * DAY)
+
+
+def _by_levels(each: Sequence[Series]) -> Verdict | None:
+    """The same of processes that gained more, from their first dump to their last, than differs from one to the
+    next."""
+    each = [one for one in each if len(one.times) > 1]
+    if len(each) < LEAST_POINTS:
+        return None
+    gained = [float(one.bytes[:, -1].sum() - one.bytes[:, 0].sum()) for one in each]
+    spans = [one.times[-1] - one.times[0] for one in each]
+    if mean(gained) <= SIGNIFICANT * stdev(gained) / math.sqrt(len(gained)):
+        return None
+    reason = (
+        f"{len(each)} processes ended after {duration(mean(spans))} on average, too soon to be judged one by one;"
+        f" they gained {as_text(mean(gained))} each until then; whether that would level off in one that lives for"
+        " longer, nobody can tell"
+    )
+    return Verdict(Answer.CANNOT_TELL, reason, unexplained=math.fsum(gained) / math.fsum(spans) * DAY)
 
 
 def _with_levels(verdict: Verdict, found: Findings, watched: Paths) -> Verdict | None:

@@ -292,17 +292,18 @@ def _replaced(found: Sequence[tuple[Process, Lives | None]]) -> Watched | None:
     """Those that ended too soon to be judged, while others took their place, as one."""
     end = max((process.watched.end for process, _lives in found), default=0.0)
     short = [
-        (process.watched, lives)
+        (process, lives)
         for process, lives in found
-        if lives is not None and not process.watched.verdict.counts and process.watched.end + lives.span < end
+        if not process.watched.verdict.counts
+        and process.watched.end + (process.watched.end - process.watched.start if lives is None else lives.span) < end
     ]
     if len(short) < _LEAST_REPLACED:
         return None
-    verdict = verdict_on_generations([lives for _watched, lives in short])
+    verdict = verdict_on_generations([(process.series, lives) for process, lives in short])
     if verdict is None:
         return None
-    last = max((watched for watched, _lives in short), key=lambda watched: watched.end)
-    start = min(watched.start for watched, _lives in short)
+    last = max((process.watched for process, _lives in short), key=lambda watched: watched.end)
+    start = min(process.watched.start for process, _lives in short)
     return replace(last, start=start, end=end, verdict=replace(verdict, process=last.process, span=end - start))
 
 

@@ -130,7 +130,9 @@ def test_a_busy_server_is_asked_again(archive: Archive, server: Pyroscope, waite
     assert len(server.requests) == 4
 
 
-def test_a_broken_server_fails_the_task_and_loses_nothing(archive: Archive, server: Pyroscope, waited: list[float]) -> None:
+def test_a_broken_server_fails_the_task_and_loses_nothing(
+    archive: Archive, server: Pyroscope, waited: list[float]
+) -> None:
     server.answers = [(500, {})] * 2
     result = _run(pyroscope_url=server.url, attempts=2, hosts=["app1"])
     assert result["failed"]

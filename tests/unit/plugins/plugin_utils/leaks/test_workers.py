@@ -15,8 +15,11 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.lives_verdi
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import OwnNumbers
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives import Lives
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import Series
 from ansible_collections.offheap.profiler.tests.bench.shapes import DAY, MIB, SHAPES, Objects, Process, process
+from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 
 INTERVAL = 1 << 19
 
@@ -31,12 +34,12 @@ def test_a_leak_spread_over_workers_is_told_of_their_sum_with_its_rate() -> None
     four = _four(15)
     each = [one.series(DAY) for one in four]
     lives = [one.lives(DAY) for one in four]
-    series, whole = workers.sum_of_series(each, workers.common_times(each)), workers.sum_of_lives(lives)
-    verdict = verdict_on("1", series, whole)
+    summed, whole = workers.sum_of_series(each, workers.common_times(each)), workers.sum_of_lives(lives)
+    verdict = verdict_on("1", summed, whole)
     assert verdict.answer is Answer.LEAK
     assert [suspect.key[0] for suspect in verdict.suspects] == ["keep"]
     assert abs(verdict.growth - 60 * MIB) <= 1.5 * verdict.error < 60 * MIB
-    assert series.bytes[:, -1].sum() == pytest.approx(sum(one.bytes[:, -1].sum() for one in each))
+    assert summed.bytes[:, -1].sum() == pytest.approx(sum(one.bytes[:, -1].sum() for one in each))
     assert whole is not None and whole.births.sum() == sum(one.births.sum() for one in lives)
     assert not any(verdict_on("1", one, book).answer.leaks for one, book in zip(each, lives, strict=True))
 
@@ -85,16 +88,33 @@ def short_worker(part: float, seed: int, leak: float = 3000) -> Lives:
 
 
 def test_workers_that_end_too_soon_are_judged_by_all_their_lives() -> None:
-    each = [short_worker(0.01 * (1 + number % 3 / 10), number) for number in range(12)]
+    each = [(_levels(0), short_worker(0.01 * (1 + number % 3 / 10), number)) for number in range(12)]
     verdict = verdict_on_generations(each)
     assert verdict is not None and verdict.answer is Answer.CANNOT_TELL
     assert verdict.reason.startswith("12 processes ended after 15 min on average, too soon to be judged one by one")
     assert ": keep ← handle ← main;" in verdict.reason and "nobody can tell" in verdict.reason
     assert verdict.unexplained == pytest.approx(3000 * MIB, rel=0.25)
-    assert verdict_on_generations([short_worker(0.01, number, leak=0) for number in range(12)]) is None, (
-        "only a start-up"
-    )
+    start_up = [(_levels(0), short_worker(0.01, number, leak=0)) for number in range(12)]
+    assert verdict_on_generations(start_up) is None
     assert verdict_on_generations([]) is None
+
+
+def _levels(*gained: float) -> Series:
+    """Those of a worker that has gained so many MiB at each dump of a minute."""
+    times = [60.0 * number for number in range(len(gained) + 1)]
+    sizes = [50.0, *(50.0 + more for more in gained)]
+    return series.of_samples(
+        (time, profile({("keep", "main"): size * MIB})) for time, size in zip(times, sizes, strict=True)
+    )
+
+
+def test_without_lives_workers_are_judged_by_what_they_gain() -> None:
+    verdict = verdict_on_generations([(_levels(4.0, 8.0 + number % 3), None) for number in range(8)])
+    assert verdict is not None and verdict.answer is Answer.CANNOT_TELL
+    assert "8 processes ended after 2 min on average" in verdict.reason and "8.9 MiB each" in verdict.reason
+    assert verdict.unexplained == pytest.approx(8.875 / 120 * DAY * MIB)
+    assert verdict_on_generations([(_levels(4.0, (-1) ** number * 9.0), None) for number in range(8)]) is None
+    assert verdict_on_generations([(_levels(8.0), None), (_levels(8.0), None)]) is None, "two are too few"
 
 
 def test_a_number_that_one_does_not_tell_is_told_by_none() -> None:
