@@ -88,6 +88,10 @@ class Look:
                     roots[self.root(node)[0]] += samples
         return found
 
+    def is_of_old_blocks(self) -> bool:
+        """Whether hardly any block was too young to be looked at."""
+        return all(stack["young"] <= 2 for stack in self.told["stacks"][:20])
+
 
 def begin(service: Service) -> None:
     service.wait_until_active()
@@ -109,7 +113,7 @@ def settled(start: Start) -> Iterator[Callable[..., Look]]:
 
         def old() -> Look | None:
             look = Look(service, program)
-            return look if all(stack["young"] <= 2 for stack in look.told["stacks"][:20]) else None
+            return look if look.is_of_old_blocks() else None
 
         look: Look = wait_for("what is held to be old", old)
         return look

@@ -37,7 +37,7 @@ def said(where: Path, jemalloc: Path, library: Path) -> dict[str, Holding]:
 
         def old() -> str | None:
             look = test_holders.Look(service, program)
-            return str(look.answer["path"]) if look.told["stacks"][0]["looked"] > 500 else None
+            return str(look.answer["path"]) if look.is_of_old_blocks() else None
 
         dump = Path(wait_for("what is held to be old", old))
     finally:

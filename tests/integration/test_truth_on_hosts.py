@@ -106,8 +106,9 @@ KINDS = [
     Kind("arena", f"{PLACE}/served arena TALLY"),
 ]
 UNITS = " ".join(kind.unit for kind in KINDS)
-# What these forget, nobody has a pointer to. Of Python hardly anything else is sampled, by which it could be told.
-LOSING = {"cached": ("lost",), "java": ("lost",), "python": ("lost", "unseen")}
+# What these forget, nobody has a pointer to. Of Python and a JVM hardly anything else is sampled, by which it could be
+# told.
+LOSING = {"cached": ("lost",), "java": ("lost", "unseen"), "python": ("lost", "unseen")}
 
 
 @dataclass(frozen=True)
