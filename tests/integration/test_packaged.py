@@ -41,7 +41,7 @@ PACKAGES = {
 PROFILED = {"app2": ["php8.2-fpm.service"], "app3": ["php8.4-fpm.service", "apache2.service"]}
 # A restart of the one restarts the other.
 TIED = ["ovsdb-server.service", "ovs-vswitchd.service"]
-OF_CATALOG = {"app2": ["memcached", "redis-server", "nginx", "haproxy"], "app3": ["slapd", "varnish"]}
+OF_CATALOG = {"app2": ["memcached", "redis-server", "nginx", "haproxy"], "app3": ["snmpd", "varnish"]}
 SUITE_OF = {"app2": "bookworm", "app3": "trixie"}
 PAGE = "<?php echo curl_version()['version'], class_exists('ZipArchive'), function_exists('mysqli_connect');"
 
