@@ -103,7 +103,8 @@ def watched(leaks: list[Leak], lab: Lab, tarball: Path) -> list[Seen]:
         for name, suite in lab.hosts().items()
     }
     for host, here in by_host.items():
-        lab.command("install", host.name, *{leak.language.debian for leak, _ in here if leak.language.debian})
+        if packages := {leak.language.debian for leak, _ in here if leak.language.debian}:
+            lab.command("install", host.name, *packages)
         for leak, version in here:
             prepare(leak, version, host)
         units = [unit_of(leak, version) for leak, version in here]
