@@ -94,6 +94,12 @@ services: setup
 real-leaks: setup
 	.venv/bin/python tests/real_leaks/watched_leaks.py
 
+#: make shapes      what the report says of services that leak in every shape, or look as if they did, in docs/shapes.md
+#:                  (half an hour)
+.PHONY: shapes
+shapes: setup
+	.venv/bin/python tests/verdicts/watched_shapes.py
+
 #: make pictures     the pictures of docs/report.md anew, in docs/images (half a minute)
 .PHONY: pictures
 pictures: setup
