@@ -12,8 +12,8 @@ and each 64 KiB. Metrics are shares of the processes, over all looks together:
   by levels as much as the limit that was stated, which lives need not be excused by.
 * ``false_alarm``: a leak was said of what is none, of a cache when it had been watched for its entries' mean life.
 * ``x_false``: a leak's "entries live longer than X" was false of what is none.
-* ``limit_wrong``: of a cache it was said that it fits a limit a tenth below what it will hold, or that it does not fit
-  one a tenth above.
+* ``limit_wrong``: at the last look, of a cache it was said that it fits a limit a tenth below what it will hold, or
+  that it does not fit one a tenth above.
 * ``covered``: at the last look, the 95 % interval of the rate has the truth, or that of what a cache will hold.
 * ``time_to_verdict``: the part of the day until a steady leak was told, the median, beside that of levels.
 * ``told_in_time``: steady leaks that were told at the first look after the time that ``fab wait`` says.
@@ -106,9 +106,7 @@ def _told(name: str, interval: int, number: int) -> tuple[Told, Told]:
                 if one.key == PATH.key and until == DAY:
                     to_come = shape.rate * MIB * shape.mean - seen.held(until)
                     by.covered = abs(one.size - to_come) <= one.error
-            by.limit_wrong |= any(
-                _is_wrong_of_a_limit(verdict, series, shape, seen, until, part) for part in (0.9, 1.1)
-            )
+            by.limit_wrong = any(_is_wrong_of_a_limit(verdict, series, shape, seen, until, part) for part in (0.9, 1.1))
     return by, levels
 
 
