@@ -13,6 +13,8 @@ struct goroutine {
     uintptr_t low, top;
 };
 
+void goroutine_prepare(void);   // finds out whether there is Go in this process
+
 // Whether Go's frame at `at` on the thread's stack was called by a goroutine whose frame pointer is `pointer`.
 bool goroutine_called(uintptr_t at, uintptr_t pointer, struct goroutine *goroutine);
 

@@ -222,6 +222,7 @@ enum unwinder unwind_prepare(enum unwinder wanted, const char **why) {
     page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
     main_top = (uintptr_t)getauxval(AT_RANDOM);   // above every frame of the main thread
     ranges_refresh();
+    goroutine_prepare();
     use_libgcc = wanted == UNWINDER_HYBRID && libgcc.backtrace;
     if (wanted == UNWINDER_HYBRID && !use_libgcc) {
         wanted = UNWINDER_FP;
