@@ -5,6 +5,7 @@ what looks like one. A day of each, seen as levels (dumps) and as lives (books).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -26,6 +27,12 @@ Numbers = NDArray[Any]
 Random = np.random.Generator
 FOREVER = math.inf
 
+
+def dump_times() -> Numbers:
+    result: Numbers = DAY * (np.arange(DUMPS) + 1) / DUMPS
+    return result
+
+
 PATH = stack_of((Frame("keep", "app"), Frame("handle", "app"), Frame("main", "app")))
 OTHERS = [stack_of((Frame(name, "app"), Frame("main", "app"))) for name in ("serve", "load", "parse")]
 
@@ -37,8 +44,28 @@ class Objects:
     born: Numbers
     life: Numbers
 
+    @functools.cached_property
+    def died(self) -> Numbers:
+        result: Numbers = self.born + self.life
+        return result
+
+    @functools.cached_property
+    def bucket(self) -> NDArray[np.int64]:
+        """Of each life, the bucket of its length."""
+        bounds = np.array([youngest(bucket) for bucket in range(BUCKETS)])
+        result: NDArray[np.int64] = np.searchsorted(bounds, self.life, side="right") - 1
+        return result
+
+    @functools.cached_property
+    def at_dumps(self) -> Numbers:
+        """How many are alive at each dump."""
+        times = dump_times()
+        born, died = (np.searchsorted(np.sort(each), times, side="right") for each in (self.born, self.died))
+        result: Numbers = (born - died).astype(float)
+        return result
+
     def alive(self, time: float) -> NDArray[np.bool_]:
-        result: NDArray[np.bool_] = (self.born <= time) & (self.born + self.life > time)
+        result: NDArray[np.bool_] = (self.born <= time) & (self.died > time)
         return result
 
 
@@ -192,15 +219,13 @@ class Process:
         return SIZE / -math.expm1(-SIZE / self.interval)
 
     def series(self, until: float) -> Series:
-        times = DAY * (np.arange(DUMPS) + 1) / DUMPS
+        times = dump_times()
         times = times[times <= until]
-        count = np.array([[float(path.alive(time).sum()) for time in times] for path in self.paths])
-        count *= self.weight / SIZE
+        count = np.array([path.at_dumps[: len(times)] for path in self.paths]) * self.weight / SIZE
         sampling = Sampling(Scheme.POISSON, self.interval)
         return Series(times.tolist(), Measure.LIVE, sampling, [PATH, *OTHERS], count, count * SIZE)
 
     def lives(self, until: float) -> Lives:
-        bounds = np.array([youngest(bucket) for bucket in range(BUCKETS)])
         count = len(self.paths)
         births, deaths = np.zeros(count), np.zeros((count, BUCKETS))
         ages = np.zeros((count, BUCKETS))
@@ -208,10 +233,9 @@ class Process:
         born: list[Numbers] = []
         for number, path in enumerate(self.paths):
             births[number] = (path.born <= until).sum()
-            life = path.life[path.born + path.life <= until]
-            bucket = np.searchsorted(bounds, life, side="right") - 1
-            deaths[number] = np.bincount(bucket, minlength=BUCKETS)
-            ages[number] = np.bincount(bucket, life, BUCKETS)
+            dead = path.died <= until
+            deaths[number] = np.bincount(path.bucket[dead], minlength=BUCKETS)
+            ages[number] = np.bincount(path.bucket[dead], path.life[dead], BUCKETS)
             mine = path.born[path.alive(until)]
             born.append(mine)
             stack.append(np.full(len(mine), number, np.int64))

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..base import libraries
 from ..model.lives import BUCKETS, Lives, youngest
@@ -34,6 +34,7 @@ from .trend import LEAST_EVENTS, SIGNIFICANT, WARM_UP
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
     from ..model.lives import Integers, Numbers
 else:
@@ -115,23 +116,26 @@ class _Book:
     def members(self, group_of: Integers, count: int) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
         """By group and age looked at: deaths, exposure (without, and with what the start-up left), and how many live
         (the same). ``group_of`` is the group of each stack, -1 of those in none."""
-        lives, shape = self.lives, (count, len(self.buckets))
-        deaths, exposure, whole, alive, all_alive = (np.zeros(shape) for _table in range(5))
-        some = group_of >= 0
+        lives = self.lives
         of_living = group_of[lives.stack] if len(lives.stack) else np.zeros(0, dtype=np.int64)
-        mine = of_living >= 0
-        for column, (bucket, start) in enumerate(zip(self.buckets, self.starts.tolist(), strict=True)):
-            died = lives.deaths[:, bucket:].sum(axis=1)
-            beyond = lives.ages[:, bucket:].sum(axis=1) - start * died
-            np.add.at(deaths[:, column], group_of[some], died[some])
-            np.add.at(whole[:, column], group_of[some], np.maximum(beyond, 0.0)[some])
-            exposure[:, column] = whole[:, column]
+        some, mine = group_of >= 0, of_living >= 0
+        columns: list[tuple[NDArray[Any], ...]] = []
+        for bucket, start in zip(self.buckets, self.starts.tolist(), strict=True):
+            died = lives.deaths[some, bucket:].sum(axis=1)
+            beyond = np.maximum(lives.ages[some, bucket:].sum(axis=1) - start * died, 0.0)
+            of_dead = np.bincount(group_of[some], beyond, count)
             old = mine & (lives.age > start)
-            np.add.at(whole[:, column], of_living[old], lives.age[old] - start)
-            np.add.at(all_alive[:, column], of_living[old], 1)
-            old &= self.late
-            np.add.at(exposure[:, column], of_living[old], lives.age[old] - start)
-            np.add.at(alive[:, column], of_living[old], 1)
+            late = old & self.late
+            columns.append(
+                (
+                    np.bincount(group_of[some], died, count),
+                    of_dead + np.bincount(of_living[late], lives.age[late] - start, count),
+                    of_dead + np.bincount(of_living[old], lives.age[old] - start, count),
+                    np.bincount(of_living[late], minlength=count),
+                    np.bincount(of_living[old], minlength=count),
+                )
+            )
+        deaths, exposure, whole, alive, all_alive = (np.column_stack(each) for each in zip(*columns, strict=True))
         return deaths, exposure, whole, alive, all_alive
 
 
@@ -247,15 +251,12 @@ def _may_stay(book: _Book) -> tuple[float, float, float]:
     lives = book.lives
     best = (math.inf, lives.began, float(lives.weight.sum()))
     coarse = float(max(lives.sampling.interval, 1))
-    for bucket in book.bounding:
-        age = youngest(bucket)
-        span = lives.now - age - book.settled
-        if span <= 0:
-            continue
-        old = book.late & (lives.age > age)
-        count = np.array([float(old.sum())])
-        most = float(hazard.at_most(count, np.ones(1), BUCKETS - 1)[0])
-        rate = (float(lives.weight[old].sum()) + (most - float(count[0])) * coarse) / span
+    ages = [age for age in map(youngest, book.bounding) if lives.now - age > book.settled]
+    old = [book.late & (lives.age > age) for age in ages]
+    count = np.array([float(each.sum()) for each in old])
+    beyond = hazard.at_most(count, np.ones(len(count)), BUCKETS - 1) - count
+    for age, each, more in zip(ages, old, beyond.tolist(), strict=True):
+        rate = (float(lives.weight[each].sum()) + more * coarse) / (lives.now - age - book.settled)
         if rate < best[0]:
             best = rate, lives.now - age, float(lives.weight[lives.age <= age].sum())
     return best

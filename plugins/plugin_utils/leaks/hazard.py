@@ -31,7 +31,8 @@ else:
 ALPHA = 0.01
 # The factors by which the hazard may differ that is tested against: a half to a thousandth.
 _FACTORS = 10
-_STEPS = 40
+# Halvings of what is looked through: to a millionth of the bound.
+_STEPS = 30
 
 
 def at_most(deaths: Numbers, exposure: Numbers, tests: int) -> Numbers:
