@@ -198,6 +198,11 @@ SHAPES = {
 }
 
 
+def _weight(interval: int) -> float:
+    """The bytes that a sampled object stands for."""
+    return SIZE / -math.expm1(-SIZE / interval)
+
+
 @dataclass(frozen=True)
 class Process:
     """A path of a shape beside three that are healthy, sampled once in ``interval`` bytes."""
@@ -216,7 +221,7 @@ class Process:
 
     @property
     def weight(self) -> float:
-        return SIZE / -math.expm1(-SIZE / self.interval)
+        return _weight(self.interval)
 
     def series(self, until: float) -> Series:
         times = dump_times()
@@ -281,7 +286,7 @@ def processes(shape: Shape, random: Random, interval: int) -> Process | Workers:
 
 def process(shape: Shape, random: Random, interval: int) -> Process:
     def born_in_a_day(mib: float) -> float:
-        return mib * MIB / interval
+        return mib * MIB / _weight(interval)
 
     def beside() -> Iterator[Objects]:
         yield _cache(300 / DAY)(random, born_in_a_day(20000))

@@ -48,7 +48,7 @@ _YOUNGEST, _OLDEST, _OLDEST_BOUND = 1 / 512, 1 / 4, 1 / 2
 # How long the oldest of what is kept has lived at least, as a part of the time watched. Younger ones may have a term.
 _SEEN = 1 / 4
 # Paths that are tested together, at least.
-_TESTS = 32
+_TESTS = 16
 
 
 @dataclass(frozen=True)
