@@ -21,6 +21,16 @@ options:
     type: str
     choices: [profile, own, swap]
     default: profile
+  allocator:
+    description:
+      - With V(own), the service keeps the allocator that it has, whichever that is, and O(agent) alone is preloaded. It
+        samples the calls of C(malloc) and its kin, every C(lg_prof_sample) of O(malloc_conf), which may name nothing
+        else.
+      - It sees no calls of an allocator that is linked into the program itself, for which it is refused.
+      - Only for O(mode=profile).
+    type: str
+    choices: [jemalloc, own]
+    default: jemalloc
   arena_max:
     description:
       - With O(mode=swap), how many arenas glibc's malloc may have (C(MALLOC_ARENA_MAX)). V(0) preloads O(library).
@@ -29,7 +39,7 @@ options:
   library:
     description:
       - Path of the jemalloc library on the target.
-      - Required unless O(arena_max) limits glibc's arenas, or O(mode=own).
+      - Required unless O(arena_max) limits glibc's arenas, O(mode=own) or O(allocator=own).
     type: path
   malloc_conf:
     description:
@@ -48,7 +58,7 @@ options:
     type: str
   agent:
     description:
-      - Path of the agent's library on the target. It is preloaded behind jemalloc.
+      - Path of the agent's library on the target. It is preloaded behind jemalloc or, with O(allocator=own), alone.
       - Sampling then begins some seconds after the start of the process, and M(offheap.profiler.heap_control) can
         switch it while the process runs.
     type: path

@@ -197,8 +197,11 @@ def main() -> NoReturn:
     )
     name = module.params["unit"]
     wanted = module.params
-    if wanted["state"] == "present" and not wanted["library"] and enabling.preloads(wanted):
-        module.fail_json(msg="library is required if state is present")
+    if wanted["state"] == "present":
+        try:
+            enabling.preloaded(wanted)
+        except ValueError as error:
+            module.fail_json(msg=f"{error}.")
     try:
         with contextlib.nullcontext() if module.check_mode else at_work.alone(_PATIENCE):
             unit = service.load(name)

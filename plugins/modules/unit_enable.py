@@ -308,8 +308,10 @@ def main() -> NoReturn:
             module.fail_json(msg=f"Entry {number} of units is wrong: {error}")
         name = given.pop("name")
         parameters = parameters_of(given, module.params)
-        if not parameters["library"] and enabling.preloads(parameters):
-            module.fail_json(msg=f"{name}: no library is named, so there is nothing to preload.")
+        try:
+            enabling.preloaded(parameters)
+        except ValueError as error:
+            module.fail_json(msg=f"{name}: {error}.")
         if name not in module.params["leave_out"]:
             names.append(name)
             wanted.append(rollout.Enabled(name, parameters, Changes(only_look)))

@@ -30,7 +30,7 @@ VARIABLES = ("LD_PRELOAD", MALLOC_CONF, "MALLOC_ARENA_MAX", *aids.VARIABLES)
 _RECORD = "# offheap: "
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _HEAD = (
-    "# Written by offheap.profiler: preloads a profiling jemalloc into this unit, or configures its malloc.",
+    "# Written by offheap.profiler: preloads a profiler into this unit, or configures its malloc.",
     "# To undo by hand: remove this file (and 90-offheap.env beside it, if any), run",
     "# 'systemctl daemon-reload' and restart the unit. What a rollback needs to know:",
 )
@@ -197,6 +197,7 @@ def compose(
 ) -> Injection:
     """Compose the drop-in for ``unit``.
 
+    Where ``library`` is the agent's, that alone is preloaded, and ``options`` and ``defaults`` mean nothing.
     ``own`` are the unit's assignments without ours, ``sandbox`` further lines of the ``[Service]`` section,
     ``directory`` where the drop-in will be, ``words`` what to add to variables of a language runtime, ``instead`` what
     there is instead of a profiler that is preloaded, ``defaults`` what the unit's own options change, as ``options``
@@ -259,6 +260,9 @@ def _injected_variables(
         # ld.so(8) splits the list at blanks and colons alike.
         theirs = effective.variables["LD_PRELOAD"].value.replace(":", " ").split()
         preload += [path for path in theirs if path not in preload]
+    if agent and library == agent.library:
+        ours = {"LD_PRELOAD": ":".join(dict.fromkeys(preload))}
+        return {**ours, **({} if "LD_PRELOAD" in effective.variables else {UNSET: "1"}), **agent.variables}
     try:
         before = malloc_conf.parse(effective.variables[name].value) if name in effective.variables else {}
         if isinstance(instead, Swap):

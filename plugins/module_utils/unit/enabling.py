@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
@@ -42,10 +43,13 @@ _AGENT_NUMBERS = (
 )
 
 _AUTO = "auto"
+# A sample per 512 KiB, and the largest interval that the agent takes (roles/jemalloc/files/agent/config.c).
+_LG_SAMPLE, _MOST_LG_SAMPLE = 19, 40
 
 #: how a unit is profiled, as an argument_spec; documented in the fragment offheap.profiler.injection
 OPTIONS: dict[str, dict[str, Any]] = {
     "mode": {"type": "str", "choices": ["profile", "own", "swap"], "default": "profile"},
+    "allocator": {"type": "str", "choices": ["jemalloc", "own"], "default": "jemalloc"},
     "arena_max": {"type": "int", "default": 0},
     "library": {"type": "path"},
     "malloc_conf": {"type": "dict", "default": {}},
@@ -76,9 +80,22 @@ def few_arenas(parameters: dict[str, Any]) -> bool:
     return bool(parameters["mode"] == "swap" and parameters["arena_max"] > 0)
 
 
-def preloads(parameters: dict[str, Any]) -> bool:
-    """Whether a library is preloaded."""
-    return not few_arenas(parameters) and parameters["mode"] != "own"
+def keeps_allocator(parameters: dict[str, Any]) -> bool:
+    """Whether the agent alone is preloaded, which samples the allocator that is there."""
+    return bool(parameters["mode"] == "profile" and parameters["allocator"] == "own")
+
+
+def preloaded(parameters: dict[str, Any]) -> str | None:
+    """The library that processes of the unit must have, None if nothing is preloaded.
+
+    Raises ValueError if no option names it.
+    """
+    if few_arenas(parameters) or parameters["mode"] == "own":
+        return None
+    name = "agent" if keeps_allocator(parameters) else "library"
+    if not parameters[name]:
+        raise ValueError(f"{name} is required: without, there is nothing to preload")
+    return str(parameters[name])
 
 
 def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.WantedFiles:
@@ -92,25 +109,27 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         return _prepare_swap(parameters, unit, check_mode)
     if parameters["mode"] == "own":
         return _prepare_own(parameters, unit)
-    library = parameters["library"]
+    replaces = not keeps_allocator(parameters)
+    library = preloaded(parameters) or ""
     own = systemd.read_assignments(unit.own_files)
     manager = systemd.manager_environment()
     preflight.check_path(library)
     preflight.check_container(unit)
     environment = drop_in.read_environment(own, manager, unit.name)
-    preflight.check_wrappers(unit, library, environment)
-    preflight.check_programs(unit, library)
+    preflight.check_wrappers(unit, library, environment, replaces)
+    preflight.check_programs(unit, library, replaces)
     program = _program_of(parameters, unit)
     _check_program(parameters, unit, program, environment)
     owner = None if unit.text["DynamicUser"] == "yes" else programs.owner(unit)
     spool = places.spool_of(unit.name)
     preflight.check_space(spool, parameters["min_free_mib"])
-    preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
+    if replaces:
+        preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
     directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
     agent = _agent_of(parameters, unit, program, check_mode)
     if agent:
         resource_limits.check(unit, owner.uid if owner else None)
-    libraries = [library, agent.library] if agent else [library]
+    libraries = [library, agent.library] if agent and replaces else [library]
     opened = sandbox.lines(unit, libraries, spool) + (sandbox.socket_lines(unit) if agent else [])
     injection = drop_in.compose(
         unit.name,
@@ -122,11 +141,11 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         directory,
         agent,
         _aids_of(parameters, unit, program),
-        defaults=drop_in.huge_page_options(),
+        defaults=drop_in.huge_page_options() if replaces else {},
     )
     root_commands.check(unit, own, injection.environment)
     if not _carries_everything(unit, injection):
-        resource_limits.check_memory(unit)
+        resource_limits.check_memory(unit, replaces)
         if os.path.exists(library):
             rehearsal.check(unit, program, injection.environment, own)
     if agent and owner and not root_commands.options_that_dump(injection.environment):
@@ -191,11 +210,14 @@ def _check_program(
 ) -> None:
     """The program must bear the preload also where it is not the main one: its process that holds most is looked at."""
     processes = sorted(programs.of(unit, program) if unit.is_running else [], key=lambda process: -process.rss)
+    replaces = not keeps_allocator(parameters)
+    libraries = [parameters["library"] if replaces else "", parameters["agent"]]
     try:
-        preloaded = [parameters["library"], parameters["agent"]]
-        preload_obstacles.check(unit, environment.variables, [process.pid for process in processes[:1]], preloaded)
+        preload_obstacles.check(
+            unit, environment.variables, [process.pid for process in processes[:1]], libraries, replaces
+        )
         if os.path.exists(program):
-            preflight.check_program(program, unit, parameters["library"])
+            preflight.check_program(program, unit, preloaded(parameters) or "", replaces)
     except Refusal as refusal:
         main = programs.running(unit)[0]
         if program == main:
@@ -234,9 +256,26 @@ def _agent_of(
             **({drop_in.CHILDREN: "1"} if children or unit.text["Type"] == "forking" else {}),
             **({"OFFHEAP_MAY_UNSHARE": "1"} if syscall_filter.may_unshare(unit) else {}),
             **({"OFFHEAP_DUMP_PRESSURE": "1"} if wanted.get("dump_pressure") else {}),
+            **(_of_the_sampler(parameters, unit) if keeps_allocator(parameters) else {}),
             **numbers,
         },
     )
+
+
+def _of_the_sampler(parameters: dict[str, Any], unit: service.Service) -> dict[str, str]:
+    """What MALLOC_CONF says where there is jemalloc."""
+    options = dict(parameters["malloc_conf"])
+    interval = str(options.pop("lg_prof_sample", _LG_SAMPLE))
+    if options or not (interval.isdigit() and int(interval) <= _MOST_LG_SAMPLE):
+        raise Refusal(
+            "bad-option",
+            "where the service keeps its allocator, malloc_conf may name lg_prof_sample (0 to"
+            f" {_MOST_LG_SAMPLE}) and nothing else: no jemalloc reads it. Correct it",
+        )
+    return {
+        "OFFHEAP_PREFIX": f"{places.spool_of(unit.name)}/{dump_name.PREFIX}",
+        "OFFHEAP_LG_SAMPLE": interval,
+    }
 
 
 def _aids_of(parameters: dict[str, Any], unit: service.Service, program: str) -> dict[str, list[str]]:

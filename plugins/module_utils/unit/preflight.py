@@ -92,14 +92,19 @@ def check_container(service: Service) -> None:
             )
 
 
-def check_wrappers(service: Service, library: str, environment: drop_in.Environment) -> None:
-    """A start script that sets LD_PRELOAD or MALLOC_CONF itself silently discards ours."""
+def check_wrappers(service: Service, library: str, environment: drop_in.Environment, replaces: bool = True) -> None:
+    """A start script that sets LD_PRELOAD or MALLOC_CONF itself silently discards ours.
+
+    Unless the library ``replaces`` the allocator, MALLOC_CONF is the service's own affair.
+    """
     words = [word for arguments in service.arguments for word in arguments.split() if word.startswith("/")]
     texts = {path: programs.script_text(path) for path in [*service.commands, *words]}
     texts.update({f"line {number} of its ExecStart=": line for number, line in enumerate(service.arguments, 1)})
     for origin, text in texts.items():
         for match in _PRELOAD_ASSIGNMENT.finditer(_COMMENT.sub("", text or "")):
             name = match.group("name")
+            if name == drop_in.MALLOC_CONF and not replaces:
+                continue
             if not name or not re.search(r"\$\{?" + name, match.group("value")):
                 _refuse_wrapper(service.name, f"{origin} contains '{match.group(0).strip()}'", library)
     if "LD_PRELOAD" in environment.variables or service.text["NeedDaemonReload"] == "yes":
@@ -125,7 +130,7 @@ def _refuse_wrapper(name: str, evidence: str, library: str) -> None:
     )
 
 
-def check_programs(service: Service, library: str) -> None:
+def check_programs(service: Service, library: str, replaces: bool = True) -> None:
     """The dynamic loader of the service's programs must be able to, and be allowed to, preload the library."""
     if service.text["ActiveState"] == "active" and not service.main_pid and not service.pids():
         raise Refusal(
@@ -137,15 +142,18 @@ def check_programs(service: Service, library: str) -> None:
     found = programs.running(service)
     for program in found:
         try:
-            check_program(program, service, library)
+            check_program(program, service, library, replaces)
         except Refusal as refusal:
             obstacles[program] = refusal
     if found and (found[0] in obstacles or len(obstacles) == len(found)):
         raise obstacles.get(found[0]) or next(iter(obstacles.values()))
 
 
-def check_program(path: str, service: Service, library: str) -> None:
-    """The dynamic loader of one program must be able to, and be allowed to, preload the library. Raises Refusal."""
+def check_program(path: str, service: Service, library: str, replaces: bool = True) -> None:
+    """The dynamic loader of one program must be able to, and be allowed to, preload the library. Raises Refusal.
+
+    ``replaces``: the library takes the place of the program's allocator; else it samples that one.
+    """
     try:
         program = elf.read(path)
         ours = elf.read(library) if os.path.exists(library) else None
@@ -170,7 +178,10 @@ def check_program(path: str, service: Service, library: str) -> None:
             f"{path} is a {program.bits}-bit {program.machine_name} program, the library is {ours.bits}-bit"
             f" {ours.machine_name}. Build jemalloc for the program's architecture",
         )
-    if inside and not _links_jemalloc(program):
+    linked_in = inside and not _links_jemalloc(program)
+    if not replaces and (linked_in or preload_obstacles.has_allocator(program)):
+        raise preload_obstacles.linked_in(service.name, path)
+    if linked_in:
         raise Refusal(
             "own-jemalloc",
             f"{path} has its own jemalloc linked in, so a preloaded one would not be used. If that has its profiler,"
@@ -179,7 +190,8 @@ def check_program(path: str, service: Service, library: str) -> None:
             " profiling), or with the system's malloc",
         )
     check_secure(path, service)
-    preload_obstacles.check_program(service.name, path, program)
+    if replaces:
+        preload_obstacles.check_program(service.name, path, program)
 
 
 def check_secure(path: str, service: Service) -> None:

@@ -24,15 +24,23 @@ _OTHERS = {
 _GO = ".go.buildinfo"
 
 
-def check(service: Service, variables: Iterable[str], profiled: Iterable[int], libraries: Sequence[str]) -> None:
+def check(
+    service: Service,
+    variables: Iterable[str],
+    profiled: Iterable[int],
+    libraries: Sequence[str],
+    replaces: bool = True,
+) -> None:
     """``variables`` are the names in the unit's environment, ``profiled`` the processes of the program to be profiled,
-    ``libraries`` what is to be preloaded. Raises Refusal."""
+    ``libraries`` what is to be preloaded, of which one ``replaces`` the allocator. Raises Refusal."""
     for pid in dict.fromkeys([*service.leaders(), *profiled]) if service.is_running else []:
         try:
             _check_process(service.name, pid, libraries)
+            if replaces:
+                _check_allocators(service.name, pid)
         except procfs.ProcessGone:
             continue
-    if "LD_AUDIT" in variables:
+    if replaces and "LD_AUDIT" in variables:
         raise _audited(service.name)
 
 
@@ -54,6 +62,9 @@ def _check_process(unit: str, pid: int, libraries: Sequence[str]) -> None:
                 " service would start without the profiler. Let the profile read and map it ('/opt/offheap/** mr,' in"
                 " /etc/apparmor.d/local, and reload the profile), and write to the spool ('/var/lib/offheap/** rw,')",
             )
+
+
+def _check_allocators(unit: str, pid: int) -> None:
     if "LD_AUDIT" in procfs.environ(pid):
         raise _audited(unit)
     for path in procfs.mapped_files(pid):
@@ -70,11 +81,27 @@ def check_program(unit: str, path: str, program: elf.Elf) -> None:
             raise _other_malloc(unit, path, name)
 
 
+def has_allocator(program: elf.Elf) -> bool:
+    """Whether the program has an allocator linked in."""
+    return program.defines(["malloc", *(symbol for symbols in _OTHERS.values() for symbol in symbols)])
+
+
+def linked_in(unit: str, path: str) -> Refusal:
+    """Why the agent would not see what the program allocates."""
+    return Refusal(
+        "allocator-linked-in",
+        f"{path}, which {unit} runs, has its allocator linked into it: its calls lead through no entries that could be"
+        " led to the agent. If that is a jemalloc with a profiler, profiled_service_mode: own switches it on. If the"
+        " service offers profiles by itself, say where in offheap_offered",
+    )
+
+
 def _audited(unit: str) -> Refusal:
     return Refusal(
         "audited",
         f"{unit} runs with LD_AUDIT, whose libraries have a malloc and thread-local storage beside the program's; with"
-        " a preloaded malloc that can crash. Remove LD_AUDIT from the unit while it is profiled",
+        " a preloaded malloc that can crash. Let the service keep its allocator (profiled_service_allocator: own), or"
+        " remove LD_AUDIT from the unit while it is profiled",
     )
 
 
@@ -82,7 +109,8 @@ def _other_malloc(unit: str, path: str, name: str) -> Refusal:
     return Refusal(
         "other-malloc",
         f"{unit} uses {name} ({path}). With ours in front, free and malloc would be jemalloc's while operator new"
-        f" stayed {name}'s: its memory would be missing, or the service would crash. Start it without {name} (remove it"
+        f" stayed {name}'s: its memory would be missing, or the service would crash. Let it keep {name}, if that is a"
+        f" library (profiled_service_allocator: own), start it without {name} (remove it"
         " from LD_PRELOAD, or use a build with the system's malloc), or have it profile itself and say where in"
         " offheap_offered",
     )

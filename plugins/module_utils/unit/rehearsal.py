@@ -58,14 +58,15 @@ for bytes_ in (1, 100, 5000, 100000, 5000000):
 """
 # First what the loader itself opens when the program starts: there a library is used before it can choose.
 _SHELL = """
-loader=$1 program=$2 name=$3 ours=$4 conf=$5
-shift 5
+loader=$1 program=$2 name=$3 ours=$4 conf=$5 prefix=$6 executable=$7
+shift 7
 paths='s/^[[:space:]]*\\(.* => \\)\\{0,1\\}\\(\\/[^ ]*\\) (0x.*/\\2/p'
 first=$("$loader" --list "$program" | sed -n "$paths" | grep -vF -e "/ld-" -e "/$name" | tr '\\n' ' ')
 echo "starts"
 LD_PRELOAD="$ours $first" MALLOC_CONF="$conf" /bin/true
 echo "ended $?"
-/usr/bin/env LD_PRELOAD="$ours" MALLOC_CONF="$conf" "$@"
+/usr/bin/env LD_PRELOAD="$ours" MALLOC_CONF="$conf" OFFHEAP_PREFIX="$prefix" OFFHEAP_EXECUTABLE="$executable" \\
+    OFFHEAP_SOCKET_DIR=- OFFHEAP_START_DELAY=0 "$@"
 echo "ended $?"
 """
 _SIGNALLED = 128
@@ -83,15 +84,16 @@ def check(unit: Service, program: str, environment: Mapping[str, str], own: Sequ
         return
     properties = _properties(unit, own)
     given = [elf.read(program).interpreter or "", program, name]
-    ours = [environment.get(name, "") for name in ("LD_PRELOAD", "MALLOC_CONF")]
+    ours = [environment.get(name, "") for name in ("LD_PRELOAD", "MALLOC_CONF", "OFFHEAP_PREFIX")]
+    ours.append(os.path.realpath(sys.executable) if ours[-1] else "")  # where the agent is to sample
     where = _death(_play(properties, [*given, *ours], libraries))
-    if not where or _death(_play(properties, [*given, "", ""], libraries)):
+    if not where or _death(_play(properties, [*given, *[""] * len(ours)], libraries)):
         return
     raise Refusal(
         "dies-in-rehearsal",
         f"a process with the libraries of {program}, under the preload, died when it {where}; without the preload it"
-        f" did not. So would {unit.name} at its start. It does not bear another malloc: look at it without a restart"
-        " (trace_live), or ask its authors",
+        f" did not. So would {unit.name} at its start. It does not bear that: let it keep its allocator"
+        " (profiled_service_allocator: own), look at it without a restart (trace_live), or ask its authors",
     )
 
 
@@ -126,7 +128,8 @@ def _properties(unit: Service, own: Sequence[systemd.Assignment]) -> list[str]:
 def _play(properties: Sequence[str], given: Sequence[str], libraries: Sequence[str]) -> list[str]:
     """What the process says, line by line; empty where it did not begin, or was not done in time.
 
-    ``given`` are the program's loader, the program, the name of a library to leave out, LD_PRELOAD and MALLOC_CONF.
+    ``given`` are the program's loader, the program, the name of a library to leave out, LD_PRELOAD, MALLOC_CONF,
+    OFFHEAP_PREFIX and OFFHEAP_EXECUTABLE.
     """
     command = ["/bin/sh", "-c", _SHELL, "sh", *given, sys.executable, "-c", _SCRIPT, *libraries]
     return systemd.run_aside(properties, command, _SECONDS)

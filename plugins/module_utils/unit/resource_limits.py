@@ -17,7 +17,7 @@ _FILES = 16
 _FILE_SIZE = 8 << 20
 # What jemalloc reserves, in pieces that grow, and the agent's table: 31 MiB. And the limits that count it, what of
 # status counts towards them, and the setting of a unit.
-_MEMORY = 128 << 20
+_MEMORY, _MEMORY_OF_AGENT = 128 << 20, 40 << 20
 _OF_MEMORY = (("Max data size", "VmData", "LimitDATA"), ("Max address space", "VmSize", "LimitAS"))
 
 
@@ -30,28 +30,32 @@ def check(service: Service, uid: int | None) -> None:
         _check_least(service, "LimitNPROC", needed, "the agent needs a thread of its own")
 
 
-def check_memory(service: Service) -> None:
-    """For a service without the preload. A malloc that gets no memory ends most programs. Raises Refusal."""
+def check_memory(service: Service, replaces: bool = True) -> None:
+    """For a service without the preload. A malloc that gets no memory ends most programs. Raises Refusal.
+
+    ``replaces``: jemalloc comes with the agent, in place of the service's allocator.
+    """
     for pid in service.leaders() if service.is_running else []:
         try:
-            _check_memory(service.name, pid)
+            _check_memory(service.name, pid, replaces)
         except procfs.ProcessGone:
             continue
 
 
-def _check_memory(unit: str, pid: int) -> None:
+def _check_memory(unit: str, pid: int, replaces: bool) -> None:
     """By what the process has, since it may have set it itself."""
+    needed, who = (_MEMORY, "jemalloc and the agent reserve") if replaces else (_MEMORY_OF_AGENT, "the agent reserves")
     limits, status = procfs.limits(pid), procfs.status(pid)
     for name, counted, setting in _OF_MEMORY:
         words = status.get(counted, "").split()
         if name not in limits or not words or not words[0].isdigit():
             continue
         left = limits[name] - (int(words[0]) << 10)
-        if left < _MEMORY:
+        if left < needed:
             raise Refusal(
                 "limits",
                 f"process {pid} of {unit} has {max(left, 0) >> 20} MiB left below its limit of {limits[name] >> 20} MiB"
-                f" ({name.lower()}), and jemalloc and the agent reserve up to {_MEMORY >> 20} MiB: it would get no"
+                f" ({name.lower()}), and {who} up to {needed >> 20} MiB: it would get no"
                 f" memory, and end. Raise the limit, in the unit ({setting}=) or where the program itself sets it (such"
                 " as rlimit-data in avahi-daemon.conf)",
             )

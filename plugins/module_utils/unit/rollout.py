@@ -89,7 +89,7 @@ class Enabled:
     @property
     def mapped(self) -> str | None:
         """The library that its processes must have."""
-        return str(self.parameters["library"]) if enabling.preloads(self.parameters) else None
+        return enabling.preloaded(self.parameters)
 
 
 class Watchers(NamedTuple):

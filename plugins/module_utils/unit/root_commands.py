@@ -28,7 +28,7 @@ _TRUE = ("1", "yes", "y", "true", "t", "on")
 
 
 def check(service: Service, own: Sequence[Assignment], environment: Mapping[str, str]) -> None:
-    """``own`` are the unit's assignments, ``environment`` holds our MALLOC_CONF. Raises Refusal."""
+    """``own`` are the unit's assignments, ``environment`` holds our MALLOC_CONF, if any. Raises Refusal."""
     dumping = options_that_dump(environment)
     of_root = service.text["DynamicUser"] != "yes" and programs.owner(service).uid == 0
     if of_root or not dumping:
@@ -44,7 +44,7 @@ def check(service: Service, own: Sequence[Assignment], environment: Mapping[str,
 
 def options_that_dump(environment: Mapping[str, str]) -> list[str]:
     """The options with which jemalloc takes dumps by itself; where it does, it follows links."""
-    options = malloc_conf.parse(environment["MALLOC_CONF"])
+    options = malloc_conf.parse(environment.get("MALLOC_CONF", ""))
     dumping = [name for name in ("prof_final", "prof_gdump") if options.get(name) == "true"]
     return dumping + ([] if options.get("lg_prof_interval", "-1").startswith("-") else ["lg_prof_interval"])
 

@@ -132,13 +132,13 @@ def maps_file(pid: int, path: str) -> bool:
 def pids_mapping(prefix: str, among: list[int] | None = None) -> list[int]:
     """Processes that have any file below ``prefix`` mapped: on the whole host, or among those given.
 
-    A library that has traced a process is no part of how that runs; nor is the agent, which comes with an allocator of
-    ours or of the drop-in unless it was attached.
+    A library that has traced a process is no part of how that runs; nor is the agent, unless ``prefix`` is itself:
+    else it comes with an allocator of ours or of the drop-in, or was attached.
     """
     found, beside = [], tuple(f"{path}/" for path in (places.TRACER, places.AGENT))
     for pid in procfs.pids() if among is None else among:
         try:
-            paths = [path for path in procfs.mapped_files(pid) if not path.startswith(beside)]
+            paths = [path for path in procfs.mapped_files(pid) if path == prefix or not path.startswith(beside)]
             if any(path == prefix or path.startswith(prefix.rstrip("/") + "/") for path in paths):
                 found.append(pid)
         except procfs.ProcfsError:

@@ -131,9 +131,10 @@ static void *run(void *argument) {
     trigger_prepare(&self->trigger);
     char start[32];
     facts_start(start, sizeof start);
-    const char *prefix = self->attached ? self->config.prefix : je_get_string("opt.prof_prefix");
+    const char *prefix = feeder_is_sampler() ? self->config.prefix : je_get_string("opt.prof_prefix");
     if (!spool_find(&self->spool, prefix, start, self->pid))
-        problem_note(&self->problem, "prof_prefix in MALLOC_CONF is not an absolute path: there will be no dumps");
+        problem_note(&self->problem, "%s is not an absolute path: there will be no dumps",
+                     feeder_is_sampler() ? "OFFHEAP_PREFIX" : "prof_prefix in MALLOC_CONF");
     else if (access(self->spool.directory, W_OK | X_OK) < 0)
         problem_note(&self->problem, "spool %s: %s", self->spool.directory, strerror(errno));
     else
@@ -171,7 +172,7 @@ static void connect_parts(struct agent *self) {
                                      .dumps = dumps,
                                      .sampling = sampling,
                                      .schedule = &self->schedule,
-                                     .leaving = &self->leaving};
+                                     .leaving = self->attached ? &self->leaving : NULL};
     control->config = &self->config;
     control->command = &self->command;
     control->problem = &self->problem;
@@ -181,6 +182,8 @@ static void connect_parts(struct agent *self) {
 // Why there is nothing to do in this process; NULL if there is something.
 static const char *obstacle(void) {
     bool prof = false;
+    if (feeder_is_sampler())
+        return NULL;
     if (!je_present())
         return "this process has no jemalloc: it runs unprofiled";
     if (!je_get_bool("config.prof", &prof) || !prof)
@@ -250,20 +253,43 @@ __attribute__((destructor)) static void stop(void) {
         control_unlink(&agent.control);
 }
 
-// In a child that was forked and has not called exec. The agent's thread is not in it.
+// The process keeps its allocator. False: this kernel cannot keep a book, or there is no memory.
+static bool use_sampler(struct config *config) {
+    feeder_use_sampler();
+    if (config->unwinder == UNWINDER_BUILTIN)
+        config->unwinder = UNWINDER_HYBRID;   // it is jemalloc's
+    return sampler_prepare((size_t)config->lg_sample);
+}
+
+// In a child that was forked and has not called exec. The agent's thread is not in it, and the sampler's hooks pass
+// calls on.
 static void after_fork_in_child(void) {
     exec_before(NULL);
     je_set_bool("prof.active", false);
-    control_forget_in_child(&agent.control);
-    trigger_forget_in_child(&agent.trigger);
+    if (atomic_load(&taken)) {
+        control_forget_in_child(&agent.control);
+        trigger_forget_in_child(&agent.trigger);
+    }
     atomic_store(&taken, false);
     if (!agent.config.children)
         return;
     struct config config = agent.config;
     memset(&agent, 0, sizeof agent);
     agent.config = config;
+    if (feeder_is_sampler() && !use_sampler(&agent.config))
+        return;
     if (launch(&agent))
         exec_before(stop);   // most children that call exec do so at once, and nobody would remove their socket
+}
+
+// Once in a process, whose children keep it. The loader's lock comes first: in a child, what follows needs it.
+static bool handle_forks(void) {
+    static bool of_loader, of_agent;
+    if (feeder_is_sampler() && !of_loader)
+        of_loader = !pthread_atfork(got_before_fork, got_after_fork, got_after_fork);
+    if (!of_agent)
+        of_agent = !pthread_atfork(NULL, NULL, after_fork_in_child);
+    return of_agent && (of_loader || !feeder_is_sampler());
 }
 
 __attribute__((constructor)) static void start(void) {
@@ -283,47 +309,34 @@ __attribute__((constructor)) static void start(void) {
     exec_add_first(owner);
     // Handlers of fork run in the order of their registration in a child, and jemalloc's own must come first: it
     // registers them at the latest when mallctl is called.
-    bool prof;
+    bool prof, ready = !*agent.config.prefix || use_sampler(&agent.config);
     je_get_bool("config.prof", &prof);
-    if (agent.config.unwinder == UNWINDER_HYBRID && je_present())
+    if (agent.config.unwinder == UNWINDER_HYBRID && (je_present() || feeder_is_sampler()))
         unwind_find_libgcc();
     exec_is_profiled();
     if (agent.config.unset && !agent.config.children)
         exec_leave_environment();
-    if (launch(&agent))
-        pthread_atfork(NULL, NULL, after_fork_in_child);
-}
-
-// In a child of a process that it was attached to. Its hooks pass calls on, as long as nobody attaches to it.
-static void after_fork_in_child_of_attached(void) {
-    got_after_fork();
-    if (atomic_load(&taken)) {
-        control_forget_in_child(&agent.control);
-        trigger_forget_in_child(&agent.trigger);
-    }
-    atomic_store(&taken, false);
+    if (!ready)
+        problem_note(&agent.problem, "the kernel is older than 4.14, or there is no memory: the process runs unprofiled");
+    else if (launch(&agent) && handle_forks() && feeder_is_sampler() && !agent.config.dormant)
+        sampler_redirect();   // while nobody calls anything
 }
 
 // Returns an error number. What takes time, or locks that a service's thread may hold, is left to the agent's thread.
 static int attach(struct agent *self, const char *settings) {
-    static bool handles_forks;
     if (!config_use(settings))
         return E2BIG;
     memset(self, 0, sizeof *self);
     config_read(&self->config);
     if (*self->config.prefix != '/')
         return EINVAL;
-    if (self->config.unwinder == UNWINDER_BUILTIN)
-        self->config.unwinder = UNWINDER_HYBRID;   // it is jemalloc's
+    self->config.children = false;
     maps_use(self->config.maps);
-    feeder_use_sampler();
-    if (!sampler_prepare((size_t)self->config.lg_sample))
+    if (!use_sampler(&self->config))
         return ENOTSUP;
     if (self->config.unwinder == UNWINDER_HYBRID)
         unwind_find_libgcc();
-    if (!handles_forks)
-        handles_forks = !pthread_atfork(got_before_fork, got_after_fork, after_fork_in_child_of_attached);
-    if (!handles_forks)
+    if (!handle_forks())
         return ENOMEM;
     self->attached = true;
     self->problem.quiet = true;   // stderr is the service's

@@ -164,7 +164,7 @@ bool command_detach(const struct command *command, size_t *put_back, size_t *lef
 
 static void detach(const struct command *command, struct json *answer) {
     size_t left, put_back;
-    if (!feeder_is_sampler()) {
+    if (!command->leaving) {
         refuse(answer, "this agent was not attached: it came with the process, and stays");
         return;
     }

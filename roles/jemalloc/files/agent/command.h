@@ -24,7 +24,7 @@ struct command {   // what the commands show and change
     struct dumps *dumps;
     struct sampling *sampling;
     struct schedule *schedule;
-    bool *leaving;   // the agent's thread is to end
+    bool *leaving;   // the thread of an attached agent is to end; NULL: it came with the process, and stays
 };
 
 // Of an attached agent: how many entries it put back, and how many it could not. False if there are any of these: then it

@@ -19,7 +19,7 @@ struct config {
     char unit[256];
     char socket_directory[PATH_MAX];
     char malloc_conf[1024];
-    char prefix[PATH_MAX];   // of an attached agent's dumps; another's has jemalloc's
+    char prefix[PATH_MAX];   // of the dumps, where the agent draws the samples; another's has jemalloc's
     char maps[PATH_MAX];     // a copy of /proc/self/maps, for an attached agent that sees no /proc
     int64_t lg_sample;       // the same
     int64_t detach_seconds;  // of an attached agent, from its beginning: then it detaches by itself; 0: never

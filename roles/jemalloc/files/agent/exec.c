@@ -33,11 +33,12 @@ static size_t count, used;
 static char texts[LONGEST];
 static char executable[PATH_MAX];
 static bool only_executable;
+static bool allocator_stays;   // so MALLOC_CONF is somebody else's
 static pid_t self;
 static void (*leave)(void);
 
 static bool is_ours(const char *variable) {
-    return !strncmp(variable, "LD_PRELOAD=", 11) || !strncmp(variable, "MALLOC_CONF=", 12) ||
+    return !strncmp(variable, "LD_PRELOAD=", 11) || (!allocator_stays && !strncmp(variable, "MALLOC_CONF=", 12)) ||
            (!strncmp(variable, "OFFHEAP_", 8) && strncmp(variable, "OFFHEAP_OWNER=", 14));
 }
 
@@ -169,6 +170,8 @@ void exec_remember(const char *path) {
         return;
     strcpy(executable, path);
     self = getpid();
+    const char *prefix = getenv("OFFHEAP_PREFIX");
+    allocator_stays = prefix && *prefix;
     for (char **at = environ; at && *at; at++) {
         size_t size = strlen(*at) + 1;
         if (!is_ours(*at) || count == MOST || size > sizeof texts - used)

@@ -320,6 +320,7 @@ bool sampler_prepare(size_t lg_interval) {
     atomic_store(&sampler.on, false);
     atomic_store(&sampler.unseen, 0);
     sampler.lg_interval = lg_interval;
+    own.random = own.left = 0;   // or each of the children that a thread forks would draw what its parent draws
     atomic_fetch_add(&sampler.seed, (uint64_t)clock_monotonic() << 24 ^ (uint64_t)getpid());
     return book_reserve(true) && got_prepare(hooks, sizeof hooks / sizeof *hooks);
 }
@@ -332,9 +333,14 @@ void sampler_install_hook(void (*hook)(void **, unsigned *, unsigned)) {
     atomic_store(&sampler.unwinder, (void *)hook);
 }
 
-bool sampler_switch(bool on) {
-    if (on && !got_redirected())
+void sampler_redirect(void) {
+    if (!got_redirected())
         got_redirect();
+}
+
+bool sampler_switch(bool on) {
+    if (on)
+        sampler_redirect();
     atomic_store(&sampler.on, on);
     return true;
 }

@@ -12,6 +12,7 @@
 bool sampler_prepare(size_t lg_interval);   // false: this kernel cannot keep a book, or there is no memory
 void sampler_leave_out_this_thread(void);
 void sampler_install_hook(void (*hook)(void **, unsigned *, unsigned));   // the unwinder
+void sampler_redirect(void);         // entries, if they are not yet; the hooks pass on until it is switched on
 bool sampler_switch(bool on);        // entries are redirected when it is first switched on
 bool sampler_active(void);           // never in a forked child
 size_t sampler_lg_interval(void);

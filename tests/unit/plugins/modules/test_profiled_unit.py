@@ -287,6 +287,53 @@ def test_the_agent(host: Path, systemctl: Systemctl, run: Run, program: Path, je
     assert run(library=jemalloc, agent=str(agent))["environment"]["OFFHEAP_CHILDREN"] == "1", "it is a child itself"
 
 
+def test_the_agent_alone_where_the_allocator_stays(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, public_directory: Path
+) -> None:
+    agent = programs.library(public_directory, "liboffheap.so")
+    (host / "web.service").write_text('[Service]\nEnvironment="MALLOC_CONF=narenas:1" LD_PRELOAD=/usr/lib/liba.so\n')
+    systemctl.states(stopped(program, FragmentPath=str(host / "web.service")))
+    wanted = {"allocator": "own", "agent": str(agent)}
+    done = run(**wanted, malloc_conf={"lg_prof_sample": 17})
+    assert done["environment"] == {
+        "LD_PRELOAD": f"{agent}:/usr/lib/liba.so",
+        "OFFHEAP_UNIT": "web.service",
+        "OFFHEAP_EXECUTABLE": str(program),
+        "OFFHEAP_START": "sampling",
+        "OFFHEAP_UNWINDER": "hybrid",
+        "OFFHEAP_MAY_UNSHARE": "1",
+        "OFFHEAP_PREFIX": f"{host}/lib/offheap/web.service/jeprof",
+        "OFFHEAP_LG_SAMPLE": "17",
+    }
+    systemctl.states(stopped(program))
+    plain = run(**wanted)["environment"]
+    assert (plain["OFFHEAP_LG_SAMPLE"], plain["OFFHEAP_UNSET"], plain["LD_PRELOAD"]) == ("19", "1", str(agent))
+    assert "MALLOC_CONF" not in plain and "RuntimeDirectory=" in (host / "etc" / OURS).read_text()
+    for options in ({"narenas": 1}, {"lg_prof_sample": 41}, {"lg_prof_sample": "many"}):
+        refused = run(**wanted, malloc_conf=options)
+        assert refused["refusal"] == "bad-option" and "lg_prof_sample (0 to 40)" in refused["msg"]
+    assert "agent is required" in run(allocator="own", library="/l.so")["msg"]
+
+
+def test_a_process_under_the_agent_alone_is_known(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, monkeypatch: pytest.MonkeyPatch, public_directory: Path
+) -> None:
+    """Also one that has written over its environment; but not one that was only attached to, with no drop-in."""
+    agent = programs.library(public_directory, "liboffheap.so")
+    monkeypatch.setattr(places, "AGENT", str(public_directory))
+    systemctl.states(stopped(program))
+    wanted = {"allocator": "own", "agent": str(agent)}
+    ours = run(**wanted)["environment"]
+    for environment in (ours, {"LD_PRELOAD": str(agent)}):
+        with programs.running(program, env=environment) as pid:
+            systemctl.processes("/web", pid)
+            systemctl.states(stopped(program))
+            run(**wanted)
+            systemctl.states(running(program, pid))
+            assert run(state="absent")["restart_needed"]
+            assert run(state="absent")["restart_needed"] == (environment is ours)
+
+
 def test_what_makes_a_runtime_s_frames_visible(
     host: Path, systemctl: Systemctl, run: Run, jemalloc: str, directory: Path
 ) -> None:

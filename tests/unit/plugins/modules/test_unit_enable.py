@@ -83,7 +83,7 @@ def test_a_wrong_entry_is_told_by_its_number(
 
 
 def test_without_a_library_there_is_nothing_to_preload(run: Run, asked: list[rollout.Enabled]) -> None:
-    assert "no library is named" in run(units=["web"], library="")["msg"]
+    assert "web: library is required" in run(units=["web"], library="")["msg"]
     run(units=["web"], library="", mode="swap", arena_max=2)
     assert asked[0].mapped is None
 

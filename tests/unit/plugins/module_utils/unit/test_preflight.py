@@ -14,7 +14,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import health, preflight, service
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, health, preflight, service
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, unit
@@ -191,6 +191,36 @@ def test_a_program_that_links_jemalloc_may_have_it_preloaded(tmp_path: Path) -> 
     programs.library(tmp_path, "libjemalloc.so.2", "int mallctl(void) { return 0; }\n", "-Wl,-soname,libjemalloc.so.2")
     source = f"extern int mallctl(void);\n{MESSAGES}int (*used)(void) = mallctl;\n{programs.SLEEPS}"
     check(programs.compiled(tmp_path, "linked", source, "-L.", "-l:libjemalloc.so.2"))
+
+
+def check_kept(program: Path) -> None:
+    """As where the allocator stays."""
+    preflight.check_programs(unit(program), LIBRARY, replaces=False)
+
+
+def test_a_program_that_keeps_its_allocator_must_not_have_it_inside(tmp_path: Path) -> None:
+    for symbol in ("malloc", "je_mallctl", "tc_malloc", "mi_malloc"):
+        source = f"void *{symbol}(unsigned long size) {{ return size ? 0 : 0; }}\n{programs.SLEEPS}"
+        program = programs.compiled(tmp_path, "inside", source, "-fno-builtin")
+        refusal(lambda program=program: check_kept(program), "allocator-linked-in", str(program), "offheap_offered")  # type: ignore[misc]
+    refusal(
+        lambda: check_kept(programs.compiled(tmp_path, "stripped", MESSAGES + programs.SLEEPS, "-s")),
+        "allocator-linked-in",
+    )
+    programs.library(tmp_path, "libtcmalloc.so.4", "int tc_malloc;\n", "-Wl,-soname,libtcmalloc.so.4")
+    source = f"extern int tc_malloc;\nint *used = &tc_malloc;\n{programs.SLEEPS}"
+    check_kept(programs.compiled(tmp_path, "linked", source, "-L.", "-l:libtcmalloc.so.4"))
+
+
+def test_a_script_that_sets_options_of_its_own_allocator(tmp_path: Path) -> None:
+    started = programs.script(tmp_path, "start", "#!/bin/sh\nMALLOC_CONF=narenas:1 exec /bin/sleep 60\n")
+    nothing = drop_in.Environment({}, [])
+    refusal(lambda: preflight.check_wrappers(unit(started), LIBRARY, nothing), "wrapper-overwrites-preload")
+    preflight.check_wrappers(unit(started), LIBRARY, nothing, replaces=False)
+    started.write_text("#!/bin/sh\nLD_PRELOAD=/x.so exec /bin/sleep 60\n")
+    refusal(
+        lambda: preflight.check_wrappers(unit(started), LIBRARY, nothing, replaces=False), "wrapper-overwrites-preload"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"#!", b"text", b"\x7fELF" + bytes(100)])

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import preload_obstacles
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
@@ -33,7 +34,7 @@ def test_a_plain_process(dynamic: Path) -> None:
 
 def test_an_audited_one(dynamic: Path) -> None:
     with programs.running(dynamic, env={"LD_AUDIT": ""}) as pid:
-        refusal(lambda: check(pid), "audited", "LD_AUDIT", "Remove LD_AUDIT")
+        refusal(lambda: check(pid), "audited", "LD_AUDIT", "allocator: own", "remove LD_AUDIT")
     refusal(lambda: preload_obstacles.check(unit(), ["LD_AUDIT"], [], []), "audited", "probe.service")
 
 
@@ -71,7 +72,17 @@ def test_one_with_another_malloc(tmp_path: Path, dynamic: Path, name: str, symbo
         )
     preload_obstacles.check_program("probe.service", str(dynamic), elf.read(dynamic))
     with programs.running(dynamic, env={"LD_PRELOAD": str(library)}) as pid:
-        refusal(lambda: check(pid), "other-malloc", f"({library})", "remove it from LD_PRELOAD")
+        refusal(lambda: check(pid), "other-malloc", f"({library})", "allocator: own", "remove it from LD_PRELOAD")
+
+
+def test_one_that_keeps_its_malloc_may_have_any(dynamic: Path, tmp_path: Path) -> None:
+    library = programs.library(tmp_path, "libtcmalloc.so.4", _NEW_OF.format(name="tc_malloc"))
+    for environment in ({"LD_PRELOAD": str(library)}, {"LD_AUDIT": "/none.so"}):
+        with programs.running(dynamic, env=environment) as pid:
+            one = unit(ActiveState="active", MainPID=str(pid))
+            preload_obstacles.check(one, list(environment), [pid], [], replaces=False)
+            with pytest.raises(Refusal):
+                preload_obstacles.check(one, list(environment), [pid], [])
 
 
 def test_a_program_in_go_is_told_where_its_heap_is(tmp_path: Path, dynamic: Path) -> None:

@@ -119,3 +119,13 @@ def test_what_cannot_be_rehearsed_is_let_pass(check: Check, tmp_path: Path) -> N
 )
 def test_where_a_signal_ended_it(told: list[str], where: str) -> None:
     assert rehearsal._death(told) == where
+
+
+def test_the_agent_alone_samples_while_it_rehearses(check: Check, tmp_path: Path) -> None:
+    """What it does to the entries of what the program loads is done there, too, and nowhere without it."""
+    program = linked(tmp_path, "OFFHEAP_PREFIX")
+    with programs.running(program) as pid:
+        check(pid, program)
+        one = unit(ActiveState="active", MainPID=str(pid))
+        environment = {"LD_PRELOAD": str(tmp_path / "libpreloaded.so"), "OFFHEAP_PREFIX": "/spool/jeprof"}
+        refusal(lambda: rehearsal.check(one, str(program), environment, []), "dies-in-rehearsal", "libdies.so")

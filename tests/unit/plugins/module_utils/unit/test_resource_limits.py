@@ -57,6 +57,10 @@ def test_a_process_that_may_not_have_as_much_memory(dynamic: Path, limit: int, s
         with pytest.raises(Refusal, match=f"process {pid} .* below its limit of 120 MiB.*{setting}") as caught:
             resource_limits.check_memory(service)
         assert caught.value.reason == "limits"
+        resource_limits.check_memory(service, replaces=False)
+        resource.prlimit(pid, limit, (30 << 20, resource.RLIM_INFINITY))
+        with pytest.raises(Refusal, match="the agent reserves up to 40 MiB"):
+            resource_limits.check_memory(service, replaces=False)
         resource.prlimit(pid, limit, (1 << 40, resource.RLIM_INFINITY))
         resource_limits.check_memory(service)
     resource_limits.check_memory(service)  # it has ended

@@ -30,6 +30,7 @@ from ansible_collections.offheap.profiler.tests.unit.fakes import units
 
 PARAMETERS: dict[str, Any] = {
     "mode": "profile",
+    "allocator": "jemalloc",
     "arena_max": 0,
     "library": "/opt/offheap/jemalloc/1/lib/libjemalloc.so.2",
     "agent": "/opt/offheap/agent/1/liboffheap.so",
