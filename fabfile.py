@@ -18,7 +18,6 @@ from typing import Any
 
 from fabric import task
 from invoke.context import Context
-from invoke.exceptions import Exit
 
 HERE = Path(__file__).resolve().parent
 
@@ -63,9 +62,12 @@ from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F
     top_text,
     wait,
 )
-from ansible_collections.offheap.profiler.console.fab_program import at_least
+from ansible_collections.offheap.profiler.console.fab_program import at_least, versions
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
-from ansible_collections.offheap.profiler.console.serve import PAGE, report_server
+from ansible_collections.offheap.profiler.console.report_tasks import (  # noqa: F401  # pylint: disable=unused-import
+    report,
+    serve,
+)
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import far_archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import byte_size
@@ -398,53 +400,11 @@ def _switch(hosts: Hosts, units: list[str], command: str) -> int:
     return failed
 
 
-@task(
-    help={
-        "archive": ARCHIVE_HELP,
-        "dest": "directory for the reports (offheap/report)",
-        "unit": ONLY_HELP,
-        "json": "print JSON",
-    },
-    iterable=["unit"],
-)
-def report(
-    _context: Context, archive: str = ARCHIVE, dest: str = "offheap/report", unit: Units = None, json: bool = False
-) -> None:
+@task
+def version(_context: Context) -> None:
     """
-    Judge from the archive what leaks, and write the report as HTML.
+    The versions of the collection, Ansible, Fabric and Python, for whoever you ask for help.
 
-        fab report
+        fab version
     """
-    from ansible_collections.offheap.profiler.console import offline
-    from ansible_collections.offheap.profiler.plugins.plugin_utils.base import progress
-
-    show = screen.Screen(json)
-    with failing():
-        told = progress.for_people(show.say)
-        made = offline.reported(archive, Path(dest), unit or [], lambda text: show.say(text, "yellow"), told)
-    if json:
-        show.json({"files": made.fleet, "summary": [line for _answer, line in made.lines()]})
-        return
-    for answer, line in made.lines():
-        show.verdict(answer, line)
-
-
-@task(help={"directory": "what to serve (offheap/report)", "port": "port on 127.0.0.1 (8800)"})
-def serve(_context: Context, directory: str = "offheap/report", port: int = 8800) -> None:
-    """
-    Serve the reports on 127.0.0.1, to whoever has the address that is printed.
-
-        fab serve
-    """
-    if not (Path(directory) / PAGE).is_file():
-        raise Exit(f"there is no report in {directory}: `fab report` writes one", 2)
-    if not 0 <= port <= 65535:
-        raise Exit(f"--port is {port}; give 0 (any free one) to 65535", 2)
-    try:
-        server, address = report_server(directory, port)
-    except OSError as error:
-        reason = f"cannot listen on 127.0.0.1:{port}: {error.strerror}; --port 0 takes any free one"
-        raise Exit(reason, 2) from error
-    with server:
-        print(f"{address}{PAGE}   Ctrl-C ends", flush=True)
-        server.serve_forever()
+    print("\n".join(versions(HERE)))

@@ -41,7 +41,7 @@ _FILE_HELP = {
 _MEASURE_HELP = {"measure": "inuse_objects, alloc_space or alloc_objects in place of inuse_space"}
 _JSON_HELP = {"json": "print JSON"}
 # Fabric has no types.
-_command: Callable[..., Callable[[Callable[..., None]], Any]] = task
+command: Callable[..., Callable[[Callable[..., None]], Any]] = task
 
 
 def _paths(text: str) -> list[Path]:
@@ -64,7 +64,7 @@ def _dump_named(name: str, archive: str) -> Path:
         return offline.dump_named(name, archive)
 
 
-@_command(help={**_JSON_HELP, "leak": "what the service loses in a day, such as 60MiB"})
+@command(help={**_JSON_HELP, "leak": "what the service loses in a day, such as 60MiB"})
 def wait(_context: Context, leak: str, json: bool = False) -> None:
     """
     How long a leak of so much a day has to be watched until it is told, by how finely memory is sampled.
@@ -87,7 +87,7 @@ def wait(_context: Context, leak: str, json: bool = False) -> None:
     show.table(("LG_PROF_SAMPLE", "ONE SAMPLE IN", "TOLD AFTER"), told, (1,))
 
 
-@_command(help={**_JSON_HELP, "archive": ARCHIVE_HELP, "unit": ONLY_HELP}, iterable=["unit"])
+@command(help={**_JSON_HELP, "archive": ARCHIVE_HELP, "unit": ONLY_HELP}, iterable=["unit"])
 def captures(_context: Context, archive: str = ARCHIVE, unit: Units = None, json: bool = False) -> None:
     """
     What is in the archive: each process's captures, with the name by which other commands take the newest.
@@ -112,7 +112,7 @@ def captures(_context: Context, archive: str = ARCHIVE, unit: Units = None, json
     show.table(("NAME", "PROCESS", "CAPTURES", "FIRST", "LAST", "RSS"), rows, (2, 5))
 
 
-@_command(
+@command(
     name="import",
     help={
         **{key: _FILE_HELP[key] for key in ("binary_path", "source")},
@@ -196,7 +196,7 @@ def top_text(
     return printable_lines(content.decode("utf-8", "replace"))
 
 
-@_command(
+@command(
     help={
         **_FILE_HELP,
         **_MEASURE_HELP,
@@ -227,7 +227,7 @@ def top(
     sys.stdout.write(top_text(path, focus, rows, cum, (binary_path, source), measure, screen.Screen(json)))
 
 
-@_command(
+@command(
     help={
         **_FILE_HELP,
         **_JSON_HELP,
@@ -262,7 +262,7 @@ def diff(
     sys.stdout.write(printable_lines(text))
 
 
-@_command(
+@command(
     help={
         **_FILE_HELP,
         **_MEASURE_HELP,
@@ -295,7 +295,7 @@ def flame(
     print(page)
 
 
-@_command(help={**_FILE_HELP, **_MEASURE_HELP, "focus": "the functions, as a regular expression"})
+@command(help={**_FILE_HELP, **_MEASURE_HELP, "focus": "the functions, as a regular expression"})
 def peek(
     _context: Context,
     dump: str,

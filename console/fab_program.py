@@ -5,8 +5,13 @@
 from __future__ import annotations
 
 import difflib
+import json
+import platform
 import re
+import sys
 from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
 
 from fabric import main as fabric_main
 from invoke.exceptions import Exit, ParseError
@@ -34,6 +39,20 @@ def at_least(least: int, **options: float) -> None:
     for name, value in options.items():
         if value < least:
             raise TargetError(f"--{name.replace('_', '-')} is {value}; give {least} or more")
+
+
+def versions(root: Path) -> list[str]:
+    """The versions of the collection in that directory and of what it runs with. ``fab --version`` is Fabric's own and
+    ends before we are loaded."""
+    installed = root / "MANIFEST.json"  # in its place, a clone has galaxy.yml
+    if installed.is_file():
+        ours = json.loads(installed.read_text(encoding="utf-8"))["collection_info"]["version"]
+    else:
+        found = re.search(r"^version: (\S+)$", (root / "galaxy.yml").read_text(encoding="utf-8"), re.MULTILINE)
+        ours = found[1] if found else "unknown"
+    packages = [f"{name} {metadata.version(name)}" for name in ("ansible-core", "fabric")]
+    python = f"Python {platform.python_version()} ({sys.executable})"
+    return [f"offheap.profiler {ours} ({root})", *packages, python]
 
 
 def _take_limit_before_tasks() -> None:

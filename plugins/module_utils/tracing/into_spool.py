@@ -7,6 +7,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
@@ -16,10 +17,19 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes impo
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 
 
-def have(unit: str, owner: Owner) -> None:
-    """Make the spool of a unit that has none. Raises UnitError."""
-    if not os.path.lexists(places.spool_of(unit)):
-        spool_directory.make(Changes(check_mode=False), places.spool_of(unit), owner)
+def have(unit: str, owner: Owner) -> bool:
+    """Make the spool of a unit that has none, and say whether it had none. Raises UnitError."""
+    if os.path.lexists(places.spool_of(unit)):
+        return False
+    spool_directory.make(Changes(check_mode=False), places.spool_of(unit), owner)
+    return True
+
+
+def remove_empty(unit: str) -> None:
+    """Remove the spool of a unit, and the directory of all, unless something is in it."""
+    for path in (places.spool_of(unit), places.SPOOLS):
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
 
 
 def has(unit: str, name: str) -> bool:

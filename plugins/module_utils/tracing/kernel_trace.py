@@ -4,7 +4,7 @@
 
 memleak says at the end of each window what was allocated since it began and is still live. perf says what the process
 touched for the first time in each window: it grew by that, whoever asked for it. Each tool runs beside the service and
-ends with us, whoever kills us: the kernel then takes its probes away. Nothing is written to a disk.
+ends with us, whoever kills us: the kernel then takes its probes away. We write nothing to a disk.
 
 This module is private to the collection.
 """
@@ -68,6 +68,11 @@ _PAUSE = 0.5
 _NICE = 19
 _PR_SET_PDEATHSIG = 1
 _C_LIBRARY = ctypes.CDLL(None, use_errno=True)
+# perf script copies the vDSO to a file there, and leaves it if it is killed. It runs in a group that nobody else has,
+# so that we know the copies that are ours.
+_COPIES = "/tmp"
+_COPY = re.compile(r"perf-vdso\.so-\w{6}")
+_OF_COPIES = 0x6F666668
 
 
 class KernelTrace:
@@ -152,9 +157,10 @@ class KernelTrace:
         """Raises _NotBegun, _Lost."""
         record, script = perf_commands(self._tool, self.pid, period)
         with contextlib.ExitStack() as stack:
+            stack.callback(_remove_copies)
             said, text = stack.enter_context(_memory_file()), stack.enter_context(_memory_file())
             recording = stack.enter_context(_running(record, subprocess.PIPE, said))
-            scripting = stack.enter_context(_running(script, text, said, recording.stdout))
+            scripting = stack.enter_context(_running(script, text, said, recording.stdout, _OF_COPIES))
             cast("IO[bytes]", recording.stdout).close()  # else it would not learn that the other has ended
             for _tick in ticks(time.monotonic() + self._wanted.seconds):
                 self._check_runs()
@@ -324,7 +330,11 @@ def _memory_file() -> Iterator[int]:
 
 @contextlib.contextmanager
 def _running(
-    command: Sequence[str], output: int, errors: int, source: IO[bytes] | int | None = subprocess.DEVNULL
+    command: Sequence[str],
+    output: int,
+    errors: int,
+    source: IO[bytes] | int | None = subprocess.DEVNULL,
+    group: int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A tool that runs until it ends or we leave, in the C locale, when nobody else needs the CPU."""
     process = subprocess.Popen(  # pylint: disable=ansible-bad-function,subprocess-popen-preexec-fn
@@ -333,7 +343,7 @@ def _running(
         stdout=output,
         stderr=errors,
         env={**os.environ, "LC_ALL": "C", "PATH": _PATH},
-        preexec_fn=_end_with_us,
+        preexec_fn=lambda: _end_with_us(group),
         start_new_session=True,
     )
     try:
@@ -346,10 +356,23 @@ def _running(
             process.stdout.close()
 
 
-def _end_with_us() -> None:
+def _end_with_us(group: int | None) -> None:
     """In the new process: die when the thread that started it does."""
+    if group is not None:
+        with contextlib.suppress(OSError):  # a user namespace may not have it
+            os.setgid(group)
     _C_LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(_NICE)
+
+
+def _remove_copies() -> None:
+    with os.scandir(_COPIES) as entries:
+        for entry in entries:
+            if not _COPY.fullmatch(entry.name):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if entry.stat(follow_symlinks=False).st_gid == _OF_COPIES:
+                    os.unlink(entry.path)
 
 
 def _read(stream: IO[bytes]) -> bytes:

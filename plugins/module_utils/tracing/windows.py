@@ -58,20 +58,24 @@ def trace(wanted: Wanted, check_mode: bool = False) -> Traced:
     result = Traced(unit.name, tracer.pid, tracer.release, source)
     if check_mode:
         return result
-    into_spool.have(unit.name, tracer.owner)
+    new = into_spool.have(unit.name, tracer.owner)
     started = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
     boot = procfs.boot_id().replace("-", "")
-    with interruptible(), tracer.windows() as windows:
-        try:
-            for number, window in enumerate(windows):
-                result.held = tracer.held
-                name = window.name
-                if not name:
-                    name = dump_name.of_trace(tracer.prefix, boot, started, tracer.pid, number)
-                    into_spool.keep(unit.name, name, window.fd, window.size, window.written)
-                result.dumps.append(name)
-        except Ended as reason:
-            result.ended = str(reason)
+    try:
+        with interruptible(), tracer.windows() as windows:
+            try:
+                for number, window in enumerate(windows):
+                    result.held = tracer.held
+                    name = window.name
+                    if not name:
+                        name = dump_name.of_trace(tracer.prefix, boot, started, tracer.pid, number)
+                        into_spool.keep(unit.name, name, window.fd, window.size, window.written)
+                    result.dumps.append(name)
+            except Ended as reason:
+                result.ended = str(reason)
+    finally:
+        if new and not result.dumps:
+            into_spool.remove_empty(unit.name)
     return result
 
 

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Which hosts a command line names. Fabric itself parses it, and has other meanings for these letters."""
+"""What a command line means. Fabric itself parses it, and has other meanings for these letters."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from ansible_collections.offheap.profiler.console.fab_program import versions
 
 ROOT = Path(__file__).resolve().parents[3]
 NONE = "no host of the inventory matches 'nosuch'"
@@ -20,6 +23,17 @@ def inventory(tmp_path: Path) -> Path:
     path = tmp_path / "hosts.ini"
     path.write_text("[web]\napp1 ansible_host=192.0.2.1\n")
     return path
+
+
+def _fab(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [Path(sys.executable).with_name("fab"), *words],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_LOCALHOST_WARNING": "false"},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,13 +50,15 @@ def inventory(tmp_path: Path) -> Path:
     ],
 )
 def test_hosts_and_limits(inventory: Path, line: str, says: str) -> None:
-    done = subprocess.run(
-        [Path(sys.executable).with_name("fab"), *line.format(inventory).split()],
-        cwd=ROOT,
-        env={**os.environ, "ANSIBLE_LOCALHOST_WARNING": "false"},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+    done = _fab(*line.format(inventory).split())
     assert done.returncode == 2, done.stdout + done.stderr
     assert says in done.stderr
+
+
+def test_the_version_of_the_collection(tmp_path: Path) -> None:
+    (tmp_path / "MANIFEST.json").write_text(json.dumps({"collection_info": {"version": "9.8.7"}}))
+    assert versions(tmp_path)[0] == f"offheap.profiler 9.8.7 ({tmp_path})"
+    done = _fab("version")
+    told = [line.split()[0] for line in done.stdout.splitlines()]
+    assert told == ["offheap.profiler", "ansible-core", "fabric", "Python"], done.stderr
+    assert (ROOT / "galaxy.yml").read_text().count(f"version: {done.stdout.split()[1]}\n") == 1

@@ -300,7 +300,9 @@ def test_a_tool_that_others_could_replace(
     assert "perf is not installed here" in run([program.pid], source="perf")["msg"]
 
 
-def test_what_a_tool_says_when_it_fails(run: Run, program: kernel_tools.Told, tmp_path: Path, monkeypatch: Any) -> None:
+def test_what_a_tool_says_when_it_fails(
+    run: Run, program: kernel_tools.Told, tmp_path: Path, spools: Path, monkeypatch: Any
+) -> None:
     tool = tmp_path / "memleak"
     tool.write_text("#!/bin/sh\necho 'Unable to find kernel headers. Try rebuilding' >&2\nexit 1\n")
     tool.chmod(0o755)
@@ -309,6 +311,26 @@ def test_what_a_tool_says_when_it_fails(run: Run, program: kernel_tools.Told, tm
     result = run([program.pid], source="memleak")
     assert result["failed"] and "status 1: Unable to find kernel headers" in result["msg"]
     assert f"linux-headers-{os.uname().release}" in result["msg"]
+    assert not spools.exists(), "no dump came, so no spool stays"
+
+
+def test_the_copy_that_perf_leaves_is_removed_and_no_other(
+    run: Run, program: kernel_tools.Told, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """It is named as perf names it; so is that of another perf, which runs meanwhile."""
+    tool, copies = tmp_path / "perf", tmp_path / "copies"
+    copies.mkdir()
+    (copies / "perf-vdso.so-aaaaaa").touch()
+    tool.write_text(
+        f"#!/bin/sh\n[ $1 = script ] && : > {copies}/perf-vdso.so-Xy12zZ && : > {copies}/mine\n"
+        "echo no room >&2\nexit 1\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setattr(kernel_trace, "_found", lambda _source: str(tool))
+    monkeypatch.setattr(kernel_trace, "_COPIES", str(copies))
+    monkeypatch.setattr(kernel_trace, "_BEFORE", 0.1)
+    assert run([program.pid], source="perf")["failed"]
+    assert {path.name for path in copies.iterdir()} == {"perf-vdso.so-aaaaaa", "mine"}
 
 
 def test_a_report_without_end(run: Run, program: kernel_tools.Told, tmp_path: Path, monkeypatch: Any) -> None:
