@@ -100,6 +100,11 @@ real-leaks: setup
 shapes: setup
 	.venv/bin/python tests/verdicts/watched_shapes.py
 
+#: make holders      who holds what in services whose answer is known, in docs/holders.md (ten minutes)
+.PHONY: holders
+holders: setup
+	.venv/bin/python tests/holders/watched_holders.py
+
 #: make pictures     the pictures of docs/report.md anew, in docs/images (half a minute)
 .PHONY: pictures
 pictures: setup

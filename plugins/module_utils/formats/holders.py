@@ -18,7 +18,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 
 FORMAT = 1
 ROOTS = ("global", "thread_local", "stack", "thread", "mapped", "java_heap")
-_MOST_FILES, _MOST_NODES, _MOST_STACKS, _MOST_FRAMES, _MOST_WAYS, _MOST_TYPES = 1024, 1 << 16, 64, 1 << 12, 1024, 8
+_MOST_FILES, _MOST_NODES, _MOST_STACKS, _MOST_FRAMES, _MOST_WAYS, _MOST_TYPES = 1024, 1 << 16, 64, 1 << 12, 1 << 12, 8
 _MOST_AGE = 10**6
 # Steps of a way, of the agent's 24 at most: each of many ways is followed to its root, which must not take long.
 _DEEPEST = 32
@@ -93,6 +93,9 @@ class Holders:
     nodes: tuple[Node, ...]
     stacks: tuple[StackHolders, ...]
     others: tuple[int, int]
+    reached: int = 0
+    living: int = 0
+    interval: int = 0
 
 
 def parse(text: bytes) -> Holders:
@@ -129,6 +132,9 @@ def parse(text: bytes) -> Holders:
         nodes=tuple(nodes),
         stacks=stacks,
         others=(looked, lost),
+        reached=_count(data, "reached"),
+        living=_count(data, "living_blocks") if "living_blocks" in data else 0,
+        interval=_count(data, "interval") if "interval" in data else 0,
     )
 
 

@@ -3,21 +3,23 @@
 """Who holds what a suspect has allocated, in words: nobody, so it is lost, or a variable, a thread, other memory.
 
 A share is of the suspect's samples, with a 95 % interval. That nobody holds them is said only where everything that
-could hold them was read, and where most samples of other paths were found held: else pointers may be of a kind that is
-not seen.
+could hold them was read, and where most samples of other paths, or most other blocks, were found held: else pointers
+may be of a kind that is not seen.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from ...module_utils.formats.holders import Node, Place, StackHolders
+from ...module_utils.formats.holders import Holders, Node, Place, StackHolders
 from ..base.printable import printable
 from ..columns.holder_stacks import NamedHolders
 from ..model.frame import Frame
+from ..model.sampling import unbias_scale
 from ..model.series import Key
 from ..symbols.image_names import VTABLE
 from .code_paths import Extent, Suspect
@@ -25,8 +27,8 @@ from .holding import Held, Holding, interval
 from .verdict import Verdict
 
 LEAST_SAMPLES = 5
-# Of other paths: so many samples, of which so many must be held.
-_LEAST_CONTROLS, _LEAST_HELD = 10, 0.5
+# Of other paths: so many samples, or blocks, of which so many must be held.
+_LEAST_CONTROLS, _LEAST_BLOCKS, _LEAST_HELD = 10, 100, 0.5
 # Ways that are rarer are told together, and so are all but the first few.
 _RARE, _MOST = 0.05, 4
 # Steps of a way that are told: those next to the blocks, and those next to the root.
@@ -65,23 +67,47 @@ def holding(suspect: Suspect, found: NamedHolders) -> Holding | None:
     if looked < LEAST_SAMPLES:
         return None
     counts: Counter[tuple[str, str]] = Counter()
+    ways: dict[tuple[str, str], Counter[str]] = {}
     for told in own:
         counts[_LOST, ""] += told.lost
         counts[_OTHERWISE, ""] += told.otherwise
         for node, samples in told.held:
-            counts[look.nodes[_root(look.nodes, node)].kind, _way(found, node, told)] += samples
+            by, through = _way(found, node, told)
+            key = look.nodes[_root(look.nodes, node)].kind, by
+            counts[key] += samples
+            ways.setdefault(key, Counter())[through] += samples
     controls, lost = sum(number for number, _lost in others), sum(lost for _number, lost in others)
     why = ""
     if not look.complete:
         why = "not all memory was read" if look.swapped else "the look did not come to an end"
-    elif controls < _LEAST_CONTROLS or controls - lost < _LEAST_HELD * controls:
+    elif not _are_found(controls - lost, controls, _LEAST_CONTROLS) and not _other_blocks_are_found(look, own):
         why = "too few blocks of other paths have a holder that was found, so others may be hidden"
-    parts = _parts(counts, looked, why)
+    parts = _parts(counts, ways, looked, why)
     what = _type(found.names, own)
     return Holding(looked, parts, what, _next_step(parts[0], suspect), look.time)
 
 
-def _parts(counts: Mapping[tuple[str, str], int], looked: int, unseen: str) -> tuple[Held, ...]:
+def _are_found(held: float, count: float, least: float) -> bool:
+    return count >= least and held >= _LEAST_HELD * count
+
+
+def _other_blocks_are_found(look: Holders, own: Sequence[StackHolders]) -> bool:
+    """Of the process's blocks, sampled or not, but those of the suspect, whose number is known to two deviations."""
+    if not look.living or look.interval < 2:
+        return False
+    most = least = 0.0
+    for told in own:
+        if told.living:
+            blocks = told.living * unbias_scale(told.bytes / told.living, look.interval)
+            deviation = 2 * blocks / math.sqrt(told.living)
+            least += blocks - deviation
+            most += (blocks + deviation) * (1 - told.lost / max(told.looked, 1))
+    return _are_found(look.reached - most, look.living - least, _LEAST_BLOCKS)
+
+
+def _parts(
+    counts: Mapping[tuple[str, str], int], ways: Mapping[tuple[str, str], Counter[str]], looked: int, unseen: str
+) -> tuple[Held, ...]:
     parts: list[Held] = []
     rest = counts[_OTHERWISE, ""]
     ranked = sorted(((samples, key) for key, samples in counts.items() if key[0] != _OTHERWISE), reverse=True)
@@ -95,10 +121,17 @@ def _parts(counts: Mapping[tuple[str, str], int], looked: int, unseen: str) -> t
         elif kind == _LOST:
             parts.append(_part(_LOST, "lost: nothing leads to them", samples, looked))
         else:
-            parts.append(_part(kind, by, samples, looked))
+            parts.append(_part(kind, f"{by}{_through(ways[kind, by])}", samples, looked))
     if rest:
         parts.append(_part(_OTHERWISE, "in other ways", rest, looked))
     return tuple(parts)
+
+
+def _through(ways: Counter[str]) -> str:
+    """The way that most samples are held by."""
+    ((words, samples),) = ways.most_common(1)
+    mostly = "mostly " if samples < (1 - _RARE) * ways.total() else ""
+    return f", {mostly}through {words}" if words else ", mostly directly" if mostly else ""
 
 
 def _part(kind: str, by: str, samples: int, looked: int) -> Held:
@@ -112,8 +145,8 @@ def _root(nodes: Sequence[Node], number: int) -> int:
     return number
 
 
-def _way(found: NamedHolders, number: int, told: StackHolders) -> str:
-    """By whom, and through what: the blocks between, the one nearest to the root first."""
+def _way(found: NamedHolders, number: int, told: StackHolders) -> tuple[str, str]:
+    """By whom, and through what: the blocks between, the one nearest to the root first; empty if there are none."""
     nodes = found.look.nodes
     steps = []
     while (parent := nodes[number].parent) is not None:
@@ -129,7 +162,7 @@ def _way(found: NamedHolders, number: int, told: StackHolders) -> str:
     words = [_step_words(found.names, step) for step in reversed(steps)]
     if len(words) > 2 * _STEPS:
         words = [*words[:_STEPS], "...", *words[-_STEPS:]]
-    return f"{by}, through {' → '.join(words)}" if words else by
+    return by, " → ".join(words)
 
 
 def _root_words(found: NamedHolders, root: Node) -> str:

@@ -3,7 +3,8 @@
 //
 // A service whose blocks are lost, or held in every way that the agent should tell apart: holders [churn]. It says "ready",
 // and waits for a line; "churn": threads, maps and mapped memory come and go until then. "attach LIBRARY SETTINGS" opens the
-// agent, which then stands in for jemalloc.
+// agent, which then stands in for jemalloc. "only CASE SECONDS": one of the ways alone, after so long, beside a table of what
+// is kept.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <pthread.h>
 #include <set>
+#include <string>
 #include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
@@ -24,7 +26,7 @@
 
 #define CASE __attribute__((noinline, used)) static void
 
-static const int COUNT = 3000;
+static const int COUNT = 3000, MANY = 100000;
 
 // All of it is written: else what a block held before would hold something by chance.
 static char *block(size_t size) {
@@ -75,12 +77,28 @@ std::vector<Shape *> shapes;
 std::vector<std::function<int()>> callbacks;
 Node *audit_head, *tree_root;
 Link *intrusive;
-char *current, *halves[COUNT], **arena;
+char *current, *halves[COUNT], **arena, *table[COUNT], *array[COUNT], *large[MANY];
 static thread_local std::vector<char *> *mine;
 
 CASE lost_by_overwrite() { for (int i = 0; i < COUNT; i++) current = block(300); current = nullptr; }
 
 CASE lost_by_return() { for (int i = 0; i < COUNT; i++) if (!block(301)) return; }
+
+__attribute__((noinline)) static void fail(const char *made) {
+    if (made)
+        throw made[0];
+}
+
+CASE lost_by_exception() {
+    for (int i = 0; i < COUNT; i++) {
+        try {
+            char *made = block(313);
+            fail(made);
+            free(made);
+        } catch (char) {
+        }
+    }
+}
 
 CASE lost_with_its_holder() {   // what is held by what is lost
     for (int i = 0; i < COUNT; i++) {
@@ -159,6 +177,10 @@ CASE kept_by_an_intrusive_list() {   // all pointers lead into the blocks
     }
 }
 
+CASE kept_by_an_array() { for (char *&entry : array) entry = block(314); }
+
+CASE kept_by_a_large_array() { for (char *&entry : large) entry = block(160); }
+
 CASE kept_by_a_static() {
     static std::vector<char *> cache;
     for (int i = 0; i < COUNT; i++)
@@ -225,21 +247,65 @@ static void clear_stack() {   // of what it held before
     memset(const_cast<char *>(deep), 0, sizeof deep);
 }
 
+static const struct {
+    const char *name;
+    void (*run)();
+} cases[] = {
+    {"lost_by_overwrite", lost_by_overwrite},
+    {"lost_by_return", lost_by_return},
+    {"lost_by_exception", lost_by_exception},
+    {"lost_with_its_holder", lost_with_its_holder},
+    {"lost_in_a_cycle", lost_in_a_cycle},
+    {"lost_but_in_freed_memory", lost_but_in_freed_memory},
+    {"half_lost", half_lost},
+    {"kept_by_unordered_map", kept_by_unordered_map},
+    {"kept_by_map", kept_by_map},
+    {"kept_by_set", kept_by_set},
+    {"kept_by_list", kept_by_list},
+    {"kept_by_vector", kept_by_vector},
+    {"kept_by_its_own_list", kept_by_its_own_list},
+    {"kept_by_its_own_tree", kept_by_its_own_tree},
+    {"kept_by_an_intrusive_list", kept_by_an_intrusive_list},
+    {"kept_by_an_array", kept_by_an_array},
+    {"kept_by_a_large_array", kept_by_a_large_array},
+    {"kept_by_a_static", kept_by_a_static},
+    {"kept_by_a_closure", kept_by_a_closure},
+    {"kept_by_an_arena", kept_by_an_arena},
+};
+
+__attribute__((noinline)) static void remember() { for (char *&entry : table) entry = block(400); }
+
+static int only(const char *name, int seconds) {
+    static const std::map<std::string, void (*)()> threads = {
+        {"kept_by_a_stack", worker}, {"kept_by_a_thread_local", local_worker}};
+    sleep(static_cast<unsigned>(seconds));
+    remember();
+    for (auto &one : cases)
+        if (one.name == std::string(name))
+            one.run();
+    clear_stack();
+    if (auto found = threads.find(name); found != threads.end())
+        std::thread(found->second).detach();
+    for (;;)
+        pause();
+}
+
 int main(int count, char **words) {
+    if (count == 4 && !strcmp(words[1], "only"))
+        return only(words[2], atoi(words[3]));
     if (count == 4) {
         void *library = dlopen(words[2], RTLD_NOW);
         auto attach = reinterpret_cast<int (*)(const char *)>(library ? dlsym(library, "offheap_attach") : nullptr);
         if (!attach || attach(words[3]))
             return 2;
     }
-    static void (*const cases[])() = {
-        lost_by_overwrite, lost_by_return, lost_with_its_holder, lost_in_a_cycle, lost_but_in_freed_memory, half_lost,
-        kept_by_unordered_map, kept_by_map, kept_by_set, kept_by_list, kept_by_vector, kept_by_its_own_list,
-        kept_by_its_own_tree, kept_by_an_intrusive_list, kept_by_a_static, kept_by_a_closure, kept_by_an_arena};
-    setvbuf(stdout, nullptr, _IOLBF, 0);
+    // A buffer on the heap would be held, with whatever lay there before.
+    static char buffer[BUFSIZ];
+    setvbuf(stdout, buffer, _IOLBF, sizeof buffer);
+    setvbuf(stdin, nullptr, _IONBF, 0);
     getchar();   // once sampling is switched on
-    for (auto run : cases)
-        run();
+    for (auto &one : cases)
+        one.run();
     std::vector<std::thread> threads;
     threads.emplace_back(worker);
     threads.emplace_back(local_worker);

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define STACKS 48                // are told: those of which most lives
-#define WAYS 512                 // of each; the elements of an array are as many
+#define WAYS 4096                // of each; the elements of an array are as many
 #define TYPES 4                  // the same
 #define TYPED 200                // samples whose type is looked at, of each
 #define YOUNG 1000               // ms; a pointer to what was just allocated may be in a register alone
@@ -38,8 +38,9 @@ struct look {
     struct roots roots;
     uint32_t of_node[REACH_NODES];     // samples of one stack
     uint16_t told_as[REACH_NODES];     // a node's number in the file, plus one
-    uint16_t touched[REACH_NODES];
-    uint32_t touched_count;
+    uint64_t ways[REACH_NODES];        // of one stack: samples, and the node
+    uint32_t way_count;
+    size_t living_blocks, interval;
     uint32_t chosen[STACKS];
     int chosen_count;
     bool is_chosen[BOOK_STACKS];
@@ -178,25 +179,23 @@ static void put_nodes(struct look *look, struct json *json) {
 // The ways by which most samples are held, as [node, samples]; the rest are counted together.
 static void put_ways(struct look *look, struct json *json) {
     uint64_t rest = 0;
-    json_open(json, "held", '[');
-    for (int told = 0; told < WAYS && look->touched_count; told++) {
-        uint32_t best = 0;
-        for (uint32_t i = 1; i < look->touched_count; i++)
-            best = look->of_node[look->touched[i]] > look->of_node[look->touched[best]] ? i : best;
-        uint16_t node = look->touched[best];
-        json_open(json, NULL, '[');
-        json_unsigned(json, NULL, look->told_as[node] - 1u);
-        json_unsigned(json, NULL, look->of_node[node]);
-        json_close(json, ']');
+    for (uint32_t i = 0; i < look->way_count; i++) {
+        uint16_t node = (uint16_t)look->ways[i];
+        look->ways[i] = (uint64_t)look->of_node[node] << 16 | node;
         look->of_node[node] = 0;
-        look->touched[best] = look->touched[--look->touched_count];
+    }
+    reach_sort(look->ways, look->way_count);
+    json_open(json, "held", '[');
+    for (int told = 0; told < WAYS && look->way_count; told++) {
+        uint64_t way = look->ways[--look->way_count];
+        json_open(json, NULL, '[');
+        json_unsigned(json, NULL, look->told_as[(uint16_t)way] - 1u);
+        json_unsigned(json, NULL, way >> 16);
+        json_close(json, ']');
     }
     json_close(json, ']');
-    while (look->touched_count) {
-        uint16_t node = look->touched[--look->touched_count];
-        rest += look->of_node[node];
-        look->of_node[node] = 0;
-    }
+    while (look->way_count)
+        rest += look->ways[--look->way_count] >> 16;
     json_unsigned(json, "held_otherwise", rest);
 }
 
@@ -218,7 +217,7 @@ static void put_stack(struct look *look, struct json *json, uint32_t number, int
         if (object_of(look, sample)->stack != number || !count(look, sample, age, &counts))
             continue;
         if (sample->holder && !look->of_node[sample->holder]++)
-            look->touched[look->touched_count++] = sample->holder;
+            look->ways[look->way_count++] = sample->holder;
         if (typed++ >= TYPED || !pages_words(&look->pages, sample->block.start, sizeof(uint64_t)))
             continue;
         int16_t file = -1;
@@ -268,6 +267,8 @@ static bool put(struct look *look, const struct owned *file, const char *dump, c
     json_unsigned(&json, "swapped", told->swapped);
     json_unsigned(&json, "failed", look->pages.failed);
     json_unsigned(&json, "reached", look->reach.marked);
+    json_unsigned(&json, "living_blocks", look->living_blocks);
+    json_unsigned(&json, "interval", look->interval);
     json_signed(&json, "threads", look->threads.count);
     json_open(&json, "files", '[');
     for (int i = 0; i < look->objects.count; i++)
@@ -322,6 +323,10 @@ static bool take(struct look *look, int64_t milliseconds, size_t samples) {
     if (!pages_open(&look->pages, milliseconds))
         return false;
     look->blocks.find = feeder_is_sampler() ? NULL : je_block_finder();
+    if (!look->blocks.find || !je_living_blocks(&look->living_blocks))
+        look->living_blocks = 0;
+    if (!feeder_interval(&look->interval))
+        look->interval = 0;
     list_samples(look);
     choose(look);
     objects_look(&look->objects, (const void *)look->blocks.find);
@@ -333,6 +338,7 @@ static bool take(struct look *look, int64_t milliseconds, size_t samples) {
     leave_out(look, look->blocks.samples, samples);
     if (!roots_look(&look->roots))
         return false;
+    look->living_blocks -= look->roots.waiting < look->living_blocks ? look->roots.waiting : look->living_blocks;
     roots_follow(&look->roots);
     return true;
 }

@@ -5,6 +5,7 @@
 #include "mallctl.h"
 
 #include <stdint.h>
+#include <stdio.h>
 
 extern int mallctl(const char *name, void *old, size_t *old_size, void *new, size_t new_size) __attribute__((weak));
 
@@ -95,4 +96,22 @@ void je_refresh_statistics(void) {
     size_t size = sizeof epoch;
     if (je_present())
         mallctl("epoch", &epoch, &size, &epoch, sizeof epoch);
+}
+
+bool je_living_blocks(size_t *count) {
+    static const char *const names[] = {"stats.arenas.4096.small.", "stats.arenas.4096.large."};   // of all arenas
+    je_refresh_statistics();
+    *count = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char name[64];
+        size_t made, freed;
+        snprintf(name, sizeof name, "%snmalloc", names[i]);
+        if (!je_get_size(name, &made))
+            return false;
+        snprintf(name, sizeof name, "%sndalloc", names[i]);
+        if (!je_get_size(name, &freed))
+            return false;
+        *count += made > freed ? made - freed : 0;
+    }
+    return true;
 }

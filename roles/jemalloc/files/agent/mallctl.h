@@ -31,5 +31,6 @@ je_find *je_block_finder(void);           // NULL: this jemalloc does not tell
 // cache to be used again, or that is such a cache. The visitor holds locks.
 bool je_visit_own(void (*visit)(void *context, const void *start, size_t size), void *context);
 void je_refresh_statistics(void);
+bool je_living_blocks(size_t *count);     // with those that wait in a thread's cache
 
 #endif

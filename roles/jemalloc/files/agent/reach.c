@@ -91,7 +91,7 @@ static void push(struct reach *reach, uintptr_t address, uint16_t node) {
         reach->queue[(reach->head + reach->count++) % REACH_QUEUE] = (uint64_t)address << 16 | node;
 }
 
-bool reach_is_new(struct reach *reach, uint64_t word) {
+bool reach_is_new(struct reach *reach, uint64_t word, size_t *size) {
     struct block block;
     if (word - reach->blocks->low >= reach->blocks->high - reach->blocks->low ||
         !blocks_find(reach->blocks, word, &block))
@@ -99,6 +99,7 @@ bool reach_is_new(struct reach *reach, uint64_t word) {
     const uint64_t *marks = marks_of(reach, block.start);
     uint32_t bit = block.start % REACH_CHUNK / 8;
     reach->full |= !marks;
+    *size = block.size;
     return marks && !(marks[bit / 64] >> bit % 64 & 1);
 }
 
@@ -157,7 +158,7 @@ static void swap(uint64_t *a, uint64_t *b) {
 }
 
 // libc's may allocate.
-static void sort(uint64_t *entries, size_t count) {
+void reach_sort(uint64_t *entries, size_t count) {
     while (count > 1) {
         size_t low = 0, high = count - 1;
         uint64_t pivot = entries[(count - 1) / 2];
@@ -172,11 +173,11 @@ static void sort(uint64_t *entries, size_t count) {
         }
         size_t left = high + 1, right = count - left;   // the longer part is next, so that few calls are open at a time
         if (left < right) {
-            sort(entries, left);
+            reach_sort(entries, left);
             entries += left;
             count = right;
         } else {
-            sort(entries + left, right);
+            reach_sort(entries + left, right);
             count = left;
         }
     }
@@ -185,7 +186,7 @@ static void sort(uint64_t *entries, size_t count) {
 void reach_run(struct reach *reach) {
     while (reach->count && !reach->pages->late) {
         uint32_t here = REACH_QUEUE - reach->head, now = reach->count < here ? reach->count : here;
-        sort(reach->queue + reach->head, now);
+        reach_sort(reach->queue + reach->head, now);
         for (; now && reach->count && !reach->pages->late; now--) {
             while (reach->count > REACH_QUEUE / 2 && !reach->pages->late) {
                 uint64_t last = reach->queue[(reach->head + --reach->count) % REACH_QUEUE];

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #define REACH_NODES 65536
+#define REACH_EXACT (REACH_NODES / 4)   // while there are fewer, each global has its own
 #define REACH_UNKNOWN 1           // the node of what there is no room to tell apart
 #define REACH_DEPTH 24            // a longer way is folded
 #define REACH_QUEUE (1u << 19)
@@ -56,9 +57,10 @@ struct reach {
 
 void reach_begin(struct reach *reach);
 uint16_t reach_node(struct reach *reach, struct reach_node node);   // its number; the same for the same
-bool reach_is_new(struct reach *reach, uint64_t word);   // it leads to a block that nothing has led to
+bool reach_is_new(struct reach *reach, uint64_t word, size_t *size);   // it leads to a block that nothing has led to
 void reach_point(struct reach *reach, uint64_t word, uint16_t node);   // the node's memory has this word
 void reach_leave_out(struct reach *reach, uintptr_t address);   // a block that is no holder
+void reach_sort(uint64_t *entries, size_t count);
 void reach_run(struct reach *reach);   // follows all pointers
 
 #endif

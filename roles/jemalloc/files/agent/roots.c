@@ -14,6 +14,8 @@
 #include <string.h>
 
 #define RED_ZONE 128             // below the stack pointer
+#define NEAR 512                 // bytes between elements of an array, and between those that are told
+#define ARRAY 64                 // elements that are told each, in any case
 
 static struct maps_reader reader;
 
@@ -119,6 +121,7 @@ static void part(struct roots *roots, const struct roots_area *area) {
 
 static void leave_out_own(void *context, const void *start, size_t size) {
     struct roots *roots = context;
+    roots->waiting += !size;
     if (size)
         roots_leave_out(roots, (uintptr_t)start, (uintptr_t)start + size);
     else
@@ -142,19 +145,39 @@ bool roots_look(struct roots *roots) {
     return true;
 }
 
+// Globals that lead to blocks of one size and follow each other: elements of an array, if there are many.
+struct run {
+    uint64_t told, last;          // addresses in the file
+    size_t size;
+    unsigned length;
+};
+
+// As which address a global is told. Once there are many nodes, the elements of an array share some: else a table of a
+// million would use them all up.
+static uint64_t told_at(const struct reach *reach, struct run *run, uint64_t at, size_t size) {
+    if (size != run->size || at - run->last >= NEAR)
+        *run = (struct run){.told = at, .size = size};
+    run->last = at;
+    if (++run->length <= ARRAY || reach->nodes < REACH_EXACT || at - run->told >= NEAR)
+        run->told = at;
+    return run->told;
+}
+
 // Calls reach_point for each word in [start, end) that leads to something new, with a node for it.
 static void scan(struct roots *roots, uintptr_t start, uintptr_t end, const struct reach_node *root) {
     struct reach *reach = roots->reach;
+    struct run run = {.size = 0};
     start = (start + 7) & ~(uintptr_t)7;
     for (uintptr_t at = start; at < end && !reach->pages->late; at += PAGES_PIECE) {
         size_t count = pages_words(reach->pages, at, end - at);
         for (size_t i = 0; i < count; i++) {
             uint64_t word = reach->pages->words[i];
             struct reach_node node = *root;
-            if (!reach_is_new(reach, word))
+            size_t size;
+            if (!reach_is_new(reach, word, &size))
                 continue;   // else each word of a program's tables would be a node
             if (node.kind == REACH_GLOBAL)
-                node.at += at + i * sizeof word;
+                node.at = told_at(reach, &run, node.at + at + i * sizeof word, size);
             if (node.kind == REACH_MAPPED && at - roots->java.start < roots->java.end - roots->java.start)
                 node = (struct reach_node){.kind = REACH_JAVA_HEAP, .file = -1};
             if (node.kind == REACH_THREAD_LOCAL) {

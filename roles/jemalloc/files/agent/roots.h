@@ -36,6 +36,7 @@ struct roots {
     struct roots_area area[ROOTS_AREAS];     // what can be written to
     struct roots_range rest[ROOTS_AREAS];    // of these, what is not the allocator's
     struct roots_range out[ROOTS_AREAS];     // no holders, and what is looked at by itself; sorted, apart
+    uint64_t waiting;            // blocks in a thread's cache, to be used again
     size_t names_used;
     char names[ROOTS_NAMES];
 };

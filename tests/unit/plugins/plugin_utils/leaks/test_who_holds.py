@@ -79,6 +79,39 @@ def test_other_stacks_of_the_look_are_compared_with_too() -> None:
     assert one is not None and one.parts[0].kind == "lost"
 
 
+@pytest.mark.parametrize(
+    ("direct", "by_blocks", "words"),
+    [
+        (60, 40, "kept by global session_cache of app, mostly directly"),
+        (40, 60, "kept by global session_cache of app, mostly through 40960-byte blocks"),
+        (3, 97, "kept by global session_cache of app, through 40960-byte blocks"),
+    ],
+)
+def test_several_ways_of_one_holder_are_one_part(direct: int, by_blocks: int, words: str) -> None:
+    (part,) = said(told(0, (0, direct), (1, by_blocks))).parts
+    assert (part.by, part.samples) == (words, 100)
+
+
+@pytest.mark.parametrize(
+    ("reached", "living", "kind"),
+    # 200 samples of 100 bytes, one in 1024: some 2,150 blocks.
+    [(9_000, 12_000, "lost"), (3_000, 12_000, "unseen"), (50, 2_200, "unseen"), (9_000, 0, "unseen")],
+)
+def test_most_blocks_that_nobody_sampled_are_compared_with_too(reached: int, living: int, kind: str) -> None:
+    """As in a JVM, whose own blocks are there before sampling begins."""
+    base = found(told(200), (0, 0))
+    look = replace(base.look, reached=reached, living=living, interval=1024)
+    one = holding(SUSPECT, replace(base, look=look))
+    assert one is not None and one.parts[0].kind == kind
+
+
+def test_what_of_the_suspect_is_held_says_nothing_of_others() -> None:
+    base = found(told(100, (0, 100)), (0, 0))
+    look = replace(base.look, reached=1_200, living=3_000, interval=1024)
+    one = holding(SUSPECT, replace(base, look=look))
+    assert one is not None and {part.kind for part in one.parts} == {"global", "unseen"}
+
+
 def test_nothing_is_lost_where_not_all_was_read() -> None:
     one = said(told(200), complete=False)
     assert one.parts[0].kind == "unseen" and "did not come to an end" in one.text
