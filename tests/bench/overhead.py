@@ -3,7 +3,7 @@
 """What profiling costs: the same work under glibc's malloc, jemalloc, and jemalloc with the agent.
 
     overhead.py [--rounds N] [--repeats N] [--slices N] [--output build/bench/overhead.json]
-                [--only costs|live|instructions|cross|parts|latency|resident|exec|objects]
+                [--only costs|live|redis|instructions|cross|parts|latency|resident|exec|objects]
 
 Each round runs all cases several times, in a new order each time. A run does the same slice of work several times; a
 case's time in the round is that of its fastest slice, since other load on the machine, or an unlucky memory layout, can
@@ -18,10 +18,11 @@ them, with the agent and without, the means of some runs.
 program does nothing but make, use and end zlib streams of 24 KiB. With streams of 4 KiB, it frees so often that a trace
 ends itself (``live-jvm-4KiB``: no promise). ``live-jvm-4KiB-without-frees`` shows what of that are frees; it could not
 tell what stays.
-``live-perf`` and ``live-memleak`` are live traces of the C program: the CPU time of a slice while it is traced,
-beside that of the same process before and after. memleak has no promise: a trace by it ends itself where it costs much.
-``attach-c`` is the same with the agent attached, which samples what glibc allocates; ``attach-c-detached`` is after it
-has put back all that it changed.
+``live-perf`` and ``live-memleak`` are live traces of the C program: the CPU time of a slice while it is traced, beside
+that of the same process before and after. memleak has no promise: a trace by it ends itself where it costs much.
+``attach-c`` is the same with the agent attached, which samples what glibc allocates, and ``attach-jvm`` of the JVM that
+compresses, and ``attach-redis`` of redis, which has its own jemalloc; ``attach-c-detached`` is after it has put back
+all that it changed. ``c-own`` and ``jvm-own`` are with the agent preloaded alone, beside no preload.
 
 ``cross`` is the library and the agent as the controller builds them, beside the same sources built by gcc; those for
 aarch64 run under an emulator, whose time follows the number of instructions.
@@ -72,9 +73,10 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import procf
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import attach_trace, inject, kernel_trace
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 from ansible_collections.offheap.profiler.tests.agent import builds, cross_sums
+from ansible_collections.offheap.profiler.tests.bench import attached_redis
 from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings
 
-PLAIN, JEMALLOC = "no preload", "jemalloc"
+PLAIN, JEMALLOC, OWN = "no preload", "jemalloc", "own"
 # glibc adapts these as it goes. Then a JVM's slice takes 0.11 to 0.24 s, by chance.
 STEADY = {
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
@@ -92,6 +94,7 @@ CASES: dict[str, tuple[str | None, bool, bool]] = {
     "512KiB-agent": (f"{DORMANT},lg_prof_sample:19", True, True),
     "128KiB": ("prof:true,lg_prof_sample:17", False, False),
     "128KiB-agent": (f"{DORMANT},lg_prof_sample:17", True, True),
+    OWN: ("", True, True),
 }
 # Live traces of a JVM, beside those.
 TRACED = "start,nativemem=1m,jfr,jfropts=0x1f,loglevel=none"
@@ -99,7 +102,7 @@ LIVE = "live-jvm"
 LIVE_JVM = {LIVE: TRACED, "live-jvm-4KiB": TRACED, "live-jvm-4KiB-without-frees": f"{TRACED},nofree"}
 JVM, STEADY_JVM = "jvm", "jvm-24KiB"
 # Live traces of the C program. memleak slows it so much that it gets little to do.
-LIVE_PERF, LIVE_MEMLEAK, ATTACHED = "live-perf", "live-memleak", "attach-c"
+LIVE_PERF, LIVE_MEMLEAK, ATTACHED, ATTACHED_JVM = "live-perf", "live-memleak", "attach-c", "attach-jvm"
 LIVE_ROUNDS = {LIVE_PERF: 1_200_000, LIVE_MEMLEAK: 20_000, ATTACHED: 1_200_000}
 LIVE_SLICES = 24
 # Callgrind takes fifty times as long, so what it counts is less: the difference of so many slices.
@@ -117,7 +120,9 @@ AGENTS = [case for case in CASES if f"{case}-agent" in CASES]
 # The controller's pair and gcc's, compared where they do most.
 CROSS = "512KiB-agent"
 DORMANT_COST, SAMPLING_COST, AGENT_COST, LIVE_COST, CROSS_COST = 1.01, 1.03, 0.01, 1.03, 1.01
-LIVE_COSTS = {LIVE_PERF: 1.02, ATTACHED: 1.10}
+LIVE_COSTS = {LIVE_PERF: 1.02, ATTACHED: 1.10, ATTACHED_JVM: 1.02}
+ATTACHED_REDIS, REDIS_COSTS = "attach-redis", {"cpu": 1.02, "slowest": 1.05}
+DETACHED_COST, OWN_COSTS = 1.005, {"c": 1.10, "jvm": 1.02}
 # What our patches, and the ledger, may add.
 PART_COST, PART_INSTRUCTIONS = 1.005, 1.003
 EXEC_COST, EXECS = 1.05, 1000
@@ -180,7 +185,8 @@ class Bench:
         environment = {"PATH": os.environ["PATH"]}
         if conf is None:
             return {**environment, **STEADY}
-        environment["LD_PRELOAD"] = ":".join(map(str, self.pair if with_agent else self.pair[:1]))
+        preload = self.pair[1:] if case == OWN else self.pair if with_agent else self.pair[:1]
+        environment["LD_PRELOAD"] = ":".join(map(str, preload))
         environment["MALLOC_CONF"] = ",".join(filter(None, [conf, f"prof_prefix:{self.directory}/jeprof"]))
         if not conf:
             del environment["MALLOC_CONF"]
@@ -193,6 +199,8 @@ class Bench:
                 OFFHEAP_STATS_SECONDS="60",
                 OFFHEAP_UNSET="1",
             )
+        if case == OWN:
+            environment.update(STEADY, OFFHEAP_PREFIX=f"{self.directory}/jeprof")
         return environment
 
     def run(self, workload: str, case: str, slices: int) -> Run:
@@ -248,19 +256,25 @@ class Bench:
         return min(seconds), resident
 
     def traced(self, case: str) -> tuple[float, float, float]:
-        """CPU seconds of a slice of the C program before, while and after it is traced."""
-        command = [*self.workloads["c"](1_000_000)[:-1], str(LIVE_ROUNDS[case])]
+        """CPU seconds of a slice of the program before, while and after it is traced."""
+        endless = 1_000_000
+        if case == ATTACHED_JVM:
+            command = self.workloads[JVM](endless)
+        else:
+            command = [*self.workloads["c"](endless)[:-1], str(LIVE_ROUNDS[case])]
         with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as program, contextlib.ExitStack() as stack:
             stack.callback(program.kill)
             lines = program.stdout
             assert lines is not None
+            _slice(lines)  # a JVM compiles what it runs
             faults, began = procfs.page_faults(program.pid), time.monotonic()
             before = _slice(lines)
             rate = (procfs.page_faults(program.pid) - faults) / (time.monotonic() - began)
             tracer = {
                 LIVE_PERF: lambda: self._perf(program.pid, rate),
                 LIVE_MEMLEAK: lambda: self._memleak(program.pid),
-                ATTACHED: lambda: self._attached(program.pid),
+                ATTACHED: lambda: self.attached(program.pid),
+                ATTACHED_JVM: lambda: self.attached(program.pid),
             }[case]
             with tracer():
                 _catch_up(lines)
@@ -300,7 +314,7 @@ class Bench:
             tool.kill()
 
     @contextlib.contextmanager
-    def _attached(self, pid: int) -> Iterator[None]:
+    def attached(self, pid: int) -> Iterator[None]:
         """The agent's sampler, at one sample in 512 KiB."""
         settings = {
             "UNIT": "bench.service",
@@ -361,18 +375,36 @@ def _catch_up(lines: IO[bytes]) -> None:
 
 
 def measure_live(bench: Bench, rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of live traces of the C program, and the promises that they break."""
+    """The rows of live traces of a running program, and the promises that they break."""
     rows, broken = [], []
-    for case in LIVE_ROUNDS:
+    for case in (*LIVE_ROUNDS, ATTACHED_JVM):
         done = [bench.traced(case) for _round in range(rounds if case == LIVE_MEMLEAK else 4 * rounds)]
         cost = statistics.median(2 * during / (before + after) for before, during, after in done)
         before, during, after = (statistics.median(column) for column in zip(*done, strict=True))
         rows.append(_row(case, "throughput-cost", "s", during, before, "the same process untraced", cost))
         if cost > LIVE_COSTS.get(case, cost):
             broken.append(f"{case}: costs {cost:.3f}, not {LIVE_COSTS[case]}")
-        if case == ATTACHED:
+        if case in (ATTACHED, ATTACHED_JVM):
             left = statistics.median(after / before for before, _during, after in done)
             rows.append(_row(f"{case}-detached", "throughput-cost", "s", after, before, "the same before", left))
+            if left > DETACHED_COST:
+                broken.append(f"{case}-detached: costs {left:.4f}, not {DETACHED_COST}")
+    return rows, broken
+
+
+def measure_redis(bench: Bench, rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of redis with the agent attached, and the promises that they break."""
+    if not attached_redis.is_installed():
+        print(f"{ATTACHED_REDIS}: not measured; apt-get install redis-server")
+        return [], []
+    rows, broken = [], []
+    found = attached_redis.medians(attached_redis.measure(bench.directory, bench.attached, 4 * rounds))
+    for name, metric, unit in (("cpu", "cpu-cost", "s"), ("slowest", "p99.9", "ms")):
+        during, before, cost, left = found[name]
+        rows.append(_row(ATTACHED_REDIS, metric, unit, during, before, "the same before and after", cost))
+        rows.append(_row(f"{ATTACHED_REDIS}-detached", metric, unit, before * left, before, "the same before", left))
+        if cost > REDIS_COSTS[name]:
+            broken.append(f"{ATTACHED_REDIS}: {metric} is {cost:.3f}, not {REDIS_COSTS[name]}")
     return rows, broken
 
 
@@ -523,6 +555,11 @@ def measure_instructions(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]
         )
         if ours / own - 1 > AGENT_COST:
             broken.append(f"c-{case}-agent: the agent adds {ours / own - 1:.4f} of the instructions, not {AGENT_COST}")
+    counted = _counted(bench, (OWN, PLAIN) * COUNTED_RUNS)
+    ours, own = (statistics.mean(counted[at::2]) for at in range(2))
+    rows.append(_row(f"c-{OWN}", "instructions", "instructions", ours, own, PLAIN, ours / own))
+    if ours / own > OWN_COSTS["c"]:
+        broken.append(f"c-{OWN}: takes {ours / own:.4f} of the instructions, not {OWN_COSTS['c']}")
     return rows, broken
 
 
@@ -591,7 +628,12 @@ def _added(cases: dict[str, list[Run]], case: str, kind: str) -> float:
 def promises(workload: str, costs: dict[str, float]) -> list[str]:
     return [
         f"{workload}-{case}: costs {costs[case]:.3f}, not {limit}"
-        for case, limit in (("dormant", DORMANT_COST), ("512KiB-agent", SAMPLING_COST), (LIVE, LIVE_COST))
+        for case, limit in (
+            ("dormant", DORMANT_COST),
+            ("512KiB-agent", SAMPLING_COST),
+            (LIVE, LIVE_COST),
+            (OWN, OWN_COSTS.get(workload, float("inf"))),
+        )
         if costs.get(case, 0.0) > limit
     ]
 
@@ -601,9 +643,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--slices", type=int, default=8)
-    parser.add_argument(
-        "--only", choices=["costs", "live", "instructions", "cross", "parts", "latency", "resident", "exec", "objects"]
-    )
+    parts = ["costs", "live", "redis", "instructions", "cross", "parts", "latency", "resident", "exec", "objects"]
+    parser.add_argument("--only", choices=parts)
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "overhead.json")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -611,9 +652,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name))
         runs = (options.rounds, options.repeats, options.slices)
-        parts = {
+        measured = {
             "costs": lambda: report(measure(bench, *runs)),
             "live": lambda: measure_live(bench, options.rounds),
+            "redis": lambda: measure_redis(bench, options.rounds),
             "instructions": lambda: measure_instructions(bench),
             "cross": lambda: measure_cross(bench, *runs),
             "parts": lambda: measure_parts(bench, *runs),
@@ -623,7 +665,7 @@ def main() -> int:
             "objects": lambda: measure_objects(bench, options.rounds, options.slices),
         }
         for part in [options.only] if options.only else parts:
-            more, others = parts[part]()
+            more, others = measured[part]()
             rows += more
             broken += others
     options.output.parent.mkdir(parents=True, exist_ok=True)
