@@ -67,10 +67,10 @@ def test_ctrl_c_ends_a_command_with_a_word_and_serve_without(tmp_path: Path) -> 
     assert serving.returncode == 0
     with socket.create_server(("127.0.0.1", 0)) as server:  # it never says what an sshd says first
         asked = [*fab, "-H", f"127.0.0.1:{server.getsockname()[1]}", "status"]
-        with subprocess.Popen(asked, cwd=ROOT, stderr=PIPE, text=True) as asking:
-            server.accept()
+        with subprocess.Popen(asked, cwd=ROOT, stderr=PIPE, text=True) as asking, server.accept()[0]:
             asking.send_signal(signal.SIGINT)
-            assert asking.stderr is not None and "interrupted; what ran on the hosts was ended" in asking.stderr.read()
+            assert asking.stderr is not None
+            assert "interrupted; what ran on the hosts was ended" in asking.stderr.read()
     assert asking.returncode == 130
 
 
