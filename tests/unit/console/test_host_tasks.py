@@ -45,6 +45,7 @@ def _fab(*words: str) -> subprocess.CompletedProcess[str]:
         ("-i {} --limit nosuch status", NONE),
         ("--limit=nosuch -i {} status", NONE),
         ("-i {} status --limit nosuch", NONE),
+        ("-i {} -l nosuch status", NONE),
         ("status -i {} --limit nosuch", NONE),
         ("-i {} --limit nosuch status --limit unknown", "no host of the inventory matches 'unknown'"),
         ("-H app1 --limit web status", "name hosts with -H, or an inventory"),
