@@ -72,6 +72,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import fa
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import byte_size
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.byte_size import as_text
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.durations import duration
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.printable import printable
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import Collected, Wanted
@@ -315,7 +316,7 @@ def trace(
         done = answers.traced(session.ask("trace", _TRACING + wanted["seconds"] * wanted["count"], wanted=wanted))
         return done, _collected(host, session, steps, store, [unit])
 
-    outcomes, failed = hosts.ask("tracing", work)
+    outcomes, failed = hosts.ask(f"tracing for about {duration(wanted['seconds'] * wanted['count'])}", work)
     done = [(outcome.target.name, *outcome.result) for outcome in outcomes if outcome.result is not None]
     for host, one, brought in done:
         for warning in traced.warnings(one) + brought.warnings:

@@ -182,9 +182,9 @@ def _handshake(connection: Connection, name: str) -> None:
         except (EOFError, ConnectionResetError, paramiko.SSHException) as error:
             connection.client.close()
             if not _is_shed(error) or attempt == _ATTEMPTS - 1:
-                raise ConnectError(_explained(error, name)) from error
+                raise ConnectError(_explained(error, name, connection)) from error
         except OSError as error:
-            raise ConnectError(_explained(error, name)) from error
+            raise ConnectError(_explained(error, name, connection)) from error
         time.sleep(random.uniform(0.2, 0.6) * 2**attempt)
 
 
@@ -196,7 +196,8 @@ def _is_shed(error: Exception) -> bool:
     )
 
 
-def _explained(error: Exception, name: str) -> str:
+def _explained(error: Exception, name: str, connection: Connection) -> str:
+    where = f"{connection.host} port {connection.port}"
     match error:
         case paramiko.PasswordRequiredException():
             return f"the key for {name} has a passphrase: load it into ssh-agent"
@@ -208,11 +209,11 @@ def _explained(error: Exception, name: str) -> str:
             reasons = {getattr(one, "strerror", None) or str(one) for one in error.errors.values()}
             return f"there is no way to {name}: {', '.join(sorted(reasons))}. Check its address, and the network or VPN"
         case NoValidConnectionsError() | ConnectionRefusedError():
-            return f"nothing listens for SSH at {name}"
+            return f"nothing listens for SSH at {where}"
         case TimeoutError():
-            return f"{name} does not answer"
+            return f"{where} does not answer within {connection.connect_timeout} seconds"
         case socket.gaierror():
-            return f"{name} has no address: {error.strerror}"
+            return f"no address is known for {connection.host}: {error.strerror}"
     return f"no connection to {name}: {error or type(error).__name__}"
 
 

@@ -31,6 +31,7 @@ def adapt() -> None:
     """Adapt the program that loads us, if that is Fabric."""
     if hasattr(fabric_main.program, "core"):
         _take_limit_before_tasks()
+        _take_list_of_a_pattern_for_limit()
         _refuse_in_our_words()
 
 
@@ -64,6 +65,14 @@ def _take_limit_before_tasks() -> None:
     own = program.core_args
     program.core_args = lambda: [*own(), Argument(name=LIMIT, help=LIMIT_HELP)]
     program.core[0].add_arg(Argument(name=LIMIT))
+
+
+def _take_list_of_a_pattern_for_limit() -> None:
+    """``-l web`` is --limit, as ansible-playbook has it: we have no groups of commands that Fabric could list."""
+    core = fabric_main.program.core[0].args
+    if isinstance(core.list.value, str):
+        core[LIMIT].set_value(core.list.value)
+        core.list.set_value(False, cast=False)
 
 
 def _refuse_in_our_words() -> None:

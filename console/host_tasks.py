@@ -32,6 +32,9 @@ _FLEET_HELP = {
 }
 
 
+# As shells have it: 128 and the signal's number.
+_INTERRUPTED = 130
+
 fab_program.adapt()
 
 
@@ -51,12 +54,12 @@ class Hosts:
         options = self._options
         with (
             Connector(options["accept_new"], float(options["timeout"]), self.show.password) as connector,
-            self.show.progress(what, len(self.targets)) as steps,
+            self.show.progress(what, [one.name for one in self.targets]) as steps,
         ):
             bound = functools.partial(_bound, work, steps)
             for outcome in each_host.run(self.targets, connector, bound, int(options["at_once"])):
                 outcomes.append(outcome)
-                steps.done()
+                steps.done(outcome.target.name)
         outcomes.sort(key=lambda outcome: outcome.target.name)
         return outcomes, self.show.failures(outcomes)
 
@@ -88,6 +91,10 @@ def on_hosts(body: Callable[..., int]) -> Any:
             failed = body(hosts, **options)
         except OffheapError as error:
             raise Exit(f"{error}", 2) from error
+        except KeyboardInterrupt:  # which is how watch ends
+            if body.__name__ == "watch":
+                return
+            raise Exit("interrupted; what ran on the hosts was ended", _INTERRUPTED) from None
         if failed:
             raise Exit(code=1)
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from invoke.context import Context
@@ -61,6 +62,6 @@ def serve(_context: Context, directory: str = "offheap/report", port: int = 8800
     except OSError as error:
         reason = f"cannot listen on 127.0.0.1:{port}: {error.strerror}; --port 0 takes any free one"
         raise Exit(reason, 2) from error
-    with server:
+    with server, contextlib.suppress(KeyboardInterrupt):
         print(f"{address}{PAGE}   Ctrl-C ends", flush=True)
         server.serve_forever()

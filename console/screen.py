@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from ..plugins.plugin_utils.leaks.verdict import Answer
 
+# So many hosts are named that a command still waits for.
+_NAMED = 3
 # Keyed by name: the module of Answer loads numpy, and most commands show no verdict.
 _COLOURS = {
     "LEAK": "red",
@@ -100,8 +102,9 @@ class Screen:
                 self._progress.start()
 
     @contextlib.contextmanager
-    def progress(self, what: str, count: int) -> Iterator[Steps]:
-        """Shows how many hosts are done and how many bytes have arrived. Nothing without a terminal."""
+    def progress(self, what: str, hosts: Sequence[str]) -> Iterator[Steps]:
+        """Shows how many hosts are done, the last ones that are not, and how many bytes have arrived. Nothing without a
+        terminal."""
         if not self.err.is_terminal or not what:
             yield Steps()
             return
@@ -114,7 +117,7 @@ class Screen:
             TextColumn("{task.fields[size]}"),
         )
         with Progress(*columns, TimeElapsedColumn(), console=self.err, transient=True) as self._progress:
-            yield Steps(self._progress, what, count)
+            yield Steps(self._progress, what, hosts)
         self._progress = None
 
     def failures(self, outcomes: Sequence[Outcome[Any]]) -> int:
@@ -130,16 +133,20 @@ class Screen:
 class Steps:
     """Counts what is done, from any thread."""
 
-    def __init__(self, progress: Progress | None = None, what: str = "", count: int = 0) -> None:
+    def __init__(self, progress: Progress | None = None, what: str = "", hosts: Sequence[str] = ()) -> None:
         self._progress = progress
-        self._task = progress.add_task(what, total=count, size="") if progress else None
+        self._what = what
+        self._left = dict.fromkeys(hosts)
+        self._task = progress.add_task(what, total=len(hosts), size="") if progress else None
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def done(self) -> None:
+    def done(self, host: str) -> None:
         """One more host is done."""
         if self._progress is not None and self._task is not None:
-            self._progress.advance(self._task)
+            self._left.pop(host, None)
+            waits = f", waiting for {', '.join(self._left)}" if 0 < len(self._left) <= _NAMED else ""
+            self._progress.update(self._task, advance=1, description=f"{self._what}{waits}")
 
     def came(self, size: int) -> None:
         """So many more bytes have arrived."""

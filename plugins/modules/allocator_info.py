@@ -57,12 +57,14 @@ EXAMPLES = r"""
 - name: Find the libraries and the allocator that the service uses
   offheap.profiler.allocator_info:
     unit: frontend
+  become: true
   register: allocators
 
 - name: Prove one library
   offheap.profiler.allocator_info:
     discover: false
     paths: [/opt/offheap/jemalloc/5.3.0-4f2c8a1e/lib/libjemalloc.so.2]
+  become: true
 """
 
 RETURN = r"""

@@ -75,11 +75,11 @@ EXAMPLES = r"""
   offheap.profiler.heap_compare:
     before: offheap/archive/captures/frontend.service/app1/4711-1a2b3c4d/000042-0123456789ab
     after: offheap/archive/captures/frontend.service/app2/815-5e6f7a8b/000040-ba9876543210
-  register: hosts
+  register: compared
 
 - name: Stop if something has grown since the last version
   ansible.builtin.assert:
-    that: hosts.counts.grown + hosts.counts.new == 0
+    that: compared.counts.grown + compared.counts.new == 0
 """
 
 RETURN = r"""

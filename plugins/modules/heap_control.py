@@ -82,12 +82,14 @@ EXAMPLES = r"""
   offheap.profiler.heap_control:
     unit: frontend
     command: dump
+  become: true
   register: dumped
 
 - name: Switch sampling on, without a restart
   offheap.profiler.heap_control:
     unit: frontend
     command: activate
+  become: true
 """
 
 RETURN = r"""

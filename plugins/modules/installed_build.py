@@ -52,6 +52,7 @@ EXAMPLES = r"""
 - name: Look for a build
   offheap.profiler.installed_build:
     path: /opt/offheap/jemalloc/5.3.0-4f2c8a1e
+  become: true
   register: build
 """
 

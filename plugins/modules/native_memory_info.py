@@ -69,12 +69,14 @@ EXAMPLES = r"""
 - name: Show where the frontend's memory is
   offheap.profiler.native_memory_info:
     units: [frontend]
+  become: true
   register: memory
 
 - name: Keep samples, to see later what has grown
   offheap.profiler.native_memory_info:
     units: [frontend, worker]
     keep: offheap/triage
+  become: true
 """
 
 RETURN = r"""
@@ -271,6 +273,11 @@ def _crashes(processes: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def hidden(samples: list[dict[str, Any]]) -> list[int]:
+    """The processes whose memory map could not be read."""
+    return [process["pid"] for sample in samples for process in sample["processes"] if process["classes"] is None]
+
+
 def main() -> NoReturn:
     """Module entry point."""
     module = AnsibleModule(
@@ -291,6 +298,8 @@ def main() -> NoReturn:
         samples += [of_pid(pid, wanted["jvm_timeout"]) for pid in wanted["pids"]]
     except OffheapError as error:
         module.fail_json(msg=str(error))
+    for pid in hidden(samples):
+        module.warn(f"process {pid} lets this user read only its RSS: run the task with become: true")
     module.exit_json(changed=False, samples=samples)
 
 

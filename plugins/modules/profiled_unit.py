@@ -68,11 +68,13 @@ EXAMPLES = r"""
     malloc_conf:
       lg_prof_sample: 19
       lg_prof_interval: 30
+  become: true
 
 - name: Take it out again
   offheap.profiler.profiled_unit:
     unit: frontend
     state: absent
+  become: true
 """
 
 RETURN = r"""

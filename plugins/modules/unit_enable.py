@@ -94,6 +94,7 @@ EXAMPLES = r"""
       - frontend
       - name: orders
         health_url: http://127.0.0.1:8080/health
+  become: true
   register: enabled
 
 - name: Fail if a unit is not profiled

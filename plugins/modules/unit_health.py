@@ -81,6 +81,7 @@ EXAMPLES = r"""
     mapped: /opt/offheap/jemalloc/5.3.0-4f2c8a1e/lib/libjemalloc.so.2
     dump: true
     seconds: 30
+  become: true
 """
 
 RETURN = r"""

@@ -62,6 +62,7 @@ seealso:
 EXAMPLES = r"""
 - name: Take the profiler out of every unit
   offheap.profiler.unit_rollback:
+  become: true
   register: rolled_back
 
 - name: Fail if a unit is not rolled back

@@ -129,6 +129,22 @@ def test_libraries_are_folded(opened: Open) -> None:
     assert "inflate" in {row[-1] for row in _rows(page)}
 
 
+def test_a_stub_of_the_jvm_is_not_own_code(opened: Open, pages: Pages) -> None:
+    def known() -> dict[str, Any]:
+        data = fleets.fleet(hosts=2, leaking=1, dumps=6)
+        at = data["frames"]["name"].index("JavaCalls::call_helper")
+        for column, value in (("name", "StubRoutines (1)"), ("module", ""), ("kind", "jit")):
+            data["frames"][column][at] = value
+        return data
+
+    page = opened(pages("stub", known), at="base=none")
+    row = page.locator(".functions button", has_text="StubRoutines (1)")
+    expect(row).to_be_visible()
+    assert "own" not in (row.get_attribute("class") or "").split()
+    page.locator("#fold").check()
+    expect(page.locator(".functions tbody")).to_contain_text("[made at run time]")
+
+
 def test_restarts_versions_and_triggers_are_marked(opened: Open, pages: Pages) -> None:
     page = opened()
     expect(page.locator("#marks li")).to_have_text(

@@ -20,6 +20,7 @@ from ansible_collections.offheap.profiler.tests.browser.test_accessible import s
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 
 ROW = 21
+HINT = {"title": "a stream is not closed", "check": "Close it.", "link": "https://example.invalid/close"}
 
 
 def _samples(leaked: float) -> Samples:
@@ -28,7 +29,7 @@ def _samples(leaked: float) -> Samples:
 
 @pytest.fixture
 def compared(tmp_path: Path) -> Path:
-    mark = Mark(64.0 * fleets.MIB, 6.0 * fleets.MIB, "inflate ← …", lambda frames: frames[0].label == "inflate")
+    mark = Mark(64.0 * fleets.MIB, 6.0 * fleets.MIB, "inflate ← …", lambda frames: frames[0].label == "inflate", [HINT])
     facts = [("Process", "2211 /usr/bin/java")]
     page = Page("frontend.service", "app1", "leak", "Leak of 64.0 MiB/day", "it grows", facts, [mark], "09:00:00 UTC")
     path = tmp_path / "compared.html"
@@ -50,6 +51,7 @@ def test_a_leaking_process_opens_with_what_has_grown(opened: Open, compared: Pat
     expect(page.locator("input[value=grown]")).to_be_checked()
     expect(page.locator("#legend")).to_contain_text("from 09:00:00 UTC (older) to now (newer)")
     expect(page.locator(".functions tbody tr").first).to_contain_text("inflate")
+    expect(page.locator("#suspects")).to_contain_text("Perhaps a stream is not closed: Close it. https://example")
     page.locator("#suspects button").click()
     expect(page.locator("#detail")).to_contain_text(re.compile("^inflate · .*100.0 % of it on a suspected path"))
     assert page.title() == "frontend.service on app1: native memory"

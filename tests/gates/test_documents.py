@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +17,8 @@ from ansible_collections.offheap.profiler.tests.gates.files import ROOT, kept
 #: what a playbook sets itself
 SET = re.compile(r"register: (\w+)|^ {4,}(offheap_\w+):", re.MULTILINE)
 VARIABLE = re.compile(r"(?<![\w.])(?:offheap_\w+|rollback_(?:purge|discard)|state)(?![\w.])")
+#: names that Ansible warns of
+RESERVED = {"hosts", "environment", "name", "tasks", "vars", "tags", "action"}
 PAGES = [path for path in kept() if path.suffix == ".md" and path.parts[0] not in ("tests", "changelogs")]
 
 
@@ -37,6 +40,26 @@ def _of_roles() -> Iterator[str]:
     for path in (ROOT / "roles").glob("*/meta/argument_specs.yml"):
         for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"].values():
             yield from entry.get("options") or ()
+
+
+def _examples() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    for path in sorted((ROOT / "plugins" / "modules").glob("*.py")):
+        text = re.search(r'^EXAMPLES = r"""(.*?)"""', path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        assert text, path
+        tasks = yaml.safe_load(text[1]) or []
+        if tasks and "hosts" in tasks[0]:  # a play
+            tasks = tasks[0]["tasks"]
+        yield path.stem, tasks
+
+
+@pytest.mark.parametrize(("module", "tasks"), list(_examples()))
+def test_an_example_runs_as_it_is_pasted(module: str, tasks: list[dict[str, Any]]) -> None:
+    """With the rights that it needs on a host, and without names that Ansible keeps for itself."""
+    action = ROOT / "plugins" / "action" / f"{module}.py"
+    on_hosts = not action.exists() or "_requires_connection = False" not in action.read_text(encoding="utf-8")
+    own = [task for task in tasks if f"offheap.profiler.{module}" in task]
+    assert own and all(task.get("become", False) is on_hosts for task in own)
+    assert not {task.get("register") for task in tasks} & RESERVED
 
 
 def test_each_variable_of_playbooks_and_roles_is_listed_and_no_other() -> None:

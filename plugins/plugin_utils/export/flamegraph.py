@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,12 +24,13 @@ _MOST_NODES = 100_000
 @dataclass(frozen=True)
 class Mark:
     """Stacks to show as suspect: those whose frames (leaf first) it ``covers``, with their rate in bytes per day, half
-    of its 95 % interval, and the path for people."""
+    of its 95 % interval, the path for people, and known causes, each a title, what to check, and a link."""
 
     growth: float
     error: float
     path: str
     covers: Callable[[Sequence[Frame]], bool]
+    hints: Sequence[Mapping[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _data(page: Page, samples: Samples, older: Samples | None, row: int) -> dict
                 "error": round(mark.error),
                 "live": round(sum(live.get(path, 0.0) for path in paths)),
                 "nodes": differences(tree.leaves(paths)),
-                "hints": [],
+                "hints": list(mark.hints),
             }
             for mark, paths in marked
         ],

@@ -51,6 +51,11 @@ class Hint:
         check = textwrap.wrap(self.check, _WIDTH)
         return "\n".join([f"{self.title}?", *check, *([self.link] if self.link else [])])
 
+    @property
+    def told(self) -> dict[str, str]:
+        """The same for a page, which makes a link of it."""
+        return {"title": self.title, "check": self.check, "link": self.link}
+
     def fits(self, path: Sequence[Frame]) -> bool:
         """Whether one of the functions of a path (leaf first) points to this cause."""
         frames = path[: self.within] if self.within else path

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ..archive.archive import Archive
 from ..base.directory_name import directory_name
@@ -24,6 +25,7 @@ from .host_report import Limits, Report
 _FLEET = {"page": "report.html", "json": "report.json", "text": "report.txt", "picture": "report.svg"}
 # Lines that are still in sight at the end.
 _SCREEN = 40
+_LINKS = {"flamegraph": "page", "text": "text", "folded": "folded"}
 _KINDS = {"text": "txt", "folded": "folded", "flamegraph": "html"}
 
 
@@ -86,10 +88,21 @@ def make(
     if found:
         looked = findings.findings(triage, scope.units, scope.hosts, warn) if triage and triage.is_dir() else []
         data = {**seen.data(), "triage": [finding.data for finding in looked]}
+        _link(data["units"], files.reports, dest)
         told = [(Answer(unit["answer"]), ticket.sentence(unit)) for unit in data["units"]]
         files.units = sorted(told, key=lambda one: list(Answer).index(one[0]), reverse=True)
         files.fleet = {kind: bring(dest / _FLEET[kind], text) for kind, text in of_fleet(data).items()}
     return files
+
+
+def _link(units: list[dict[str, Any]], reports: list[tuple[Report, dict[str, str]]], dest: Path) -> None:
+    """Tell each host its own files, as addresses relative to the fleet's page."""
+    own = {(report.unit, report.host): paths for report, paths in reports}
+    for unit in units:
+        for host in unit["hosts"]:
+            paths = own.get((unit["unit"], host["host"]), {})
+            relative = {kind: Path(path).relative_to(dest).as_posix() for kind, path in paths.items()}
+            host["files"] = {_LINKS[kind]: quote(path) for kind, path in relative.items()}
 
 
 def of_fleet(data: dict[str, Any]) -> dict[str, str]:

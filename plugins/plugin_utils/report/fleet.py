@@ -348,7 +348,7 @@ def _suspect(
         "freed": None if suspect.freed is None else round(suspect.freed, 4),
         "since": since,
         "since_ever": ever,
-        "hints": [{"title": hint.title, "check": hint.check, "link": hint.link} for hint in known],
+        "hints": [hint.told for hint in known],
     }
 
 

@@ -171,8 +171,10 @@ def _files(
         reason=report.verdict.reason,
         facts=facts,
         marks=[
-            flamegraph.Mark(suspect.growth, suspect.error, short_path(suspect.path), suspect.covers)
-            for suspect in report.suspects
+            flamegraph.Mark(
+                suspect.growth, suspect.error, short_path(suspect.path), suspect.covers, [one.told for one in its_hints]
+            )
+            for suspect, its_hints in zip(report.suspects, report.hints, strict=True)
         ],
         baseline=_moment(process.captures[_first(process)].time, capture.time) if older is not None else "",
     )

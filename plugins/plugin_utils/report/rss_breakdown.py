@@ -199,7 +199,9 @@ def _runtime(jvm: JvmMemory | None, notes: list[str]) -> list[Part]:
             " of unexplained (turn it on with -XX:NativeMemoryTracking=summary)"
         )
         if jvm.metaspace is not None:
-            parts.append(Part("Metaspace", jvm.metaspace, Origin.RUNTIME, "classes, as committed"))
+            parts.append(
+                Part("Metaspace", jvm.metaspace, Origin.RUNTIME, "classes; committed, not necessarily resident")
+            )
         return parts
     sums: dict[str, float] = {}
     for category, size in jvm.nmt.items():
@@ -207,10 +209,10 @@ def _runtime(jvm: JvmMemory | None, notes: list[str]) -> list[Part]:
             name = _TRACKED.get(category, "JVM, other")
             sums[name] = sums.get(name, 0.0) + size
     meanings = {
-        "Metaspace": "classes, as committed",
-        "Compiled code": "the code cache, as committed",
-        "Thread stacks": "as committed",
-        "JVM, other": "the garbage collector's tables and the like, as committed",
+        "Metaspace": "classes; committed, not necessarily resident",
+        "Compiled code": "the code cache; committed, not necessarily resident",
+        "Thread stacks": "committed, not necessarily resident",
+        "JVM, other": "the garbage collector's tables and the like; committed, not necessarily resident",
     }
     parts += [Part(name, sums[name], Origin.RUNTIME, meaning) for name, meaning in meanings.items() if name in sums]
     return parts

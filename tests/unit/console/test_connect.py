@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Host keys that paramiko alone would miss in known_hosts; tests/integration has real servers."""
+"""Host keys that paramiko alone would miss in known_hosts, and why there is no connection; tests/integration has real
+servers."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import paramiko
 import pytest
+from fabric import Connection
 
-from ansible_collections.offheap.profiler.console.connect import ConnectError, Connector
+from ansible_collections.offheap.profiler.console.connect import ConnectError, Connector, _explained
 from ansible_collections.offheap.profiler.console.known_hosts import KnownHosts
 from ansible_collections.offheap.profiler.console.target import Settings, from_word
 
@@ -66,3 +71,11 @@ def test_nothing_begins_after_hanging_up() -> None:
         connector.hang_up()
         with pytest.raises(ConnectError, match="interrupted"), connector.session(from_word("localhost")):
             pytest.fail("a session has begun")
+
+
+def test_a_host_that_is_not_there_is_named_with_its_port_and_how_long_it_was_waited_for() -> None:
+    there = cast(Connection, SimpleNamespace(host="192.0.2.7", port=2222, connect_timeout=4))
+    assert _explained(TimeoutError(), "app2", there) == "192.0.2.7 port 2222 does not answer within 4 seconds"
+    assert _explained(ConnectionRefusedError(), "app2", there) == "nothing listens for SSH at 192.0.2.7 port 2222"
+    unknown = socket.gaierror(-2, "Name or service not known")
+    assert "no address is known for 192.0.2.7: Name or service" in _explained(unknown, "app2", there)

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -42,6 +45,7 @@ def _fab(*words: str) -> subprocess.CompletedProcess[str]:
         ("-i {} --limit nosuch status", NONE),
         ("--limit=nosuch -i {} status", NONE),
         ("-i {} status --limit nosuch", NONE),
+        ("-i {} -l nosuch status", NONE),
         ("status -i {} --limit nosuch", NONE),
         ("-i {} --limit nosuch status --limit unknown", "no host of the inventory matches 'unknown'"),
         ("-H app1 --limit web status", "name hosts with -H, or an inventory"),
@@ -53,6 +57,22 @@ def test_hosts_and_limits(inventory: Path, line: str, says: str) -> None:
     done = _fab(*line.format(inventory).split())
     assert done.returncode == 2, done.stdout + done.stderr
     assert says in done.stderr
+
+
+def test_ctrl_c_ends_a_command_with_a_word_and_serve_without(tmp_path: Path) -> None:
+    (tmp_path / "report.html").touch()
+    fab = [sys.executable, "-u", str(Path(sys.executable).with_name("fab"))]
+    with subprocess.Popen([*fab, "serve", "--directory", tmp_path, "--port", "0"], cwd=ROOT, stdout=PIPE) as serving:
+        assert serving.stdout is not None and b"Ctrl-C ends" in serving.stdout.readline()
+        serving.send_signal(signal.SIGINT)
+    assert serving.returncode == 0
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it never says what an sshd says first
+        asked = [*fab, "-H", f"127.0.0.1:{server.getsockname()[1]}", "status"]
+        with subprocess.Popen(asked, cwd=ROOT, stderr=PIPE, text=True) as asking, server.accept()[0]:
+            asking.send_signal(signal.SIGINT)
+            assert asking.stderr is not None
+            assert "interrupted; what ran on the hosts was ended" in asking.stderr.read()
+    assert asking.returncode == 130
 
 
 def test_the_version_of_the_collection(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 //
 // What is on the screen, as the part of the page's address behind "#", so that a view can be sent to somebody.
 
-const NAMES = ["unit", "host", "dump", "base", "what", "from", "around", "zoom", "find", "thread", "fold", "sort", "curves", "born"];
+const NAMES = ["unit", "host", "dump", "base", "what", "from", "around", "zoom", "find", "thread", "fold", "sort", "curves", "born", "hide", "theme", "palette"];
 
 export function read() {
     const given = new URLSearchParams(location.hash.slice(1));

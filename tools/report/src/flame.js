@@ -4,6 +4,7 @@
 // A flame graph on a canvas. Only what is at least a pixel wide is visited, so the number of frames in the tree does
 // not matter while one moves, and a change of time is one pass over the sums.
 
+import { hue, isDark } from "./appearance.js";
 import { h } from "./format.js";
 import { beyondChance } from "./stacks.js";
 
@@ -12,10 +13,12 @@ const LEAST = 0.8; // pixels
 const WIDE = 14; // pixels: what is narrower does not make the graph deeper
 const MOST_ROWS = 220;
 const FONT = '12px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace';
+const OVER_TIME = { grown: "grown", shrunk: "shrunk", fresh: "new" };
+const ACROSS = { grown: "more here", shrunk: "less here", fresh: "only here" };
 const MANAGED = ["java", "python", "js"];
 
 export class Flame {
-    // `events`: hover(node, event or null), select(node), open(node)
+    // `events`: hover(node, event or null), select(node), open(node), hide(node), copy(node, whole)
     constructor(canvas, frames, events) {
         this.canvas = canvas;
         this.frames = frames;
@@ -30,10 +33,10 @@ export class Flame {
         canvas.addEventListener("mouseleave", () => events.hover(null, null));
         canvas.addEventListener("click", (event) => {
             const node = this.at(event);
-            if (node !== null) {
-                this.cursor = node;
-                events.select(node);
-            }
+            if (node === null) return;
+            this.cursor = node;
+            if (!event.altKey) events.select(node);
+            else if (node) events.hide(node);
         });
         canvas.addEventListener("dblclick", (event) => {
             const node = this.at(event);
@@ -107,19 +110,33 @@ export class Flame {
         this.count();
     }
 
-    box({ node, x, w, row, above }, theme) {
+    box(box, theme) {
         const { context } = this;
-        const y = row * ROW;
-        const gap = w > 3 ? 1 : 0;
-        context.globalAlpha = above ? 0.55 : 1;
-        context.fillStyle = this.matches(node) ? theme.found : this.colour(node, theme);
-        context.fillRect(x, y, Math.max(w - gap, 0.6), ROW - 1);
+        const { x, y, w, h: height, fill, color, text, bold } = this.looks(box, theme);
+        context.globalAlpha = box.above ? 0.55 : 1;
+        context.fillStyle = fill;
+        context.fillRect(x, y, w, height);
         context.globalAlpha = 1;
-        if (w < 28) return;
+        if (!text) return;
+        context.font = bold ? `bold ${FONT}` : FONT;
+        context.fillStyle = color;
+        context.fillText(text, x + 4, y + ROW / 2);
+    }
+
+    looks({ node, x, w, row }, theme) {
         const frame = this.tree.frame[node];
-        context.font = this.frames.own[frame] && node ? `bold ${FONT}` : FONT;
-        context.fillStyle = this.matches(node) ? "#1a1a1a" : theme.text;
-        context.fillText(this.fitted(this.frames.name[frame], w - 9), x + 4, y + ROW / 2);
+        const found = this.matches(node);
+        return {
+            node, x, y: row * ROW, w: Math.max(w - (w > 3 ? 1 : 0), 0.6), h: ROW - 1,
+            fill: found ? theme.found : this.colour(node, theme), color: found ? "#1a1a1a" : theme.text,
+            text: w < 28 ? "" : this.fitted(this.frames.name[frame], w - 9), bold: this.frames.own[frame] && node > 0,
+        };
+    }
+
+    // What is drawn, for a picture.
+    drawn() {
+        const theme = colours();
+        return this.boxes.map((box) => this.looks(box, theme));
     }
 
     fitted(name, width) {
@@ -154,7 +171,7 @@ export class Flame {
         const share = now > 0 ? Math.min(values.suspect[node] / now, 1) : 0;
         if (share > 0.005) return theme.suspect(Math.sqrt(share));
         const frame = tree.frame[node];
-        return theme.calm(MANAGED.includes(this.frames.kind[frame]) ? 150 : hue(this.frames.module[frame]));
+        return theme.calm(MANAGED.includes(this.frames.kind[frame]) ? 150 : tint(this.frames.module[frame]));
     }
 
     significant(node) {
@@ -164,6 +181,14 @@ export class Flame {
 
     matches(node) {
         return this.hits !== null && node > 0 && this.hits[this.tree.frame[node]];
+    }
+
+    // The nodes that match and hold something, the largest first.
+    matching() {
+        const { width } = this.values;
+        const found = [];
+        if (this.hits) for (let node = 1; node < this.tree.size; node++) if (width[node] > 0 && this.matches(node)) found.push(node);
+        return found.sort((a, b) => width[b] - width[a] || a - b);
     }
 
     // All frames of the tree that match, whether they are wide enough to be seen or not; nested ones count once.
@@ -216,40 +241,43 @@ export class Flame {
             this.events.select(this.cursor);
         } else if (event.key === "s") {
             if (this.cursor) this.events.open(this.cursor);
+        } else if (event.key === "h") {
+            if (this.cursor) this.events.hide(this.cursor);
+        } else if (event.key === "c" || event.key === "C") {
+            this.events.copy(this.cursor, event.key === "C");
         }
     }
 }
 
-function hue(text) {
+function tint(text) {
     let hash = 7;
     for (let i = 0; i < text.length; i++) hash = (hash * 31 + text.charCodeAt(i)) >>> 0;
     return 195 + (hash % 75); // blues to violets: red is for what grows
 }
 
-export const darkness = matchMedia("(prefers-color-scheme: dark)");
-
 function colours() {
     const mix = (hueOf, low, high) => (s) => `hsl(${hueOf} ${low[0] + (high[0] - low[0]) * s}% ${low[1] + (high[1] - low[1]) * s}%)`;
-    if (darkness.matches) {
+    const [grown, shrunk, fresh] = ["grown", "shrunk", "fresh"].map(hue);
+    if (isDark()) {
         return {
-            text: "#f0f1f2", found: "#f5d547", focus: "#ffffff", fresh: "hsl(213 62% 45%)",
-            grown: mix(6, [6, 28], [58, 42]), shrunk: mix(140, [6, 28], [45, 32]), suspect: mix(14, [40, 33], [62, 43]),
+            text: "#f0f1f2", found: "#f5d547", focus: "#ffffff", fresh: `hsl(${fresh} 62% 45%)`,
+            grown: mix(grown, [6, 28], [58, 42]), shrunk: mix(shrunk, [6, 28], [45, 32]), suspect: mix(14, [40, 33], [62, 43]),
             calm: (tint) => `hsl(${tint} 20% 32%)`, same: "hsl(220 5% 30%)",
         };
     }
     return {
-        text: "#16181b", found: "#ffe14d", focus: "#111111", fresh: "hsl(213 90% 79%)",
-        grown: mix(8, [10, 91], [88, 70]), shrunk: mix(140, [10, 91], [46, 66]), suspect: mix(20, [75, 84], [90, 68]),
+        text: "#16181b", found: "#ffe14d", focus: "#111111", fresh: `hsl(${fresh} 90% 79%)`,
+        grown: mix(grown, [10, 91], [88, 70]), shrunk: mix(shrunk, [10, 91], [46, 66]), suspect: mix(20, [75, 84], [90, 68]),
         calm: (tint) => `hsl(${tint} 40% 87%)`, same: "hsl(220 8% 89%)",
     };
 }
 
-// `pair` names the two dumps that are compared, or is null.
-export function legend(pair) {
+// `pair` names the two dumps that are compared, or is null; `twoHosts`: they are of two hosts.
+export function legend(pair, twoHosts) {
     const entry = (kind, text) => h("span", {}, h("i", { class: `swatch ${kind}` }), text);
     const own = h("span", {}, h("b", {}, "bold"), " own code");
     return pair
-        ? [h("span", {}, pair), own, entry("grown", "grown"), entry("shrunk", "shrunk"), entry("fresh", "new"), entry("same", "no more than sampling explains")]
+        ? [h("span", {}, pair), own, ...Object.entries(twoHosts ? ACROSS : OVER_TIME).map(([kind, text]) => entry(kind, text)), entry("same", "no more than sampling explains")]
         : [own, entry("suspect", "on a suspected path"), entry("calm", "other code, by library")];
 }
 

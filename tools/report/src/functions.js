@@ -64,20 +64,24 @@ export class Functions {
         this.view = view;
         const { frames } = this;
         const known = view.pair ? ["name", ...Object.keys(VALUES)] : ["name", "flat", "cum"];
-        const sort = known.includes(view.sort) ? view.sort : view.pair ? "flatgrowth" : "flat";
+        const turned = view.sort.startsWith("-"); // from the other end
+        const named = view.sort.slice(turned ? 1 : 0);
+        const sort = known.includes(named) ? named : view.pair ? "flatgrowth" : "flat";
         const rows = rowsOf(view.tree, view.dump, view.pair);
         const total = view.dump.total;
         const byName = (a, b) => frames.name[a.frame].localeCompare(frames.name[b.frame]);
         const by = (value) => (a, b) => value(b) - value(a);
         const bySize = (a, b) => by(VALUES[sort])(a, b) || by(VALUES.cumgrowth)(a, b) || by(VALUES.cum)(a, b) || byName(a, b);
         rows.sort(sort === "name" ? byName : bySize);
+        if (turned) rows.reverse();
+        const rises = (sort === "name") !== turned;
         const wanted = view.hits ? rows.filter((row) => view.hits[row.frame]) : rows;
         const shown = wanted.slice(0, this.all ? MOST : SHOWN);
         const head = (column, text, about) =>
             h(
                 "th",
-                { scope: "col", class: column === "name" ? null : "number", "aria-sort": sort === column ? (column === "name" ? "ascending" : "descending") : null },
-                h("button", { type: "button", title: about, onclick: () => this.events.sort(column) }, text, h("span", { "aria-hidden": "true" }, sort === column ? " ▾" : "")),
+                { scope: "col", class: column === "name" ? null : "number", "aria-sort": sort === column ? (rises ? "ascending" : "descending") : null },
+                h("button", { type: "button", title: about, onclick: () => this.events.sort(sort === column && !turned ? `-${column}` : column) }, text, h("span", { "aria-hidden": "true" }, sort === column ? (turned ? " ▴" : " ▾") : "")),
             );
         const share = (text) => h("th", { scope: "col", class: "number share" }, text);
         const heads = [

@@ -7,6 +7,7 @@ import { h } from "./format.js";
 
 const KEYS = [
     ["/", "search: a regular expression, over functions and libraries"],
+    ["n N", "next and previous frame that the search has found, the largest first"],
     [", .", "earlier and later dump"],
     ["g", "live memory, or only what has grown"],
     ["i", "turn the graph over: from malloc, or from main"],
@@ -14,14 +15,19 @@ const KEYS = [
     ["arrows", "move in the graph, once it has the focus (Tab)"],
     ["Enter", "zoom to the frame; again on an upper one zooms out"],
     ["s", "callers and callees of the frame"],
-    ["Esc", "back: tooltip, search, zoom"],
+    ["h", "hide all stacks through the frame, as Alt and a click do"],
+    ["u", "show again all that is hidden"],
+    ["c C", "copy the frame's name, or its whole stack"],
+    ["d", "dark or light"],
+    ["p", "the palette for the colour-blind, or the usual one"],
+    ["Esc", "back: tooltip, search, zoom, what is hidden"],
     ["?", "this help"],
 ];
 const READING = [
-    ["flat, cum", "what a function allocated itself, and what it and all that it called did."],
-    ["±", "the 95 % interval that sampling alone leaves. Grey has not changed by more than that."],
+    ["flat, cum", "what a function allocated itself, and itself plus everything it called."],
+    ["±", "95 % confidence interval of the sampling. Grey: any change is within it."],
     ["width", "live bytes in the dump that is shown, or what has grown or shrunk between two dumps."],
-    ["bold", "own code: the program's file, and what a runtime has named outside its standard library."],
+    ["bold", "your code: functions in the service's executable, and Java, Python or Node functions outside the standard library."],
 ];
 
 export function helpDialog() {

@@ -8,6 +8,7 @@ const STANDARD = { java: [/^(java|javax|jdk|sun|com\.sun)\./, "[Java's own]"], j
 
 // The name under which a frame is folded, or "" for own code.
 export function libraryOf(name, module, kind) {
+    if (kind === "jit") return "[made at run time]"; // stubs of a JVM, or code without a name
     const [pattern, group] = STANDARD[kind] || [];
     if (pattern) return pattern.test(name) ? group : "";
     return SHARED.test(module) ? `[${module}]` : "";

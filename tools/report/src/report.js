@@ -7,10 +7,10 @@
 import "uplot/dist/uPlot.min.css";
 import "./report.css";
 import * as address from "./address.js";
+import { appear, isDark, onChange, otherTheme } from "./appearance.js";
 import { BirthsRange } from "./births_range.js";
 import { baseline, compared } from "./comparison.js";
 import { Curves } from "./curves.js";
-import { darkness } from "./flame.js";
 import { bytes, count, h, moment, percent, replace, showSeconds } from "./format.js";
 import { helpDialog } from "./help.js";
 import { HostsChart } from "./hosts_chart.js";
@@ -30,6 +30,7 @@ const fold = folding(data.frames);
 
 let state = address.read();
 let view; // what is chosen: see choose()
+let curves, hostsChart;
 
 // ---- the parts of the page that stay
 
@@ -45,11 +46,18 @@ const births = new BirthsRange((born) => go({ born }));
 const help = helpDialog();
 
 function build() {
-    const helpButton = h("button", { type: "button", class: "help", title: "Help ( ? )", onclick: () => help.showModal() }, "Help");
-    report.append(...(data.alone ? aloneParts(helpButton) : fleetParts(helpButton)), h("footer", {}, make("fineprint", "p")), stacksPanel.tip, help);
+    const switches = h(
+        "div",
+        { class: "switches" },
+        make("theme", "button", { type: "button", title: "Dark or light ( d )", onclick: turnTheme }),
+        make("palette", "button", { type: "button", title: "Colours that the colour-blind can tell apart ( p )", onclick: turnPalette }, "Colour-blind"),
+        h("button", { type: "button", class: "help", title: "Help ( ? )", onclick: () => help.showModal() }, "Help"),
+    );
+    const skip = h("button", { type: "button", class: "skip", onclick: () => stacksPanel.el.graph.focus() }, "Skip to the stacks");
+    report.append(skip, ...(data.alone ? aloneParts(switches) : fleetParts(switches)), h("footer", {}, make("fineprint", "p")), stacksPanel.tip, help);
 }
 
-function fleetParts(helpButton) {
+function fleetParts(switches) {
     const charts = h(
         "fieldset",
         { class: "views", "aria-label": "Curves" },
@@ -59,7 +67,7 @@ function fleetParts(helpButton) {
     );
     el.charts = charts;
     return [
-        h("header", {}, h("h1", {}, "Native memory"), h("p", { class: "scope" }, ...scope()), helpButton),
+        h("header", {}, h("h1", {}, "Native memory"), h("p", { class: "scope" }, ...scope()), switches),
         make("missing", "p", { class: "missing", role: "status" }),
         make("cards", "nav", { "aria-label": "Units" }),
         panel("hosts", "Hosts", make("hostfilter", "input", { type: "search", placeholder: "Find a host", "aria-label": "Find a host", oninput: showHosts }), make("hostlist", "div", { class: "hostlist" })),
@@ -77,14 +85,14 @@ function fleetParts(helpButton) {
     ];
 }
 
-function aloneParts(helpButton) {
+function aloneParts(switches) {
     const { headline, reason, facts } = data.alone;
     const { unit, hosts } = data.units[0];
     const verdict = h("p", { class: "sentence" }, h("strong", {}, headline), reason && h("span", { class: "about" }, reason));
     const suspects = hosts[0].suspects.length > 0 && make("suspects", "ol");
     const told = h("dl", { class: "facts" }, ...facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     return [
-        h("header", {}, h("h1", {}, unit), h("p", { class: "scope" }, `on ${hosts[0].host}`), helpButton),
+        h("header", {}, h("h1", {}, unit), h("p", { class: "scope" }, `on ${hosts[0].host}`), switches),
         h("section", { class: `panel verdict ${hosts[0].answer}` }, verdict, suspects, told),
         stacksPanel.element,
     ];
@@ -104,6 +112,18 @@ function go(change, remember = false) {
     state = { ...state, ...change };
     address.write(state, remember);
     show();
+}
+
+const turnTheme = () => go({ theme: otherTheme() });
+const turnPalette = () => go({ palette: state.palette === "blind" ? "" : "blind" });
+
+function showAppearance(printing = false) {
+    el.palette.setAttribute("aria-pressed", String(state.palette === "blind"));
+    const changed = appear(state, printing);
+    el.theme.textContent = isDark() ? "Light" : "Dark";
+    if (!changed) return;
+    if (curves) curves.host = null; // drawn anew
+    if (hostsChart) hostsChart.unit = null;
 }
 
 function step(by) {
@@ -127,7 +147,8 @@ function choose() {
 
 // ---- showing it
 
-function show() {
+function show(printing = false) {
+    showAppearance(printing);
     if (!data.units.length) return;
     choose();
     if (!data.alone) {
@@ -173,7 +194,6 @@ function showHosts() {
 
 const pick = (one) => go({ unit: view.unit.unit, host: one.host, dump: "", base: "", zoom: "", thread: "", born: "" }, true);
 
-let curves, hostsChart;
 function showHost() {
     const { unit, host, dump, base } = view;
     const process = host.processes[dump.process];
@@ -236,7 +256,10 @@ function curveOf(suspect) {
 function showThreads() {
     const { host, thread } = view;
     el.threads.hidden = host.threads.length < 2;
-    const select = (one) => go({ thread: one === thread ? "" : String(host.threads.indexOf(one) + 1), dump: "", zoom: "" }, true);
+    const select = (one) => {
+        go({ thread: one === thread ? "" : String(host.threads.indexOf(one) + 1), dump: "", zoom: "" }, true);
+        if (one !== thread) stacksPanel.comeIntoView();
+    };
     replace(el.threadlist, h("p", { class: "hint" }, "By the thread that allocated, in the newest dump. Choose one to see its stacks alone."), ...threadButtons(host.threads, thread, select));
 }
 
@@ -261,6 +284,7 @@ document.addEventListener("keydown", (event) => {
             stacksPanel.el.search.value = "";
             go({ find: "" });
         } else if (state.zoom || state.around || state.thread) go({ zoom: "", around: "", thread: "" });
+        else if (state.hide) go({ hide: "" });
         return;
     }
     if (typing) return;
@@ -269,6 +293,11 @@ document.addEventListener("keydown", (event) => {
         ",": () => step(-1),
         ".": () => step(1),
         "?": () => help.showModal(),
+        n: () => stacksPanel.match(1),
+        N: () => stacksPanel.match(-1),
+        u: () => go({ hide: "", zoom: "" }),
+        d: turnTheme,
+        p: turnPalette,
         f: () => go({ fold: state.fold ? "" : "1", zoom: "", around: "" }),
         i: () => go({ from: state.from === "leaf" ? "" : "leaf", zoom: "" }),
         g: () => view.pair && go({ what: view.what === "grown" ? "live" : "grown", zoom: "" }),
@@ -285,11 +314,7 @@ for (const change of ["popstate", "hashchange"]) {
     });
 }
 document.addEventListener("pointerdown", () => (stacksPanel.tip.hidden = true));
-darkness.addEventListener("change", () => {
-    if (curves) curves.host = null;
-    if (hostsChart) hostsChart.unit = null;
-    show();
-});
+onChange(show);
 
 showSeconds(data.to - data.from < 7200);
 build();

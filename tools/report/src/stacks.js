@@ -34,20 +34,27 @@ export class Stacks {
     }
 
     // Kinds: "down", "up" (from the function that allocates), "callers" and "callees" of a frame. In a folded tree, what
-    // lies in one library without a break is one frame.
-    tree(kind, frame = -1, folded = false) {
-        if (kind === "down" && !folded) return this.down;
-        const key = `${kind} ${frame} ${folded}`;
+    // lies in one library without a break is one frame. `hidden` names functions, and [libraries]: stacks through one of
+    // them are left out.
+    tree(kind, frame = -1, folded = false, hidden = []) {
+        if (kind === "down" && !folded && !hidden.length) return this.down;
+        const key = JSON.stringify([kind, frame, folded, ...hidden]);
         let tree = this.made.get(key);
         if (!tree) {
             if (this.made.size > 8) this.made.clear();
-            tree = this.derive(kind, frame, folded);
+            tree = this.derive(kind, frame, folded, this.framesOf(hidden));
             this.made.set(key, tree);
         }
         return tree;
     }
 
-    derive(kind, wanted, folded) {
+    framesOf(hidden) {
+        const { name, module } = this.frames;
+        const names = new Set(hidden);
+        return new Uint8Array(name.map((one, frame) => names.has(one) || names.has(`[${module[frame]}]`)));
+    }
+
+    derive(kind, wanted, folded, hidden) {
         const frames = [wanted < 0 ? this.frame[0] : wanted];
         const parents = [-1];
         const nodes = new Map();
@@ -55,6 +62,7 @@ export class Stacks {
         const leaves = [];
         for (const leaf of this.leaves) {
             let path = this.pathOf(leaf).map((node) => this.frame[node]); // leaf first
+            if (path.some((frame) => hidden[frame] || hidden[this.fold[frame]])) continue;
             if (folded) path = path.map((frame) => this.fold[frame]).filter((frame, at, all) => frame !== all[at - 1] || this.frames.own[frame]);
             if (wanted >= 0) {
                 const at = path.lastIndexOf(wanted);

@@ -3,13 +3,14 @@
 //
 // The flame graph with all that belongs to it: time, comparison, search, callers and callees, and the table of functions.
 
-import { against, direction, nameOf } from "./comparison.js";
+import { against, direction, nameOf, ofTwoHosts } from "./comparison.js";
 import { Flame, legend } from "./flame.js";
 import { bytes, count, h, moment, percent, signed } from "./format.js";
 import { Functions } from "./functions.js";
 import { ANSWERS } from "./lists.js";
 import { searching } from "./search.js";
 import { measure } from "./stacks.js";
+import { folded as foldedText, picture, save, stackText, toClipboard } from "./take_away.js";
 
 const KINDS = { jit: "code made at run time", inlined: "inlined", unknown: "in no mapping" };
 
@@ -27,6 +28,7 @@ export class StacksPanel {
             { class: "panel" },
             h("h2", {}, "Stacks"),
             this.controls(),
+            this.made("hiding", "p", { class: "detail" }),
             this.made("detail", "p", { class: "detail", "aria-live": "polite" }),
             this.graphs(),
             h("h3", {}, "Functions"),
@@ -71,9 +73,15 @@ export class StacksPanel {
                     " Fold libraries",
                 ),
                 this.made("search", "input", { type: "search", placeholder: "Search, regexp  ( / )", "aria-label": "Search functions and libraries by regular expression", autocomplete: "off", spellcheck: "false", oninput: () => go({ find: this.el.search.value.trim() }) }),
+                button("previous", "◀", () => this.match(-1), { "aria-label": "Previous match", title: "Previous match ( N )" }),
+                button("next", "▶", () => this.match(1), { "aria-label": "Next match", title: "Next match ( n )" }),
+                this.made("nth", "output", { "aria-live": "polite" }),
                 this.made("found", "output"),
                 button("reset", "Reset", () => go({ zoom: "", around: "", thread: "" }), { title: "Whole graph ( Esc )" }),
-                button("copy", "Copy link", () => this.copy()),
+                button("copy", "Copy link", () => this.copy("copy", location.href, "It is in the address bar")),
+                button("savesvg", "Save SVG", () => this.save("svg"), { title: "The graph as it is shown, as a picture" }),
+                button("savefolded", "Save folded", () => this.save("folded"), { title: "What is shown, as folded stacks for other tools" }),
+                this.made("files", "span", { class: "files" }),
             ),
         );
     }
@@ -97,7 +105,28 @@ export class StacksPanel {
             hover: (node, event) => this.hover(which(), node, event),
             select: (node) => this.select(which(), node),
             open: (node) => this.open(which().tree.frame[node]),
+            hide: (node) => this.hide(this.frames.name[which().tree.frame[node]]),
+            copy: (node, whole) => this.copyFrame(which(), node, whole),
         };
+    }
+
+    // Leave out all stacks through a function, or through a library whose name is in brackets.
+    hide(name) {
+        this.go({ hide: [...new Set([...this.hidden(), name])].join("\n"), zoom: "", around: "" }, true);
+    }
+
+    hidden() {
+        return this.view.state.hide.split("\n").filter(Boolean);
+    }
+
+    // To the next of the frames that the search has found, the largest first, or to one before.
+    match(by) {
+        const found = this.main.matching();
+        if (!found.length) return;
+        const at = found.indexOf(this.main.zoom);
+        const next = at < 0 ? (by > 0 ? 0 : found.length - 1) : (at + by + found.length) % found.length;
+        this.main.cursor = found[next];
+        this.go({ zoom: String(found[next]) });
     }
 
     open(frame) {
@@ -113,8 +142,11 @@ export class StacksPanel {
         const around = Number(state.around) - 1;
         const sandwich = around >= 0 && around < frames.name.length;
         const folded = Boolean(state.fold);
-        const tree = stacks.tree(sandwich ? "callees" : state.from === "leaf" ? "up" : "down", sandwich ? around : -1, folded);
+        const hidden = this.hidden();
+        const tree = stacks.tree(sandwich ? "callees" : state.from === "leaf" ? "up" : "down", sandwich ? around : -1, folded, hidden);
+        const whole = stacks.tree("down", -1, folded, hidden);
         const shown = thread || view.dump;
+        this.showHidden(hidden, shown.total - whole.sum(whole.atLeaves(shown))[0], shown.total);
         const suspects = new Set(host.suspects.flatMap((suspect) => suspect.nodes));
         const limits = { interval: unit.interval, confidence: this.data.confidence };
         const prepare = (which) => {
@@ -131,7 +163,7 @@ export class StacksPanel {
         this.main.draw();
         el.callers.parentElement.hidden = el.above.hidden = el.below.hidden = !sandwich;
         if (sandwich) {
-            const callers = stacks.tree("callers", around, folded);
+            const callers = stacks.tree("callers", around, folded, hidden);
             this.up.show(callers, prepare(callers));
             const name = frames.name[around];
             el.above.replaceChildren("Callers of ", h("span", { class: "name" }, name));
@@ -140,11 +172,23 @@ export class StacksPanel {
         el.empty.hidden = values.width[0] > 0;
         const { found } = this.main;
         const words = found.frames ? `${count(found.frames, "frame")}, ${bytes(found.bytes)}, ${percent(found.bytes, values.width[0])}` : "nothing found";
+        const matching = this.main.matching();
+        const nth = matching.indexOf(this.main.zoom) + 1;
+        el.previous.disabled = el.next.disabled = !matching.length;
+        el.nth.textContent = nth ? `${nth} of ${matching.length}` : "";
         el.found.textContent = hits ? [words, problem].filter(Boolean).join(" · ") : "";
-        el.legend.replaceChildren(...legend(pair && direction(view)));
+        el.legend.replaceChildren(...legend(pair && direction(view), pair && ofTwoHosts(view)));
         el.stacks.querySelector("h2").replaceChildren(`Stacks on ${host.host}`, thread ? `, ${thread.name.startsWith("thread ") ? "" : "thread "}${thread.name}` : "");
         this.describe(this.main, this.main.zoom);
-        this.functions.show({ tree: stacks.tree("down", -1, folded), dump: shown, pair, sort: state.sort, hits, ...limits });
+        this.functions.show({ tree: whole, dump: shown, pair, sort: state.sort, hits, ...limits });
+    }
+
+    showHidden(hidden, size, whole) {
+        const { hiding } = this.el;
+        hiding.hidden = !hidden.length;
+        const text = `Hidden: ${bytes(size)}, ${percent(size, whole)}, all stacks through ${hidden.join(", ")}`;
+        const again = h("button", { type: "button", title: "Show again ( u )", onclick: () => this.go({ hide: "", zoom: "" }) }, "Show again");
+        hiding.replaceChildren(...(hidden.length ? [h("span", {}, text), again] : []));
     }
 
     showControls() {
@@ -172,6 +216,8 @@ export class StacksPanel {
         }
         el.fold.checked = Boolean(state.fold);
         if (document.activeElement !== el.search) el.search.value = state.find;
+        const links = Object.entries(host.files || {}).map(([kind, path]) => h("a", { href: path }, kind));
+        el.files.replaceChildren(...(links.length ? ["This host alone: ", ...links] : []));
         el.reset.disabled = !(state.zoom || state.around || thread);
     }
 
@@ -243,8 +289,17 @@ export class StacksPanel {
         if (!flame.tree) return;
         const text = this.lines(flame, node).map(([, line]) => line).join(" · ");
         const frame = flame.tree.frame[node];
-        const open = h("button", { type: "button", onclick: () => this.open(frame) }, "Callers and callees");
-        this.el.detail.replaceChildren(h("span", {}, text), node === 0 ? "" : open);
+        const { name, module } = this.frames;
+        const library = module[frame] && `[${module[frame]}]`;
+        const button = (label, title, onclick) => h("button", { type: "button", title, onclick }, label);
+        const buttons = [
+            button("Callers and callees", "All that leads to it, and all that it calls ( s )", () => this.open(frame)),
+            button("Hide", "Leave out all stacks through it ( h, or Alt and a click )", () => this.hide(name[frame])),
+            library && library !== name[frame] && button("Hide library", `Leave out all stacks through ${module[frame]}`, () => this.hide(library)),
+            button("Copy name", "Copy its name ( c )", () => this.copyFrame(flame, node, false)),
+            button("Copy stack", "Copy its name and those of all that lead to it ( C )", () => this.copyFrame(flame, node, true)),
+        ];
+        this.el.detail.replaceChildren(h("span", {}, text), ...(node === 0 ? [] : [h("span", { class: "buttons" }, ...buttons.filter(Boolean))]));
     }
 
     select(flame, node) {
@@ -265,18 +320,35 @@ export class StacksPanel {
         const held = new Map(newest.nodes.map((node, index) => [node, newest.bytes[index]]));
         const leaf = suspect.nodes.reduce((best, node) => ((held.get(node) || 0) > (held.get(best) || 0) ? node : best), suspect.nodes[0]);
         const path = stacks.pathOf(leaf);
-        this.go({ zoom: String(path[0] || 0), around: "", from: "root", fold: "", thread: "", dump: "" }, true);
+        this.go({ zoom: String(path[0] || 0), around: "", from: "root", fold: "", hide: "", thread: "", dump: "" }, true);
+        this.comeIntoView();
+    }
+
+    comeIntoView() {
         this.element.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
     }
 
-    async copy() {
-        let text = "Copied";
-        try {
-            await navigator.clipboard.writeText(location.href);
-        } catch {
-            text = "It is in the address bar";
-        }
-        this.el.copy.textContent = text;
-        setTimeout(() => (this.el.copy.textContent = "Copy link"), 2000);
+    async copyFrame(flame, node, whole) {
+        const name = this.frames.name[flame.tree.frame[node]];
+        const about = `${this.view.unit.unit} on ${this.view.host.host}: ${this.lines(flame, node).slice(1).map(([, line]) => line).join(" · ")}`;
+        const copied = await toClipboard(whole ? stackText(flame, node, about) : name);
+        this.el.found.textContent = copied ? `Copied ${whole ? "the stack of " : ""}${name}` : "The browser lets nothing be copied";
+    }
+
+    async copy(which, text, otherwise) {
+        const button = this.el[which];
+        const label = button.textContent;
+        button.textContent = (await toClipboard(text)) ? "Copied" : otherwise;
+        setTimeout(() => (button.textContent = label), 2000);
+    }
+
+    save(kind) {
+        const { main, view, el } = this;
+        const name = `${view.unit.unit}-${view.host.host}.${kind}`.replace(/[^\w.@-]/g, "_");
+        if (kind === "folded") return save(name, "text/plain", foldedText(main));
+        const boxes = main.drawn().map((box) => ({ ...box, title: this.lines(main, box.node).map(([, line]) => line).join(" · ") }));
+        const title = `${el.stacks.querySelector("h2").textContent}, ${nameOf(view.dump, view)}`;
+        const background = getComputedStyle(el.stacks).backgroundColor;
+        return save(name, "image/svg+xml", picture(boxes, el.graph.clientWidth, el.graph.clientHeight, background, title));
     }
 }

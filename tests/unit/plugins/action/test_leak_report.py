@@ -59,7 +59,10 @@ def test_reports_are_written_and_returned(here: Path) -> None:
     assert "  app1  Leak of 7" in result["summary"][1]
     assert result["summary"][-1] == f"full report: {here}/report/report.html"
     assert result["files"]["page"] == f"{here}/report/report.html"
-    assert json.loads((here / "report/report.json").read_text())["units"][0]["leaking"] == 1
+    unit = json.loads((here / "report/report.json").read_text())["units"][0]
+    assert unit["leaking"] == 1
+    assert all((here / "report" / path).is_file() for host in unit["hosts"] for path in host["files"].values())
+    assert unit["hosts"][0]["files"]["text"] == "frontend.service/app1.txt"
     assert "frontend.service leaks 7" in (here / "report/report.txt").read_text()
     assert "warnings" not in result
 

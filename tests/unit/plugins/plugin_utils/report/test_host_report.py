@@ -99,6 +99,7 @@ def test_known_causes_and_what_is_no_leak_are_named(tmp_path: Path) -> None:
     (leaking, healthy), _warnings = _reports(archive, Limits(hints=hints.load([tmp_path / "own.yml"])))
     assert [hint.id for hint in leaking.hints[0]] == ["shop", "zlib"]
     assert re.search(r"Perhaps +the shop\?\n +ask them\n", leaking.files["txt"])
+    assert '"hints":[{"title":"the shop","check":"ask them","link":""}' in leaking.files["html"]
     assert "Perhaps" not in healthy.files["txt"], "no numbers came with the dumps"
     lines = [line for _answer, line in host_report.summary([(leaking, None)])]
     assert "        perhaps the shop" in lines

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What the console shows while it works."""
+
+from __future__ import annotations
+
+from rich.progress import Progress
+
+from ansible_collections.offheap.profiler.console.screen import Steps
+
+
+def test_the_last_hosts_that_are_waited_for_are_named() -> None:
+    progress = Progress(disable=True)
+    steps = Steps(progress, "looking", ["app1", "app2", "app3", "app4", "app5"])
+    told = []
+    for host in ("app3", "app1", "app5", "app2", "app4"):
+        steps.done(host)
+        told.append(progress.tasks[0].description)
+    assert told == [
+        "looking",
+        "looking, waiting for app2, app4, app5",
+        "looking, waiting for app2, app4",
+        "looking, waiting for app4",
+        "looking",
+    ]
