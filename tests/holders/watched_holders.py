@@ -72,15 +72,15 @@ def prepare(todo: list[Case], host: LabHost) -> None:
     """Run a service for each case there."""
     with tempfile.TemporaryDirectory() as scratch:
         local = Path(scratch) / "programs"
-        local.mkdir()
+        (local / "units").mkdir(parents=True)
         build_programs(local)
         for case in (one for one in todo if not one.service):
-            (local / case.unit).write_text(f"[Service]\nExecStart={case.start}\nSuccessExitStatus=143\n")
+            (local / "units" / case.unit).write_text(f"[Service]\nExecStart={case.start}\nSuccessExitStatus=143\n")
         packed = Path(scratch) / "packed.tar"
         subprocess.run(["tar", "-cf", packed, "-C", local, "."], check=True)
         host.run(f"mkdir -p {PLACE}")
         host.send(packed, "/srv/packed.tar")
-    host.run(f"tar -xf /srv/packed.tar -C {PLACE} --no-same-owner; cp {PLACE}/*.service /etc/systemd/system")
+    host.run(f"tar -xf /srv/packed.tar -C {PLACE} --no-same-owner; cp -r {PLACE}/units/. /etc/systemd/system")
     host.run(f"systemctl daemon-reload; systemctl start {shlex.join(case.unit for case in todo)}", timeout=300)
 
 
