@@ -223,7 +223,10 @@ def _summary(collected: Collected, check_mode: bool) -> str:
     if not collected.captures and not collected.images:
         return f"{would}no captures" if would else "no new captures"
     units = Counter(facts.unit for facts in collected.captures)
-    of_units = ", ".join(f"{count} captures of {unit}" for unit, count in sorted(units.items())) or "0 captures"
+    of_units = (
+        ", ".join(f"{count} capture{'s' * (count != 1)} of {unit}" for unit, count in sorted(units.items()))
+        or "0 captures"
+    )
     network = f" ({as_text(collected.transferred)} over the network)" if collected.transferred else ""
     return f"{would}{of_units}, {as_text(collected.bytes)}{network}, {len(collected.images)} images"
 

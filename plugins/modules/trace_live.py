@@ -65,7 +65,7 @@ options:
   library:
     description:
       - For V(jvm), async-profiler's library (C(libasyncProfiler.so), 4.5 or later) on the host. By default, the newest
-        below C(/opt/offheap/async-profiler), where the playbook C(trace_live.yml) puts it.
+        below C(/opt/offheap/async-profiler), where the playbook C(offheap.profiler.trace_live) puts it.
       - For V(attach), the agent (C(liboffheap.so)). By default, the newest below C(/opt/offheap/agent), where the role
         C(jemalloc) puts it. V(auto) takes no other.
       - Only root may be able to write to it or to the directories above it.

@@ -93,7 +93,7 @@ def test_bringing_and_bringing_again(
         result, promise = fetched(brought, name).result, fetched(foretold, name).result
         assert result["captures"] == promise["captures"]
         assert set(result["images"]) <= set(promise["images"]), "another host may have brought it first"
-        assert f"{name}: {len(dumps)} captures of {UNIT}" in result["summary"]
+        assert f"{name}: {len(dumps)} capture{'s' * (len(dumps) != 1)} of {UNIT}" in result["summary"]
         assert result["streamed"]
         assert names(hosts[name]) == ["collected"]
         assert len(names(hosts[name], f"{SPOOL}/collected")) == len(dumps)

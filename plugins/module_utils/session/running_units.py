@@ -25,14 +25,15 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def look() -> list[dict[str, Any]]:
     """The running services, those with the most memory first. Raises SystemdError."""
-    found = [facts for facts in map(_facts, _names()) if facts is not None]
+    found = [facts for facts in map(_facts, names()) if facts is not None]
     return sorted(found, key=lambda facts: (-facts["rss"], facts["unit"]))
 
 
-def _names() -> list[str]:
+def names() -> list[str]:
+    """The running services. Raises SystemdError."""
     text = systemd.systemctl("list-units", "--type=service", "--state=running", "--plain", "--no-legend", "--full")
-    names = [line.split()[0] for line in text.splitlines() if line.split()]
-    return [name for name in names if unit_name.is_service(name)]
+    found = [line.split()[0] for line in text.splitlines() if line.split()]
+    return [name for name in found if unit_name.is_service(name)]
 
 
 def _facts(unit: str) -> dict[str, Any] | None:

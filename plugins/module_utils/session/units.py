@@ -44,7 +44,12 @@ def _known(unit: str) -> str:
     except systemd.SystemdError:
         return name  # an agent answers without systemd, too
     if states == ["not-found"]:
-        raise systemd.SystemdError(f"there is no unit {name} on this host; `fab units` lists those that run")
+        import difflib  # only here: hosts answer sooner without it
+
+        others = [other.partition(".")[0] for other in running_units.names()]
+        close = difflib.get_close_matches(name.partition(".")[0], others, 1)
+        perhaps = f" (did you mean {close[0]}?)" if close else ""
+        raise systemd.SystemdError(f"there is no unit {name} on this host{perhaps}; `fab units` lists those that run")
     return name
 
 

@@ -303,7 +303,8 @@ def installed() -> str:
     found = glob.glob(f"{places.AGENT}/*/liboffheap.so")
     if not found:
         raise TraceError(
-            f"the agent is not in {places.AGENT} here: the role jemalloc, or the playbook trace_live.yml, installs it"
+            f"the agent is not in {places.AGENT} here: the role jemalloc, or the playbook"
+            " offheap.profiler.trace_live, installs it"
         )
     return max(found, key=os.path.getmtime)
 

@@ -132,8 +132,8 @@ def _installed() -> str:
     found = glob.glob(f"{places.TRACER}/*/libasyncProfiler.so")
     if not found:
         raise TraceError(
-            f"async-profiler is not in {places.TRACER} here: the playbook trace_live.yml installs it, or name the path"
-            " of its library"
+            f"async-profiler is not in {places.TRACER} here: the playbook offheap.profiler.trace_live installs it,"
+            " or name the path of its library"
         )
     return max(found, key=os.path.getmtime)
 

@@ -152,7 +152,8 @@ class ObjectStore:
         except ControllerError:
             raise
         except ImportError as error:  # "Install s3fs to access S3"
-            pip = f"{sys.executable} -m pip install"
-            raise StoreError(f"{place} needs a library: {error}. On the controller: {pip} LIBRARY") from error
+            named = re.search(r"[Ii]nstall (\w+)", str(error))
+            pip = f"{sys.executable} -m pip install {named[1] if named else 'LIBRARY'}"
+            raise StoreError(f"{place} needs a library: {error}. On the controller: {pip}") from error
         except Exception as error:  # of the library behind the address, which has a hierarchy of its own
             raise StoreError(f"{place}: {error or type(error).__name__}") from error

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
 from ansible_collections.offheap.profiler.plugins.module_utils.host.systemd import SystemdError
-from ansible_collections.offheap.profiler.plugins.module_utils.session import units
+from ansible_collections.offheap.profiler.plugins.module_utils.session import running_units, units
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 
 ASKED: list[tuple[str, dict[str, Any]]] = []
@@ -77,10 +77,16 @@ def test_a_schedule_is_told_only_what_changes() -> None:
 
 
 @pytest.mark.parametrize("ask", ["sample", "control", "trace"])
-def test_a_unit_that_is_not_there_is_said_first(ask: str, systemctl: Systemctl) -> None:
+def test_a_unit_that_is_not_there_is_said_first(
+    ask: str, systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     systemctl.states(shown(LoadState="not-found"))
+    monkeypatch.setattr(running_units, "names", lambda: ["ssh.service", "frontend.service"])
     wanted = {"unit": "fronted", "library": "", "seconds": 5, "count": 1, "interval": 1 << 19, "largest": 1 << 20}
     request = {"unit": "fronted", "parameters": {"command": "dump"}, "wanted": wanted}
+    with pytest.raises(SystemdError, match=r"there is no unit fronted\.service on this host \(did you mean frontend\?"):
+        units.ANSWERS[ask](request, lambda _block: None)
+    monkeypatch.setattr(running_units, "names", lambda: ["ssh.service"])
     with pytest.raises(SystemdError, match=r"there is no unit fronted\.service on this host; `fab units` lists"):
         units.ANSWERS[ask](request, lambda _block: None)
     assert ASKED == []

@@ -143,7 +143,7 @@ def test_a_jvm_that_does_little_but_free(run: Run, classes: Path, agent: str, tr
         ({"max_cost": 0}, "max_cost is percent"),
         ({"source": "jvm"}, "has no JVM that can be traced"),
         ({"source": "jvm", "pid": 1}, "process 1 is no JVM of web.service; its JVMs are none"),
-        ({"source": "jvm", "library": None}, "the playbook trace_live.yml installs it"),
+        ({"source": "jvm", "library": None}, "the playbook offheap.profiler.trace_live installs it"),
     ],
 )
 def test_what_cannot_be(run: Run, tmp_path: Path, arguments: dict[str, Any], says: str) -> None:

@@ -481,3 +481,9 @@ def test_addresses_that_do_not_do(s3_store: s3.Server, tmp_path: Path) -> None:
     ObjectStore(address).put("archive.json", b'{"format": 99}')
     with pytest.raises(ArchiveError, match="is not in format 3"):
         far_archive.opened(address)
+
+
+def test_a_library_that_an_address_needs_is_named_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(StoreError, match=r" -m pip install gcsfs$"):
+        ObjectStore("gs://bucket/offheap")
