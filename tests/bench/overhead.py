@@ -328,10 +328,12 @@ class Bench:
         path = self.directory / f"{pid}.sock"
         while not path.exists():
             time.sleep(0.01)
-        with client.Connection(client.AgentSocket(pid, str(path))) as agent:
+        socket = client.AgentSocket(pid, str(path))
+        with client.Connection(socket) as agent:
             if done.result or agent.request("status")["feeder"] != "sampler":
                 raise SystemExit(f"{ATTACHED}: it is not sampled")
-            yield
+        yield
+        with client.Connection(socket) as agent:  # the agent ends one that is silent for long
             agent.request("detach")
 
     def instructions(self, case: str) -> int:
