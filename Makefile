@@ -46,10 +46,12 @@ lint sanity docs-check package unit integration: setup
 bench-analysis: setup
 	.venv/bin/python tests/bench/analysis.py
 
-#: make bench-overhead   the cost of jemalloc and the agent, in build/bench/overhead.json (fifteen minutes, quiet machine)
+#: make bench-overhead   the cost of jemalloc and the agent, in build/bench/overhead.json, and of asking who holds the memory,
+#:                       in build/bench/holders.json (twenty minutes, quiet machine)
 .PHONY: bench-overhead
 bench-overhead: setup
 	.venv/bin/python tests/bench/overhead.py
+	.venv/bin/python tests/bench/holders_look.py
 
 #: make bench-collect    dumps collected from eight hosts in six ways, in build/bench/collect.json (ten minutes)
 .PHONY: bench-collect

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -43,8 +44,8 @@ def built(*options: str, name: str = "holders") -> Path:
 class Names:
     """Functions and variables of a file, by their addresses in it."""
 
-    def __init__(self, path: Path) -> None:
-        said = subprocess.run(["nm", "-CS", str(path)], capture_output=True, text=True, check=True).stdout
+    def __init__(self, path: Path, *options: str) -> None:
+        said = subprocess.run(["nm", "-CS", *options, str(path)], capture_output=True, text=True, check=True).stdout
         rows = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) \w (\w[^(\n]*)", said, re.MULTILINE)
         self.rows = [(int(start, 16), int(size, 16), name) for start, size, name in rows]
 
@@ -314,6 +315,31 @@ def test_what_java_objects_own_is_held_by_the_java_heap(start: Start, java_class
         return kinds["java_heap"] > 100
 
     wait_for("the Java heap to hold much", held, timeout=60)
+
+
+KEEPING = """
+input()
+kept = [bytes(700 + number % 9) for number in range(3000)]
+print("ready", flush=True)
+input()
+"""
+
+
+def test_a_python_object_is_told_by_its_type(start: Start) -> None:
+    python = Path(sys.executable).resolve()
+    service = start(python, "-c", KEEPING, conf="lg_prof_sample:10", popen={"stdin": subprocess.PIPE})
+    begin(service)
+
+    def old() -> dict[str, Any] | None:
+        told: dict[str, Any] = json.loads(Path(f"{service.ask('holders')['path']}.holders").read_text())
+        most = max(told["stacks"], key=lambda stack: int(stack["bytes"]))
+        return told if most["looked"] > 1000 else None
+
+    told = wait_for("what is held to be old", old)
+    stack = max(told["stacks"], key=lambda stack: int(stack["bytes"]))
+    kind = max(stack["types"], key=lambda kind: int(kind["samples"]))
+    assert kind["samples"] > 150
+    assert Names(Path(told["files"][kind["file"]]), "-D").of(kind["at"]) == "PyBytes_Type"
 
 
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])

@@ -10,6 +10,7 @@ may be of a kind that is not seen.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +34,9 @@ _LEAST_CONTROLS, _LEAST_BLOCKS, _LEAST_HELD = 10, 100, 0.5
 _RARE, _MOST = 0.05, 4
 # Steps of a way that are told: those next to the blocks, and those next to the root.
 _STEPS = 2
+# The names that CPython gives its types, and those that differ from what a program calls them.
+_PYTHON = re.compile(r"_?Py(\w+)_Type")
+_RENAMED = {"Unicode": "str", "Long": "int"}
 _LOST, _UNSEEN, _OTHERWISE = "lost", "unseen", "otherwise"
 
 
@@ -196,12 +200,19 @@ def _step_words(names: Mapping[tuple[Place, bool], str], step: Node) -> str:
 
 
 def _type(names: Mapping[tuple[Place, bool], str], own: Sequence[StackHolders]) -> str:
-    """The type of most of them."""
-    types = Counter({place: samples for told in own for place, samples in told.types})
+    """The type of most of them: of C++, by the table of its virtual functions, or of Python, by its object's name."""
+    types: Counter[Place] = Counter()
+    for told in own:
+        for place, samples in told.types:
+            types[place] += samples
     for place, samples in types.most_common(1):
         name = names.get((place, False), "")
-        if name.startswith(VTABLE) and 2 * samples > sum(min(told.looked, 200) for told in own):
+        if 2 * samples <= sum(min(told.looked, 200) for told in own):
+            return ""
+        if name.startswith(VTABLE):
             return name.removeprefix(VTABLE)
+        if found := _PYTHON.fullmatch(name):
+            return f"Python's {_RENAMED.get(found[1], found[1].lower())}"
     return ""
 
 

@@ -199,6 +199,19 @@ static void put_ways(struct look *look, struct json *json) {
     json_unsigned(json, "held_otherwise", rest);
 }
 
+// What a block says of its own type: a C++ object by its first word; a Python object by its second, or by its fourth, where
+// the collector's two words are before it (Include/object.h). The controller knows by the name whether it is one.
+static int16_t type_of(struct look *look, uintptr_t block, uint64_t *at) {
+    static const size_t python[] = {1, 3};
+    int16_t file = -1;
+    size_t count = pages_words(&look->pages, block, 4 * sizeof(uint64_t));
+    if (count)
+        objects_type(&look->objects, look->pages.words[0], &file, at);
+    for (size_t i = 0; i < 2 && file < 0 && python[i] < count; i++)
+        objects_variable(&look->objects, look->pages.words[python[i]], &file, at);
+    return file;
+}
+
 static void put_stack(struct look *look, struct json *json, uint32_t number, int64_t age) {
     const struct stack *stack = &look->copy.stacks[number];
     struct {
@@ -218,11 +231,10 @@ static void put_stack(struct look *look, struct json *json, uint32_t number, int
             continue;
         if (sample->holder && !look->of_node[sample->holder]++)
             look->ways[look->way_count++] = sample->holder;
-        if (typed++ >= TYPED || !pages_words(&look->pages, sample->block.start, sizeof(uint64_t)))
+        if (typed++ >= TYPED)
             continue;
-        int16_t file = -1;
         uint64_t at = 0;
-        objects_type(&look->objects, look->pages.words[0], &file, &at);
+        int16_t file = type_of(look, sample->block.start, &at);
         for (int type = 0; file >= 0 && type < TYPES; type++) {
             if (types[type].count && (types[type].file != file || types[type].at != at))
                 continue;

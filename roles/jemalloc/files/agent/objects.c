@@ -106,6 +106,17 @@ void objects_type(const struct objects *objects, uint64_t word, int16_t *file, u
     *at = word - objects->constant[low].bias;
 }
 
+void objects_variable(const struct objects *objects, uint64_t word, int16_t *file, uint64_t *at) {
+    for (int i = 0; i < objects->data_count && word % sizeof(void *) == 0; i++) {
+        const struct objects_range *range = &objects->data[i];
+        if (word < range->start || word >= range->end)
+            continue;
+        *file = range->file;
+        *at = word - range->bias;
+        return;
+    }
+}
+
 int16_t objects_thread_local(const struct objects *objects, intptr_t relative, uint64_t *at) {
     for (int i = 0; i < objects->thread_count; i++) {
         const struct objects_range *range = &objects->thread[i];

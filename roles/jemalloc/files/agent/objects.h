@@ -36,6 +36,8 @@ struct objects {
 void objects_look(struct objects *objects, const void *allocator);   // an address in the allocator's file; NULL: none
 // The table that a block's first word points to, if it may be one of virtual functions.
 void objects_type(const struct objects *objects, uint64_t word, int16_t *file, uint64_t *at);
+// The variable that a word points to, if any: a Python object's type is one, of the interpreter's or of an extension's.
+void objects_variable(const struct objects *objects, uint64_t word, int16_t *file, uint64_t *at);
 // Of an address relative to pthread_self(), the file whose thread-local variable it is, or -1; and where behind their start.
 int16_t objects_thread_local(const struct objects *objects, intptr_t relative, uint64_t *at);
 

@@ -112,6 +112,16 @@ def test_what_of_the_suspect_is_held_says_nothing_of_others() -> None:
     assert one is not None and {part.kind for part in one.parts} == {"global", "unseen"}
 
 
+@pytest.mark.parametrize(
+    ("symbol", "what"),
+    [("PyBytes_Type", "Python's bytes"), ("PyUnicode_Type", "Python's str"), ("some_table", "")],
+)
+def test_what_they_are_is_told_of_python_too(symbol: str, what: str) -> None:
+    base = found(told(200))
+    one = holding(SUSPECT, replace(base, names={**NAMES, (TABLE, False): symbol}))
+    assert one is not None and one.what == what
+
+
 def test_nothing_is_lost_where_not_all_was_read() -> None:
     one = said(told(200), complete=False)
     assert one.parts[0].kind == "unseen" and "did not come to an end" in one.text

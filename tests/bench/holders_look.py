@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""What it costs a process to be asked who holds its memory.
+
+    holders_look.py [--rounds N] [--output build/bench/holders.json]
+
+``holders-2GiB`` is a process with 2 GiB in nine million blocks: how long a look takes, how much the process grows while
+it lasts, and how much of that stays (``faults_in``: what was not there before it was looked at). ``holders-requests``
+is the slowest of a hundred requests, of overhead/requests.c, which four threads answer at a fixed rate while one look
+follows another, beside the same while one dump follows another, which each look begins with, and beside neither; the
+medians of the rounds.
+
+Exits with status 1 if a promise is not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / ".cache" / "collections"))
+
+from ansible_collections.offheap.profiler.tests.agent import builds
+from ansible_collections.offheap.profiler.tests.agent.service import Service
+
+HELD = 2048  # MiB
+# Stacks that are held, requests a second of each of four threads, and seconds.
+REQUESTS = (1000, 500, 20)
+# Seconds, MiB, MiB, and the part of the slowest requests' time.
+SECONDS, MEMORY, FAULTED, SLOWER = 3.0, 64.0, 1.0, 1.05
+_MILLISECONDS = 10_000
+
+
+def _started(directory: Path, program: Path, *arguments: str, **settings: Any) -> Service:
+    own = Path(tempfile.mkdtemp(dir=directory, prefix="r"))
+    return Service(own, builds.agent(), builds.library(), program, arguments, settings)
+
+
+def _resident(service: Service) -> float:
+    """MiB."""
+    status = Path(f"/proc/{service.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def look(directory: Path, program: Path, rounds: int) -> list[tuple[float, float, float]]:
+    """Seconds, MiB at most, and MiB that stay, of each look."""
+    service = _started(directory, program, str(HELD), conf="lg_prof_sample:19", popen={"stdin": subprocess.PIPE})
+    try:
+        service.wait_until_active()
+        stdin, stdout = service.process.stdin, service.process.stdout
+        assert stdin and stdout
+        stdin.write(b"\n")
+        stdin.flush()
+        assert stdout.readline() == b"ready\n"
+        time.sleep(1.5)  # what is younger than a second is not looked at
+        service.ask("holders", milliseconds=_MILLISECONDS)  # and what the first look needs for good
+        done = []
+        for _round in range(rounds):
+            before, most, over = _resident(service), [0.0], threading.Event()
+
+            def watch(most: list[float] = most, over: threading.Event = over) -> None:
+                while not over.wait(0.005):
+                    most[0] = max(most[0], _resident(service))
+
+            watching = threading.Thread(target=watch)
+            watching.start()
+            answer = service.ask("holders", milliseconds=_MILLISECONDS)["holders"]
+            over.set()
+            watching.join()
+            if not answer["complete"]:
+                raise SystemExit(f"a look did not come to its end: {answer}")
+            done.append((answer["duration"], most[0] - before, _resident(service) - before))
+        return done
+    finally:
+        service.kill()
+
+
+def requests(directory: Path, program: Path, ask: Callable[[Service], object] | None) -> float:
+    """The microseconds within which 99 of 100 requests were answered, while this is asked again and again."""
+    service = _started(directory, program, *map(str, REQUESTS), conf="lg_prof_sample:19", keep_files=2)
+    try:
+        service.wait_until_active()
+        while ask is not None and service.process.poll() is None:
+            try:
+                ask(service)
+            except OSError:  # it has ended meanwhile
+                service.process.wait(timeout=10)
+        told = service.process.communicate(timeout=REQUESTS[2] + 60)[0]
+        return float(told.split()[1])
+    finally:
+        service.kill()
+
+
+def _row(case: str, metric: str, unit: str, ours: float, peer: float, name: str) -> dict[str, Any]:
+    told = {"case": case, "metric": metric, "unit": unit, "ours": round(ours, 4), "peer": round(peer, 4)}
+    return {**told, "peer_name": name, "ratio": round(ours / peer, 4)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "holders.json")
+    options = parser.parse_args()
+    asked: dict[str, Callable[[Service], object] | None] = {
+        "look": lambda service: service.ask("holders", milliseconds=_MILLISECONDS),
+        "dump": lambda service: service.ask("dump"),
+        "nothing": None,
+    }
+    slowest: dict[str, list[float]] = {name: [] for name in asked}
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as scratch:
+        directory = Path(scratch)
+        held, served = directory / "held_blocks", directory / "requests"
+        for program, source in ((held, "held_blocks.c"), (served, "requests.c")):
+            command = ["gcc", "-O2", "-o", str(program), str(HERE / "overhead" / source), "-pthread"]
+            subprocess.run(command, check=True)
+        seconds, most, stays = map(statistics.median, zip(*look(directory, held, options.rounds), strict=True))
+        for _round in range(options.rounds):
+            for name, ask in asked.items():
+                slowest[name].append(requests(directory, served, ask))
+    looking, dumping, alone = (statistics.median(slowest[name]) for name in asked)
+    rows = [
+        _row("holders-2GiB", "seconds", "s", seconds, SECONDS, "promise"),
+        _row("holders-2GiB", "memory", "MiB", most, MEMORY, "promise"),
+        _row("holders-2GiB", "faults_in", "MiB", stays, FAULTED, "promise"),
+        _row("holders-requests", "p99", "us", looking, dumping, "dumps alone"),
+        _row("holders-requests", "p99", "us", looking, alone, "no look"),
+    ]
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
+    limits = [1.0, 1.0, 1.0, SLOWER, SLOWER]
+    broken = [row for row, limit in zip(rows, limits, strict=True) if row["ratio"] > limit]
+    for row in rows:
+        mark = "  not kept" if row in broken else ""
+        told = f"{row['case']:18} {row['metric']:10} {row['ours']:>9} {row['unit']}"
+        print(f"{told}, {row['peer_name']} {row['peer']}{mark}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
