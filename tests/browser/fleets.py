@@ -47,7 +47,15 @@ HELD = Holding(
     212,
     (
         Held("lost", "lost: nothing leads to them", 198, 0.934, 0.892, 0.96),
-        Held("global", "kept by global session_cache of app, through 40960-byte blocks", 14, 0.066, 0.04, 0.108),
+        Held(
+            "global",
+            "kept by global session_cache of app, through 40960-byte blocks",
+            14,
+            0.066,
+            0.04,
+            0.108,
+            ("global session_cache of app", "40960-byte blocks"),
+        ),
     ),
     "",
     "Look where the pointer that inflate got is overwritten or goes out of scope, as by a return.",

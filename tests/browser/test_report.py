@@ -218,6 +218,13 @@ def test_who_holds_a_suspect_is_one_line_with_what_to_do_next(opened: Open) -> N
     )
 
 
+def test_who_holds_a_suspect_is_drawn_from_the_holder_to_the_path(opened: Open) -> None:
+    lost, kept = opened().locator("#suspects .holders").first.locator("> div").all()
+    expect(lost.locator("span")).to_have_text(["93 %", "nothing", "what inflate made"])
+    steps = ["7 %", "global session_cache of app", "40960-byte blocks", "what inflate made"]
+    expect(kept.locator("span")).to_have_text(steps)
+
+
 def test_workers_that_were_judged_as_one_have_one_curve(opened: Open, pages: Pages) -> None:
     """From dump to dump 2 and 4 MiB, so 138 MiB in 23 steps."""
     page = opened(pages("workers", fleets.workers))

@@ -13,7 +13,8 @@ _NORMAL = 1.96  # of a 95 % interval
 @dataclass(frozen=True)
 class Held:
     """A part of a suspect's samples: ``share`` (0 to 1) with the ends of its 95 % interval, ``by`` whom or what they
-    are held (``kind`` is one of formats.holders.ROOTS, or "lost", "unseen", "otherwise")."""
+    are held (``kind`` is one of formats.holders.ROOTS, or "lost", "unseen", "otherwise"). ``way`` is how most of them
+    are: the root, and the blocks between, if anybody is known to hold them."""
 
     kind: str
     by: str
@@ -21,6 +22,7 @@ class Held:
     share: float
     low: float
     high: float
+    way: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

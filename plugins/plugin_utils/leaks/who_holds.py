@@ -37,6 +37,7 @@ _STEPS = 2
 # The names that CPython gives its types, and those that differ from what a program calls them.
 _PYTHON = re.compile(r"_?Py(\w+)_Type")
 _RENAMED = {"Unicode": "str", "Long": "int"}
+_Way = tuple[str, ...]
 _LOST, _UNSEEN, _OTHERWISE = "lost", "unseen", "otherwise"
 
 
@@ -71,15 +72,15 @@ def holding(suspect: Suspect, found: NamedHolders) -> Holding | None:
     if looked < LEAST_SAMPLES:
         return None
     counts: Counter[tuple[str, str]] = Counter()
-    ways: dict[tuple[str, str], Counter[str]] = {}
+    ways: dict[tuple[str, str], Counter[_Way]] = {}
     for told in own:
         counts[_LOST, ""] += told.lost
         counts[_OTHERWISE, ""] += told.otherwise
         for node, samples in told.held:
-            by, through = _way(found, node, told)
+            by, way = _way(found, node, told)
             key = look.nodes[_root(look.nodes, node)].kind, by
             counts[key] += samples
-            ways.setdefault(key, Counter())[through] += samples
+            ways.setdefault(key, Counter())[way] += samples
     controls, lost = sum(number for number, _lost in others), sum(lost for _number, lost in others)
     why = ""
     if not look.complete:
@@ -110,7 +111,7 @@ def _other_blocks_are_found(look: Holders, own: Sequence[StackHolders]) -> bool:
 
 
 def _parts(
-    counts: Mapping[tuple[str, str], int], ways: Mapping[tuple[str, str], Counter[str]], looked: int, unseen: str
+    counts: Mapping[tuple[str, str], int], ways: Mapping[tuple[str, str], Counter[_Way]], looked: int, unseen: str
 ) -> tuple[Held, ...]:
     parts: list[Held] = []
     rest = counts[_OTHERWISE, ""]
@@ -125,22 +126,18 @@ def _parts(
         elif kind == _LOST:
             parts.append(_part(_LOST, "lost: nothing leads to them", samples, looked))
         else:
-            parts.append(_part(kind, f"{by}{_through(ways[kind, by])}", samples, looked))
+            ((way, most),) = ways[kind, by].most_common(1)
+            mostly = "mostly " if most < (1 - _RARE) * samples else ""
+            through = f", {mostly}through {' → '.join(way[1:])}" if way[1:] else ", mostly directly" if mostly else ""
+            parts.append(_part(kind, by + through, samples, looked, way))
     if rest:
         parts.append(_part(_OTHERWISE, "in other ways", rest, looked))
     return tuple(parts)
 
 
-def _through(ways: Counter[str]) -> str:
-    """The way that most samples are held by."""
-    ((words, samples),) = ways.most_common(1)
-    mostly = "mostly " if samples < (1 - _RARE) * ways.total() else ""
-    return f", {mostly}through {words}" if words else ", mostly directly" if mostly else ""
-
-
-def _part(kind: str, by: str, samples: int, looked: int) -> Held:
+def _part(kind: str, by: str, samples: int, looked: int, way: _Way = ()) -> Held:
     low, high = interval(samples, looked)
-    return Held(kind, by, samples, samples / looked, low, high)
+    return Held(kind, by, samples, samples / looked, low, high, way)
 
 
 def _root(nodes: Sequence[Node], number: int) -> int:
@@ -149,8 +146,8 @@ def _root(nodes: Sequence[Node], number: int) -> int:
     return number
 
 
-def _way(found: NamedHolders, number: int, told: StackHolders) -> tuple[str, str]:
-    """By whom, and through what: the blocks between, the one nearest to the root first; empty if there are none."""
+def _way(found: NamedHolders, number: int, told: StackHolders) -> tuple[str, _Way]:
+    """By whom, and the way: the root, and the blocks between, the one nearest to the root first."""
     nodes = found.look.nodes
     steps = []
     while (parent := nodes[number].parent) is not None:
@@ -159,14 +156,15 @@ def _way(found: NamedHolders, number: int, told: StackHolders) -> tuple[str, str
     size = round(told.bytes / told.living) if told.living else 0
     # Of an entry of a table and what it leads to, in blocks of one size, nobody knows which of them is linked.
     own_kind = len(steps) == 1 and steps[0].many and steps[0].size == size
-    by = f"kept by {_root_words(found, nodes[number])}"
+    root = _root_words(found, nodes[number])
+    by = f"kept by {root}"
     if own_kind:
-        by = f"kept by their own kind (a list or a tree), which {_root_words(found, nodes[number])} begins"
+        by = f"kept by their own kind (a list or a tree), which {root} begins"
         steps = steps[1:]
     words = [_step_words(found.names, step) for step in reversed(steps)]
     if len(words) > 2 * _STEPS:
         words = [*words[:_STEPS], "...", *words[-_STEPS:]]
-    return by, " → ".join(words)
+    return by, (root, *words)
 
 
 def _root_words(found: NamedHolders, root: Node) -> str:

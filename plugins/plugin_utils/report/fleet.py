@@ -355,7 +355,10 @@ def _suspect(
 def _held(holding: Holding | None) -> dict[str, Any] | None:
     if holding is None:
         return None
-    parts = [{"kind": part.kind, "by": part.by, "share": round(part.share, 4)} for part in holding.parts]
+    parts = [
+        {"kind": part.kind, "by": part.by, "share": round(part.share, 4), "way": list(part.way)}
+        for part in holding.parts
+    ]
     return {"text": holding.text, "next": holding.next_step, "time": holding.time, "parts": parts}
 
 

@@ -4,6 +4,7 @@
 // What can be chosen from: hosts with their rates, suspects with what is known of them, threads.
 
 import { bytes, h, moment, percent, since } from "./format.js";
+import { holders } from "./holders.js";
 import { lifeCurve } from "./lifecurve.js";
 import { sparkline } from "./sparkline.js";
 
@@ -61,6 +62,7 @@ export function suspectItems({ suspects, others_lives: others }, curveOf, find, 
                 lifeCurve(suspect.lives, others, parts),
             ),
             suspect.held ? h("p", { class: "more" }, h("b", {}, "Who holds it"), `: ${suspect.held.text}. ${suspect.held.next}`) : null,
+            suspect.held ? holders(suspect.held, suspect.path[0]) : null,
             ...suspect.hints.map(hint),
         );
     });

@@ -90,6 +90,8 @@ def test_other_stacks_of_the_look_are_compared_with_too() -> None:
 def test_several_ways_of_one_holder_are_one_part(direct: int, by_blocks: int, words: str) -> None:
     (part,) = said(told(0, (0, direct), (1, by_blocks))).parts
     assert (part.by, part.samples) == (words, 100)
+    through = ("40960-byte blocks",) if by_blocks > direct else ()
+    assert part.way == ("global session_cache of app", *through)
 
 
 @pytest.mark.parametrize(
