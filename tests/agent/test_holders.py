@@ -298,6 +298,18 @@ def test_repeated_looks_leave_nothing_behind(start: Start) -> None:
     assert service.process.poll() is None and not service.ask("status")["problem"]
 
 
+@pytest.mark.soak_only
+def test_a_thousand_looks_at_what_never_rests(start: Start) -> None:
+    program = built()
+    service = start(program, "churn", conf="lg_prof_sample:10", popen={"stdin": subprocess.PIPE}, keep_files=2)
+    begin(service)
+    for _number in range(1000):
+        service.ask("holders")
+    assert service.process.poll() is None and not service.ask("status")["problem"]
+    roots, _stack = Look(service, program).cases()["kept_by_map"]
+    assert roots["lost"] == 0
+
+
 def test_what_java_objects_own_is_held_by_the_java_heap(start: Start, java_classes: Path) -> None:
     """Inflaters: a field of a Java object holds the stream, and that its state."""
     arguments = ("-Xmx128m", "-cp", str(java_classes), "LeakingInflater", "20")
