@@ -40,7 +40,22 @@ static void sift(struct sample *heap, uint32_t at, uint32_t count) {
     }
 }
 
-void blocks_sort(struct sample *samples, uint32_t count) {
+static uint32_t bit_of(uintptr_t address) {
+    return (uint32_t)(address * UINT64_C(0x9e3779b97f4a7c15) >> 32) % BLOCKS_BITS;
+}
+
+bool blocks_may_be_sample(const struct blocks *blocks, uintptr_t start) {
+    uint32_t bit = bit_of(start);
+    return blocks->begins[bit / 64] >> bit % 64 & 1;
+}
+
+void blocks_sort(struct blocks *blocks) {
+    struct sample *samples = blocks->samples;
+    uint32_t count = blocks->sample_count;
+    for (uint32_t at = 0; at < count; at++) {
+        uint32_t bit = bit_of(samples[at].block.start);
+        blocks->begins[bit / 64] |= UINT64_C(1) << bit % 64;
+    }
     for (uint32_t at = count / 2; at-- > 0;)
         sift(samples, at, count);
     for (uint32_t end = count; end-- > 1;) {

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #define BLOCKS_LARGE (1u << 17)
+#define BLOCKS_BITS (1u << 17)
 
 struct block {
     uintptr_t start;
@@ -29,6 +30,7 @@ struct blocks {
     struct sample *samples;      // in the order of their addresses
     uint32_t sample_count;
     uintptr_t low, high;         // where blocks may lie
+    uint64_t begins[BLOCKS_BITS / 64];  // a bit for each sample's address, hashed: most blocks are none, and need no search
     uint32_t large_count;
     bool full;                   // there are more large blocks than can be noted
     struct block large[BLOCKS_LARGE];   // whose inner pages the allocator does not know, in the order of their addresses
@@ -38,6 +40,7 @@ struct blocks {
 bool blocks_extent(struct blocks *blocks, uintptr_t address, uintptr_t *end);   // notes a large block that it meets
 bool blocks_find(const struct blocks *blocks, uintptr_t address, struct block *block);   // one that lives
 struct sample *blocks_sample(const struct blocks *blocks, uintptr_t address);   // the one around it; NULL: none
-void blocks_sort(struct sample *samples, uint32_t count);
+bool blocks_may_be_sample(const struct blocks *blocks, uintptr_t start);   // false: none begins there
+void blocks_sort(struct blocks *blocks);   // the samples, once all are there
 
 #endif

@@ -72,7 +72,7 @@ static void list_samples(struct look *look) {
         blocks->low = object->address < blocks->low ? object->address : blocks->low;
         blocks->high = object->address + object->size > blocks->high ? object->address + object->size : blocks->high;
     }
-    blocks_sort(blocks->samples, blocks->sample_count);
+    blocks_sort(blocks);
 }
 
 static uint64_t living_bytes(const struct book_copy *copy, uint32_t stack) {

@@ -108,7 +108,7 @@ void reach_point(struct reach *reach, uint64_t word, uint16_t node) {
     if (word - reach->blocks->low >= reach->blocks->high - reach->blocks->low ||
         !blocks_find(reach->blocks, word, &block) || !mark(reach, block.start))
         return;
-    struct sample *sample = blocks_sample(reach->blocks, block.start);
+    struct sample *sample = blocks_may_be_sample(reach->blocks, block.start) ? blocks_sample(reach->blocks, block.start) : NULL;
     if (sample && sample->block.start == block.start)
         sample->holder = node;
     reach->marked++;
