@@ -13,7 +13,7 @@ from ansible_collections.offheap.profiler.console import dump_tasks
 def test_how_long_to_wait_for_a_leak_is_told_by_sampling(capsys: pytest.CaptureFixture[str]) -> None:
     dump_tasks.wait.body(Context(), "60MiB")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["19", "(default)", "512.0", "KiB", "19", "h", "14", "min"] in lines
+    assert ["19", "(default)", "512.0", "KiB", "18", "h", "55", "min"] in lines
     dump_tasks.wait.body(Context(), "60MiB", json=True)
     rows = json.loads(capsys.readouterr().out)
     assert [row["interval"] for row in rows] == [1 << row["lg_prof_sample"] for row in rows]
