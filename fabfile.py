@@ -109,28 +109,27 @@ def status(hosts: Hosts) -> int:
 
 
 def _units(hosts: Hosts, wanted: Callable[[dict[str, Any]], bool]) -> int:
-    outcomes, failed = hosts.ask("looking", lambda _host, session, _steps: answers.units(session.ask("units")))
-    found = [(outcome.target.name, unit) for outcome in outcomes for unit in outcome.result or [] if wanted(unit)]
+    found: list[tuple[str, dict[str, Any]]] = []
+    columns = ("HOST", "UNIT", "MEMORY", "PROCS", "RUNTIME", "ALLOCATOR", "PROFILED")
+    table = screen.Rows(hosts.show, columns, (2, 3))
+
+    def tell(results: list[tuple[str, list[dict[str, Any]]]]) -> None:
+        new = [(host, unit) for host, units in results for unit in units if wanted(unit)]
+        found.extend(new)
+        if not hosts.show.as_json:
+            table.add([_row(host, unit) for host, unit in new])
+
+    failed = hosts.ask("looking", lambda _host, session, _steps: answers.units(session.ask("units")), tell)
     if hosts.show.as_json:
         hosts.show.json([{"host": host, **unit} for host, unit in found])
-        return failed
-    rows = [
-        (
-            host,
-            printable(unit["unit"]),
-            as_text(unit["rss"]),
-            str(unit["processes"]),
-            unit["runtime"],
-            unit["allocator"],
-            _profiled(unit),
-        )
-        for host, unit in found
-    ]
-    if rows:
-        hosts.show.table(("HOST", "UNIT", "MEMORY", "PROCS", "RUNTIME", "ALLOCATOR", "PROFILED"), rows, (2, 3))
-    elif not failed:
+    elif not found and not failed:
         hosts.show.say("no unit is profiled on these hosts: the playbook enable_profiling starts that")
     return failed
+
+
+def _row(host: str, unit: dict[str, Any]) -> tuple[str, ...]:
+    size, processes = as_text(unit["rss"]), str(unit["processes"])
+    return host, printable(unit["unit"]), size, processes, unit["runtime"], unit["allocator"], _profiled(unit)
 
 
 def _profiled(unit: dict[str, Any]) -> str:
@@ -169,7 +168,7 @@ def watch(hosts: Hosts, unit: Units = None, interval: int = 2, seconds: int = 0)
 
     try:
         with _watched(hosts.show, watching.View(name, list(series.values())), list(series.values()), interval):
-            return hosts.ask("", work)[1]
+            return hosts.ask("", work)
     finally:
         stop.set()
         timer.cancel()
@@ -226,14 +225,18 @@ def dump(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, rows: int = 1
         names = {Path(str(one["path"])).name for each in done for one in each["dumps"]}
         return [facts for facts in _collected(host, session, steps, store, units).captures if facts.dump.name in names]
 
-    outcomes, failed = hosts.ask("dumping", work)
-    taken = [capture for outcome in outcomes for capture in outcome.result or []]
+    taken = []
+
+    def tell(results: list[tuple[str, Any]]) -> None:
+        new = [capture for _host, own in results for capture in own]
+        taken.extend(new)
+        for capture in [] if hosts.show.as_json else new:
+            sys.stdout.write(top_text(store.place(capture), "", rows, False, ("", ""), "", hosts.show))
+            sys.stdout.writelines(f"{line}\n" for line in held(store, capture, rows, hosts.show.say))
+
+    failed = hosts.ask("dumping", work, tell)
     if hosts.show.as_json:
         hosts.show.json([{"host": one.host, "unit": one.unit, "capture": str(store.place(one))} for one in taken])
-        return failed
-    for capture in taken:
-        sys.stdout.write(top_text(store.place(capture), "", rows, False, ("", ""), "", hosts.show))
-        sys.stdout.writelines(f"{line}\n" for line in held(store, capture, rows, hosts.show.say))
     return failed
 
 
@@ -247,13 +250,28 @@ def collect(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, source: st
     """
     units, told = unit or [], told_in_short(source)
     store = _archive(archive)
-    outcomes, failed = hosts.ask(
-        "collecting", lambda host, session, steps: _collected(host, session, steps, store, units, told)
+    brought: list[tuple[str, Collected]] = []
+    table = screen.Rows(hosts.show, ("HOST", "UNIT", "CAPTURES", "NETWORK"), (2, 3))
+
+    def tell(results: list[tuple[str, Collected]]) -> None:
+        brought.extend(results)
+        for host, one in results:
+            for warning in one.warnings:
+                hosts.show.say(f"{host}: {printable(warning)}", "yellow")
+        if not hosts.show.as_json:
+            table.add(
+                [
+                    (host, printable(name), str(count), as_text(one.transferred) if first else "")
+                    for host, one in results
+                    for first, (name, count) in _first(
+                        Counter(facts.unit for facts in one.captures).items() or [("nothing new", 0)]
+                    )
+                ]
+            )
+
+    failed = hosts.ask(
+        "collecting", lambda host, session, steps: _collected(host, session, steps, store, units, told), tell
     )
-    brought = [(outcome.target.name, outcome.result) for outcome in outcomes if outcome.result is not None]
-    for host, one in brought:
-        for warning in one.warnings:
-            hosts.show.say(f"{host}: {printable(warning)}", "yellow")
     if hosts.show.as_json:
         hosts.show.json(
             [
@@ -266,16 +284,6 @@ def collect(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, source: st
                 for host, one in brought
             ]
         )
-        return failed
-    rows = [
-        (host, printable(name), str(count), as_text(one.transferred) if first else "")
-        for host, one in brought
-        for first, (name, count) in _first(
-            Counter(facts.unit for facts in one.captures).items() or [("nothing new", 0)]
-        )
-    ]
-    if rows:
-        hosts.show.table(("HOST", "UNIT", "CAPTURES", "NETWORK"), rows, (2, 3))
     return failed
 
 
@@ -316,16 +324,20 @@ def trace(
         done = answers.traced(session.ask("trace", _TRACING + wanted["seconds"] * wanted["count"], wanted=wanted))
         return done, _collected(host, session, steps, store, [unit])
 
-    outcomes, failed = hosts.ask(f"tracing for about {duration(wanted['seconds'] * wanted['count'])}", work)
-    done = [(outcome.target.name, *outcome.result) for outcome in outcomes if outcome.result is not None]
-    for host, one, brought in done:
-        for warning in traced.warnings(one) + brought.warnings:
-            hosts.show.say(f"{host}: {printable(warning)}", "yellow")
+    traces: list[dict[str, Any]] = []
+
+    def tell(results: list[tuple[str, tuple[dict[str, Any], Collected]]]) -> None:
+        done = [(host, *result) for host, result in results]
+        traces.extend({"host": host, **one} for host, one, _brought in done)
+        for host, one, brought in done:
+            for warning in traced.warnings(one) + brought.warnings:
+                hosts.show.say(f"{host}: {printable(warning)}", "yellow")
+        for heading, table in [] if hosts.show.as_json else traced.tables(store, done, int(rows)):
+            hosts.show.table(heading, table, traced.NUMBERS)
+
+    failed = hosts.ask(f"tracing for about {duration(wanted['seconds'] * wanted['count'])}", work, tell)
     if hosts.show.as_json:
-        hosts.show.json([{"host": host, **one} for host, one, _brought in done])
-        return failed
-    for heading, table in traced.tables(store, done, int(rows)):
-        hosts.show.table(heading, table, traced.NUMBERS)
+        hosts.show.json(traces)
     return failed
 
 
@@ -380,24 +392,30 @@ def _switch(hosts: Hosts, units: list[str], command: str) -> int:
         asked = {"parameters": {"command": command}}
         return [(name, answers.switched(session.ask("control", unit=name, **asked))) for name in units]
 
-    outcomes, failed = hosts.ask("switching", work)
-    done = [(outcome.target.name, *one) for outcome in outcomes for one in outcome.result or []]
+    switched: list[dict[str, Any]] = []
+    table = screen.Rows(hosts.show, ("HOST", "UNIT", "PID", "NOW", ""), (2,))
+
+    def tell(results: list[tuple[str, list[tuple[str, dict[str, Any]]]]]) -> None:
+        done = [(host, *one) for host, each in results for one in each]
+        switched.extend({"host": host, **result} for host, _name, result in done)
+        if not hosts.show.as_json:
+            table.add(
+                [
+                    (
+                        host,
+                        name,
+                        str(process["pid"]),
+                        "sampling" if process["answer"].get("wanted") else "off",
+                        "changed" if result["changed"] else "as it was",
+                    )
+                    for host, name, result in done
+                    for process in result["processes"]
+                ]
+            )
+
+    failed = hosts.ask("switching", work, tell)
     if hosts.show.as_json:
-        hosts.show.json([{"host": host, **result} for host, _name, result in done])
-        return failed
-    rows = [
-        (
-            host,
-            name,
-            str(process["pid"]),
-            "sampling" if process["answer"].get("wanted") else "off",
-            "changed" if result["changed"] else "as it was",
-        )
-        for host, name, result in done
-        for process in result["processes"]
-    ]
-    if rows:
-        hosts.show.table(("HOST", "UNIT", "PID", "NOW", ""), rows, (2,))
+        hosts.show.json(switched)
     return failed
 
 

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -16,6 +17,8 @@ from .target import Target
 
 #: hosts at once; with more, they wait for the controller's CPU
 AT_ONCE = 32
+# Seconds without any outcome after which those that came are worth showing.
+_QUIET = 1.0
 
 Result = TypeVar("Result")
 
@@ -31,8 +34,9 @@ class Outcome(Generic[Result]):
 
 def run(
     targets: Sequence[Target], connector: Connector, work: Callable[[Target, Session], Result], at_once: int = AT_ONCE
-) -> Iterator[Outcome[Result]]:
-    """Each host's outcome, in the order of completion. An interrupt ends the sessions and propagates.
+) -> Iterator[list[Outcome[Result]]]:
+    """The hosts' outcomes as they come, and an empty list each time that a second passes without any. An interrupt ends
+    the sessions and propagates.
 
     A fault of ours, which one host's answers may have brought out, is raised when the others' outcomes are told.
     """
@@ -47,11 +51,11 @@ def run(
 
     pool = ThreadPoolExecutor(max_workers=max(1, min(at_once, len(targets))))
     try:
-        for future in as_completed([pool.submit(one, target) for target in targets]):
-            if fault := future.exception():
-                faults.append(fault)
-            else:
-                yield future.result()
+        left = {pool.submit(one, target) for target in targets}
+        while left:
+            done, left = wait_for(left, timeout=_QUIET, return_when=FIRST_COMPLETED)
+            faults += [fault for future in done if (fault := future.exception())]
+            yield [future.result() for future in done if not future.exception()]
         if faults:
             raise faults[0]
     finally:

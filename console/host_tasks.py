@@ -47,21 +47,41 @@ class Hosts:
         self._options = options
 
     def ask(
-        self, what: str, work: Callable[[target.Target, Session, screen.Steps], each_host.Result]
-    ) -> tuple[list[each_host.Outcome[each_host.Result]], int]:
-        """Do the work on all hosts. Returns the outcomes by name, and the number of failures, which are reported."""
-        outcomes = []
+        self,
+        what: str,
+        work: Callable[[target.Target, Session, screen.Steps], each_host.Result],
+        tell: Callable[[list[tuple[str, each_host.Result]]], None] = lambda _results: None,
+    ) -> int:
+        """Do the work on all hosts. Returns the number of failures, which are reported.
+
+        ``tell`` gets the results with their hosts, by name: all at the end, but those that are there as soon as the
+        others keep us waiting.
+        """
+        outcomes: list[each_host.Outcome[each_host.Result]] = []
+        told = 0
+
+        def tell_new() -> None:
+            nonlocal told
+            new = sorted(outcomes[told:], key=lambda outcome: outcome.target.name)
+            told = len(outcomes)
+            if results := [(outcome.target.name, outcome.result) for outcome in new if outcome.result is not None]:
+                tell(results)
+
         options = self._options
         with (
             Connector(options["accept_new"], float(options["timeout"]), self.show.password) as connector,
             self.show.progress(what, [one.name for one in self.targets]) as steps,
         ):
             bound = functools.partial(_bound, work, steps)
-            for outcome in each_host.run(self.targets, connector, bound, int(options["at_once"])):
-                outcomes.append(outcome)
-                steps.done(outcome.target.name)
-        outcomes.sort(key=lambda outcome: outcome.target.name)
-        return outcomes, self.show.failures(outcomes)
+            for some in each_host.run(self.targets, connector, bound, int(options["at_once"])):
+                outcomes += some
+                for outcome in some:
+                    steps.done(outcome.target.name)
+                if not some and what and not self.show.as_json:
+                    with self.show.paused():
+                        tell_new()
+        tell_new()
+        return self.show.failures(outcomes)
 
 
 def _bound(

@@ -24,6 +24,7 @@ from .each_host import Outcome
 from .target import Target
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
     from rich.progress import Progress
 
     from ..plugins.plugin_utils.leaks.verdict import Answer
@@ -56,17 +57,7 @@ class Screen:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], right: Sequence[int] = ()) -> None:
         """Rows under their headings; the column numbers in ``right`` hold numbers."""
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for number, column in enumerate(columns):
-            table.add_column(column, justify="right" if number in right else "left", no_wrap=number != len(columns) - 1)
-        for row in rows:
-            table.add_row(*[cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row])
-        if sys.stdout.isatty():
-            self.out.print(table)
-        else:
-            Console(width=max(80, _width((columns, *rows))), highlight=False).print(table)
+        Rows(self, columns, right).add(rows)
 
     def json(self, document: Any) -> None:
         print(json.dumps(document, indent=1), flush=True)
@@ -87,12 +78,13 @@ class Screen:
             return None
         with self._asking:
             if self._secret is None:
-                with self._paused():
+                with self.paused():
                     self._secret = getpass.getpass(f"password for sudo (asked by {target.name}): ")
             return self._secret
 
     @contextlib.contextmanager
-    def _paused(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
+        """Meanwhile no progress is shown, which would take what is printed to standard output for itself."""
         if self._progress is not None:
             self._progress.stop()
         try:
@@ -130,6 +122,38 @@ class Screen:
         return len(failed)
 
 
+class Rows:
+    """A table whose rows may come in parts: only the first has the headings, and columns keep their width."""
+
+    def __init__(self, show: Screen, columns: Sequence[str], right: Sequence[int] = ()) -> None:
+        self._show = show
+        self._columns = columns
+        self._right = right
+        self._widths = [0] * len(columns)
+
+    def add(self, rows: Sequence[Sequence[str | Text]]) -> None:
+        """Print some more, if there are any."""
+        if not rows:
+            return
+        from rich.table import Table
+
+        first = not any(self._widths)
+        cells = zip(self._columns, *rows, strict=True)
+        self._widths = [max(width, *map(len, column)) for width, column in zip(self._widths, cells, strict=True)]
+        table = Table(box=None, pad_edge=False, header_style="bold", show_header=first)
+        for number, (column, width) in enumerate(zip(self._columns, self._widths, strict=True)):
+            # The last may be broken into lines, unless it has numbers.
+            justify: JustifyMethod = "right" if number in self._right else "left"
+            whole = number in self._right or number != len(self._columns) - 1
+            table.add_column(column, justify=justify, no_wrap=whole, min_width=width if whole else None)
+        for row in rows:
+            table.add_row(*[cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row])
+        if sys.stdout.isatty():
+            self._show.out.print(table)
+        else:
+            Console(width=max(80, sum(self._widths) + 2 * len(self._widths)), highlight=False).print(table)
+
+
 class Steps:
     """Counts what is done, from any thread."""
 
@@ -154,8 +178,3 @@ class Steps:
             with self._lock:
                 self._bytes += size
                 self._progress.update(self._task, size=as_text(self._bytes))
-
-
-def _width(rows: Sequence[Sequence[str | Text]]) -> int:
-    """Of a table with these rows: each column is as wide as its widest cell."""
-    return sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))

@@ -129,3 +129,12 @@ def test_a_planted_source_is_replaced(tmp_path: Path) -> None:
     with tarfile.open(source) as tar:
         content = tar.extractfile("jemalloc-5.3.0/VERSION")
         assert content is not None and content.read() == b"ours"
+
+
+def test_a_download_that_fails_is_told_with_how_to_do_without(tmp_path: Path) -> None:
+    address = "http://127.0.0.1:9/jemalloc.tar.bz2"
+    variables = {"_jemalloc_source_file": str(tmp_path / "source"), "_jemalloc_source_is_url": True}
+    said = role_tasks(tmp_path / "run", "source.yml", jemalloc_source=address, **variables)
+    assert f"The controller cannot download {address}: Request failed: <urlopen error" in said, said
+    assert "-e jemalloc_source=/path/to/jemalloc-5.3.0.tar.bz2" in said and "https_proxy" in said
+    assert "Apply our patches" not in said

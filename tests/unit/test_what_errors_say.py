@@ -82,7 +82,7 @@ CONSOLE: list[tuple[str, int, str]] = [
     ("fab diff frontend@app1", 2, "'diff' needs 'after'"),
     ("fab diff frontend@app1 frontend@app2 --focus (", 2, "'(' is not a regular expression: missing )"),
     ("fab peek frontend@app1 --focus nosuch", 2, "no function matches 'nosuch'; the format text lists them (fab top)"),
-    ("GONE=symbolic,zstandard fab top frontend@app1", 2, "-m pip install zstandard symbolic"),
+    ("GONE=symbolic,zstandard fab top frontend@app1", 2, "on the controller: zstandard symbolic. Install"),
     # where things are written
     ("fab flame frontend@app1 --dest directory", 2, "directory: is a directory; name a file"),
     ("fab flame frontend@app1 --dest empty.heap", 2, "replaced only with force=true (fab: --force)"),
@@ -102,7 +102,7 @@ CONSOLE: list[tuple[str, int, str]] = [
     ("fab captures --archive damaged", 0, "is damaged: Expecting property name"),
     ("fab -H localhost collect --archive empty.heap", 2, "there is a file of that name; name another directory"),
     ("fab -H localhost collect --archive directory", 2, "directory is not an archive, and not empty (it holds thesis"),
-    ("GONE=zstandard fab report", 2, "-m pip install zstandard"),
+    ("GONE=zstandard fab report", 2, "/meta/ee-requirements.txt"),
     ("GONE=rich fab captures", 1, "the console needs rich, too: "),
     ("fab serve --directory directory", 2, "there is no report in directory: `fab report` writes one"),
     # profiles of other tools

@@ -42,6 +42,8 @@ _PACKAGES = {
     "memleak": "Debian and Ubuntu: bpfcc-tools and linux-headers of the running kernel; Fedora, RHEL: bcc-tools",
     "perf": "Debian: linux-perf; Ubuntu: linux-tools-generic; Fedora, RHEL: perf",
 }
+# Where bcc finds what it compiles memleak's program against.
+_HEADERS = (f"/lib/modules/{os.uname().release}/build", "/sys/kernel/kheaders.tar.xz")
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/share/bcc/tools"
 #: what memleak needs for itself and for its tables in the kernel
 MEMORY = 512 << 20
@@ -264,10 +266,13 @@ def perf_commands(tool: str, pid: int, period: int) -> tuple[list[str], list[str
 
 
 def available() -> str:
-    """Which of the tools is there for a process that is no JVM. Raises TraceError."""
-    for source in _NAMES:
-        if _found(source):
-            return source
+    """Which of the tools is there for a process that is no JVM: perf also where memleak lacks the kernel's headers.
+    Raises TraceError."""
+    found = [source for source in _NAMES if _found(source)]
+    if "BCC_KERNEL_SOURCE" not in os.environ and not any(map(os.path.exists, _HEADERS)):
+        found.reverse()
+    if found:
+        return found[0]
     raise TraceError(
         "the unit has no JVM, and neither memleak nor perf is installed here: nothing is installed unasked."
         f" {_PACKAGES['memleak']}; perf is in {_PACKAGES['perf']}"
@@ -407,10 +412,14 @@ def _lost(text: int, size: int) -> bool:
 def _failure(tool: str, status: int, said: int) -> str:
     """Why a tool has ended, in its own words, and what to do about those that are known."""
     words = os.pread(said, _MOST_SAID, max(0, os.fstat(said).st_size - _MOST_SAID)).decode("utf-8", "replace")
-    way = ""
     if "kernel headers" in words:
-        way = f". Install the headers of the running kernel: linux-headers-{os.uname().release}"
-    elif re.search("not permitted|Permission denied|No permission", words):
+        release = os.uname().release
+        return (
+            f"{tool} needs the headers of the running kernel. Debian, Ubuntu: install linux-headers-{release}; Fedora,"
+            f" RHEL: kernel-devel-{release}. perf needs none (source: perf)"
+        )
+    way = ""
+    if re.search("not permitted|Permission denied|No permission", words):
         way = ". The kernel does not let even root do that here: a container, or lockdown"
     shown = " ".join(words.split())[-400:]
     return f"{tool} has ended with status {status}: {shown or 'it said nothing'}{way}"

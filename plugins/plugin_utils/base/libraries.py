@@ -11,8 +11,10 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from .errors import ControllerError
@@ -20,7 +22,9 @@ from .errors import ControllerError
 # numpy's OpenBLAS would start a thread for each processor, and these spin a while. Nothing here multiplies matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-#: import name -> pip's name; meta/ee-requirements.txt has the versions
+_REQUIREMENTS = Path(__file__).parents[3] / "meta" / "ee-requirements.txt"
+
+#: import name -> pip's name; meta/ee-requirements.txt has the versions, but of what Ansible brings along, and of Dask
 PACKAGES = {
     "deltalake": "deltalake",
     "distributed": "distributed",
@@ -44,13 +48,17 @@ JUDGING = (*DUMPS, "pyarrow")
 
 
 class MissingLibraryError(ControllerError):
-    """Libraries are not installed. The message names all of them and the command that installs them."""
+    """Libraries are not installed. The message names all of them, and the command that installs them with all others of
+    the requirements: the next step will want these."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        packages = " ".join(dict.fromkeys(PACKAGES[name] for name in names))
+        packages = list(dict.fromkeys(PACKAGES[name] for name in names))
+        listed = _REQUIREMENTS.read_text() if _REQUIREMENTS.is_file() else ""
+        others = [name for name in packages if f"\n{name}>" not in listed]
+        wanted = [*(["-r", shlex.quote(str(_REQUIREMENTS))] if others != packages else []), *others]
         super().__init__(
-            f"Python libraries are missing on the controller: {packages}. Install them with: "
-            f"{sys.executable or 'python3'} -m pip install {packages}"
+            f"Python libraries are missing on the controller: {' '.join(packages)}. Install all that it needs with: "
+            f"{sys.executable or 'python3'} -m pip install {' '.join(wanted)}"
         )
 
 

@@ -93,10 +93,16 @@ def judge(key: str, series: Series, least_span: float = LEAST_SPAN) -> Verdict:
         reason = f"the profiles of process {key} are of memory {series.measure.caution}"
         return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
     if count < LEAST_POINTS:
-        reason = f"only {_count(count, 'dump')} of process {key}, at least {LEAST_POINTS} are needed"
+        reason = (
+            f"only {_count(count, 'dump')} of process {key}, at least {LEAST_POINTS} are needed: wait for the next, or"
+            " take one now with fab dump, or the playbook switch_profiling and -e state=dump"
+        )
         return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
     if span < least_span:
-        reason = f"the dumps of process {key} span only {duration(span)}, at least {duration(least_span)} are needed"
+        reason = (
+            f"the dumps of process {key} span only {duration(span)}, at least {duration(least_span)} are needed:"
+            f" one taken {duration(math.ceil(least_span - span))} after the last will do"
+        )
         return Verdict(Answer.CANNOT_TELL, reason, process=key, points=count, span=span)
     chosen = window(watched.times)
     if len(chosen) < LEAST_POINTS:

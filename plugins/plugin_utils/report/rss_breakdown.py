@@ -4,15 +4,15 @@
 
     RSS = live (sampled) + not sampled                       what the program got from malloc: stats.allocated
         + fragmentation (active - allocated)
-        + metadata
+        + metadata                                           but what of it lies in active pages
         + kept (resident - active - metadata)                freed, but not yet returned to the kernel
         + Java heap + metaspace, code, thread stacks, ...    what a JVM maps itself
         + mapped files + shared memory
         + unexplained
 
 jemalloc's numbers are mallctl's stats.* (jemalloc(3)), RSS and its kinds those of proc(5). ``unexplained`` is the rest,
-so the parts always add up to RSS. It is negative if a part counts bytes that are not in memory: swapped out, or
-committed and never touched.
+so the parts add up to RSS, and none is less than nothing. Where they come to more, because a part counts bytes that are
+not in memory (swapped out, or committed and never touched) or was counted a moment earlier, a note says by how much.
 """
 
 from __future__ import annotations
@@ -68,11 +68,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """The parts of ``rss`` (bytes), which add up to it. ``notes`` are sentences on what is missing."""
+    """The parts of ``rss`` (bytes), which add up to it, or to ``beyond`` bytes more. ``notes`` are sentences on what is
+    missing, or counted too much."""
 
     rss: float
     parts: list[Part]
     notes: list[str]
+    beyond: float
 
     @property
     def unexplained(self) -> float:
@@ -129,13 +131,19 @@ def reconcile(
         *_files(memory, notes),
     ]
     rest = rss - math.fsum(part.bytes for part in parts)
-    parts.append(Part("Unexplained", rest, Origin.UNEXPLAINED, _rest_meaning(rest, jvm), sampling.error(live)))
+    meaning = "mapped by the program itself" if jvm else "mapped by the program or its runtime, outside malloc"
+    parts.append(Part("Unexplained", max(rest, 0.0), Origin.UNEXPLAINED, meaning, sampling.error(live)))
+    if rest < 0:
+        notes.append(
+            f"the parts come to {as_text(-rest)} more than RSS: some is not in memory (committed or allocated, but"
+            " never touched; swapped out), or was counted a moment earlier"
+        )
     swap = told_size(memory.get("swap"))
     if jvm is not None and jvm.time and facts.dump.time - jvm.time > _LONG_AGO:
         notes.append(f"what the JVM says of itself is of {moment(jvm.time)}, when it was asked last")
     if swap:
         notes.append(f"{as_text(swap)} of the process are swapped out; no part accounts for that")
-    return Reconciliation(rss, parts, notes)
+    return Reconciliation(rss, parts, notes, max(-rest, 0.0))
 
 
 def text_rows(found: Reconciliation) -> list[tuple[str, str]]:
@@ -152,24 +160,33 @@ def _malloc(
     memory: Mapping[str, Any], live: float, sampling: Sampling, first: Unsampled | None, notes: list[str]
 ) -> list[Part]:
     error = sampling.error(live)
-    sampled = Part("Live, sampled", live, Origin.PROGRAM, "what this report's stacks hold", error)
+    stacks = "what this report's stacks hold"
     allocated, active, metadata, resident = (
         told_size(memory.get(name)) for name in ("allocated", "active", "metadata", "resident")
     )
     if allocated is None or active is None:
         notes.append("jemalloc's own statistics did not come with the dump, so its overhead is part of unexplained")
-        return [sampled]
+        return [Part("Live, sampled", live, Origin.PROGRAM, stacks, error)]
+    if live > allocated:
+        within = "within" if live - allocated <= error else "beyond"
+        notes.append(
+            f"the samples stand for {as_text(live - allocated)} more than jemalloc counted, {within} their error: its"
+            " count is shown"
+        )
     meaning = _unsampled_meaning(Unsampled(allocated - live, live), first, sampling)
     parts = [
-        sampled,
-        Part("Not sampled", allocated - live, Origin.PROGRAM, meaning, error),
-        Part("Fragmentation", active - allocated, Origin.ALLOCATOR, "unused room in pages in use"),
+        Part("Live, sampled", min(live, allocated), Origin.PROGRAM, stacks, error),
+        Part("Not sampled", max(allocated - live, 0.0), Origin.PROGRAM, meaning, error),
+        Part("Fragmentation", max(active - allocated, 0.0), Origin.ALLOCATOR, "unused room in pages in use"),
     ]
+    # Some of jemalloc's records lie in pages in use, and are counted there.
+    outside = math.inf if resident is None else max(resident - active, 0.0)
+    records = min(metadata or 0.0, outside)
     if metadata is not None:
-        parts.append(Part("Allocator metadata", metadata, Origin.ALLOCATOR, "jemalloc's own records"))
+        parts.append(Part("Allocator metadata", records, Origin.ALLOCATOR, "jemalloc's own records"))
     if resident is not None:
-        kept = resident - active - (metadata or 0.0)
-        parts.append(Part("Kept by allocator", kept, Origin.ALLOCATOR, "freed, not yet returned to the kernel"))
+        meaning = "freed, not yet returned to the kernel"
+        parts.append(Part("Kept by allocator", outside - records, Origin.ALLOCATOR, meaning))
     return parts
 
 
@@ -227,12 +244,6 @@ def _files(memory: Mapping[str, Any], notes: list[str]) -> list[Part]:
     if shared:
         parts.append(Part("Shared memory", shared, Origin.FILES, "tmpfs, memfd, System V"))
     return parts
-
-
-def _rest_meaning(rest: float, jvm: JvmMemory | None) -> str:
-    if rest < 0:
-        return "counted above, but not in memory: swapped out, or committed and never touched"
-    return "mapped by the program itself" if jvm else "mapped by the program or its runtime, outside malloc"
 
 
 __all__ = ["Origin", "Part", "Reconciliation", "Unsampled", "first_unsampled", "reconcile", "text_rows", "with_jvm"]

@@ -41,6 +41,11 @@ class Connections:
         """Nothing to close."""
 
 
+def run(targets: list[Target], work: Any, **options: Any) -> Iterator[each_host.Outcome[str]]:
+    for outcomes in each_host.run(targets, cast(Connector, Connections()), work, **options):
+        yield from outcomes
+
+
 def hosts(count: int) -> list[Target]:
     return [Target(f"host{number}", "x") for number in range(count)]
 
@@ -53,7 +58,9 @@ def test_each_host_once_and_no_more_at_once_than_allowed() -> None:
         barrier.wait()
         return target.name
 
-    outcomes = list(each_host.run(hosts(12), cast(Connector, connections), work, at_once=4))
+    outcomes = [
+        outcome for some in each_host.run(hosts(12), cast(Connector, connections), work, at_once=4) for outcome in some
+    ]
     assert sorted(str(outcome.result) for outcome in outcomes) == sorted(target.name for target in hosts(12))
     assert connections.most == 4
 
@@ -65,9 +72,7 @@ def test_failures_are_told_and_stop_nobody() -> None:
         return "done"
 
     targets = [*hosts(3), Target("dead", "x")]
-    outcomes = {
-        outcome.target.name: outcome for outcome in each_host.run(targets, cast(Connector, Connections()), work)
-    }
+    outcomes = {outcome.target.name: outcome for outcome in run(targets, work)}
     assert {name: outcome.error for name, outcome in outcomes.items()} == {
         "host0": "", "host1": "no such unit", "host2": "", "dead": "nothing listens"
     }  # fmt: skip
@@ -78,7 +83,7 @@ def test_a_fault_of_our_own_is_not_hidden() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(each_host.run(hosts(2), cast(Connector, Connections()), work))
+        list(run(hosts(2), work))
 
 
 def test_a_bug_that_one_host_brings_out_stops_no_other() -> None:
@@ -87,5 +92,5 @@ def test_a_bug_that_one_host_brings_out_stops_no_other() -> None:
 
     told: list[str | None] = []
     with pytest.raises(KeyError, match="host1"):
-        told.extend(outcome.result for outcome in each_host.run(hosts(3), cast(Connector, Connections()), work))
+        told.extend(outcome.result for outcome in run(hosts(3), work))
     assert sorted(filter(None, told)) == ["two", "zero"]

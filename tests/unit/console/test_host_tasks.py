@@ -82,3 +82,19 @@ def test_the_version_of_the_collection(tmp_path: Path) -> None:
     told = [line.split()[0] for line in done.stdout.splitlines()]
     assert told == ["offheap.profiler", "ansible-core", "fabric", "Python"], done.stderr
     assert (ROOT / "galaxy.yml").read_text().count(f"version: {done.stdout.split()[1]}\n") == 1
+
+
+def test_healthy_hosts_are_shown_while_a_dead_one_is_waited_for(tmp_path: Path) -> None:
+    fab = [sys.executable, "-u", str(Path(sys.executable).with_name("fab")), "--search-root", str(ROOT)]
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it never says what an sshd says first
+        dead = f"127.0.0.1:{server.getsockname()[1]}"
+        asked = [*fab, "-H", f"{dead},localhost", "collect", "--unit", "frontend"]
+        with subprocess.Popen(asked, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True) as asking:
+            with server.accept()[0]:
+                assert asking.stdout is not None
+                assert asking.stdout.readline().split() == ["HOST", "UNIT", "CAPTURES", "NETWORK"]
+                assert asking.stdout.readline().startswith("localhost  nothing new")
+                assert asking.poll() is None
+                server.close()
+            said = asking.communicate()[1]
+    assert asking.returncode == 1 and "1 of 2 hosts failed" in said, said

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.progress import Progress
 
-from ansible_collections.offheap.profiler.console.screen import Steps
+from ansible_collections.offheap.profiler.console.screen import Rows, Screen, Steps
 
 
 def test_the_last_hosts_that_are_waited_for_are_named() -> None:
@@ -22,4 +23,18 @@ def test_the_last_hosts_that_are_waited_for_are_named() -> None:
         "looking, waiting for app2, app4",
         "looking, waiting for app4",
         "looking",
+    ]
+
+
+def test_rows_that_come_later_stand_below_the_first_without_a_second_heading(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = Rows(Screen(), ("HOST", "UNIT", "SIZE"), (2,))
+    rows.add([])
+    rows.add([("app10", "frontend.service", "1.0 MiB")])
+    rows.add([("app2", "db.service", "900 B")])
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "HOST   UNIT                 SIZE",
+        "app10  frontend.service  1.0 MiB",
+        "app2   db.service          900 B",
     ]

@@ -1,23 +1,19 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Resident memory as a waterfall: each part begins where the one before ends, and the last ends at RSS.
+// Resident memory as a waterfall: each part begins where the one before ends, and the last ends at RSS, or beyond
+// it, which a note explains. Texts are numbers of `texts` (report/page.py).
 
 import { bytes, h, percent } from "./format.js";
 
-export function waterfall(memory) {
+export function waterfall(memory, texts) {
     if (!memory) {
         return [h("p", { class: "note" }, "No memory statistics came with the dumps of this process: the agent writes them beside each of its own.")];
     }
     let sum = 0;
-    const spans = memory.parts.map((part) => {
-        const from = sum;
-        sum += part.bytes;
-        return { part, low: Math.min(from, sum), high: Math.max(from, sum) };
-    });
-    const most = Math.max(memory.rss, ...spans.map((span) => span.high), 1);
-    const low = Math.min(0, ...spans.map((span) => span.low));
-    const at = (value) => (100 * (value - low)) / (most - low);
+    const parts = memory.parts.map(([name, origin, meaning, size]) => ({ name: texts[name], origin: texts[origin], meaning: texts[meaning], size }));
+    const spans = parts.map((part) => ({ ...part, from: sum, to: (sum += part.size) }));
+    const at = (value) => (100 * value) / Math.max(memory.rss, sum, 1);
     const row = (name, kind, from, to, size, meaning) => {
         const bar = h("span", { class: `fall ${kind}` });
         bar.style.left = `${at(from)}%`;
@@ -31,16 +27,14 @@ export function waterfall(memory) {
             h("td", { class: "number share" }, percent(size, memory.rss)),
         );
     };
-    const rows = spans
-        .filter(({ part }) => part.bytes !== 0)
-        .map(({ part, low: from, high: to }) => row(part.name, `${part.origin}${part.bytes < 0 ? " negative" : ""}`, from, to, part.bytes, part.meaning));
+    const rows = spans.map((part) => row(part.name, part.origin, part.from, part.to, part.size, part.meaning));
     const head = row("RSS", "total", 0, memory.rss, memory.rss, "resident memory of the process");
-    const meanings = memory.parts
-        .filter((part) => Math.abs(part.bytes) > 0.02 * memory.rss && part.meaning)
+    const meanings = parts
+        .filter((part) => part.size > 0.02 * memory.rss && part.meaning)
         .map((part) => h("li", {}, h("b", {}, part.name), `: ${part.meaning}`));
     return [
         h("table", { class: "waterfall" }, h("tbody", {}, head, ...rows)),
         h("details", {}, h("summary", {}, "What these mean"), h("ul", {}, ...meanings)),
-        ...memory.notes.map((note) => h("p", { class: "note" }, note)),
+        ...memory.notes.map((note) => h("p", { class: "note" }, texts[note])),
     ];
 }

@@ -220,7 +220,7 @@ function showHost() {
     const distance = (one) => Math.abs(one.time - dump.time);
     const known = host.dumps.filter((one) => one.memory && one.process === dump.process).sort((a, b) => distance(a) - distance(b))[0];
     el.memory.querySelector("h2").replaceChildren("Where the resident memory is", h("span", { class: "about" }, known ? moment(known.time) : ""));
-    el.reconciled.replaceChildren(...waterfall(known && known.memory));
+    el.reconciled.replaceChildren(...waterfall(known && known.memory, data.texts));
 }
 
 function showReadout(when, parts) {

@@ -210,6 +210,21 @@ def test_auto_takes_a_tool_where_there_is_no_jvm(run: Run, program: kernel_tools
     assert not spools.exists()
 
 
+def test_perf_is_taken_where_memleak_lacks_the_headers_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = {"memleak": "memleak", "perf": "perf"}
+    monkeypatch.setattr(kernel_trace, "_found", lambda source: tools.get(source, ""))
+    monkeypatch.setattr(kernel_trace, "_HEADERS", (str(tmp_path / "build"),))
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    assert kernel_trace.available() == "perf"
+    del tools["perf"]
+    assert kernel_trace.available() == "memleak", "which says what it lacks"
+    tools["perf"] = "perf"
+    (tmp_path / "build").mkdir()
+    assert kernel_trace.available() == "memleak"
+
+
 @pytest.mark.slow
 def test_the_budget_ends_what_a_service_cannot_bear(run: Run, busy: int, spools: Path) -> None:
     result = run([busy], source="memleak", windows=60)
@@ -309,8 +324,9 @@ def test_what_a_tool_says_when_it_fails(
     monkeypatch.setattr(kernel_trace, "_found", lambda _source: str(tool))
     monkeypatch.setattr(budget, "BEFORE", 0.1)
     result = run([program.pid], source="memleak")
-    assert result["failed"] and "status 1: Unable to find kernel headers" in result["msg"]
-    assert f"linux-headers-{os.uname().release}" in result["msg"]
+    release = os.uname().release
+    assert result["failed"] and result["msg"].startswith("memleak needs the headers of the running kernel. "), result
+    assert f" install linux-headers-{release}; Fedora, RHEL: kernel-devel-{release}. perf needs none" in result["msg"]
     assert not spools.exists(), "no dump came, so no spool stays"
 
 

@@ -37,13 +37,26 @@ def _modules() -> list[str]:
     ]
 
 
-def test_all_that_are_missing_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_are_missing_are_named_at_once_and_one_command_installs_what_the_next_step_needs_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("google.protobuf", "pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingLibraryError) as raised:
         libraries.require("numpy", "pyarrow", "pyarrow.parquet", "google.protobuf")
-    assert f"{sys.executable} -m pip install pyarrow protobuf" in str(raised.value)
-    assert "numpy" not in str(raised.value)
+    said = str(raised.value)
+    assert "missing on the controller: pyarrow protobuf. " in said
+    assert said.endswith(f"{sys.executable} -m pip install -r {_ROOT}/meta/ee-requirements.txt")
+
+
+def test_what_the_requirements_do_not_have_is_named_in_the_command() -> None:
+    assert str(MissingLibraryError(["distributed"])).endswith("-m pip install distributed")
+    assert str(MissingLibraryError(["numpy", "jinja2"])).endswith("/meta/ee-requirements.txt Jinja2")
+
+
+def test_without_the_requirements_the_command_names_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "_REQUIREMENTS", Path("nowhere"))
+    assert str(MissingLibraryError(["numpy", "zstandard"])).endswith("-m pip install numpy zstandard")
 
 
 def test_what_is_there_is_no_error() -> None:
@@ -63,7 +76,7 @@ def test_a_library_is_imported_when_it_is_used() -> None:
 def test_a_missing_library_is_told_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     missing = libraries.optional("zstandard")
-    with pytest.raises(MissingLibraryError, match="pip install zstandard"):
+    with pytest.raises(MissingLibraryError, match="missing on the controller: zstandard"):
         missing.ZstdDecompressor()
 
 

@@ -84,12 +84,19 @@ def test_a_healthy_process_is_told_what_would_not_have_been_seen() -> None:
     )
 
 
+NOW = ": wait for the next, or take one now with fab dump, or the playbook switch_profiling and -e state=dump"
+
+
 @pytest.mark.parametrize(
     ("points", "seconds", "reason"),
     [
-        (1, 0, "only 1 dump of process 7-aa, at least 3 are needed"),
-        (2, 3600, "only 2 dumps of process 7-aa, at least 3 are needed"),
-        (10, 45, "the dumps of process 7-aa span only 45 s, at least 60 s are needed"),
+        (1, 0, f"only 1 dump of process 7-aa, at least 3 are needed{NOW}"),
+        (2, 3600, f"only 2 dumps of process 7-aa, at least 3 are needed{NOW}"),
+        (
+            10,
+            45,
+            "the dumps of process 7-aa span only 45 s, at least 60 s are needed: one taken 15 s after the last will do",
+        ),
     ],
 )
 def test_too_little_to_judge_by_is_said_so(points: int, seconds: float, reason: str) -> None:

@@ -99,6 +99,25 @@ def test_other_programs_get_everything_but_stacks(data: dict[str, Any]) -> None:
     assert unit["hosts"][0]["dumps"][0]["memory"]["parts"][0]["name"] == "Live, sampled"
 
 
+def test_the_page_has_each_text_on_memory_once(data: dict[str, Any]) -> None:
+    """Else they are four fifths of the page of a large fleet."""
+    html = page.render(data)
+    texts = {
+        part["meaning"]
+        for unit in data["units"]
+        for host in unit["hosts"]
+        for dump in host["dumps"]
+        if dump["memory"]
+        for part in dump["memory"]["parts"]
+        if part["bytes"]
+    }
+    start = html.index('id="data"')
+    assert [text for text in texts if html.count(json.dumps(text), start) != 1] == []
+    assert "executables, libraries, files mapped into memory" in texts
+    dumps = sum(len(host["dumps"]) for unit in data["units"] for host in unit["hosts"])
+    assert len(html) - start < 1000 * dumps
+
+
 def test_the_ticket_reads_like_one(data: dict[str, Any]) -> None:
     text = ticket.render(data)
     told = " ".join(text.split())
