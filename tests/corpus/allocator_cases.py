@@ -21,6 +21,7 @@ _ZLIB = (
     "[d.decompress(b'x\\x9c') for d in kept]\n"
     "open = [sqlite3.connect(':memory:') for i in range(20)]\n[d.execute('create table t (x)') for d in open]"
 )
+_HOLDS = "hold_"
 _NODE = "const kept = []; for (let i = 0; i < 400; i++) kept.push(require('zlib').createDeflate(), Buffer.alloc(9000))"
 
 
@@ -62,7 +63,7 @@ def _of_jemalloc(
     only: str = "",
 ) -> Case:
     def own(file: Path) -> Own:
-        return own_readers.perl_pprof("jeprof", command()[0], f"--{measure}", only=only)(file)
+        return own_readers.perl_pprof("jeprof", command()[0], f"--{measure}", only=only, callees=only == _HOLDS)(file)
 
     return Case(f"jemalloc-{name}", JEMALLOC, options, _jemalloc(command, options, which), own, measure=measure)
 
@@ -106,7 +107,7 @@ def _of_tcmalloc(
 ) -> Case:
     def own(file: Path) -> Own:
         options = [] if "growth" in name else [f"--{measure}"]
-        return own_readers.perl_pprof("google-pprof", command()[0], *options, only=only)(file)
+        return own_readers.perl_pprof("google-pprof", command()[0], *options, only=only, callees=only == _HOLDS)(file)
 
     write = _tcmalloc(command, which, **variables)
     return Case(f"gperftools-{name}", TCMALLOC, mode, write, own, measure=measure)
@@ -123,9 +124,9 @@ CASES = [
     _of_jemalloc("sampled", _crowd("crowd_c", 20), "lg_prof_sample:13"),
     _of_jemalloc("default-interval", _crowd("crowd_calloc", 300), "lg_prof_sample:19"),
     _of_jemalloc(
-        "accumulated", _crowd("crowd_cpp", 10), "lg_prof_sample:12,prof_accum:true", "alloc_space", only="hold_"
+        "accumulated", _crowd("crowd_cpp", 10), "lg_prof_sample:12,prof_accum:true", "alloc_space", only=_HOLDS
     ),
-    _of_jemalloc("cpp", _crowd("crowd_cpp", 10), "lg_prof_sample:12", only="hold_"),
+    _of_jemalloc("cpp", _crowd("crowd_cpp", 10), "lg_prof_sample:12", only=_HOLDS),
     _of_jemalloc("threads", _crowd("crowd_threads", 5), "lg_prof_sample:10"),
     _of_jemalloc("aligned", _crowd("crowd_aligned", 5), "lg_prof_sample:10"),
     _of_jemalloc("while-it-ran", _crowd("crowd_c", 30), "lg_prof_sample:12,lg_prof_interval:20", which=5),
@@ -139,7 +140,8 @@ CASES = [
     _of_tcmalloc("allocated", _crowd("crowd_cpp", 3), "HEAPPROFILE", measure="alloc_space"),
     _of_tcmalloc("cpp", _crowd("crowd_cpp", 2), "HEAPPROFILE"),
     _of_tcmalloc("threads", _crowd("crowd_threads", 2), "HEAPPROFILE"),
-    _of_tcmalloc("mmap", _crowd("crowd_calloc", 40), "HEAP_PROFILE_MMAP", only="hold_", HEAP_PROFILE_MMAP="true"),
+    _of_tcmalloc("mmap", _crowd("crowd_calloc", 40), "HEAP_PROFILE_MMAP", only=_HOLDS, HEAP_PROFILE_MMAP="true"),
+    _of_tcmalloc("python", lambda: [_PYTHON, "-c", _ZLIB], "HEAPPROFILE", only="arena|alias|locale"),
     _of_tcmalloc("sample", _saying, "GetHeapSample", "said.sample", HEAPPROFILE="", **_RATE),
     _of_tcmalloc("growth", _saying, "GetHeapGrowthStacks", "said.growth", HEAPPROFILE=""),
     Case(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ansible_collections.offheap.profiler.tests.corpus.corpus_case import Own, largest
@@ -23,8 +23,10 @@ def said(*command: str | Path, both: bool = False) -> str:
     return (done.stdout + (done.stderr if both else b"")).decode("utf-8", "replace")
 
 
-def perl_pprof(tool: str, program: str | Path, *options: str, only: str = "") -> Callable[[Path], Own]:
-    """jeprof or google-pprof. With ``only``, functions with such names, each with what its callees hold."""
+def perl_pprof(
+    tool: str, program: str | Path, *options: str, only: str = "", callees: bool = False
+) -> Callable[[Path], Own]:
+    """jeprof or google-pprof. ``only`` takes functions with such names, ``callees`` counts what those hold, too."""
 
     def read(file: Path) -> Own:
         text = said(tool, "--text", "--show_bytes", *options, program, file)
@@ -32,9 +34,11 @@ def perl_pprof(tool: str, program: str | Path, *options: str, only: str = "") ->
         assert total, text
         found = _PERL_ROW.findall(text)
         rows = [
-            (name, int(with_callees if only else flat)) for flat, with_callees, name in found if re.search(only, name)
+            (name, int(with_callees if callees else flat))
+            for flat, with_callees, name in found
+            if re.search(only, name)
         ]
-        return Own(int(total[1]), largest(rows), cumulative=bool(only), nearest=True)
+        return Own(int(total[1]), largest(rows), cumulative=callees, nearest=True)
 
     return read
 
@@ -81,7 +85,12 @@ def memray_reader(leaks: bool) -> Callable[[Path], Own]:
 
         with FileReader(table.with_suffix(".bin")) as reader:
             ask = reader.get_leaked_allocation_records if leaks else reader.get_high_watermark_allocation_records
-            sizes = [(stack[0][0] if (stack := one.stack_trace()) else "", one.size) for one in ask(merge_threads=True)]
+            sizes = [(_caller(one.stack_trace()), one.size) for one in ask(merge_threads=True)]
         return Own(sum(size for _name, size in sizes), largest(sizes))
 
     return read
+
+
+def _caller(stack: Sequence[tuple[str, str, int]]) -> str:
+    """Who called the allocator, which memray names where it traces native frames."""
+    return next((name for name, _file, _line in stack if not name.endswith("alloc")), "")
