@@ -30,6 +30,7 @@ class Own:
 
     ``digits`` are the significant ones that it prints, 0 for all of them. ``cumulative`` says that what a function's
     callees hold counts, too. ``nearest``: it blames the nearest symbol below, where an image has none at an address.
+    ``slack`` are bytes that it may lose by cutting what it has scaled.
     """
 
     total: int
@@ -37,6 +38,7 @@ class Own:
     digits: int = 0
     cumulative: bool = False
     nearest: bool = False
+    slack: int = 1
 
 
 @dataclass(frozen=True)
@@ -82,20 +84,19 @@ def largest(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
 def differences(own: Own, total: float, rows: Sequence[tuple[str, float]]) -> list[str]:
     """What is not as the own reader says, in words."""
     found = []
-    if not _same(total, own.total, own.digits):
+    if not _same(total, own.total, own):
         found.append(f"total {total:.0f}, its own {own.total}")
     ours: dict[str, float] = {}
     for name, size in rows:
         ours[short(name)] = ours.get(short(name), 0) + size
     nameless = [size for name, size in rows if "+0x" in name or name.startswith("0x")]
     for name, size in own.top.items():
-        blamed = own.nearest and any(_same(mine, size, own.digits) for mine in nameless)
-        if not _same(ours.get(name, 0), size, own.digits) and not blamed:
+        blamed = own.nearest and any(_same(mine, size, own) for mine in nameless)
+        if not _same(ours.get(name, 0), size, own) and not blamed:
             found.append(f"{name} {ours.get(name, 0):.0f}, its own {size}")
     return found
 
 
-def _same(ours: float, its: int, digits: int) -> bool:
-    if not digits:
-        return abs(ours - its) <= 1  # readers of samples cut what they scale, we round
-    return abs(ours - its) <= 0.5 * 10.0 ** (len(str(its)) - digits) + 1
+def _same(ours: float, its: int, own: Own) -> bool:
+    lost = 0.5 * 10.0 ** (len(str(its)) - own.digits) if own.digits else 0.0
+    return abs(ours - its) <= lost + own.slack

@@ -19,8 +19,8 @@ SPDX-FileCopyrightText: Offheap contributors
 
 `make corpus` runs each writer on a program whose functions hold memory, reads its file as `fab top` does, and compares
 the total and the ten largest functions with what the writer's own reader says: to the byte, or to the digits that the
-reader prints (one byte more or less where it cuts what it has scaled). What is no profile of memory must be refused
-with its name and what to do.
+reader prints (a byte more or less where it cuts what it has scaled, one for each stack of Go's texts). What is no
+profile of memory must be refused with its name and what to do.
 
 jeprof and google-pprof blame the nearest symbol below where an image has none at an address; a row of ours without a
 function that holds just as much counts as that one. Where they do not know the allocator's own functions, what the

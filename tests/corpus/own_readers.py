@@ -51,7 +51,9 @@ def go_pprof(index: str = "inuse_space") -> Callable[[Path], Own]:
         text = go_program.go(file.parent, "tool", "pprof", *asked)
         total = re.search(r"of (\d+)B? total", text)
         assert total, text
-        return Own(int(total[1]), largest((name, int(flat)) for flat, name in _PPROF_ROW.findall(text)))
+        rows = largest((name, int(flat)) for flat, name in _PPROF_ROW.findall(text))
+        # Of a text, pprof scales each stack, and cuts it to whole bytes.
+        return Own(int(total[1]), rows, slack=max(1, file.read_bytes().count(b" @ 0x")))
 
     return read
 
