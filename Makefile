@@ -107,6 +107,12 @@ shapes: setup
 holders: setup
 	.venv/bin/python tests/holders/watched_holders.py
 
+#: make corpus       files by others' writers read beside their own readers, in docs/corpus.md (ten minutes for all of them);
+#:                   what tests/corpus/seen has already is not tried again
+.PHONY: corpus
+corpus: setup
+	.venv/bin/python tests/corpus/made.py
+
 #: make pictures     the pictures of docs/report.md anew, in docs/images (half a minute)
 .PHONY: pictures
 pictures: setup

@@ -33,8 +33,8 @@ _BEGINNINGS = {
         "is a heap of a JVM's own objects: read a live trace of its native memory instead (docs/live.md)"
     ),
     rb"JAVA PROFILE 1\.0": "is a heap dump of a JVM, with its own objects only: open it in Eclipse MAT or VisualVM",
-    rb"(?:#[^\n]{0,200}\n){0,9}\s*(?:version: \d+\s+)?(?:creator: |# callgrind format)": (
-        "is a callgrind profile of time, not of memory: run massif instead (valgrind --tool=massif)"
+    rb"(?:#[^\n]{0,200}\n){0,9}\s*(?:version: \d+\s+)?(?:creator: |# callgrind format|events: )": (
+        "is callgrind's, of time or made from another profile: read that one, or run massif (valgrind --tool=massif)"
     ),
     rb"\x7fELF": "is a program, a library or a core dump, not a profile",
     rb"\s*<(?:!DOCTYPE|\?xml|html|svg)": "is a page or a picture: ask for the profile that it was made from",

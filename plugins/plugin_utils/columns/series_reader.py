@@ -21,7 +21,7 @@ from ..archive.archive import Archive
 from ..archive.capture import Capture
 from ..base import child, libraries
 from ..base.progress import Progress
-from ..model.frame import Frame, is_allocator_function, is_allocator_module
+from ..model.frame import Frame, is_allocator_function, is_allocator_module, without_inlined_allocator
 from ..model.lives import Lives
 from ..model.location import Location
 from ..model.samples import Samples, named, without_allocator
@@ -275,13 +275,14 @@ def _own_frames(
     places: Integers, bounds: Integers, frames: Sequence[tuple[Frame, ...]]
 ) -> Callable[[int], tuple[Frame, ...]]:
     """A function from a stack's position to its frames without the allocator's; ``frames`` are by place."""
+    own = [tuple(without_inlined_allocator(of_place)) for of_place in frames]
     functions, modules = (
-        np.array([any(map(is_allocator, of_place)) for of_place in frames], dtype=bool)
+        np.array([any(map(is_allocator, of_place)) for of_place in own], dtype=bool)
         for is_allocator in (is_allocator_function, is_allocator_module)
     )
     left, limits = without_allocator(places, bounds, functions, modules)
 
     def whole(row: int) -> tuple[Frame, ...]:
-        return tuple([frame for place in left[limits[row] : limits[row + 1]].tolist() for frame in frames[place]])
+        return tuple([frame for place in left[limits[row] : limits[row + 1]].tolist() for frame in own[place]])
 
     return whole

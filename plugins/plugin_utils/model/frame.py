@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -78,6 +79,18 @@ _ALLOCATOR_MODULE = re.compile(r"libjemalloc[^/]*|lib(?:offheap|asyncProfiler)[^
 def is_allocator_function(frame: Frame) -> bool:
     """Whether the frame is an entry point of an allocator (jeprof's list) or an inner function of jemalloc."""
     return _ALLOCATOR_FUNCTION.fullmatch(frame.function) is not None
+
+
+def without_inlined_allocator(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """The frames of one place, innermost first, without an allocator's function that is inlined into one that is none.
+
+    As in jeprof, the outermost decides whether a place is the allocator's: glibc's loader inlines its ``malloc`` into
+    each of its callers.
+    """
+    if len(frames) < 2 or is_allocator_function(frames[-1]):
+        return frames
+    inlined = [number for number, frame in enumerate(frames) if is_allocator_function(frame)]
+    return frames[inlined[-1] + 1 :] if inlined else frames
 
 
 def is_allocator_module(frame: Frame) -> bool:

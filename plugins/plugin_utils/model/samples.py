@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..base import libraries
-from .frame import Frame, is_allocator_function, is_allocator_module
+from .frame import Frame, is_allocator_function, is_allocator_module, without_inlined_allocator
 from .location import NOWHERE, Location, Locations, locate
 from .raw import CountColumns, Records
 from .sampling import EXACT, Measure, Sampling, Scheme, coarsest, common_measure, unbias, unbias_scale
@@ -188,7 +188,7 @@ def named(profile: Located, resolve: Resolver) -> Samples:
     place_location: list[int] = []
     by_name = [(frame,) for frame in profile.names]
     for number, resolved in enumerate((*resolve(locations[: len(profile.locations)]), *by_name)):
-        for frame in resolved:
+        for frame in without_inlined_allocator(resolved):
             place_frame.append(frames.setdefault(frame, len(frames)))
             place_location.append(number)
     frame_at, location_at = np.array(place_frame, dtype=np.int64), np.array(place_location, dtype=np.int64)

@@ -51,7 +51,8 @@ def test_any_dump_that_parses_becomes_samples(described: heap_dumps.DescribedDum
 
 
 def _samples(stacks: Sequence[tuple[Sequence[str], int]]) -> Samples:
-    """Samples with one object of 2 GiB per stack (so that unbiasing changes nothing); names are module!function."""
+    """Samples with one object of 2 GiB per stack (so that unbiasing changes nothing); names are module!function, with
+    what is inlined into a place first, as in module!inner>outer."""
     names = sorted({name for stack, _size in stacks for name in stack})
     described = heap_dumps.DescribedDump(
         stacks=[
@@ -64,7 +65,7 @@ def _samples(stacks: Sequence[tuple[Sequence[str], int]]) -> Samples:
         frames: list[tuple[Frame, ...]] = []
         for location in locations:
             module, _mark, function = names[location.address].rpartition("!")
-            frames.append((Frame(function, module or "app"),))
+            frames.append(tuple([Frame(each, module or "app") for each in function.split(">")]))
         return frames
 
     return named(located(heap_v2.parse(described.text(), "x"), {}), resolve)
@@ -83,6 +84,9 @@ def _labels(samples: Samples) -> list[list[str]]:
         (["je_prof_backtrace", "je_malloc_default", "calloc", "own"], ["own"]),
         (["os::malloc", "AllocateHeap"], ["os::malloc", "AllocateHeap"]),
         (["own", "libjemalloc.so.2!"], ["own", "libjemalloc.so.2+0x0"]),
+        (["malloc>dup", "own"], ["dup", "own"]),
+        (["libjemalloc.so.2!", "part>malloc>dup", "own"], ["dup", "own"]),
+        (["do_malloc>malloc", "own"], ["own"]),
         (["malloc"], []),
         ([], []),
     ],
