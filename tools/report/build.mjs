@@ -12,7 +12,7 @@ const target = process.argv[2]
     : new URL("../../plugins/plugin_utils/export/assets/", import.meta.url);
 
 const bundle = await build({
-    entryPoints: ["src/report.js"],
+    entryPoints: ["src/start.js"],
     bundle: true,
     minify: true,
     write: false,

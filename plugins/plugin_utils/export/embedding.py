@@ -9,6 +9,7 @@ its one style sheet, by their hashes, and no request at all.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
+# Characters of JSON above which it is packed. Below, a page opens in older browsers, and its data can be read as it is.
+_LARGE = 4_000_000
 
 
 def page(data: Mapping[str, Any], text: str) -> str:
@@ -32,7 +35,11 @@ def page(data: Mapping[str, Any], text: str) -> str:
     )
     environment = jinja2.Environment(autoescape=True, trim_blocks=False, keep_trailing_newline=True)
     template = environment.from_string((_HERE / "templates" / "page.html.j2").read_text(encoding="utf-8"))
-    return template.render(policy=policy, script=script, style=style, data=json_text(data), text=text)
+    content = json_text(data)
+    packed = len(content) > _LARGE
+    if packed:
+        content = base64.b64encode(gzip.compress(content.encode("ascii"), 6, mtime=0)).decode("ascii")
+    return template.render(policy=policy, script=script, style=style, data=content, packed=packed, text=text)
 
 
 def content_hash(content: str) -> str:

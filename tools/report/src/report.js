@@ -18,13 +18,13 @@ import { ANSWERS, hostButtons, suspectItems, threadButtons } from "./lists.js";
 import { markList, marksOf } from "./marks.js";
 import { waterfall } from "./memory.js";
 import { folding } from "./own_code.js";
+import { data } from "./page_data.js";
 import { sizeTable } from "./sizes.js";
 import { Stacks } from "./stacks.js";
 import { StacksPanel } from "./stacks_panel.js";
 import { card } from "./summary.js";
 import { triage } from "./triage.js";
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const report = document.getElementById("report");
 const fold = folding(data.frames);
 
