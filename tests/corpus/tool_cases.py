@@ -134,7 +134,45 @@ def _of_memray(name: str, method: str, many: int, leaks: bool, *options: str) ->
     )
 
 
+DHAT = Writer("dhat", debian("valgrind"), "dh_view.html")
+MEMCHECK = Writer("memcheck", debian("valgrind"), "-")
+TRACEMALLOC = Writer("tracemalloc", lambda: sys.version.split()[0], "tracemalloc.Snapshot.load")
+_SNAPSHOT = """\
+import tracemalloc
+tracemalloc.start(5)
+kept = [b"x" * size for size in range(999)]
+tracemalloc.take_snapshot().dump("s")
+"""
+
+
+def _snapshot(directory: Path) -> Path:
+    subprocess.run([sys.executable, "-c", _SNAPSHOT], check=True, cwd=directory)
+    return directory / "s"
+
+
 CASES = [
+    Case(
+        "dhat-own",
+        DHAT,
+        "its own file",
+        _valgrind("dhat", "crowd_threads", 1, "--dhat-out-file=HERE/dhat.out"),
+        refused="dh_view.html",
+    ),
+    Case(
+        "memcheck-text",
+        MEMCHECK,
+        "--leak-check=full",
+        _valgrind("memcheck", "crowd_c", 1, "--leak-check=full"),
+        refused="run massif",
+    ),
+    Case(
+        "memcheck-xml",
+        MEMCHECK,
+        "--xml=yes",
+        _valgrind("memcheck", "crowd_c", 2, "--leak-check=full", "--xml=yes", "--xml-file=HERE/memcheck.out"),
+        refused="run massif",
+    ),
+    Case("tracemalloc-snapshot", TRACEMALLOC, "Snapshot.dump", _snapshot, refused="tracemalloc"),
     _massif("last", "crowd_threads", 1, "--detailed-freq=1"),
     _massif("peak", "crowd_c", 1, "--detailed-freq=1000", "--peak-inaccuracy=0.0"),
     _massif("whole-threshold", "crowd_threads", 2, "--detailed-freq=1", "--threshold=0"),

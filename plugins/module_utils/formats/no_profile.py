@@ -36,6 +36,17 @@ _BEGINNINGS = {
     rb"(?:#[^\n]{0,200}\n){0,9}\s*(?:version: \d+\s+)?(?:creator: |# callgrind format|events: )": (
         "is callgrind's, of time or made from another profile: read that one, or run massif (valgrind --tool=massif)"
     ),
+    rb"==\d+== Memcheck, |\s*<\?xml[^>]{0,99}>\s*<valgrindoutput>": (
+        "is valgrind memcheck's, which is not read: run massif (valgrind --tool=massif --detailed-freq=1)"
+    ),
+    rb'\s*\{"dhatFileVersion"': (
+        "is dhat's, which is not read: open it in valgrind's dh_view.html, or run massif (valgrind --tool=massif"
+        " --detailed-freq=1)"
+    ),
+    rb"\x80[\x04\x05]\x95(?s:.{8})\x8c\x0btracemalloc": (
+        "is a snapshot of Python's tracemalloc, with what Python's own allocators gave: load it with"
+        " tracemalloc.Snapshot.load, or profile with memray"
+    ),
     rb"\x7fELF": "is a program, a library or a core dump, not a profile",
     rb"\s*<(?:!DOCTYPE|\?xml|html|svg)": "is a page or a picture: ask for the profile that it was made from",
     rb"PK\x03\x04|(?s:.{257})ustar": "is an archive of files: unpack it and read the files in it",

@@ -7,9 +7,11 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import series_reader
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Location
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import CountColumns, Counts, Records
@@ -95,6 +97,12 @@ def test_the_allocators_own_frames_are_cut_off_the_leaf(stack: list[str], left: 
     result = _samples([(stack, BIG)])
     assert _labels(result) == [left]
     assert result.total(BYTES) == BIG
+
+
+def test_a_series_keeps_the_function_into_which_malloc_is_inlined_too() -> None:
+    frames = [(Frame("malloc", "ld.so"), Frame("dup", "ld.so")), (Frame("own", "app"),)]
+    whole = series_reader._own_frames(np.array([0, 1]), np.array([0, 2]), frames)
+    assert [frame.function for frame in whole(0)] == ["dup", "own"]
 
 
 def test_stacks_that_differ_only_inside_the_allocator_become_one_when_they_are_combined() -> None:
