@@ -92,8 +92,8 @@ def hunt(
     looked = playbook("enable-profiling.yml", extra_vars=empty, check=True, diff=True).check()
     assert {name: host(name).listing() for name in HOSTS} == before, "check mode has changed a host"
     enabled = playbook("enable-profiling.yml", extra_vars=variables, diff=True).check()
-    assert "Next: " not in looked.stdout
-    assert re.search(rf"Profiled: .*, on {', '.join(HOSTS)}\.", enabled.stdout) and "Next: " in enabled.stdout
+    assert "First verdict" not in looked.stdout
+    assert f"frontend.service is profiled on {', '.join(HOSTS)}" in enabled.stdout and "First verdict" in enabled.stdout
     return Hunt(variables, before, looked, enabled)
 
 
