@@ -14,7 +14,8 @@ from ansible_collections.offheap.profiler.tests.gates.files import ROOT
 
 AGENT = ROOT / "roles" / "jemalloc" / "files" / "agent"
 FLOORS = (  # the lowest first; a part is <name>.c with <name>.h
-    {"clock", "descriptors", "exec", "got", "hotspot", "mallctl", "readable"},
+    {"clock", "descriptors", "exec", "hotspot", "loader", "mallctl", "readable"},
+    {"got"},
     {"blocks", "book", "deepbind", "goroutine", "json", "maps", "objects", "pages", "threads"},
     {"ranges", "reach", "sampler"},
     {"feeder", "roots"},

@@ -19,7 +19,7 @@
 #include "exec.h"
 #include "facts.h"
 #include "feeder.h"
-#include "got.h"
+#include "loader.h"
 #include "mallctl.h"
 #include "maps.h"
 #include "problem.h"
@@ -264,6 +264,7 @@ static bool use_sampler(struct config *config) {
 // In a child that was forked and has not called exec. The agent's thread is not in it, and the sampler's hooks pass
 // calls on.
 static void after_fork_in_child(void) {
+    loader_unlock();
     exec_before(NULL);
     je_set_bool("prof.active", false);
     if (atomic_load(&taken)) {
@@ -282,14 +283,12 @@ static void after_fork_in_child(void) {
         exec_before(stop);   // most children that call exec do so at once, and nobody would remove their socket
 }
 
-// Once in a process, whose children keep it. The loader's lock comes first: in a child, what follows needs it.
+// Once in a process, whose children keep it.
 static bool handle_forks(void) {
-    static bool of_loader, of_agent;
-    if (feeder_is_sampler() && !of_loader)
-        of_loader = !pthread_atfork(got_before_fork, got_after_fork, got_after_fork);
-    if (!of_agent)
-        of_agent = !pthread_atfork(NULL, NULL, after_fork_in_child);
-    return of_agent && (of_loader || !feeder_is_sampler());
+    static bool handled;
+    if (!handled)
+        handled = !pthread_atfork(loader_lock, loader_unlock, after_fork_in_child);
+    return handled;
 }
 
 __attribute__((constructor)) static void start(void) {

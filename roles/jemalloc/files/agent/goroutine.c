@@ -12,6 +12,7 @@
 #define _GNU_SOURCE
 #include "goroutine.h"
 
+#include "loader.h"
 #include "readable.h"
 
 #include <elf.h>
@@ -56,7 +57,7 @@ static int look(struct dl_phdr_info *object, size_t size, void *nothing) {
 }
 
 void goroutine_prepare(void) {
-    dl_iterate_phdr(look, NULL);
+    loader_list(look, NULL);
 }
 
 static UNCHECKED bool is_g(uintptr_t g, uintptr_t depth, uintptr_t pointer, struct goroutine *goroutine) {

@@ -13,9 +13,10 @@
 // - Pages that the loader has made read-only are opened for the store. It does that once an object is relocated. As long as
 //   they can be written to, it is still at work there: to close them would kill it. Whether they can is asked with an
 //   operation on a futex that changes nothing, since the answer of the memory map may not be there.
-// - The loader's lock is held while the list is read, and a child that is forked then never gets it. So forks wait.
 #define _GNU_SOURCE
 #include "got.h"
+
+#include "loader.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -68,7 +69,6 @@ static const struct got_hook *hooks;
 static size_t hook_count;
 static struct entry *entries;
 static size_t count, rounds, cursor;
-static pthread_mutex_t loader = PTHREAD_MUTEX_INITIALIZER;   // held while its list is read
 static struct range ours, program, allocator;
 static uintptr_t page_size, interpreter;
 static bool allocator_is_libc, unready;
@@ -245,7 +245,7 @@ static int note_changes(struct dl_phdr_info *info, size_t size, void *changed) {
 
 static void look(bool first) {
     bool changed = false;
-    pthread_mutex_lock(&loader);
+    loader_lock();
     dl_iterate_phdr(note_changes, &changed);
     if (first || changed)
         looks = LOOKS;
@@ -262,7 +262,7 @@ static void look(bool first) {
         if (!unready && looks > 1)
             looks = looks == LOOKS - 1;   // once more: the loader may have bound an entry while we changed it
     }
-    pthread_mutex_unlock(&loader);
+    loader_unlock();
 }
 
 void got_redirect(void) {
@@ -278,13 +278,13 @@ size_t got_redirected(void) {
 }
 
 size_t got_put_back(size_t *left) {
-    pthread_mutex_lock(&loader);
+    loader_lock();
     put_back = stuck = 0;
     visit_objects(restore);
     looks = 0;
     if (!stuck)
         count = 0;
-    pthread_mutex_unlock(&loader);
+    loader_unlock();
     *left = stuck;
     return put_back;
 }
@@ -333,22 +333,14 @@ bool got_prepare(const struct got_hook *wanted, size_t wanted_count) {
     hook_count = wanted_count;
     page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
     interpreter = (uintptr_t)getauxval(AT_BASE);
-    pthread_mutex_lock(&loader);
+    loader_lock();
     dl_iterate_phdr(note_ours, &first);
     dl_iterate_phdr(note_allocator, NULL);
     entries = memory;
-    pthread_mutex_unlock(&loader);
+    loader_unlock();
     return true;
 }
 
 bool got_is_ours(uintptr_t address) {
     return within(&ours, address);
-}
-
-void got_before_fork(void) {
-    pthread_mutex_lock(&loader);
-}
-
-void got_after_fork(void) {
-    pthread_mutex_unlock(&loader);
 }

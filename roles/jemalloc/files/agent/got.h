@@ -21,7 +21,5 @@ void got_follow(void);             // the same, where objects came or went since
 size_t got_redirected(void);       // how many entries lead to hooks
 size_t got_put_back(size_t *left); // how many hold again what they held; `left`: that could not be
 bool got_is_ours(uintptr_t address);   // lies in this library; after got_prepare
-void got_before_fork(void);        // between these two no thread of ours is inside the loader
-void got_after_fork(void);
 
 #endif

@@ -7,6 +7,7 @@
 #include "images.h"
 
 #include "descriptors.h"
+#include "loader.h"
 #include "maps.h"
 
 #include <elf.h>
@@ -106,7 +107,7 @@ void images_note(void) {
     static unsigned long long known;
     unsigned long long opened = 0;
     struct mapping mapping;
-    dl_iterate_phdr(objects_opened, &opened);
+    loader_list(objects_opened, &opened);
     if (opened == known || !maps_open(&reader))
         return;
     known = opened;

@@ -6,6 +6,8 @@
 #define _GNU_SOURCE
 #include "objects.h"
 
+#include "loader.h"
+
 #include <limits.h>
 #include <link.h>
 #include <pthread.h>
@@ -81,7 +83,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *context) {
 void objects_look(struct objects *objects, const void *allocator) {
     objects->thread_low = -DESCRIPTOR;
     objects->thread_high = DESCRIPTOR;
-    dl_iterate_phdr(look, &(struct looking){objects, allocator});
+    loader_list(look, &(struct looking){objects, allocator});
     for (int i = 1; i < objects->constant_count; i++) {   // they come almost in order
         struct objects_range moved = objects->constant[i];
         int at = i;
