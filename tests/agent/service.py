@@ -132,10 +132,16 @@ class Service:
         return sorted((path for path in self.spool.iterdir() if parsed(path)[1]), key=parsed)
 
     def tasks(self, pid: int | None = None) -> list[str]:
-        names = []
-        for task in Path(f"/proc/{pid or self.pid}/task").iterdir():
+        return tasks_of(pid or self.pid)
+
+
+def tasks_of(pid: int) -> list[str]:
+    """The names of its threads, without those that end meanwhile."""
+    names = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             names.append((task / "comm").read_text().strip())
-        return names
+    return names
 
 
 def parsed(path: Path) -> tuple[str, int, int]:

@@ -16,7 +16,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.agent import clie
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import got_entries
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.inject import have_library
 from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, compiled
-from ansible_collections.offheap.profiler.tests.agent.service import wait_for
+from ansible_collections.offheap.profiler.tests.agent.service import tasks_of, wait_for
 
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the program here is for x86_64"),
@@ -41,16 +41,8 @@ def come_and_go(pid: int, library: Path, directory: Path) -> float:
     with client.Connection(client.AgentSocket(pid, str(socket))) as connection:
         assert connection.request("detach")["left"] == 0
     assert got_entries.into(pid, str(library)) == 0, "nothing leads to it"
-    comms = Path(f"/proc/{pid}/task")
-    wait_for("the end of its thread", lambda: not any(is_the_agents(task) for task in comms.iterdir()))
+    wait_for("the end of its thread", lambda: "offheap" not in tasks_of(pid))
     return injected.held
-
-
-def is_the_agents(task: Path) -> bool:
-    try:
-        return (task / "comm").read_text().strip() == "offheap"
-    except OSError:  # it has ended
-        return False
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.soak_only)])

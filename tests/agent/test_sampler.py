@@ -21,7 +21,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import si
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2, lives_book
 from ansible_collections.offheap.profiler.tests.agent.builds import CROSS_GCC, EMULATOR, SOURCES
 from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled, service_program
-from ansible_collections.offheap.profiler.tests.agent.service import UNIT, Service, wait_for
+from ansible_collections.offheap.profiler.tests.agent.service import UNIT, Service, tasks_of, wait_for
 
 COMPILER = CROSS_GCC if EMULATED else "gcc"
 #: how the program is linked, by which its entries differ
@@ -104,7 +104,7 @@ class Attached:
         return told
 
     def threads(self) -> list[str]:
-        return [(task / "comm").read_text().strip() for task in Path(f"/proc/{self.process.pid}/task").iterdir()]
+        return tasks_of(self.process.pid)
 
     def dump(self) -> Taken:
         return Taken(self.ask("dump")["path"], self.process.pid, self.path)
