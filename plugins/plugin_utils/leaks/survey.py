@@ -39,7 +39,7 @@ _MOST_DUMPS = 100
 _FEWEST_DUMPS = 8
 _MOST_BYTES = 256 << 20
 # How many processes took one another's place, at least.
-_LEAST_REPLACED = 3
+LEAST_REPLACED = 3
 # Seconds since the epoch that no honest host will claim.
 _LATEST = 1e11
 
@@ -297,7 +297,7 @@ def _replaced(found: Sequence[tuple[Process, Lives | None]]) -> Watched | None:
         if not process.watched.verdict.counts
         and process.watched.end + (process.watched.end - process.watched.start if lives is None else lives.span) < end
     ]
-    if len(short) < _LEAST_REPLACED:
+    if len(short) < LEAST_REPLACED:
         return None
     verdict = verdict_on_generations([(process.series, lives) for process, lives in short])
     if verdict is None:
