@@ -30,6 +30,7 @@ _SIZES = {
     "rss_file": "RssFile",
     "rss_shmem": "RssShmem",
     "swap": "VmSwap",
+    "hugetlb": "HugetlbPages",
 }
 _TUNABLES = ("MALLOC_ARENA_MAX", "MALLOC_CONF", "GLIBC_TUNABLES")
 # name -> whether these heaps are the main arena's
