@@ -179,8 +179,9 @@ samples:
           type: int
         malloc:
           description:
-            - For glibc's C(heap) and C(arenas), the bytes C(resident), C(used) and kept C(free), and how many bytes of
-              chunks were C(seen) to find out. Null if that cannot be read.
+            - For glibc's C(heap) and C(arenas), the bytes C(resident), C(used) and kept C(free), how many of these
+              C(malloc_trim\(\)) would give back as they lie now (C(trim)), and how many bytes of chunks were C(seen) to
+              find out. Null if that cannot be read.
           type: dict
         exe:
           description: The executable.

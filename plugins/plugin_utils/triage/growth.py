@@ -84,7 +84,8 @@ class Process:
 
     ``parts`` is None if its memory map was not readable; ``direct`` is what native memory tracking counts as direct
     buffers, None if that is off; ``collected`` is what the Java heap held after its last collection, ``max_heap`` what
-    it may hold. ``swap`` is swapped out, and ``huge`` in huge pages that are no part of the RSS.
+    it may hold. ``swap`` is swapped out, and ``huge`` in huge pages that are no part of the RSS. ``trim`` is what
+    malloc_trim would give back.
     """
 
     key: str
@@ -104,6 +105,7 @@ class Process:
     swap: int = 0
     huge: int = 0
     max_heap: int | None = None
+    trim: int = 0
 
     @property
     def held(self) -> int:
@@ -303,6 +305,7 @@ def _process(data: Any, boot: str) -> Process:
         swap=max(_optional(data, "swap") or 0, 0),
         huge=max(_optional(data, "hugetlb") or 0, 0),
         max_heap=_flag(jvm, "MaxHeapSize"),
+        trim=sum(max(_optional(malloc[kind], "trim") or 0, 0) for kind in ("heap", "arenas")) if known else 0,
         exe=exe if values.is_text(exe := data.get("exe"), _LONGEST_PATH) else "",
     )
 

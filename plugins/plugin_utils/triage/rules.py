@@ -326,6 +326,7 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
     ):
         free = process.parts[Part.MALLOC_FREE_ARENAS] + process.parts[Part.MALLOC_FREE_HEAP]
         words.append(f"{as_text(free)} kept free by malloc in {process.arenas} heaps of arenas and the main heap")
+        words.append(f"malloc_trim would give back {as_text(process.trim)} of that")
     if diagnosis is Diagnosis.NOT_GROWING:
         words.append(f"less than {as_text(growth.per_hour(growth.floor))}/h would not show yet")
     if diagnosis is Diagnosis.NATIVE_GROWTH and process is not None and process.jvm and growth.direct is None:
