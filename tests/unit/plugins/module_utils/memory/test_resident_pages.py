@@ -93,7 +93,7 @@ def holes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def running(holes: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
-    command = [holes, str(request.param)]
+    command = [str(holes), str(request.param)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as found:
         assert found.stdout and found.stdout.readline() == "ready\n"
         yield found
