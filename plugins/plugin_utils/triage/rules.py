@@ -16,7 +16,9 @@ from enum import Enum
 
 from ..base.byte_size import as_text
 from ..base.durations import duration
+from . import own_heaps
 from .growth import Beside, Growth, Part
+from .own_heaps import OwnHeap
 
 # From this many heaps of arenas on, limiting their number can help.
 _MANY_ARENAS = 4
@@ -51,9 +53,8 @@ class Diagnosis(Enum):
 class Rule:
     """If it ``holds``, the ``diagnosis`` and the ``next_step`` follow; ``source`` says where the rule comes from.
 
-    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, ``{inventory}`` for options of
-    ansible-playbook, and ``{named}`` for the unit as offheap_units takes it: with the program that grows, if it has
-    several processes.
+    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, and ``{enable}`` for the
+    command that profiles it: of several processes, the program that grows.
     """
 
     diagnosis: Diagnosis
@@ -89,8 +90,8 @@ _ENABLE = (
 )
 # What a shell, and JSON, take as it is: a host chooses these paths.
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.+/-]+\Z")
-_PROFILE = f"find the code path: {_ENABLE}"
-_FRAGMENTATION = f"run it under jemalloc without profiling, and compare RSS: {_ENABLE} -e profiled_service_mode=swap"
+_PROFILE = "find the code path: {enable}"
+_FRAGMENTATION = "run it under jemalloc without profiling, and compare RSS: {enable} -e profiled_service_mode=swap"
 _ARENAS = f"{_FRAGMENTATION}, or with MALLOC_ARENA_MAX=2: add -e profiled_service_swap_arena_max=2"
 _SHARED = (
     "see which files in memory these are: df -t tmpfs, ls -l /dev/shm, ipcs -m; each stays until somebody removes it"
@@ -273,10 +274,21 @@ _NAMES_BESIDE = {
 def judge(growth: Growth, host: str, inventories: Sequence[str] = ()) -> Triaged:
     """The first rule that holds, with its evidence. ``inventories`` are what the next command needs with -i."""
     rule = next(rule for rule in RULES if rule.holds(growth))
-    pid = growth.process.pid if growth.process else 0
+    heap = _own_heap(rule.diagnosis, growth)
     inventory = "".join(f"-i {shlex.quote(one)} " for one in inventories)
-    step = rule.next_step.format(host=host, unit=growth.name, pid=pid, named=_named(growth), inventory=inventory)
+    step = (heap.next_step if heap else rule.next_step).format(
+        host=host,
+        unit=growth.name,
+        pid=growth.process.pid if growth.process else 0,
+        enable=_ENABLE.format(inventory=inventory, host=host, named=_named(growth)),
+    )
     return Triaged(rule.diagnosis, growth.problem or _reason(rule.diagnosis, growth), step, rule.source)
+
+
+def _own_heap(diagnosis: Diagnosis, growth: Growth) -> OwnHeap | None:
+    """That of the runtime, where memory that malloc does not know grows."""
+    program = growth.process.exe if growth.process else ""
+    return own_heaps.of(program) if diagnosis is Diagnosis.OTHER_MEMORY else None
 
 
 def _named(growth: Growth) -> str:
@@ -315,6 +327,8 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
             f"a heap of up to {as_text(process.max_heap)} and {as_text(growth.beyond_the_heap)} besides it are"
             f" {as_text(growth.too_much)} more than {'its limit' if growth.limit is not None else 'the host has'}"
         )
+    if heap := _own_heap(diagnosis, growth):
+        words.append(f"its runtime keeps there {heap.name}")
     if diagnosis in (Diagnosis.THREADS, Diagnosis.STACKS):
         words.append(f"{growth.threads:+} threads")
     if diagnosis is Diagnosis.DIRECT_BUFFERS and growth.direct is not None:

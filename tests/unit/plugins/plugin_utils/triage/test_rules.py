@@ -297,6 +297,23 @@ def test_a_unit_that_grows_explains_its_host(tmp_path: Path) -> None:
     assert [one.growth.name for one in findings.findings(tmp_path, [], [], print)] == ["a.service"]
 
 
+@pytest.mark.parametrize(
+    ("exe", "reason", "step"),
+    [
+        ("/usr/bin/python3.11", "CPython's arenas", '-e \'{"profiled_service_runtime_with": ["objects"]}\''),
+        ("/usr/bin/node", "V8's heap", "node inspect -p 50"),
+        ("/usr/sbin/php-fpm8.2", "PHP's memory manager", "memory_get_usage"),
+        ("/opt/pythonic", "", "perf record -e syscalls:sys_enter_mmap -g -p 50"),
+    ],
+)
+def test_a_heap_of_a_runtime_has_its_name(exe: str, reason: str, step: str) -> None:
+    found = judged(sample(100, exe=exe), sample(700, exe=exe, unknown=90))
+    assert found.diagnosis.value == "other-memory" and reason in found.reason and step in found.next_step
+    assert ("its runtime keeps there" in found.reason) == bool(reason)
+    leaks = judged(sample(100, exe=exe), sample(700, exe=exe, glibc_arenas=90))
+    assert "runtime" not in leaks.reason + leaks.next_step
+
+
 def test_rates_are_per_hour() -> None:
     growth = memory_growth.growth(map(memory_growth.parse, (sample(0), sample(1800, java_heap=60))))
     assert rules.per_hour(growth, growth.growth) == "+100.0 MiB/h"
