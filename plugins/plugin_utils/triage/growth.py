@@ -159,7 +159,10 @@ class Growth:
 
     @property
     def room(self) -> int | None:
-        """What the unit's limit leaves it, or what the host has for whoever wants it."""
+        """What the unit's limit leaves it, or what the host has for whoever wants it; None where that is not known, or
+        where swap takes what does not fit."""
+        if self.process is not None and self.process.swap:
+            return None
         return self.host.get("available") if self.limit is None else max(self.limit - self.unit_held, 0)
 
     @property
@@ -368,6 +371,17 @@ def growth(samples: Iterable[Sample]) -> Growth:
     )
 
 
+def _differences(then: Mapping[Part, int], now: Mapping[Part, int], malloc_known: bool) -> dict[Part, int]:
+    """By how much each part grew. Where one look could not tell what malloc keeps free, as of a heap that is swapped
+    out, all of malloc's memory counts as in use in both."""
+    grown = {part: now[part] - then[part] for part in Part}
+    if not malloc_known:
+        for part in (Part.MALLOC_FREE_HEAP, Part.MALLOC_FREE_ARENAS):
+            grown[Part.MALLOC_USED] += grown.pop(part)
+            grown[part] = 0
+    return grown
+
+
 def _rss(growth: Growth) -> int:
     return growth.process.rss if growth.process else 0
 
@@ -390,7 +404,7 @@ def _of_process(last: Sample, now: Process, ordered: Sequence[Sample]) -> Growth
         now,
         last.time - time,
         now.held - then.held,
-        {part: now.parts[part] - then.parts[part] for part in Part},
+        _differences(then.parts, now.parts, then.malloc_known and now.malloc_known),
         now.threads - then.threads,
         now.arenas - then.arenas,
         None if now.direct is None or then.direct is None else now.direct - then.direct,

@@ -75,6 +75,12 @@ def _grows_beside_the_heap(growth: Growth) -> bool:
     return known and growth.leads(Part.JAVA_HEAP) and used > growth.floor and used * 10 >= growth.growth
 
 
+def _is_hidden(growth: Growth) -> bool:
+    """Whether nobody could read what malloc has in use; what is swapped out is left where it is."""
+    process = growth.process
+    return process is not None and not process.malloc_known and not process.swap
+
+
 @dataclass(frozen=True)
 class Triaged:
     """The diagnosis, a sentence with the numbers that led to it, and another with what to do next."""
@@ -176,7 +182,7 @@ RULES = (
     ),
     Rule(
         Diagnosis.CANNOT_TELL,
-        lambda g: g.leads(Part.MALLOC_USED) and g.process is not None and not g.process.malloc_known,
+        lambda g: g.leads(Part.MALLOC_USED) and _is_hidden(g),
         "only its chunks say how much of malloc's memory is in use",
         "run triage with become, as root",
     ),
@@ -343,6 +349,8 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
         words.append(f"malloc_trim would give back {as_text(process.trim)} of that")
     if diagnosis is Diagnosis.NOT_GROWING:
         words.append(f"less than {as_text(growth.per_hour(growth.floor))}/h would not show yet")
+    if diagnosis is Diagnosis.NATIVE_GROWTH and process is not None and process.swap and not process.malloc_known:
+        words.append("what malloc keeps free of that is not known, since a part is swapped out")
     if diagnosis is Diagnosis.NATIVE_GROWTH and process is not None and process.jvm and growth.direct is None:
         words.append("direct buffers are not ruled out, since native memory tracking is off (the profile will tell)")
     return "; ".join(words)

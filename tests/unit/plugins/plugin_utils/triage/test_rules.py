@@ -205,9 +205,20 @@ def test_it_says_how_long_what_the_limit_leaves_will_last() -> None:
     assert "its limit" not in judged(*looks).reason, "it does not grow"
 
 
+def test_of_a_heap_that_is_swapped_out_all_counts_as_in_use() -> None:
+    """40 MiB were free at the first look, and at the second nobody could tell."""
+    first = sample(0, glibc_arenas=60, free=(0, 40))
+    found = judged(first, sample(3600, free=None, glibc_arenas=20, swapped={"glibc-arenas": 80}))
+    assert found.diagnosis.value == "native-growth" and "malloc in use +40.0 MiB/h" in found.reason
+    assert found.reason.endswith("not known, since a part is swapped out")
+    assert judged(first, sample(3600, free=None, glibc_arenas=100)).diagnosis.value == "cannot-tell"
+
+
 def test_without_a_limit_it_is_what_the_host_has() -> None:
     looks = [sample(1000), {**sample(4600, other_malloc=90), "host": {"available": 40 * MIB}}]
     assert "; the 40.0 MiB that the host has available last 30 min" in judged(*looks).reason
+    looks[1]["processes"][0]["swap"] = MIB
+    assert "last" not in judged(*looks).reason, "swap takes what does not fit"
 
 
 def test_what_is_swapped_out_is_told_beside_rss() -> None:
