@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -14,6 +15,9 @@ from ansible_collections.offheap.profiler.tests.unit.strategies import go_progra
 
 _PERL_ROW = re.compile(r"^ *(-?\d+) +\S+ +\S+ +(-?\d+) +\S+ (.*)", re.MULTILINE)
 _PPROF_ROW = re.compile(r"^ *(\d+)(?:B|B\b)? +\S+% +\S+% +\d+B? +\S+%  ?(.*?)(?: \(inline\))?$", re.MULTILINE)
+_DH_VIEW_CODE = Path("/usr/libexec/valgrind/dh_view.js")
+# What dhat writes around a function: its address, and where its source or its image lies.
+_DHAT_FRAME = re.compile(r"^0x[0-9A-F]+: | \([^()]*\)$", re.IGNORECASE)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -70,6 +74,45 @@ def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
+_DH_VIEW = """\
+const document = {}, window = {};
+%s
+gSelect = {childNodes: [], selectedIndex: 0};
+gSelect.childNodes.push(...gSelectData.map(() => ({})));
+gData = JSON.parse(require("fs").readFileSync(process.argv[2]));
+buildTree();
+const found = [];
+function walk(node, before) {
+    const frames = [...before, ...node._frames];
+    if (node._kids) node._kids.forEach((kid) => walk(kid, frames));
+    else found.push([frames.slice(1).map((frame) => gData.ftbl[frame]), node.FIELD]);
+}
+walk(gRoot, []);
+console.log(JSON.stringify([gRoot.FIELD, found]));
+"""
+
+
+def dh_view(measure: str = "inuse_space") -> Callable[[Path], Own]:
+    """The tree that the code of dhat's viewer builds."""
+
+    def read(file: Path) -> Own:
+        field = "_atTEndBytes" if measure == "inuse_space" else "_totalBytes"
+        viewer = file.with_name("dh_view.js")
+        viewer.write_text((_DH_VIEW % _DH_VIEW_CODE.read_text()).replace("FIELD", field))
+        total, found = json.loads(said("node", viewer, file))
+        stacks = [([(_DHAT_FRAME.sub("", frame), "", 0) for frame in frames], size) for frames, size in found]
+        return Own(total, largest((_caller(stack), size) for stack, size in stacks))
+
+    return read
+
+
+def memcheck_summary(file: Path) -> int:
+    """The bytes that are in use at the exit."""
+    found = re.search(r"in use at exit: ([\d,]+) bytes", file.read_text())
+    assert found
+    return _number(found[1])
+
+
 def heaptrack_print(trace: Path, what: str) -> Own:
     """``what`` is leaks, peaks or allocators: heaptrack_print shows three digits or more, in powers of 1000."""
     text = said("heaptrack_print", f"--print-{what}=1", "--merge-backtraces=0", "-n", "50", trace)
@@ -95,4 +138,4 @@ def memray_reader(leaks: bool) -> Callable[[Path], Own]:
 
 def _caller(stack: Sequence[tuple[str, str, int]]) -> str:
     """Who called the allocator, which memray names where it traces native frames."""
-    return next((name for name, _file, _line in stack if not name.endswith("alloc")), "")
+    return next((name for name, _file, _line in stack if not re.search(r"alloc$|^operator new", name)), "")

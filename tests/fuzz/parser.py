@@ -57,6 +57,10 @@ from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.reader
     made as otlp_profiles,
 )
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_tracer_texts import TEXTS
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_valgrind_tools import (
+    DHAT,
+    MEMCHECK,
+)
 from ansible_collections.offheap.profiler.tests.unit.strategies import offers
 from ansible_collections.offheap.profiler.tests.unit.strategies.small_recordings import recording
 
@@ -272,6 +276,8 @@ def _dumps() -> dict[str, bytes]:
         "gperftools": _GPERFTOOLS,
         "collapsed": _COLLAPSED,
         **TEXTS,
+        "dhat": DHAT,
+        "memcheck": MEMCHECK,
         "otlp": otlp_profiles(),
         "pprof": offers.pprof(4096),
     }
