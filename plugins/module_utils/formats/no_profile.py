@@ -36,6 +36,7 @@ _BEGINNINGS = {
     rb"(?:#[^\n]{0,200}\n){0,9}\s*(?:version: \d+\s+)?(?:creator: |# callgrind format|events: )": (
         "is callgrind's, of time or made from another profile: read that one, or run massif (valgrind --tool=massif)"
     ),
+    rb"= Start\n@ ": "is a log of glibc's mtrace: run 'mtrace PROGRAM FILE' on it, or massif (valgrind --tool=massif)",
     rb"\x80[\x04\x05]\x95(?s:.{8})\x8c\x0btracemalloc": (
         "is a snapshot of Python's tracemalloc, with what Python's own allocators gave: load it with"
         " tracemalloc.Snapshot.load, or profile with memray"

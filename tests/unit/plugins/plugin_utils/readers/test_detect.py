@@ -31,6 +31,7 @@ from ansible_collections.offheap.profiler.tests.conftest import ROOT
         (b"version: 1\ncreator: xdebug 3.1.0 (PHP 8.1.2)\n", "is callgrind's, of time or made from another"),
         (b"# callgrind format\nversion: 1\n", "is callgrind's, of time or made from another"),
         (b"events: Hits\n\n", "is callgrind's"),
+        (b"= Start\n@ ./app:(main+0x4)[0x401156] + 0x1a2b 0x64\n", "glibc's mtrace"),
         (b"\x80\x04\x95" + bytes(8) + b"\x8c\x0btracemalloc\x94", "tracemalloc"),
         (b"\x7fELF\x02\x01\x01", "is a program, a library or a core dump"),
         (b"<!DOCTYPE html>\n<html>", "is a page or a picture"),
