@@ -47,12 +47,12 @@ _XML_FIELD = re.compile(rb"<(ip|obj|fn|file|line)>([^<]*)</")
 
 
 def recognizes(data: bytes) -> bool:
-    return _XML.match(data) is not None or _TEXT.search(data, 0, 1 << 16) is not None
+    return _XML.match(data, 0, 4096) is not None or _TEXT.search(data, 0, 1 << 16) is not None
 
 
 def parse(data: bytes, name: str, _told: Told) -> Records:
     """The last report in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
-    return _of_xml(data, name) if _XML.match(data) else _of_text(data, name)
+    return _of_xml(data, name) if _XML.match(data, 0, 4096) else _of_text(data, name)
 
 
 def _of_text(data: bytes, name: str) -> Records:

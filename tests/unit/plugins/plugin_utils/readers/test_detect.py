@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -73,3 +75,15 @@ def test_a_large_file_is_not_copied_to_see_what_it_is() -> None:
         assert tracemalloc.get_traced_memory()[1] < len(data) / 2
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "unit", [b" ", b"\n", b"\n\0", b"\x12\0", b"\n\x02\n\0\x12\x02\n\0", b"#\n", b"==7== ", b"@[\n", b"a;b 1 "]
+)
+def test_what_a_large_file_is_takes_no_time(unit: bytes) -> None:
+    """Of 256 MiB, the largest that are read, it may take ten seconds."""
+    data = unit * ((16 << 20) // len(unit)) + b"x"
+    began = time.process_time()
+    with contextlib.suppress(UnusableError):
+        detect.source_of(data, "x")
+    assert time.process_time() - began < 10 / 16
