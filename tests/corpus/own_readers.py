@@ -62,10 +62,21 @@ def jdk(file: Path) -> Own:
         if "size" in values:
             frames = (values["stackTrace"] or {"frames": []})["frames"]
             names = [frame["method"]["name"] for frame in frames if "libasync" not in frame["method"]["type"]["name"]]
-            last = max((at for at, name in enumerate(names) if re.fullmatch(_ALLOCATORS, name)), default=-1)
-            called = "".join(names[last + 1 : last + 2])
-            there[values["address"]] = (re.sub("^/.*", "", called), max(values["size"], JFR_INTERVAL))
+            there[values["address"]] = (_after_allocators(names), max(values["size"], JFR_INTERVAL))
     return Own(sum(size for _name, size in there.values()), largest(there.values()))
+
+
+def _after_allocators(names: Sequence[str]) -> str:
+    """Who called the last of them; nobody where a library's path stands for a name."""
+    last = max((at for at, name in enumerate(names) if re.fullmatch(_ALLOCATORS, name)), default=-1)
+    return re.sub("^/.*", "", "".join(names[last + 1 : last + 2]))
+
+
+def folded_beside(file: Path) -> Own:
+    """The collapsed stacks that the writer has written of the same."""
+    found = [line.rpartition(" ") for line in file.with_suffix(".folded").read_text().splitlines()]
+    rows = [(_after_allocators(stack.split(";")[::-1]), int(size)) for stack, _blank, size in found]
+    return Own(sum(size for _name, size in rows), largest(rows))
 
 
 def svg(file: Path) -> Own:

@@ -16,11 +16,17 @@ from ansible_collections.offheap.profiler.tests.corpus import own_readers
 from ansible_collections.offheap.profiler.tests.corpus.allocator_cases import debian
 from ansible_collections.offheap.profiler.tests.corpus.corpus_case import Case, Own, Writer
 from ansible_collections.offheap.profiler.tests.corpus.crowd_programs import NUMBERS, PROGRAMS, built
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_otlp_profile import SOURCE
 from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings, rust_program
 
 _PACKAGES = PROGRAMS.parent / "packages"
 _DDTRACE, _FIL, _OTLP, _DATADOG = "4.16.0", "2024.11.2", "1.45.2", "5.20.0"
-ASYNC = Writer("async-profiler", lambda: recordings.VERSION, "jfr print", "what was allocated before it began")
+ASYNC = Writer(
+    "async-profiler",
+    lambda: recordings.VERSION,
+    "jfr print, or its own collapsed stacks",
+    "what was allocated before it began",
+)
 DDTRACE = Writer("dd-trace-py", lambda: _DDTRACE, "go tool pprof", "the interval between its samples")
 FIL = Writer("filprofiler", lambda: _FIL, "its own flame graph", "what its numbers are")
 OTLP = Writer("opentelemetry-proto", lambda: _OTLP, "its own classes", "what a writer leaves out")
@@ -62,6 +68,15 @@ def _recorded(options: str) -> Callable[[Path], Path]:
         return recordings.recording(directory, recordings.library(directory), options)
 
     return write
+
+
+def _exported(directory: Path) -> Path:
+    """The same as OTLP and as collapsed stacks, from a JVM that runs."""
+    (directory / "Both.java").write_text(SOURCE)
+    subprocess.run(["javac", "-cp", recordings.JAR, directory / "Both.java"], check=True)
+    classes = f"{directory}:{recordings.JAR}"
+    own_readers.said("java", "-Xmx64m", "-cp", classes, "Both", recordings.library(directory), directory)
+    return directory / "x.otlp"
 
 
 _PYTHON_HOLDS = "".join(
@@ -234,6 +249,7 @@ CASES = [
         _recorded(f"nativemem={own_readers.JFR_INTERVAL}"),
         own_readers.jdk,
     ),
+    Case("async-profiler-otlp", ASYNC, "dump,otlp,total", _exported, own_readers.folded_beside),
     Case("async-profiler-cpu", ASYNC, "event=itimer", _recorded("event=itimer"), refused="nativemem"),
     Case("dd-trace-py-heap", DDTRACE, "heap-space", _ddtrace, own_readers.go_pprof("heap-space")),
     Case("filprofiler-peak", FIL, "peak-memory.prof", _fil, own_readers.svg, "live:bytes:1"),
