@@ -38,31 +38,32 @@ def _quoted(word: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def app2(host: Callable[[str], LabHost]) -> LabHost:
-    return host("app2")
+def app1(host: Callable[[str], LabHost]) -> LabHost:
+    """The one that builds the library, so that no other has to be in the play."""
+    return host("app1")
 
 
 @pytest.fixture(scope="module")
-def secretive(app2: LabHost) -> Iterator[str]:
+def secretive(app1: LabHost) -> Iterator[str]:
     """A service of the user app whose command line has the words of every line with a secret."""
     words = [word for number, line in enumerate(LINES) for word in words_of(line, SECRETS[number % len(SECRETS)])]
     command = f"/usr/bin/python3 /usr/local/bin/small-service.py {' '.join(map(_quoted, words))}"
     lines = f"ExecStart=\nExecStart={command}\nUser=app\nEnvironment=API_KEY=geheim\nEnvironmentFile={SECRET_FILE}"
-    app2.run(f"echo DB_PASSWORD=geheim > {SECRET_FILE}; chmod 600 {SECRET_FILE}")
-    with small_services.installed(app2, UNIT, lines=lines) as unit:
+    app1.run(f"echo DB_PASSWORD=geheim > {SECRET_FILE}; chmod 600 {SECRET_FILE}")
+    with small_services.installed(app1, UNIT, lines=lines) as unit:
         yield unit
-    app2.run(f"rm -rf {SECRET_FILE} {SPOOL}", check=False)
+    app1.run(f"rm -rf {SECRET_FILE} {SPOOL}", check=False)
 
 
 @pytest.fixture(scope="module")
-def account(app2: LabHost) -> Iterator[str]:
+def account(app1: LabHost) -> Iterator[str]:
     """The account ``monitor``, which logs in with deploy's key."""
-    app2.run(
+    app1.run(
         "useradd -m -s /bin/bash monitor; mkdir -p ~monitor/.ssh; cp ~deploy/.ssh/authorized_keys ~monitor/.ssh/;"
         f" chown -R monitor: ~monitor/.ssh; echo '{SUDOERS}' > /etc/sudoers.d/monitor"
     )
     yield "monitor"
-    app2.run("rm -f /etc/sudoers.d/monitor; pkill -KILL -u monitor; userdel -r monitor", check=False)
+    app1.run("rm -f /etc/sudoers.d/monitor; pkill -KILL -u monitor; userdel -r monitor", check=False)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +76,9 @@ def enabled(secretive: str, playbook: RunPlaybook, library: dict[str, Any]) -> I
         "profiled_service_dump_seconds": 4,
         "profiled_service_agent_settings": {"start_delay": 1},
     }
-    yield playbook("enable_profiling.yml", "-vvv", limit="app2", extra_vars=variables, diff=True).check()
+    yield playbook("enable_profiling.yml", "-vvv", limit="app1", extra_vars=variables, diff=True).check()
     ends = {"offheap_units": [UNIT], "rollback_discard": True}
-    playbook("rollback.yml", limit="app2", extra_vars=ends).check()
+    playbook("rollback.yml", limit="app1", extra_vars=ends).check()
 
 
 def _told(result: PlaybookResult) -> str:
@@ -86,10 +87,10 @@ def _told(result: PlaybookResult) -> str:
     return result.stdout.lower()
 
 
-def test_the_secrets_are_there(enabled: PlaybookResult, app2: LabHost) -> None:
-    pid = app2.main_pid(UNIT)
-    assert app2.run(f"tr '\\0' '\\n' < /proc/{pid}/cmdline").stdout.lower().count("geheim") >= len(LINES)
-    assert app2.run(f"tr '\\0' '\\n' < /proc/{pid}/environ").stdout.count("geheim") == 2
+def test_the_secrets_are_there(enabled: PlaybookResult, app1: LabHost) -> None:
+    pid = app1.main_pid(UNIT)
+    assert app1.run(f"tr '\\0' '\\n' < /proc/{pid}/cmdline").stdout.lower().count("geheim") >= len(LINES)
+    assert app1.run(f"tr '\\0' '\\n' < /proc/{pid}/environ").stdout.count("geheim") == 2
 
 
 def test_enabling_tells_none(enabled: PlaybookResult) -> None:
@@ -97,25 +98,25 @@ def test_enabling_tells_none(enabled: PlaybookResult) -> None:
 
 
 def test_the_account_collects(
-    enabled: PlaybookResult, account: str, app2: LabHost, playbook: RunPlaybook, controller: Controller
+    enabled: PlaybookResult, account: str, app1: LabHost, playbook: RunPlaybook, controller: Controller
 ) -> None:
     def waiting() -> int:
-        return int(app2.run(f"ls {SPOOL}/*.heap | wc -l", check=False).stdout)
+        return int(app1.run(f"ls {SPOOL}/*.heap | wc -l", check=False).stdout)
 
     wait_for(lambda: waiting() >= 3, "three dumps")
     variables = {**AS_MONITOR, "offheap_archive": ARCHIVE}
-    collected = playbook("collect_profiles.yml", "-vvv", limit="app2", extra_vars=variables)
+    collected = playbook("collect_profiles.yml", "-vvv", limit="app1", extra_vars=variables)
     assert "geheim" not in _told(collected)
-    (brought,) = [task.result for task in collected.of("app2") if "captures" in task.result]
+    (brought,) = [task.result for task in collected.of("app1") if "captures" in task.result]
     assert len(brought["captures"]) >= 3 and brought["images"]
-    assert int(app2.run(f"ls {SPOOL}/collected/*.heap | wc -l").stdout) >= 3, "they are marked"
+    assert int(app1.run(f"ls {SPOOL}/collected/*.heap | wc -l").stdout) >= 3, "they are marked"
     files = [path for path in (controller.directory / ARCHIVE).rglob("*") if path.is_file()]
     assert not [path for path in files if "images" not in path.parts and b"geheim" in path.read_bytes().lower()]
 
 
 def test_the_account_looks_at_the_memory(enabled: PlaybookResult, account: str, playbook: RunPlaybook) -> None:
     variables = {**AS_MONITOR, "offheap_units": [UNIT], "offheap_triage": "restricted-triage", "triage_watch": "5s"}
-    looked = playbook("triage.yml", "-vvv", limit="app2", extra_vars=variables)
+    looked = playbook("triage.yml", "-vvv", limit="app1", extra_vars=variables)
     assert "geheim" not in _told(looked)
     (verdicts,) = [task.result["verdicts"] for task in looked.tasks if "verdicts" in task.result]
     assert [verdict["unit"] for verdict in verdicts] == [f"{UNIT}.service"]
@@ -166,13 +167,13 @@ PATHS_TO_ROOT = [
 
 
 @pytest.mark.parametrize("command", PATHS_TO_ROOT)
-def test_the_account_gets_no_more(enabled: PlaybookResult, account: str, app2: LabHost, command: str) -> None:
-    argv = [*app2._ssh, "-l", account, app2.name, command]
+def test_the_account_gets_no_more(enabled: PlaybookResult, account: str, app1: LabHost, command: str) -> None:
+    argv = [*app1._ssh, "-l", account, app1.name, command]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0 and done.stdout.strip() != "0", f"{done.stdout}{done.stderr}"
 
 
-def test_the_account_can_become_the_service_s_user(account: str, app2: LabHost) -> None:
+def test_the_account_can_become_the_service_s_user(account: str, app1: LabHost) -> None:
     """Else the refusals above say nothing."""
-    argv = [*app2._ssh, "-l", account, app2.name, "sudo -n -u app id -un"]
+    argv = [*app1._ssh, "-l", account, app1.name, "sudo -n -u app id -un"]
     assert subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout == "app\n"
