@@ -141,7 +141,7 @@ RULES = (
         Diagnosis.STACKS,
         lambda g: g.leads(Part.THREAD_STACKS),
         "pthreads(7); a stack that was deep once keeps its pages until its thread ends",
-        "see how deep they are: jcmd {pid} Thread.print, or gdb -p {pid} -batch -ex 'thread apply all bt'",
+        "see which are large: pmap -X {pid}; and in a JVM how deep: jcmd {pid} Thread.print",
     ),
     Rule(
         Diagnosis.SHARED_MEMORY,
@@ -333,6 +333,8 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
             f"a heap of up to {as_text(process.max_heap)} and {as_text(growth.beyond_the_heap)} besides it are"
             f" {as_text(growth.too_much)} more than {'its limit' if growth.limit is not None else 'the host has'}"
         )
+        if (fits := (process.max_heap - growth.too_much) >> 20) > 0:
+            words.append(f"-Xmx{fits}m would fit")
     if heap := _own_heap(diagnosis, growth):
         words.append(f"its runtime keeps there {heap.name}")
     if diagnosis in (Diagnosis.THREADS, Diagnosis.STACKS):

@@ -266,7 +266,7 @@ def test_a_heap_and_the_rest_have_to_fit_the_limit(limit: int, more: dict[str, A
     jvm = {"flags": {"MaxHeapSize": str(256 * MIB)}}
     found = judged(sample(0, jvm=jvm), {**sample(3600, jvm=jvm, **more), "cgroup": {"limit": limit * MIB}})
     assert found.diagnosis.value == verdict
-    told = "a heap of up to 256.0 MiB and 110.0 MiB besides it are 6.0 MiB more than its limit"
+    told = "a heap of up to 256.0 MiB and 110.0 MiB besides it are 6.0 MiB more than its limit; -Xmx250m would fit"
     assert (told in found.reason) == (verdict == "does-not-fit")
 
 
