@@ -218,12 +218,6 @@ RULES = (
         "see what the kernel keeps for it: slabtop -o -s c | head -20, and ls /proc/{pid}/fd | wc -l",
     ),
     Rule(
-        Diagnosis.PAGE_CACHE,
-        lambda g: g.leads_beside(Beside.FILES),
-        f"{_CGROUP}, file; the kernel gives these pages back when the unit reaches its limit or memory is short",
-        "no leak: let alerts count RSS, or memory.current less file; see which files: ls -l /proc/{pid}/fd",
-    ),
-    Rule(
         Diagnosis.MALLOC_ARENAS,
         lambda g: not g.grows and g.idle(Part.MALLOC_FREE_ARENAS) and _has_many_arenas(g),
         f"{_GLIBC}; presto#8993, SapMachine#2109",
@@ -234,6 +228,12 @@ RULES = (
         lambda g: not g.grows and (g.idle(Part.MALLOC_FREE_HEAP) or g.idle(Part.MALLOC_FREE_ARENAS)),
         _GLIBC,
         _FRAGMENTATION,
+    ),
+    Rule(
+        Diagnosis.PAGE_CACHE,
+        lambda g: g.leads_beside(Beside.FILES),
+        f"{_CGROUP}, file; the kernel gives these pages back when the unit reaches its limit or memory is short",
+        "no leak: let alerts count RSS, or memory.current less file; see which files: ls -l /proc/{pid}/fd",
     ),
     Rule(
         Diagnosis.SWAPPED,
