@@ -253,7 +253,7 @@ def test_memory_that_is_in_no_process(part: str, verdict: str) -> None:
 
 def test_cached_files_hide_nothing() -> None:
     """They are given back when memory is short; what malloc keeps free is not."""
-    idle = {"malloc_heap": 90, "free": (70, 0)}
+    idle: dict[str, Any] = {"malloc_heap": 90, "free": (70, 0)}
     looks = [{**sample(0, **idle), "cgroup": {"parts": {"files": 0}}}]
     looks.append({**sample(3600, **idle), "cgroup": {"parts": {"files": 400 * MIB}}})
     assert judged(*looks).diagnosis.value == "fragmentation"
