@@ -449,7 +449,8 @@ RUNNING = {
 @pytest.fixture
 def running(native: LabHost, host: HostOf) -> Iterator[dict[str, LabHost]]:
     for where, unit in (RUNNING["java"], RUNNING["node"]):
-        host(where).run(f"systemctl restart {unit}")
+        # What earlier traces have left in the spool would be brought as well.
+        host(where).run(f"rm -rf /var/lib/offheap/{unit}.service; systemctl restart {unit}")
     wait_for(lambda: host(LEAKING).run("ss -ltn | grep -q :8080", check=False).returncode == 0, "the frontend serves")
     yield {name: host(where) for name, (where, _unit) in RUNNING.items()}
     host(RUNNING["node"][0]).run(f"systemctl stop {RUNNING['node'][1]}; rm -rf /var/lib/offheap/nodeleak.service")
