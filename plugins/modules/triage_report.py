@@ -88,7 +88,7 @@ verdicts:
   elements: dict
   contains:
     unit:
-      description: The unit; C((host\)) for a host whose memory goes elsewhere.
+      description: The unit.
       type: str
       sample: frontend.service
     host:
@@ -97,9 +97,8 @@ verdicts:
       sample: app1
     verdict:
       description:
-        - V(does-not-fit), V(java-heap), V(direct-buffers), V(metaspace), V(threads), V(stacks), V(malloc-arenas),
-          V(fragmentation), V(mapped-files), V(shared-memory), V(huge-pages), V(native-growth), V(other-memory),
-          V(page-cache), V(kernel-memory), V(sockets), V(swapped), V(host), V(not-growing), or V(cannot-tell).
+        - V(java-heap), V(direct-buffers), V(metaspace), V(threads), V(malloc-arenas), V(fragmentation),
+          V(mapped-files), V(native-growth), V(other-memory), V(not-growing), or V(cannot-tell).
       type: str
       sample: native-growth
     reason:
@@ -124,13 +123,11 @@ verdicts:
       description: Seconds between the two looks.
       type: float
     growth_bytes_per_hour:
-      description:
-        - How fast what the process holds grows, swap and reserved huge pages included.
-        - Of a host, how fast its available memory falls.
+      description: How fast the resident set grows.
       type: int
       sample: 67108864
     growth_by_part:
-      description: The same for each part of it.
+      description: The same for each part of the resident set.
       type: dict
     notes:
       description:

@@ -167,7 +167,7 @@ class _Unpacked:
         path = self._aside / f"member-{len(self.files)}"
         if member not in self._batch.dumps:
             self.files[member] = path
-            return unpack_tar.leaving_holes(path)
+            return path.open("xb")
         self.files[member] = path.with_suffix(".zst")
         self.dumps[member] = DumpWriter(self.files[member], self._sizes[member])
         return self.dumps[member]

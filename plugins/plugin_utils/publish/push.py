@@ -16,7 +16,8 @@ from ..archive.archive import Archive
 from ..archive.capture import Capture
 from ..leaks import survey
 from ..leaks.survey import Scope
-from .profile_server import PushError, Server
+from . import pyroscope
+from .pyroscope import PushError, Server
 
 #: a capture, and all captures of its process
 OfProcess = tuple[Capture, list[Capture]]
@@ -51,16 +52,16 @@ def push(
     server: Server,
     captures: Sequence[OfProcess],
     most: int,
-    send: Callable[[Capture, list[Capture]], None],
+    render: Callable[[Capture, list[Capture]], bytes],
 ) -> Pushed:
     """Send the first ``most`` captures. Raises OSError.
 
-    ``send`` makes a capture's profile and sends it, or raises PushError; it also gets all captures of the process.
+    ``render`` makes a capture's profile (gzipped pprof); it also gets all captures of the process.
     """
     done = Pushed(left=len(captures))
     for capture, process in captures[:most]:
         try:
-            send(capture, process)
+            pyroscope.push(server, capture, render(capture, process))
         except PushError as error:
             if error.hopeless:
                 done.failure = str(error)
