@@ -119,11 +119,11 @@ pictures: setup
 	.venv/bin/python tests/browser/screenshots.py docs/images
 
 #: make fuzz         a minute of coverage-guided fuzzing of what reads the bytes that hosts send
-#: make soak         three million fuzzing inputs for each reader, the truth suite TRUTH_RUNS times (40), the agent under
-#:                   load for SOAK_SECONDS (600), what the controller builds for x86_64 and aarch64, 60 faults at random
-#:                   moments of a hunt, variants of tests on booted hosts, runs that are killed, and on hosts leaks known to
-#:                   the byte TRUTH_ROUNDS times (10), what all roads from a thousand archives say, and ansible-test sanity
-#:                   also by an older ansible-core
+#: make soak         three million fuzzing inputs for each reader (of the recognition of files a hundred thousand), the
+#:                   truth suite TRUTH_RUNS times (40), the agent under load for SOAK_SECONDS (600), what the controller
+#:                   builds for x86_64 and aarch64, 60 faults at random moments of a hunt, variants of tests on booted
+#:                   hosts, runs that are killed, and on hosts leaks known to the byte TRUTH_ROUNDS times (10), what all
+#:                   roads from a thousand archives say, and ansible-test sanity also by an older ansible-core
 .PHONY: fuzz soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz

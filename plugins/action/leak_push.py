@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Sends an archive's profiles to Pyroscope and its growth to Prometheus, from the controller."""
+"""Sends an archive's profiles to Pyroscope or by OTLP, and its growth to Prometheus, from the controller."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,11 +20,12 @@ from ..plugin_utils.archive.capture import Capture
 from ..plugin_utils.base import libraries, output_file, progress
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.columns.series_reader import Reader, reading
-from ..plugin_utils.export import pprof
+from ..plugin_utils.export import otlp, pprof
 from ..plugin_utils.leaks import ranking
 from ..plugin_utils.leaks.survey import Scope
-from ..plugin_utils.publish import prometheus, push
-from ..plugin_utils.publish.pyroscope import PushError, Server
+from ..plugin_utils.model.samples import Samples
+from ..plugin_utils.publish import otlp_collector, prometheus, push, pyroscope
+from ..plugin_utils.publish.profile_server import PushError, Server
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -32,6 +34,8 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "pyroscope_url": {"type": "str"},
     "pyroscope_tenant": {"type": "str", "default": ""},
     "pyroscope_headers": {"type": "dict", "default": {}, "no_log": True},
+    "otlp_url": {"type": "str"},
+    "otlp_headers": {"type": "dict", "default": {}, "no_log": True},
     "attempts": {"type": "int", "default": 4},
     "timeout": {"type": "int", "default": 30},
     "max_profiles": {"type": "int", "default": 100},
@@ -56,16 +60,20 @@ class ActionModule(ActionBase):
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
         result.update(changed=False, pushed=0, left=0)
-        if not arguments["pyroscope_url"] and not arguments["textfile"]:
-            raise AnsibleActionFail("leak_push has nowhere to send to: set pyroscope_url, textfile, or both")
+        if not any(arguments[name] for name in ("pyroscope_url", "otlp_url", "textfile")):
+            raise AnsibleActionFail("leak_push has nowhere to send to: set pyroscope_url, otlp_url or textfile")
         try:
             libraries.require(*libraries.JUDGING, "google.protobuf", "prometheus_client", "urllib3")
             units = [unit_name.service(unit) for unit in arguments["units"]]
             archive = far_archive.opened(arguments["archive"])
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None
-        # If one fails, the other still runs.
-        parts = [(arguments["pyroscope_url"], self._push), (arguments["textfile"], self._write)]
+        # If one fails, the others still run.
+        parts: list[tuple[str | None, Callable[..., None]]] = [
+            (arguments["pyroscope_url"], partial(self._push, "pyroscope", _to_pyroscope)),
+            (arguments["otlp_url"], partial(self._push, "otlp", _by_otlp)),
+            (arguments["textfile"], self._write),
+        ]
         for wanted, part in parts:
             try:
                 if wanted:
@@ -79,25 +87,35 @@ class ActionModule(ActionBase):
         return result
 
     def _push(
-        self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]
+        self,
+        kind: str,
+        send: Callable[[Server, Reader, Capture, list[Capture]], None],
+        archive: Archive,
+        units: list[str],
+        arguments: dict[str, Any],
+        result: dict[str, Any],
+        problems: list[str],
     ) -> None:
-        """Send what the server lacks. Raises PushError."""
+        """Send what a server of this kind lacks. Raises PushError."""
+        url, tenant = arguments[f"{kind}_url"], arguments["pyroscope_tenant"]
         server = Server(
-            arguments["pyroscope_url"],
-            arguments["pyroscope_tenant"],
-            {str(name): str(value) for name, value in arguments["pyroscope_headers"].items()},
+            url if kind == "pyroscope" else otlp_collector.address(url),
+            tenant if kind == "pyroscope" else "",
+            {str(name): str(value) for name, value in arguments[f"{kind}_headers"].items()},
             max(arguments["attempts"], 1),
             max(arguments["timeout"], 1),
         )
         server.check()
         wanted = push.wanted(archive, server, Scope(units, arguments["hosts"]), problems.append)
-        result["left"] = len(wanted)
         if self._task.check_mode or not wanted:
-            result["changed"] = bool(wanted)
+            result["left"] += len(wanted)
+            result["changed"] |= bool(wanted)
             return
         with reading(archive, problems.append) as reader:
-            done = push.push(archive, server, wanted, arguments["max_profiles"], partial(_profile, reader))
-            result.update(changed=bool(done.sent), pushed=done.sent, left=done.left)
+            done = push.push(archive, server, wanted, arguments["max_profiles"], partial(send, server, reader))
+            result["changed"] |= bool(done.sent)
+            result["pushed"] += done.sent
+            result["left"] += done.left
             problems += done.problems
         if done.failure:
             raise PushError(done.failure, True)
@@ -115,7 +133,15 @@ class ActionModule(ActionBase):
         result["changed"] = result["changed"] or changed
 
 
-def _profile(reader: Reader, capture: Capture, process: list[Capture]) -> bytes:
-    samples = reader.samples(capture, reader.maps(process))
+def _to_pyroscope(server: Server, reader: Reader, capture: Capture, process: list[Capture]) -> None:
+    pyroscope.push(server, capture, pprof.render(*_samples(reader, capture, process)))
+
+
+def _by_otlp(server: Server, reader: Reader, capture: Capture, process: list[Capture]) -> None:
+    resource, identity = otlp_collector.resource_of(capture), f"{capture.host} {capture.facts.dump.sha256}"
+    otlp_collector.push(server, otlp.render(*_samples(reader, capture, process), resource, identity))
+
+
+def _samples(reader: Reader, capture: Capture, process: list[Capture]) -> tuple[Samples, pprof.About]:
     executable = capture.facts.process.exe or next((image.path for image in capture.images), "")
-    return pprof.render(samples, pprof.About(capture.time, executable))
+    return reader.samples(capture, reader.maps(process)), pprof.About(capture.time, executable)

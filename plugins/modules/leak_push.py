@@ -8,11 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: leak_push
-short_description: Send profiles to Pyroscope, and growth to Prometheus
+short_description: Send profiles to Pyroscope or by OTLP, and growth to Prometheus
 version_added: 0.1.0
 description:
-  - Sends each profile of an archive to Grafana Pyroscope once (C(/ingest), pprof), and writes growth and totals for the
-    textfile collector of Prometheus' node_exporter.
+  - Sends each profile of an archive once, to Grafana Pyroscope (C(/ingest), pprof) or to whatever takes profiles of
+    OpenTelemetry by HTTP (C(/v1development/profiles), protobuf). Writes growth and totals for the textfile collector of
+    Prometheus' node_exporter.
   - The archive remembers what each server was sent. The next run sends what could not be sent.
   - Runs on the controller and connects only to the server.
 author:
@@ -66,6 +67,18 @@ options:
     description: Headers to add to each request, such as C(Authorization).
     type: dict
     default: {}
+  otlp_url:
+    description:
+      - The address of a collector of OpenTelemetry, such as C(http://collector:4318), or of what takes its profiles.
+        They are sent to C(/v1development/profiles) below it, as protobuf by HTTP. gRPC is not spoken.
+      - What lives and what was allocated are profiles of their own, in bytes and in objects. The resource has
+        C(service.name) (the unit), C(service.version) (the label of M(offheap.profiler.heap_fetch)),
+        C(service.instance.id), C(host.name), C(process.executable.path) and C(systemd.unit).
+    type: str
+  otlp_headers:
+    description: Headers to add to each request, such as C(Authorization).
+    type: dict
+    default: {}
   attempts:
     description: How often to try to send a profile while the server is unreachable, busy (429) or broken (5xx).
     type: int
@@ -98,6 +111,11 @@ EXAMPLES = r"""
     pyroscope_url: https://pyroscope.example.org
     pyroscope_tenant: platform
     textfile: /var/lib/prometheus/node-exporter/offheap.prom
+
+- name: Send them to a collector of OpenTelemetry
+  offheap.profiler.leak_push:
+    archive: offheap/archive
+    otlp_url: http://collector.example.org:4318
 """
 
 RETURN = r"""

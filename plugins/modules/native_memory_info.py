@@ -103,7 +103,16 @@ samples:
       description:
         - The unit's control group, with C(current), C(peak), C(limit), C(high) and C(swap) in bytes, C(oom_kills), and
           C(pressure), the percentage of the last minute that some or all processes waited for memory.
+        - C(parts) are the bytes of C(current), with C(processes), C(files), C(shared-memory), C(kernel), C(sockets) and
+          what nothing explains, C(rest).
         - Null means that the host does not say, or that there is no limit.
+      type: dict
+    host:
+      description:
+        - All of the host's memory in bytes, from C(/proc/meminfo), C(total) and C(available), and the parts that add up
+          to the total, C(free), C(processes), C(files), C(shared-memory), C(slab-reclaimable), C(slab), C(page-tables),
+          C(vmalloc), C(per-cpu), C(huge-pages), C(zswap), and what the kernel accounts to nothing, C(rest).
+        - Null means that the host does not say.
       type: dict
     crashes:
       description:
@@ -149,6 +158,9 @@ samples:
         swap:
           description: Bytes that are swapped out.
           type: int
+        hugetlb:
+          description: Bytes in reserved huge pages (hugetlbfs), which the RSS does not count.
+          type: int
         mappings:
           description: Number of mappings.
           type: int
@@ -167,8 +179,9 @@ samples:
           type: int
         malloc:
           description:
-            - For glibc's C(heap) and C(arenas), the bytes C(resident), C(used) and kept C(free), and how many bytes of
-              chunks were C(seen) to find out. Null if that cannot be read.
+            - For glibc's C(heap) and C(arenas), the bytes C(resident), C(used) and kept C(free), how many of these
+              C(malloc_trim\(\)) would give back as they lie now (C(trim)), and how many bytes of chunks were C(seen) to
+              find out. Null if that cannot be read.
           type: dict
         exe:
           description: The executable.
@@ -218,7 +231,7 @@ from typing import Any, NoReturn
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, host_memory, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import crashes, process
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
@@ -259,6 +272,7 @@ def sample(name: str, pids: list[int], control_group: str, problem: str | None, 
         "boot_id": procfs.boot_id(),
         "problem": problem,
         "cgroup": cgroup.read(control_group),
+        "host": host_memory.read(),
         "crashes": _crashes(processes),
         "processes": processes,
     }

@@ -88,7 +88,7 @@ verdicts:
   elements: dict
   contains:
     unit:
-      description: The unit.
+      description: The unit; C((host\)) for a host whose memory goes elsewhere.
       type: str
       sample: frontend.service
     host:
@@ -97,8 +97,9 @@ verdicts:
       sample: app1
     verdict:
       description:
-        - V(java-heap), V(direct-buffers), V(metaspace), V(threads), V(malloc-arenas), V(fragmentation),
-          V(mapped-files), V(native-growth), V(other-memory), V(not-growing), or V(cannot-tell).
+        - V(does-not-fit), V(java-heap), V(direct-buffers), V(metaspace), V(threads), V(stacks), V(malloc-arenas),
+          V(fragmentation), V(mapped-files), V(shared-memory), V(huge-pages), V(native-growth), V(other-memory),
+          V(page-cache), V(kernel-memory), V(sockets), V(swapped), V(host), V(not-growing), or V(cannot-tell).
       type: str
       sample: native-growth
     reason:
@@ -123,11 +124,13 @@ verdicts:
       description: Seconds between the two looks.
       type: float
     growth_bytes_per_hour:
-      description: How fast the resident set grows.
+      description:
+        - How fast what the process holds grows, swap and reserved huge pages included.
+        - Of a host, how fast its available memory falls.
       type: int
       sample: 67108864
     growth_by_part:
-      description: The same for each part of the resident set.
+      description: The same for each part of it.
       type: dict
     notes:
       description:

@@ -17,17 +17,18 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ansible_collections.offheap.profiler.tests.agent import cross_sums
-from ansible_collections.offheap.profiler.tests.agent.cross_sums import DEFAULTS, ROLE, ROOT, VERSION
+from ansible_collections.offheap.profiler.roles.jemalloc.files import reproduce
+from ansible_collections.offheap.profiler.roles.jemalloc.files.reproduce import DEFAULTS, ROLE, VERSION
+from ansible_collections.offheap.profiler.tests.agent.cross_sums import ROOT, patched_source
 
-SOURCES = ROLE / "files" / "agent"
+SOURCES = reproduce.AGENT
 #: Neither make nor LD_PRELOAD can take a path with a blank; LD_PRELOAD splits at colons, too.
 BUILD = ROOT / "build" / "agent"
 if re.search(r"[\s:]", str(BUILD)):
     BUILD = Path(tempfile.gettempdir()) / f"offheap-agent-{hashlib.sha256(bytes(ROOT)).hexdigest()[:12]}"
 #: for programs of aarch64, and what runs them here
 CROSS_GCC, EMULATOR = "aarch64-linux-gnu-gcc", ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
-_CARRIED: dict[str, str] = json.loads(cross_sums.CARRIED.read_text())
+_CARRIED: dict[str, str] = json.loads(reproduce.CARRIED.read_text())
 
 
 def agent(compiler: str = "gcc") -> Path:
@@ -56,19 +57,19 @@ def library_for_large_pages() -> Path:
 
 def library_without(*names: str) -> Path:
     """As ``library``, without these of our patches."""
-    return _library("gcc", [], [], [path for path in cross_sums.patches() if path.stem not in names])
+    return _library("gcc", [], [], [path for path in reproduce.patches() if path.stem not in names])
 
 
 def _library(compiler: str, of_machine: list[str], there: list[str], patches: Sequence[Path] | None = None) -> Path:
     """``of_machine`` are more options for configure, which runs ``there``."""
-    patches = cross_sums.patches() if patches is None else patches
+    patches = reproduce.patches() if patches is None else patches
     inputs = [ROLE / "files" / "patched_source.sh", *patches]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()[:12]
     target = BUILD / compiler / "".join([f"jemalloc-{VERSION}-{digest}", *of_machine]) / "libjemalloc.so.2"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=target.parent))
-        source = cross_sums.patched_source(work, patches)
+        source = patched_source(work, patches)
         subprocess.run(["tar", "--extract", "--file", source], cwd=work, check=True)
         options = ["--with-lg-hugepage=21", *of_machine, *DEFAULTS["jemalloc_configure_options"]]
         configure = [*there, "./configure", *options, "EXTRA_CFLAGS=-g0", f"CC={compiler}"]
@@ -81,13 +82,13 @@ def _library(compiler: str, of_machine: list[str], there: list[str], patches: Se
 
 def crossed(part: str, platform: str = "glibc-x86_64-4096") -> Path:
     """The ``agent`` or ``library`` as the controller builds it, with the checksum that the role carries."""
-    stem = cross_sums.library_stem() if part == "library" else cross_sums.agent_stem()
+    stem = reproduce.library_stem() if part == "library" else reproduce.agent_stem()
     target = BUILD / f"{stem}-{platform}" / ("libjemalloc.so.2" if part == "library" else "liboffheap.so")
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=target.parent))
-        source = cross_sums.patched_source(work) if part == "library" else SOURCES
-        cross_sums.built(part, platform, source, work, _CARRIED[f"{stem}-{platform}"])
+        source = patched_source(work) if part == "library" else SOURCES
+        reproduce.built(part, platform, source, work, _CARRIED[f"{stem}-{platform}"])
         with tarfile.open(work / f"{stem}-{platform}.tar.gz") as tarball:
             tarball.extractall(work, filter="data")
         next(work.glob(f"*/**/{target.name}")).rename(target)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import socket
@@ -39,30 +40,82 @@ def test_the_socket_is_private(start: Start, workload: Path) -> None:
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
 
 
-def test_nobody_else_is_served(start: Start, workload: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    service = start(workload, "leak", "30")
-    connection = connect(service)
-    connection.close()
-    path = service.agent().path
-    os.chmod(path, 0o666)
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNS, _CLONE_NEWUSER, _PR_SET_DUMPABLE, _STRANGER = 0x20000, 0x10000000, 4, 4000000
+
+
+def _unshare(what: int) -> None:
+    if _LIBC.unshare(what):
+        raise OSError(ctypes.get_errno(), "unshare")
+
+
+def _as_another_user() -> None:
+    os.setresuid(_STRANGER, _STRANGER, _STRANGER)
+
+
+def _in_another_mount_namespace() -> None:
+    _unshare(_CLONE_NEWNS)
+    _as_another_user()
+
+
+def _as_root_of_a_user_namespace() -> None:
+    _as_another_user()
+    _LIBC.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # else it may not write its own map
+    _unshare(_CLONE_NEWUSER)
+    Path("/proc/self/uid_map").write_text(f"0 {_STRANGER} 1")
+
+
+def _as_nobody_of_a_user_namespace() -> None:
+    """Everybody but root is nobody there."""
+    _unshare(_CLONE_NEWUSER)
+    Path("/proc/self/uid_map").write_text("65534 0 1")
+
+
+def _is_served(path: str, become: Callable[[], None]) -> bool:
+    """Whether a process that has become another one gets an answer. Its user may not go the whole way to the socket."""
     child = os.fork()
     if child == 0:
-        os.chdir(os.path.dirname(path))
-        os.setresuid(4000000, 4000000, 4000000)
-        status = 1
+        status = 2
         with contextlib.suppress(BaseException):
+            os.chdir(os.path.dirname(path))
+            become()
             stranger = socket.socket(socket.AF_UNIX)
             stranger.connect(os.path.basename(path))
             stranger.settimeout(5)
+            status = 1
             with contextlib.suppress(ConnectionError):
                 stranger.sendall(b"status\n")
-                status = 0 if stranger.recv(100) == b"" else 2
-            status = 0 if status == 1 else status
+                status = 0 if stranger.recv(100) else 1
         os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 1), "it could not even try"
+    return status == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+@pytest.mark.parametrize(
+    "become",
+    [_as_another_user, _in_another_mount_namespace, _as_root_of_a_user_namespace],
+    ids=lambda way: way.__name__,
+)
+def test_nobody_else_is_served(start: Start, workload: Path, become: Callable[[], None]) -> None:
+    service = start(workload, "leak", "30")
+    connect(service).close()
+    path = service.agent().path
+    os.chmod(path, 0o666)
+    assert _is_served(path, lambda: None)
+    assert _is_served(path, lambda: _unshare(_CLONE_NEWNS)), "root, wherever it has mounted what"
+    assert not _is_served(path, become)
     assert service.ask("status")["ok"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+def test_nobody_is_not_everybody(start: Start, workload: Path) -> None:
+    """In a user namespace, users without a number there have that of nobody, as the service itself."""
+    service = start(workload, "leak", "30", popen={"preexec_fn": _as_nobody_of_a_user_namespace})
+    path = service.agent().path
+    os.chmod(path, 0o666)
+    assert not _is_served(path, _as_another_user)
 
 
 def test_commands(start: Start, workload: Path) -> None:

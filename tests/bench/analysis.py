@@ -5,10 +5,10 @@ profiles of other tools take.
 
     analysis.py [--rounds N] [--output build/bench/analysis.json]
 
-Times are medians of wall-clock seconds. A warm run finds symcaches, a cold one an empty directory; jeprof caches
-nothing, so both are compared with the same jeprof runs. ``child-cost`` is a warm run beside one that parses in its own
-process, without the limits. Memory is the largest resident set of the process and its children. Exits with status 1 if
-a promise is not kept.
+Times are medians of wall-clock seconds, but for what is called best. A warm run finds symcaches, a cold one an empty
+directory; jeprof caches nothing, so both are compared with the same jeprof runs. ``child-cost`` is a warm run beside
+one that parses in its own process, without the limits. Memory is the largest resident set of the process and its
+children. Exits with status 1 if a promise is not kept.
 """
 
 from __future__ import annotations
@@ -38,10 +38,18 @@ FORMS = ("text", "collapsed")
 WARM_SPEEDUP, COLD_SPEEDUP, MEMORY_PER_BYTE = 30.0, 4.0, 20.0
 # Ten times the stacks may take ten times as long, plus some noise.
 GROWTH_TOLERANCE = 1.25
-# Megabytes of a source's file (of pprof, a million samples), and what reading it may take.
-SOURCES = {"pprof": 64, "perf": 200, "collapsed": 250, "gperftools": 50, "memray": 50}
+# Megabytes of a source's file (of pprof, a million samples), and the seconds and MiB that reading it may take.
+SOURCES = {
+    "pprof": (64, 5.0),
+    "perf": (200, 10.0),
+    "collapsed": (250, 5.0),
+    "gperftools": (50, 10.0),
+    "memray": (50, 10.0),
+}
 TOLD = {"collapsed": "live:bytes:1"}
-SOURCE_SECONDS, SOURCE_MEMORY = 10.0, 512.0
+SOURCE_MEMORY = 512.0
+# By the best run of each, since pprof uses all processors, and the machine may be shared.
+PPROF_SPEEDUP = 4.0
 # The first run compiles this library's modules, like the first run of an installed collection.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
@@ -57,6 +65,10 @@ class Runs:
     @property
     def median(self) -> float:
         return statistics.median(self.seconds)
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
 
     def add(self, command: list[str], more: Mapping[str, str] = MappingProxyType({})) -> None:
         """``more`` joins the environment."""
@@ -188,7 +200,7 @@ def sources(rounds: int, directory: Path) -> tuple[list[dict[str, Any]], list[st
     broken: list[str] = []
     symcaches = directory / "none"
     symcaches.mkdir()
-    for name, megabytes in SOURCES.items():
+    for name, (megabytes, most) in SOURCES.items():
         path = directory / name
         subprocess.run([sys.executable, str(HERE / "source_files.py"), name, str(path), str(megabytes)], check=True)
         ours, peer = Runs(), Runs()
@@ -202,8 +214,14 @@ def sources(rounds: int, directory: Path) -> tuple[list[dict[str, Any]], list[st
         theirs = peer.median if peer.seconds else None
         rows.append(row(f"read-{name}", "seconds", "s", ours.median, theirs, "go tool pprof -top"))
         rows.append(row(f"read-{name}", "peak_memory", "MiB", ours.memory / 2**20, None))
-        if ours.median > SOURCE_SECONDS or ours.memory / 2**20 > SOURCE_MEMORY:
-            broken.append(f"read-{name}: {ours.median:.1f} s and {ours.memory / 2**20:.0f} MiB")
+        if ours.best > most or ours.memory / 2**20 > SOURCE_MEMORY:
+            broken.append(f"read-{name}: {ours.best:.1f} s and {ours.memory / 2**20:.0f} MiB")
+        if peer.seconds:
+            rows.append(row(f"read-{name}", "best_seconds", "s", ours.best, peer.best, "go tool pprof -top"))
+            if peer.best < PPROF_SPEEDUP * ours.best:
+                broken.append(
+                    f"read-{name}: {peer.best / ours.best:.1f} times faster than pprof, not {PPROF_SPEEDUP:g}"
+                )
     return rows, broken
 
 

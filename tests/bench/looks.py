@@ -10,6 +10,7 @@ and each 64 KiB. Metrics are shares of the processes, over all looks together:
 
 * ``wrong_no_leak``: "no leak" was said when 40 samples' worth was lost already since the first tenth of the time, and
   by levels as much as the limit that was stated, which lives need not be excused by.
+  Of processes that take one another's place: nothing was said at the last look of what they keep until they end.
 * ``false_alarm``: a leak was said of what is none, of a cache when it had been watched for its entries' mean life.
 * ``x_false``: a leak's "entries live longer than X" was false of what is none.
 * ``limit_wrong``: at the last look, of a cache it was said that it fits a limit a tenth below what it will hold, or
@@ -42,8 +43,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import by_lives
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.lives_verdict import verdict_on
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.lives_verdict import (
+    verdict_on,
+    verdict_on_generations,
+)
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import OwnNumbers, with_own_numbers
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import LEAST_REPLACED
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend import WARM_UP
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict, judge
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.waiting import until_told
@@ -56,6 +61,7 @@ from ansible_collections.offheap.profiler.tests.bench.shapes import (
     Process,
     Shape,
     Workers,
+    process,
     processes,
 )
 
@@ -91,7 +97,10 @@ def _look(told: Told, shape: Shape, seen: Process | Workers, until: float, verdi
 def _told(name: str, interval: int, number: int) -> tuple[Told, Told]:
     """By lives, and by levels."""
     shape = SHAPES[name]
-    seen = processes(shape, np.random.default_rng([zlib.crc32(name.encode()), interval, number]), interval)
+    random = np.random.default_rng([zlib.crc32(name.encode()), interval, number])
+    if shape.generations > 1:
+        return _told_of_generations(shape, random, interval)
+    seen = processes(shape, random, interval)
     by, levels = Told(), Told()
     for look in range(1, LOOKS + 1):
         until = DAY * look / LOOKS
@@ -107,6 +116,24 @@ def _told(name: str, interval: int, number: int) -> tuple[Told, Told]:
                     to_come = shape.rate * MIB * shape.mean - seen.held(until)
                     by.covered = abs(one.size - to_come) <= one.error
             by.limit_wrong = any(_is_wrong_of_a_limit(verdict, series, shape, seen, until, part) for part in (0.9, 1.1))
+    return by, levels
+
+
+def _told_of_generations(shape: Shape, random: np.random.Generator, interval: int) -> tuple[Told, Told]:
+    """The same of processes of which each takes the last one's place: whether what they keep until they end is told."""
+    span = DAY / shape.generations
+    each = [process(shape, random, interval) for _generation in range(shape.generations)]
+    seen = [(one.series(span), one.lives(span)) for one in each]
+    kept = sum(one.lost(span) - one.lost(WARM_UP * span) for one in each)
+    by, levels = Told(), Told()
+    for ended in range(LEAST_REPLACED, shape.generations + 1):
+        by_levels = [(series, None) for series, _lives in seen[:ended]]
+        for told, verdict in (
+            (by, verdict_on_generations(seen[:ended])),
+            (levels, verdict_on_generations(by_levels)),
+        ):
+            told.wrong = verdict is None and kept >= _ENOUGH * interval
+            told.alarm |= verdict is not None and not shape.leaks
     return by, levels
 
 
@@ -157,7 +184,7 @@ def _rows(name: str, interval: int, told: Sequence[tuple[Told, Told]]) -> tuple[
         if known := [one.covered for one in each if one.covered is not None]:
             covered = _share(known)
             promise(kind, "covered", covered, kind == "levels" or 93 <= covered <= 97 or len(known) < 400, 95)
-    if shape.mean and not shape.term:
+    if shape.mean and not shape.term and shape.generations == 1:
         x_false = _share([by.x_false for by, _levels in told])
         promise("lives", "x_false", x_false, x_false <= 1, 1)
         wrong = _share([by.limit_wrong for by, _levels in told])

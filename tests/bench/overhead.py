@@ -72,7 +72,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.agent import clie
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import attach_trace, inject, kernel_trace
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
-from ansible_collections.offheap.profiler.tests.agent import builds, cross_sums
+from ansible_collections.offheap.profiler.roles.jemalloc.files import reproduce
+from ansible_collections.offheap.profiler.tests.agent import builds
 from ansible_collections.offheap.profiler.tests.bench import attached_redis
 from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings
 
@@ -449,7 +450,7 @@ def measure_parts(bench: Bench, rounds: int, repeats: int, slices: int) -> tuple
     """The rows of our patches, and of the ledger alone: the same agent beside a jemalloc without them."""
     rows, broken = [], []
     whole = Pair(builds.library(), builds.agent())
-    for part, without in (("patches", [path.stem for path in cross_sums.patches()]), ("ledger", ["prof-hooks"])):
+    for part, without in (("patches", [path.stem for path in reproduce.patches()]), ("ledger", ["prof-hooks"])):
         pairs = (whole, whole._replace(jemalloc=builds.library_without(*without)))
         for workload in bench.workloads:
             ours, theirs, cost = _compared(bench, workload, pairs, (rounds, repeats, slices))

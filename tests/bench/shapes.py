@@ -75,7 +75,7 @@ class Shape:
 
     ``leaks`` says that what never dies is lost; ``mean`` is how long entries of a cache live on average, in days;
     ``term`` says that they all live for the same time, which nobody can know before it is over. ``workers`` share the
-    rate.
+    rate. Of ``generations`` each ends after its part of the day, with all that it holds, and the next takes its place.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Shape:
     mean: float = 0.0
     rate: float = 300.0
     workers: int = 1
+    generations: int = 1
 
 
 def _times(random: Random, count: float, weight: Callable[[Numbers], Numbers] | None = None) -> Numbers:
@@ -193,6 +194,8 @@ SHAPES = {
         Shape("tail-0.9", _tail(0.9), rate=3000),
         Shape("log", _cache(7200 / DAY, lambda part: 1 / (1 + 20 * part)), rate=2000),
         Shape("root", _cache(7200 / DAY, lambda part: 0.05 / np.sqrt(np.maximum(part, 0.0025))), rate=4000),
+        Shape("recycled", _kept(), leaks=True, generations=10),
+        Shape("recycled-cache", _cache(0.01), mean=0.01, rate=3000, generations=10),
         Shape("term-6h", _term(6), mean=0.25, term=True, rate=1500),
     )
 }
@@ -288,10 +291,12 @@ def process(shape: Shape, random: Random, interval: int) -> Process:
     def born_in_a_day(mib: float) -> float:
         return mib * MIB / _weight(interval)
 
+    watched = 1 / shape.generations
+
     def beside() -> Iterator[Objects]:
         yield _cache(300 / DAY)(random, born_in_a_day(20000))
-        start = random.uniform(0, 0.02 * DAY, random.poisson(born_in_a_day(200)))
+        start = random.uniform(0, 0.02 * watched * DAY, random.poisson(born_in_a_day(200)))
         yield Objects(np.sort(start), np.full(len(start), FOREVER))
-        yield _cache(0.04)(random, born_in_a_day(1000))
+        yield _cache(0.04 * watched)(random, born_in_a_day(1000))
 
     return Process(interval, [shape.objects(random, born_in_a_day(shape.rate)), *beside()])

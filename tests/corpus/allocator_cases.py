@@ -36,6 +36,9 @@ def _library(name: str) -> str:
 
 JEMALLOC = Writer("jemalloc", debian("libjemalloc2"), "jeprof", "memory that does not go through malloc")
 JEPROF = Writer("jeprof", debian("libjemalloc-dev"), "jeprof", "collapsed stacks do not say what their numbers are")
+GOOGLE = Writer(
+    "google-pprof", debian("google-perftools"), "google-pprof", "collapsed stacks do not say what their numbers are"
+)
 TCMALLOC = Writer("gperftools", debian("libgoogle-perftools4"), "google-pprof", "a time")
 
 
@@ -80,9 +83,24 @@ def _written_by_jeprof(kind: str) -> Callable[[Path], Path]:
     return write
 
 
-def _own_of_heap_beside(file: Path) -> Own:
-    (heap,) = file.parent.glob("p.*.heap")
-    return own_readers.perl_pprof("jeprof", built("crowd_c"))(heap)
+def _written_by_google(kind: str) -> Callable[[Path], Path]:
+    def write(directory: Path) -> Path:
+        heap = _tcmalloc(_crowd("crowd_c"))(directory)
+        file = directory / f"by.{kind}"
+        with file.open("wb") as stream:
+            command = ["google-pprof", f"--{kind}", "--show_bytes", str(built("crowd_c")), str(heap)]
+            subprocess.run(command, stdout=stream, stderr=subprocess.DEVNULL, check=True)
+        return file
+
+    return write
+
+
+def _own_of_heap_beside(tool: str) -> Callable[[Path], Own]:
+    def own(file: Path) -> Own:
+        (heap,) = file.parent.glob("p.*.heap")
+        return own_readers.perl_pprof(tool, built("crowd_c"))(heap)
+
+    return own
 
 
 def _tcmalloc(command: Callable[[], list[str]], which: str = "*.heap", **variables: str) -> Callable[[Path], Path]:
@@ -133,8 +151,22 @@ CASES = [
     _of_jemalloc("python", lambda: [_PYTHON, "-c", _ZLIB], "lg_prof_sample:15"),
     _of_jemalloc("node", lambda: ["/usr/bin/node", "-e", _NODE], "lg_prof_sample:15"),
     Case(
-        "jeprof-collapsed", JEPROF, "--collapsed", _written_by_jeprof("collapsed"), _own_of_heap_beside, "live:bytes:1"
+        "jeprof-collapsed",
+        JEPROF,
+        "--collapsed",
+        _written_by_jeprof("collapsed"),
+        _own_of_heap_beside("jeprof"),
+        "live:bytes:1",
     ),
+    Case(
+        "google-pprof-collapsed",
+        GOOGLE,
+        "--collapsed",
+        _written_by_google("collapsed"),
+        _own_of_heap_beside("google-pprof"),
+        "live:bytes:1",
+    ),
+    Case("google-pprof-callgrind", GOOGLE, "--callgrind", _written_by_google("callgrind"), refused="callgrind"),
     Case("jeprof-callgrind", JEPROF, "--callgrind", _written_by_jeprof("callgrind"), refused="callgrind"),
     _of_tcmalloc("heapprofile", _crowd("crowd_c"), "HEAPPROFILE"),
     _of_tcmalloc("allocated", _crowd("crowd_cpp", 3), "HEAPPROFILE", measure="alloc_space"),

@@ -4,6 +4,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.offheap.profiler.tests.corpus import allocator_cases, go_cases, tool_cases
+from ansible_collections.offheap.profiler.tests.corpus import allocator_cases, go_cases, runtime_cases, tool_cases
 
-CASES = [*allocator_cases.CASES, *tool_cases.CASES, *go_cases.CASES]
+CASES = [*allocator_cases.CASES, *tool_cases.CASES, *go_cases.CASES, *runtime_cases.CASES]

@@ -71,6 +71,14 @@ _TCMALLOC_SAYS = """\
 #: language's ending, source, options of the compiler
 SOURCES = {
     "crowd_c": (".c", _c_source("malloc(100 * n + 7)", "free(p)"), ["gcc"]),
+    "crowd_kept": (".c", _c_source("malloc(100 * n + 7)", "free(p)", end="exit(0);"), ["gcc"]),
+    "crowd_mtrace": (
+        ".c",
+        _c_source("malloc(100 * n + 7)", "free(p)", "#include <mcheck.h>", end="muntrace();").replace(
+            "many = 1;\n", "many = 1;\n__attribute__((constructor)) static void begin(void) { mtrace(); }\n", 1
+        ),
+        ["gcc"],
+    ),
     "crowd_calloc": (".c", _c_source("calloc(1, 100 * n + 7)", "free(p)"), ["gcc"]),
     "crowd_aligned": (".c", _c_source("aligned_alloc(64, 64 * ((100 * n + 70) / 64))", "free(p)"), ["gcc"]),
     "crowd_cpp": (".cc", _c_source("new char[100 * n + 7]", "delete[] (char *)p"), ["g++"]),

@@ -20,9 +20,11 @@ PPROF = Writer("google/pprof", GO.version, "go tool pprof", "a difference is no 
 def _go(kind: str, rate: int, blocks: int, debug: int = 0) -> Callable[[Path], Path]:
     def write(directory: Path) -> Path:
         PROGRAMS.mkdir(parents=True, exist_ok=True)
-        program = PROGRAMS / "leak"
+        experiment = {"GOEXPERIMENT": "goroutineleakprofile"} if kind == "goroutineleak" else {}
+        program = PROGRAMS / "-".join(["leak", *experiment.values()])
         if not program.exists():
             go_program.built(PROGRAMS)
+            go_program.go(PROGRAMS, "build", "-o", program.name, "leak.go", **experiment)
         go_program.write_profile(program, directory / "profile", rate, blocks, debug, kind)
         return directory / "profile"
 
@@ -62,6 +64,6 @@ CASES = [
     _of_go("allocs", 16384, 8000, 1),
     _of_go("heap", 65536, 20000, 2),
     Case("pprof-merged", PPROF, "-proto of two files", _merged, own_readers.go_pprof()),
-    *(_refused(kind, debug) for kind in ("goroutine", "mutex", "block") for debug in (0, 1)),
+    *(_refused(kind, debug) for kind in ("goroutine", "goroutineleak", "mutex", "block") for debug in (0, 1)),
     _refused("cpu", 0),
 ]

@@ -134,8 +134,8 @@ def _of_memray(name: str, method: str, many: int, leaks: bool, *options: str) ->
     )
 
 
-DHAT = Writer("dhat", debian("valgrind"), "dh_view.html")
-MEMCHECK = Writer("memcheck", debian("valgrind"), "-")
+DHAT = Writer("dhat", debian("valgrind"), "dh_view.html's code", "a time")
+MEMCHECK = Writer("memcheck", debian("valgrind"), "its own summary, and the program's truth", "a sum, in XML")
 TRACEMALLOC = Writer("tracemalloc", lambda: sys.version.split()[0], "tracemalloc.Snapshot.load")
 _SNAPSHOT = """\
 import tracemalloc
@@ -145,33 +145,34 @@ tracemalloc.take_snapshot().dump("s")
 """
 
 
+def _dhat(name: str, program: str, many: int, measure: str = "inuse_space") -> Case:
+    write = _valgrind("dhat", program, many, "--dhat-out-file=HERE/dhat.out")
+    return Case(f"dhat-{name}", DHAT, f"{measure}; {program}", write, own_readers.dh_view(measure), measure=measure)
+
+
+def _memcheck(name: str, program: str, many: int, form: str, *options: str) -> Case:
+    file = "--xml-file=HERE/memcheck.out" if form == "xml" else "--log-file=HERE/memcheck.out"
+    write = _valgrind("memcheck", program, many, *options, file)
+
+    def own(found: Path) -> Own:
+        lost = sum(bytes_of(number, many) for number in NUMBERS)
+        return truth(many, lost if form == "xml" else own_readers.memcheck_summary(found))
+
+    return Case(f"memcheck-{name}", MEMCHECK, f"{' '.join(options)}; {program}", write, own)
+
+
 def _snapshot(directory: Path) -> Path:
     subprocess.run([sys.executable, "-c", _SNAPSHOT], check=True, cwd=directory)
     return directory / "s"
 
 
 CASES = [
-    Case(
-        "dhat-own",
-        DHAT,
-        "its own file",
-        _valgrind("dhat", "crowd_threads", 1, "--dhat-out-file=HERE/dhat.out"),
-        refused="dh_view.html",
-    ),
-    Case(
-        "memcheck-text",
-        MEMCHECK,
-        "--leak-check=full",
-        _valgrind("memcheck", "crowd_c", 1, "--leak-check=full"),
-        refused="run massif",
-    ),
-    Case(
-        "memcheck-xml",
-        MEMCHECK,
-        "--xml=yes",
-        _valgrind("memcheck", "crowd_c", 2, "--leak-check=full", "--xml=yes", "--xml-file=HERE/memcheck.out"),
-        refused="run massif",
-    ),
+    _dhat("threads", "crowd_threads", 1),
+    _dhat("cpp", "crowd_cpp", 3),
+    _dhat("allocated", "crowd_calloc", 2, "alloc_space"),
+    _memcheck("text", "crowd_c", 1, "txt", "--leak-check=full"),
+    _memcheck("reachable", "crowd_kept", 2, "txt", "--leak-check=full", "--show-leak-kinds=all"),
+    _memcheck("xml", "crowd_cpp", 2, "xml", "--leak-check=full", "--xml=yes"),
     Case("tracemalloc-snapshot", TRACEMALLOC, "Snapshot.dump", _snapshot, refused="tracemalloc"),
     _massif("last", "crowd_threads", 1, "--detailed-freq=1"),
     _massif("peak", "crowd_c", 1, "--detailed-freq=1000", "--peak-inaccuracy=0.0"),

@@ -7,6 +7,7 @@
 TARGET is one of:
 
 - ``dump``: unpacking, and the readers of all formats: parsing, locating, unbiasing
+- ``unknown``: a file that somebody names, whose source is told by its content alone: as it is, and many times over
 - ``maps``: the memory map of a process; ``elf``: an image and its symbols; ``wire``: messages of a session
 - ``facts``: what a host says of a capture, with some of it replaced
 - ``recording``: what a JVM that is traced has recorded, on the host
@@ -57,12 +58,19 @@ from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.reader
     made as otlp_profiles,
 )
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_tracer_texts import TEXTS
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_valgrind_tools import (
+    DHAT,
+    MEMCHECK,
+    XML,
+)
 from ansible_collections.offheap.profiler.tests.unit.strategies import offers
 from ansible_collections.offheap.profiler.tests.unit.strategies.small_recordings import recording
 
 LIMIT = 1 << 20
 #: seconds of CPU time of one reader for one input, and KiB that it may add to the memory of the process
 LONGEST, LARGEST = 1.0, 256 << 10
+# Bytes that a file is repeated to, so that what takes more time than it is long is seen.
+MANY = 1 << 14
 _TOLD = Told(Measure.LIVE, "bytes", 1)
 _SEED = b"""\
 heap_v2/524288
@@ -142,6 +150,12 @@ def read_dump(data: bytes) -> None:
     for content in contents:
         for found in detect.FORMATS.values():
             _read_as(found.parse, content)
+
+
+def read_unknown(data: bytes) -> None:
+    """As a file that could be anything."""
+    for content in (data, data * (MANY // max(len(data), 1))):
+        _read_as(detect.parse, content)
 
 
 @bounded
@@ -272,11 +286,19 @@ def _dumps() -> dict[str, bytes]:
         "gperftools": _GPERFTOOLS,
         "collapsed": _COLLAPSED,
         **TEXTS,
+        "dhat": DHAT,
+        "memcheck": MEMCHECK,
         "otlp": otlp_profiles(),
         "pprof": offers.pprof(4096),
     }
     assert {*seeds} == {*detect.FORMATS}
     return seeds
+
+
+def _unknowns() -> dict[str, bytes]:
+    others = {"json": b'{"nodes": [{"id": 1}]}', "xml": XML, "page": b"<!DOCTYPE html><html>", "blank": b" \n"}
+    texts = {"heaptrack": b"v 10500 3\nX /srv/app\n", "callgrind": b"# callgrind format\nevents: Hits\n"}
+    return {**_dumps(), **others, **texts}
 
 
 def _messages() -> dict[str, bytes]:
@@ -289,6 +311,7 @@ def _messages() -> dict[str, bytes]:
 
 TARGETS = {
     "dump": Target(read_dump, _dumps),
+    "unknown": Target(read_unknown, _unknowns),
     "maps": Target(read_maps, lambda: {"maps": _MAPS}),
     "elf": Target(read_elf, lambda: {"small": Path("/bin/true").read_bytes()[:LIMIT]}),
     "facts": Target(read_facts, lambda: {"facts": json.dumps(_FACTS).encode()}),

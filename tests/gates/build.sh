@@ -9,6 +9,12 @@ trap 'rm -rf "$copy"' EXIT
 tree=$(tests/gates/tree.sh "$copy")
 to=${1:-build}
 mkdir -p "$to"
-PYTHONPATH=$copy .venv/bin/python -B -m ansible_collections.offheap.profiler.tests.gates.sbom "$tree" >"$tree/meta/sbom.cdx.json"
+PYTHONPATH=$copy
+export PYTHONPATH
+gates=ansible_collections.offheap.profiler.tests.gates
+.venv/bin/python -B -m $gates.sbom "$tree" >"$tree/meta/sbom.cdx.json"
+.venv/bin/python -B -m $gates.provenance >"$copy/provenance.json"
+mv "$copy/provenance.json" "$tree/meta"
+unset PYTHONPATH
 .venv/bin/ansible-galaxy collection build --force --output-path "$to" "$tree" >"$copy/said"
 sed -n 's/^Created collection for .* at //p' "$copy/said"

@@ -20,7 +20,8 @@ import yaml
 from ansible_collections.offheap.profiler.tests.gates.locked import locked
 
 
-def _purl(kind: str, name: str, version: str) -> str:
+def purl(kind: str, name: str, version: str) -> str:
+    """The address of a package (package-url)."""
     return f"pkg:{kind}/{name}@{version}"
 
 
@@ -33,10 +34,10 @@ def sbom(tree: Path) -> dict[str, Any]:
     galaxy = yaml.safe_load((tree / "galaxy.yml").read_text(encoding="utf-8"))
     name, version = f"{galaxy['namespace']}.{galaxy['name']}", str(galaxy["version"])
     ours = _library(
-        name, version, _purl("generic", name, version), licenses=[{"license": {"id": id_}} for id_ in galaxy["license"]]
+        name, version, purl("generic", name, version), licenses=[{"license": {"id": id_}} for id_ in galaxy["license"]]
     )
     parts = [
-        _library(one.name, one.version, _purl("pypi", one.name, one.version))
+        _library(one.name, one.version, purl("pypi", one.name, one.version))
         for one in locked(tree / "meta" / "ee-requirements.lock")
     ]
     checksums = yaml.safe_load((tree / "roles/jemalloc/vars/main.yml").read_text(encoding="utf-8"))
@@ -44,7 +45,7 @@ def sbom(tree: Path) -> dict[str, Any]:
         _library(
             "jemalloc",
             release,
-            _purl("github", "jemalloc/jemalloc", release),
+            purl("github", "jemalloc/jemalloc", release),
             hashes=[{"alg": "SHA-256", "content": checksum}],
             description="source that the role jemalloc builds",
         )

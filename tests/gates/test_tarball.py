@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import tarfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ansible_collections.offheap.profiler.roles.jemalloc.files import reproduce
 from ansible_collections.offheap.profiler.tests.gates.files import ROOT, kept
 from ansible_collections.offheap.profiler.tests.gates.locked import locked
 
@@ -33,6 +35,7 @@ SHIPPED = {
     "plugins",
     "roles",
 }
+_PATCHES = f"roles/jemalloc/files/patches/{reproduce.VERSION}/"
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +81,30 @@ def test_a_bill_of_materials_is_in_it(tarball: Path) -> None:
     assert source["hashes"][0]["content"] in (ROOT / "roles/jemalloc/vars/main.yml").read_text()
     (depends,) = bill["dependencies"]
     assert set(depends["dependsOn"]) == {part["bom-ref"] for part in bill["components"]}
+
+
+def test_what_its_builds_are_made_of_is_in_it(tarball: Path) -> None:
+    """Each build with a checksum, and each source as it is in the tarball."""
+    with tarfile.open(tarball) as archive:
+        read = {member.name: member for member in archive.getmembers() if member.isfile()}
+
+        def content(name: str) -> bytes:
+            return (archive.extractfile(read[name]) or pytest.fail(name)).read()
+
+        statements = json.loads(content("meta/provenance.json"))
+        built = {one["name"]: one["digest"]["sha256"] for part in statements for one in part["subject"]}
+        assert built == json.loads(content("roles/jemalloc/files/cross_checksums.json"))
+        used = [one for part in statements for one in part["predicate"]["buildDefinition"]["resolvedDependencies"]]
+        sources = {one["name"]: one["digest"]["sha256"] for one in used if "name" in one}
+        assert sources == {name: hashlib.sha256(content(name)).hexdigest() for name in sources}
+        of_ours = {name for name in read if name.startswith(("roles/jemalloc/files/agent/", _PATCHES))}
+        assert of_ours <= set(sources)
+        checksums = yaml.safe_load(content("roles/jemalloc/vars/main.yml"))["_jemalloc_checksums"]
+        lock = content("meta/ee-requirements.lock").decode()
+    compilers = [one["digest"]["sha256"] for one in used if "/ziglang@" in one.get("uri", "")]
+    assert compilers and all(f"sha256:{checksum}" in lock for checksum in compilers)
+    (release,) = [one["digest"]["sha256"] for one in used if "/jemalloc@" in one.get("uri", "")]
+    assert release in checksums.values()
 
 
 def test_every_playbook_is_there_under_a_name_with_dashes(members: dict[str, tarfile.TarInfo]) -> None:

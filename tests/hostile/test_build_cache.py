@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.tests.agent import cross_sums
+from ansible_collections.offheap.profiler.roles.jemalloc.files import reproduce
 from ansible_collections.offheap.profiler.tests.gates.files import ROOT
 
 PLATFORM = "glibc-x86_64-4096"
 ROLE = ROOT / "roles" / "jemalloc"
-CARRIED: dict[str, str] = json.loads(cross_sums.CARRIED.read_text())
+CARRIED: dict[str, str] = json.loads(reproduce.CARRIED.read_text())
 
 
 def role_tasks(directory: Path, *names: str, **variables: Any) -> str:
@@ -69,7 +69,7 @@ def planted(directory: Path, part: str, file: str) -> Path:
 
 @pytest.mark.parametrize(
     ("stem", "file"),
-    [(cross_sums.agent_stem(), "liboffheap.so"), (cross_sums.library_stem(), "lib/libjemalloc.so.2")],
+    [(reproduce.agent_stem(), "liboffheap.so"), (reproduce.library_stem(), "lib/libjemalloc.so.2")],
     ids=["agent", "library"],
 )
 def test_a_finished_build_that_is_not_ours_is_not_installed(tmp_path: Path, stem: str, file: str) -> None:
@@ -86,7 +86,7 @@ def test_a_finished_build_that_is_not_ours_is_not_installed(tmp_path: Path, stem
 def test_the_role_names_the_agent_as_its_checksum_does(tmp_path: Path) -> None:
     """Under another name, nothing was compared."""
     said = role_tasks(tmp_path, "agent.yml", _jemalloc_installed={"installed": True})
-    assert f'"_jemalloc_agent_version": "{cross_sums.agent_stem().partition("-")[2]}"' in said
+    assert f'"_jemalloc_agent_version": "{reproduce.agent_stem().partition("-")[2]}"' in said
 
 
 def test_an_agent_without_a_checksum_is_not_built(tmp_path: Path) -> None:

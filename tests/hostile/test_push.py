@@ -12,7 +12,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture, capture_of
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope
-from ansible_collections.offheap.profiler.plugins.plugin_utils.publish.pyroscope import PushError, Server
+from ansible_collections.offheap.profiler.plugins.plugin_utils.publish.profile_server import PushError, Server
 from ansible_collections.offheap.profiler.tests.unit.plugins.action.test_leak_push import Pyroscope
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 

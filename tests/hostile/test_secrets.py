@@ -13,6 +13,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.spool import prov
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import Wanted, collect
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
+from ansible_collections.offheap.profiler.tests.hostile.test_planted_secrets import LINES, SECRETS, words_of
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.fetch.test_collect import Host
 
 WORDS = [
@@ -31,6 +32,27 @@ def test_what_a_host_sends_whole_is_not_stored(tmp_path: Path, words: list[str])
     files = [path for path in (tmp_path / "archive").rglob("*") if path.is_file()]
     assert files and not any(b"geheim" in path.read_bytes() for path in files)
     assert len(collect(Host(), archive, Wanted("next")).captures) == 3
+
+
+def test_a_host_that_sends_every_line_whole(tmp_path: Path) -> None:
+    """One of each: in the archive, in what the run returns, and in its warnings is the program and no secret."""
+    contents = [b"dump of %d" % number for number in range(len(LINES))]
+    archive, host = Archive.create(tmp_path / "archive"), Host(contents)
+    (sample,) = host.listing["processes"]
+    lines = [words_of(line, SECRETS[number % len(SECRETS)]) for number, line in enumerate(LINES)]
+    host.listing["processes"] = [
+        {**sample, "pid": number + 2, "key": f"{number + 2}-1a2b3c4d", "cmdline": words}
+        for number, words in enumerate(lines)
+    ]
+    for number, capture in enumerate(host.listing["captures"]):
+        capture.update(process=number, name=f"jeprof.{number + 2}.0.i0.heap")
+    done = collect(host, archive, Wanted("liar"))
+    assert len(done.captures) == len(LINES) and "geheim" not in repr(done).lower()
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "archive").rglob("*") if path.is_file()).lower()
+    assert b"geheim" not in kept
+    assert {words[0].split()[0] for words in lines} == {
+        capture.facts.process.cmdline[0].split()[0] for capture in archive.captures() if capture.facts.process.cmdline
+    }
 
 
 @pytest.mark.parametrize("words", WORDS)

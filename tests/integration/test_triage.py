@@ -28,7 +28,7 @@ JAVA = (
     "native-growth",
     "not-growing",
 )
-OTHERS = ("fragmentation", "native-growth", "cannot-tell")
+OTHERS = ("fragmentation", "native-growth", "other-memory", "shared-memory", "stacks", "cannot-tell")
 VERDICTS = {
     **{f"grow-java@{way}.service": way for way in JAVA},
     **{f"grow@{way}.service": way for way in OTHERS},

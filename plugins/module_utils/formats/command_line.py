@@ -25,7 +25,9 @@ _INTERPRETER = re.compile(r"(java|python|pypy|node|nodejs|ruby|perl|php)[\d.]*")
 _PATHS = re.compile(r"[\w.+$:*/ -]+")
 _RUN = re.compile(r"[\w.+$/-]*[./][\w.+$/-]*")
 _BEFORE_PATHS, _BEFORE_NAMES = ("-cp", "-classpath"), ("-jar", "-m")
-_SWITCHES = frozenset("-server -client -ea -esa -u -B -O -OO -E -I -s -S -v -w".split())
+_SWITCHES = frozenset("-server -client -ea -esa -u -B -O -OO -s -S -v -w".split())
+# The same to Perl and Ruby have a value, which is the next word.
+_OF_PYTHON = ("-E", "-I")
 _OF_A_JVM = re.compile(r"-X(m[nsx]|ss)\d+[kKmMgG]?|-XX:[+-]\w+|-XX:\w+=\d+[kKmMgG]?")
 _NAME = re.compile(r"--[A-Za-z][\w.-]*|-D[\w.-]+|-XX:\w+")
 _LONG = re.compile(r"--[A-Za-z][a-z0-9.-]*")
@@ -39,11 +41,12 @@ def known_words(words: Sequence[str]) -> list[str]:
     """The words of a command line, each as far as it is known to be no secret. Twice is the same as once."""
     kept = [_program(word) for word in words[:1]]
     looking = bool(kept and _INTERPRETER.fullmatch(os.path.basename(kept[0])))
+    switches = _SWITCHES.union(_OF_PYTHON if looking and "py" in os.path.basename(kept[0]) else ())
     before, is_free = "", True  # is_free: the next word is not the value of an option that we do not know
     for word in words[1:]:
         if word.startswith("-"):
             kept.append(_option(word))
-            is_free = "=" in word or bool(_OF_A_JVM.fullmatch(word)) or word in _SWITCHES
+            is_free = "=" in word or bool(_OF_A_JVM.fullmatch(word)) or word in switches
         elif looking and before in _BEFORE_PATHS and _PATHS.fullmatch(word):
             kept.append(word)
             is_free = True

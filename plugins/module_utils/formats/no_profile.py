@@ -14,6 +14,8 @@ _LEAKED = (
     " (source_measure=live, source_unit=bytes, source_interval=1; fab: --source live:bytes:1)"
 )
 _ASK_FOR_THE_HEAP = "ask the service for its heap (Go: /debug/pprof/heap)"
+# A file of blanks alone would take its time.
+_LOOKED_AT = 4096
 # By how a file begins: what it is, and what to do.
 _BEGINNINGS = {
     rb"v 1\d{4} \d\nX ": (
@@ -36,19 +38,15 @@ _BEGINNINGS = {
     rb"(?:#[^\n]{0,200}\n){0,9}\s*(?:version: \d+\s+)?(?:creator: |# callgrind format|events: )": (
         "is callgrind's, of time or made from another profile: read that one, or run massif (valgrind --tool=massif)"
     ),
-    rb"==\d+== Memcheck, |\s*<\?xml[^>]{0,99}>\s*<valgrindoutput>": (
-        "is valgrind memcheck's, which is not read: run massif (valgrind --tool=massif --detailed-freq=1)"
-    ),
-    rb'\s*\{"dhatFileVersion"': (
-        "is dhat's, which is not read: open it in valgrind's dh_view.html, or run massif (valgrind --tool=massif"
-        " --detailed-freq=1)"
-    ),
+    rb"= Start\n@ ": "is a log of glibc's mtrace: run 'mtrace PROGRAM FILE' on it, or massif (valgrind --tool=massif)",
     rb"\x80[\x04\x05]\x95(?s:.{8})\x8c\x0btracemalloc": (
         "is a snapshot of Python's tracemalloc, with what Python's own allocators gave: load it with"
         " tracemalloc.Snapshot.load, or profile with memray"
     ),
     rb"\x7fELF": "is a program, a library or a core dump, not a profile",
-    rb"\s*<(?:!DOCTYPE|\?xml|html|svg)": "is a page or a picture: ask for the profile that it was made from",
+    rb"\s*<(?:!DOCTYPE|\?xml(?![^>]{0,99}>\s*<valgrindoutput>)|html|svg)": (
+        "is a page or a picture: ask for the profile that it was made from"
+    ),
     rb"PK\x03\x04|(?s:.{257})ustar": "is an archive of files: unpack it and read the files in it",
     rb"Nettrace|\x14\0\0\0!FastSerialization": (
         "is a trace of .NET, with objects of its own heap only: open it in PerfView or dotnet-gcdump"
@@ -58,7 +56,7 @@ _BEGINNINGS = {
         "is a heap of V8's own objects, not of native memory: open it in Chrome's DevTools"
     ),
     rb'\s*\{\s*"resource_?[pP]rofiles"': "is OpenTelemetry's profiles as JSON: have them written as protobuf",
-    rb"\s*(?:\{\s*\"|\[\s*[\[{])": (
+    rb"\s*(?:\{\s*\"(?!dhatFileVersion\")|\[\s*[\[{])": (
         "is JSON, which no profile of memory here is: ask its tool for pprof or collapsed stacks"
     ),
 }
@@ -66,4 +64,5 @@ _BEGINNINGS = {
 
 def reason(data: bytes) -> str:
     """Why the data is no profile that can be read; empty if it does not begin like anything known to be none."""
-    return next((why for beginning, why in _BEGINNINGS.items() if re.match(beginning, data)), "")
+    head = data[:_LOOKED_AT]
+    return next((why for beginning, why in _BEGINNINGS.items() if re.match(beginning, head)), "")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""What a unit's control group says about its memory: use, limits, pressure, and OOM kills.
+"""What a unit's control group says about its memory: use and its parts, limits, pressure, and OOM kills.
 
-Formats: the kernel's cgroup-v2 document, "Memory Interface Files", and its PSI document. Version 1 gives only the
-use, the limit and the kills, and a unit without a memory controller gives nothing.
+Formats: the kernel's cgroup-v2 document, "Memory Interface Files", and its PSI document; memory.txt for version 1,
+which has no high limit and no pressure. A unit without a memory controller gives nothing.
 
 This module is private to the collection.
 """
@@ -17,11 +17,19 @@ _UNIFIED = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 _VERSION_1 = "/sys/fs/cgroup/memory"
 # Version 1 writes a multiple of the page size near 2^63 for "no limit".
 _NO_LIMIT = 1 << 62
+# Where an older kernel does not add up what it has taken for itself.
+_OF_THE_KERNEL = ("kernel_stack", "pagetables", "sec_pagetables", "percpu", "vmalloc", "slab")
 
 
 def read(control_group: str) -> dict[str, Any]:
-    """Sizes in bytes; ``limit`` and ``high`` are None if there is no limit, the others if they cannot be read."""
-    facts: dict[str, Any] = dict.fromkeys(("current", "peak", "limit", "high", "swap", "oom_kills", "pressure"), None)
+    """Sizes in bytes; ``limit`` and ``high`` are None if there is no limit, the others if they cannot be read.
+
+    ``parts`` are those of ``current``: memory of its processes (``processes``), cached files (``files``), shared memory
+    and files in memory (``shared-memory``), what the kernel took for it (``kernel``) and for its connections
+    (``sockets``), and what nothing explains (``rest``).
+    """
+    names = ("current", "peak", "limit", "high", "swap", "parts", "oom_kills", "pressure")
+    facts: dict[str, Any] = dict.fromkeys(names, None)
     if not control_group.startswith("/") or ".." in control_group.split("/"):
         return facts
     for root in _UNIFIED:
@@ -33,6 +41,7 @@ def read(control_group: str) -> dict[str, Any]:
                 limit=_number(directory, "memory.max"),
                 high=_number(directory, "memory.high"),
                 swap=_number(directory, "memory.swap.current"),
+                parts=_parts(directory),
                 oom_kills=_pairs(directory, "memory.events").get("oom_kill"),
                 pressure=_pressure(directory),
             )
@@ -43,9 +52,38 @@ def read(control_group: str) -> dict[str, Any]:
         current=_number(directory, "memory.usage_in_bytes"),
         peak=_number(directory, "memory.max_usage_in_bytes"),
         limit=None if limit is None or limit >= _NO_LIMIT else limit,
+        parts=_parts_of_version_1(directory),
         oom_kills=_pairs(directory, "memory.oom_control").get("oom_kill"),
     )
     return facts
+
+
+def _parts(directory: str) -> dict[str, int] | None:
+    current, told = _number(directory, "memory.current"), _pairs(directory, "memory.stat")
+    if current is None or not {"anon", "file", "shmem"}.issubset(told):
+        return None
+    kernel = told["kernel"] if "kernel" in told else sum(told.get(name, 0) for name in _OF_THE_KERNEL)
+    return _with_rest(current, told["anon"], told["file"], told["shmem"], kernel, told.get("sock", 0))
+
+
+def _parts_of_version_1(directory: str) -> dict[str, int] | None:
+    current, told = _number(directory, "memory.usage_in_bytes"), _pairs(directory, "memory.stat")
+    if current is None or not {"total_rss", "total_cache"}.issubset(told):
+        return None
+    kernel, sockets = (_number(directory, f"memory.kmem.{name}usage_in_bytes") or 0 for name in ("", "tcp."))
+    return _with_rest(current, told["total_rss"], told["total_cache"], told.get("total_shmem", 0), kernel, sockets)
+
+
+def _with_rest(current: int, processes: int, files: int, shared: int, kernel: int, sockets: int) -> dict[str, int]:
+    """The kernel counts shared memory among the files."""
+    parts = {
+        "processes": processes,
+        "files": files - shared,
+        "shared-memory": shared,
+        "kernel": kernel,
+        "sockets": sockets,
+    }
+    return {**parts, "rest": current - sum(parts.values())}
 
 
 def belongs_to(pid: int, unit: str, proc: str = "/proc") -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.memory_class import MemoryClass
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries
-from ansible_collections.offheap.profiler.plugins.module_utils.memory import glibc_chunks, smaps
+from ansible_collections.offheap.profiler.plugins.module_utils.memory import glibc_chunks, resident_pages, smaps
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import (
     hotspot_attach,
     hotspot_protocol,
@@ -30,6 +30,7 @@ _SIZES = {
     "rss_file": "RssFile",
     "rss_shmem": "RssShmem",
     "swap": "VmSwap",
+    "hugetlb": "HugetlbPages",
 }
 _TUNABLES = ("MALLOC_ARENA_MAX", "MALLOC_CONF", "GLIBC_TUNABLES")
 # name -> whether these heaps are the main arena's
@@ -126,7 +127,7 @@ def _memory(
         "malloc": None,
         "arenas": None,
     }
-    with glibc_chunks.looking_into(pid, proc) as peek:
+    with glibc_chunks.looking_into(pid, proc) as peek, resident_pages.of(pid, proc) as resident:
         pointers = smaps.stack_pointers(pid, proc)
         try:
             found = smaps.read(pid, smaps.Knowledge(ranges, pointers, glibc, peek), proc)
@@ -138,7 +139,9 @@ def _memory(
             not_readable.append(f"its memory map: {exc}")
             return facts
         heaps = {name: [heap for heap in found.heaps if heap.main is main] for name, main in _HEAPS.items()}
-        uses = {name: glibc_chunks.in_use(of_kind, peek) if glibc else None for name, of_kind in heaps.items()}
+        uses = {
+            name: glibc_chunks.in_use(of_kind, peek, resident) if glibc else None for name, of_kind in heaps.items()
+        }
     facts.update(
         pss=found.proportional,
         rss=found.resident,
@@ -154,11 +157,13 @@ def _memory(
 
 
 def _use(use: glibc_chunks.Use | None, heaps: list[smaps.Heap]) -> dict[str, int] | None:
-    """Resident bytes of malloc's heaps in use and kept free, and how many were read to find out."""
+    """Resident bytes of malloc's heaps in use and kept free, how many of those malloc_trim would give back, and how
+    many were read to find out."""
     resident = sum(heap.resident for heap in heaps)
     if not heaps:
-        return {"resident": 0, "used": 0, "free": 0, "seen": 0}
+        return {"resident": 0, "used": 0, "free": 0, "trim": 0, "seen": 0}
     if use is None:
         return None
     used = min(use.estimate, resident)
-    return {"resident": resident, "used": used, "free": resident - used, "seen": use.seen}
+    free = resident - used
+    return {"resident": resident, "used": used, "free": free, "trim": min(use.trim, free), "seen": use.seen}

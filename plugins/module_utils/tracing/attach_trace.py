@@ -16,6 +16,7 @@ import contextlib
 import errno
 import glob
 import os
+import resource
 import stat
 import time
 from typing import Generator, Iterator
@@ -203,10 +204,10 @@ class AttachTrace:
 
     def _attach(self) -> None:
         self._lend_maps()
-        found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
+        with _room_for_a_thread(self.pid):
+            found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
         self._path, self.held = found.path, found.held
         if found.result:
-            # Programs that forbid themselves more processes, as HAProxy does, forbid the agent's thread.
             no_thread = "it may start no thread, by its limit of processes or its unit's TasksMax="
             why = no_thread if found.result == errno.EAGAIN else os.strerror(found.result)
             raise TraceError(
@@ -289,6 +290,24 @@ class AttachTrace:
     def _check_runs(self) -> None:
         if not self._runs():
             raise Ended("the process has ended")
+
+
+@contextlib.contextmanager
+def _room_for_a_thread(pid: int) -> Iterator[None]:
+    """A program that forbids itself more processes, as HAProxy does, may start the agent's thread meanwhile, if we may
+    change that (CAP_SYS_RESOURCE, which root has on a host but not in every container)."""
+    none, unlimited = (0, 0), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    forbidden = False
+    with contextlib.suppress(PermissionError):
+        forbidden = resource.prlimit(pid, resource.RLIMIT_NPROC) == none
+        if forbidden:
+            resource.prlimit(pid, resource.RLIMIT_NPROC, unlimited)
+    try:
+        yield
+    finally:
+        if forbidden:
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_NPROC, none)
 
 
 def _answers(agent: client.AgentSocket, pid: int) -> bool:

@@ -33,6 +33,7 @@ _SETTINGS = re.compile(
     "|Limit(AS|DATA|NOFILE|NPROC|STACK|MEMLOCK)"
 )
 # Opens each library as the loader would, lazily and for all, and names it first, so that the last name is the one.
+# Hardly a program calls pvalloc. A jemalloc without our patch leaves it to the C library, and its free crashes at that.
 _SCRIPT = """
 import ctypes, sys
 libc = ctypes.CDLL(None)
@@ -43,6 +44,11 @@ for path in sys.argv[1:]:
     libc.dlopen(path.encode(), 0x101)
 print("allocates", flush=True)
 size, free = ctypes.c_size_t, libc.free
+def library(function):
+    found = (ctypes.c_char_p * 4)()
+    libc.dladdr(ctypes.cast(function, ctypes.c_void_p), found)
+    return found[0]
+has_pvalloc = library(libc.pvalloc) == library(libc.malloc)
 free.argtypes = [ctypes.c_void_p]
 libc.realloc.argtypes = [ctypes.c_void_p, size]
 for bytes_ in (1, 100, 5000, 100000, 5000000):
@@ -51,7 +57,8 @@ for bytes_ in (1, 100, 5000, 100000, 5000000):
     free(libc.memalign(size(64), size(bytes_)))
     free(libc.aligned_alloc(size(64), size(64 * bytes_)))
     free(libc.valloc(size(bytes_)))
-    free(libc.pvalloc(size(bytes_)))
+    if has_pvalloc:
+        free(libc.pvalloc(size(bytes_)))
     place = ctypes.c_void_p()
     libc.posix_memalign(ctypes.byref(place), size(64), size(bytes_))
     free(place)

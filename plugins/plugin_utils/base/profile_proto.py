@@ -4,7 +4,8 @@
 generated code would have to fit the library.
 
 Field numbers and types: github.com/google/pprof, proto/profile.proto; github.com/open-telemetry/opentelemetry-proto
-1.10, opentelemetry/proto/profiles/v1development/profiles.proto, of which what is not read is left out.
+1.10, opentelemetry/proto/profiles/v1development/profiles.proto and its collector's service, of which what is neither
+read nor written is left out.
 """
 
 from __future__ import annotations
@@ -75,9 +76,15 @@ _MESSAGES: dict[str, list[tuple[str, int, str]]] = {
         ("time_unix_nano", 3, "fixed64"),
         ("period_type", 5, "OtlpValueType"),
         ("period", 6, "int64"),
+        ("profile_id", 7, "bytes"),
     ],
     "OtlpValueType": [("type", 1, "int32"), ("unit", 2, "int32")],
-    "OtlpSample": [("stack", 1, "int32"), ("values", 4, "[int64]"), ("times", 5, "[fixed64]")],
+    "OtlpSample": [
+        ("stack", 1, "int32"),
+        ("attributes", 2, "[int32]"),
+        ("values", 4, "[int64]"),
+        ("times", 5, "[fixed64]"),
+    ],
     "OtlpStack": [("locations", 1, "[int32]")],
     "OtlpMapping": [
         ("memory_start", 1, "uint64"),
@@ -91,6 +98,13 @@ _MESSAGES: dict[str, list[tuple[str, int, str]]] = {
     "OtlpFunction": [("name", 1, "int32"), ("system_name", 2, "int32"), ("filename", 3, "int32")],
     "OtlpAttribute": [("key", 1, "int32"), ("value", 2, "OtlpValue")],
     "OtlpValue": [("text", 1, "string")],
+    "OtlpRequest": [("resource_profiles", 1, "[OtlpOfResource]"), ("dictionary", 2, "OtlpDictionary")],
+    "OtlpOfResource": [("resource", 1, "OtlpResource"), ("scope_profiles", 2, "[OtlpOfScope]")],
+    "OtlpResource": [("attributes", 1, "[OtlpKeyValue]")],
+    "OtlpKeyValue": [("key", 1, "string"), ("value", 2, "OtlpValue")],
+    "OtlpOfScope": [("profiles", 2, "[OtlpProfile]")],
+    "OtlpResponse": [("partial_success", 1, "OtlpPartialSuccess")],
+    "OtlpPartialSuccess": [("rejected", 1, "int64"), ("error", 2, "string")],
 }
 
 

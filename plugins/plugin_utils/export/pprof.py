@@ -56,7 +56,14 @@ def _types(names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def render(samples: Samples, about: About | None = None) -> bytes:
     """The gzipped profile. The same samples give the same bytes."""
-    return gzip.compress(_Writer(samples).write(about or About()), compresslevel=6, mtime=0)
+    written = message(samples, about or About()).SerializeToString(deterministic=True)
+    return gzip.compress(written, compresslevel=6, mtime=0)
+
+
+def message(samples: Samples, about: About) -> Any:
+    """The same as a message (base/profile_proto.py). Mappings, functions and locations have numbers from 1 on, in
+    order."""
+    return _Writer(samples).write(about)
 
 
 class _Writer:
@@ -67,7 +74,7 @@ class _Writer:
         self.functions: dict[tuple[str, str], int] = {}
         self.location_of: list[int] = samples.place_location.tolist()
 
-    def write(self, about: About) -> bytes:
+    def write(self, about: About) -> Any:
         profile = self.profile
         names = _NAMES[self.samples.measure]
         for name, unit in _types(names):
@@ -87,7 +94,7 @@ class _Writer:
                 sample.label.add(key=self.string(key), str=self.string(text))
         profile.comment.extend([self.string(text) for text in about.comments])
         profile.string_table.extend(self.strings)
-        return bytes(profile.SerializeToString(deterministic=True))
+        return profile
 
     def string(self, text: str) -> int:
         text = text.encode("utf-8", "replace").decode("utf-8")

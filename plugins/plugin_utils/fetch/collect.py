@@ -25,6 +25,8 @@ from .plan import Batch, Found, Listing
 _RESERVE = 32 << 20
 #: bytes that one run takes from a host: some sixty spools and images full to their limits
 _MOST_BYTES = 16 << 30
+#: bytes of images among them: files that a service maps, with which one may not crowd out the others' dumps
+_MOST_OF_IMAGES = limits.LARGEST_IMAGE
 
 
 class Transport(Protocol):
@@ -100,7 +102,13 @@ def collect(
         )
         done.listing = listing
         done.warnings += _warnings(listing)
-        new, known, images = plan.without_known(listing, archive)
+        new, known, lacking = plan.without_known(listing, archive)
+        images = plan.smallest(lacking, _MOST_OF_IMAGES)
+        if len(images) < len(lacking):
+            done.warnings.append(
+                f"{len(lacking) - len(images)} images exceed the {as_text(_MOST_OF_IMAGES)} that one run takes from a"
+                " host, and are left there; functions in them have no names"
+            )
         if archive is not None:
             damaged = filter(None, [archive.damage(found.facts) for found in new])
             done.warnings += [f"{damage}; the host still has this dump, which takes its place" for damage in damaged]

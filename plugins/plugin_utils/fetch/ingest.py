@@ -167,7 +167,7 @@ class _Unpacked:
         path = self._aside / f"member-{len(self.files)}"
         if member not in self._batch.dumps:
             self.files[member] = path
-            return path.open("xb")
+            return unpack_tar.leaving_holes(path)
         self.files[member] = path.with_suffix(".zst")
         self.dumps[member] = DumpWriter(self.files[member], self._sizes[member])
         return self.dumps[member]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -326,6 +327,13 @@ def without_known(listing: Listing, archive: Archive | None) -> tuple[list[Found
         (known if archive.has(found.facts) else new).append(found)
     lacking = set(archive.missing_images(image.key for image in listing.images))
     return new, known, [image for image in listing.images if image.key in lacking]
+
+
+def smallest(images: list[WantedImage], limit: int) -> list[WantedImage]:
+    """As many of the images as ``limit`` bytes hold, the smallest first."""
+    ordered = sorted(images, key=lambda image: image.size)
+    sizes = itertools.accumulate(image.size for image in ordered)
+    return [image for image, so_far in zip(ordered, sizes, strict=True) if so_far <= limit]
 
 
 def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterator[Batch]:

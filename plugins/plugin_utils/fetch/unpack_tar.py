@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from ..base import libraries
 from ..base.errors import ControllerError
@@ -146,6 +146,28 @@ def _exactly(stream: _Input, length: int) -> bytes:
     if len(block) != length:
         raise EOFError("it ends too early")
     return block
+
+
+@contextmanager
+def leaving_holes(path: Path) -> Iterator[Output]:
+    """Takes the content of a new file. Zeros, as sparse files consist of, take no room in it. Raises OSError."""
+    with path.open("xb") as stream:
+        yield _Sparse(stream)
+        stream.truncate(stream.tell())
+
+
+class _Sparse:
+    """Skips blocks of zeros."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, block: bytes) -> None:
+        """Take all of the block."""
+        if block.count(0) == len(block):
+            self._stream.seek(len(block), os.SEEK_CUR)
+        else:
+            self._stream.write(block)
 
 
 def check_room(directory: Path, needed: int) -> None:

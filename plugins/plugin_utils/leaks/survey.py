@@ -39,7 +39,7 @@ _MOST_DUMPS = 100
 _FEWEST_DUMPS = 8
 _MOST_BYTES = 256 << 20
 # How many processes took one another's place, at least.
-_LEAST_REPLACED = 3
+LEAST_REPLACED = 3
 # Seconds since the epoch that no honest host will claim.
 _LATEST = 1e11
 
@@ -62,7 +62,8 @@ class Scope:
 @dataclass(frozen=True)
 class Watched:
     """One process of a unit, judged. ``label`` is the newest capture's, times are seconds since the epoch, ``live`` is
-    bytes in the newest capture, ``beside`` what the unit's processes without an agent hold."""
+    bytes in the newest capture, ``beside`` what the unit's processes without an agent hold, and ``left`` the bytes that
+    the unit's limit or its host left then, None where that is not known."""
 
     unit: str
     host: str
@@ -73,6 +74,7 @@ class Watched:
     verdict: Verdict
     live: float = 0.0
     beside: Beside | None = None
+    left: float | None = None
 
 
 @dataclass(frozen=True)
@@ -274,11 +276,8 @@ def side_by_side(found: Sequence[tuple[Process, Lives | None]], least_span: floa
     if newest_beside is not None:
         holds = math.fsum(one.beside.own for one in members if one.beside)
         newest_beside = replace(newest_beside, own=holds)
-    watched = Watched(
-        unit=worst.unit,
-        host=worst.host,
-        process=worst.process,
-        label=worst.label,
+    watched = replace(
+        worst,
         start=series.times[0],
         end=max(one.end for one in members),
         verdict=replace(verdict, reason=f"{verdict.reason}; that is of {len(chosen)} processes together"),
@@ -297,7 +296,7 @@ def _replaced(found: Sequence[tuple[Process, Lives | None]]) -> Watched | None:
         if not process.watched.verdict.counts
         and process.watched.end + (process.watched.end - process.watched.start if lives is None else lives.span) < end
     ]
-    if len(short) < _LEAST_REPLACED:
+    if len(short) < LEAST_REPLACED:
         return None
     verdict = verdict_on_generations([(process.series, lives) for process, lives in short])
     if verdict is None:
@@ -382,6 +381,7 @@ def _watched(key: str, series: Series, read: list[Capture], verdict: Verdict) ->
         verdict=verdict,
         live=float(series.bytes[:, -1].sum()),
         beside=beside(read),
+        left=own_numbers(read).left,
     )
 
 

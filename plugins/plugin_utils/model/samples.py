@@ -236,6 +236,8 @@ def without_allocator(
 
     ``functions`` and ``modules`` flag the places that belong to the allocator. Returns (places, bounds).
     """
+    if not (functions.any() or modules.any()):
+        return addresses, bounds
     lengths = np.diff(bounds)
     starts = bounds[:-1].copy()
     flagged = np.flatnonzero(functions[addresses])

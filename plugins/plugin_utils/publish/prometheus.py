@@ -17,11 +17,13 @@ prometheus_client = libraries.optional("prometheus_client")
 _MOST_LEAKS = 50
 _Row = tuple[str, Mapping[str, str], float]
 
-_HELP = {
+#: each metric with what it says
+METRICS = {
     "offheap_live_bytes": "Live bytes of the newest dump, estimated by sampling.",
     "offheap_growth_bytes_per_day": "Growth of the suspects or, if there are none, the trend of all live bytes.",
     "offheap_growth_error_bytes_per_day": "Half of the 95 % interval of the growth.",
     "offheap_leak": "1 if the unit leaks, 0 if not; absent if that cannot be told.",
+    "offheap_memory_left_bytes": "What the unit's limit, or its host, left of memory at the newest dump.",
     "offheap_newest_dump_timestamp_seconds": "When the newest dump was written.",
     "offheap_suspect_growth_bytes_per_day": "Growth of one suspect on one host.",
     "offheap_suspect_hosts": "Number of hosts that have the suspect.",
@@ -46,9 +48,9 @@ def render(leaks: Sequence[Leak], watched: Sequence[Watched]) -> bytes:
     rows = [row for processes in by_host.values() for row in _of_host(processes)]
     rows += [row for leak in leaks[:_MOST_LEAKS] for row in _of_leak(leak)]
     families: dict[str, Any] = {}
-    for name, labels, value in sorted(rows, key=lambda row: list(_HELP).index(row[0])):
+    for name, labels, value in sorted(rows, key=lambda row: list(METRICS).index(row[0])):
         if name not in families:
-            families[name] = prometheus_client.metrics_core.GaugeMetricFamily(name, _HELP[name], labels=list(labels))
+            families[name] = prometheus_client.metrics_core.GaugeMetricFamily(name, METRICS[name], labels=list(labels))
         families[name].add_metric([_encodable(text) for text in labels.values()], value)
     text: bytes = prometheus_client.generate_latest(_Collected(list(families.values())))
     return text
@@ -60,6 +62,8 @@ def _of_host(processes: Sequence[Watched]) -> Iterator[_Row]:
     labels = {"unit": last.unit, "host": last.host}
     yield "offheap_live_bytes", labels, last.live
     yield "offheap_newest_dump_timestamp_seconds", labels, last.end
+    if last.left is not None:
+        yield "offheap_memory_left_bytes", labels, last.left
     if not verdict.answer.is_open:
         yield "offheap_growth_bytes_per_day", labels, verdict.growth
         yield "offheap_growth_error_bytes_per_day", labels, verdict.error

@@ -16,8 +16,7 @@ from ..archive.archive import Archive
 from ..archive.capture import Capture
 from ..leaks import survey
 from ..leaks.survey import Scope
-from . import pyroscope
-from .pyroscope import PushError, Server
+from .profile_server import PushError, Server
 
 #: a capture, and all captures of its process
 OfProcess = tuple[Capture, list[Capture]]
@@ -52,16 +51,16 @@ def push(
     server: Server,
     captures: Sequence[OfProcess],
     most: int,
-    render: Callable[[Capture, list[Capture]], bytes],
+    send: Callable[[Capture, list[Capture]], None],
 ) -> Pushed:
     """Send the first ``most`` captures. Raises OSError.
 
-    ``render`` makes a capture's profile (gzipped pprof); it also gets all captures of the process.
+    ``send`` makes a capture's profile and sends it, or raises PushError; it also gets all captures of the process.
     """
     done = Pushed(left=len(captures))
     for capture, process in captures[:most]:
         try:
-            pyroscope.push(server, capture, render(capture, process))
+            send(capture, process)
         except PushError as error:
             if error.hopeless:
                 done.failure = str(error)

@@ -17,16 +17,14 @@ threshold has no stack. Format: massif/ms_main.c of Valgrind.
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
 
-from ..model.frame import Frame
 from ..model.raw import Records, Told
 from ..model.sampling import EXACT, Measure
 from .format_error import FormatError, UnusableError
 from .stack_builder import MOST_FRAMES, StackBuilder
+from .valgrind_place import frame_of
 
 _NODE = re.compile(r"( *)n(\d{1,9}): (\d{1,20}) (.*)")
-_PLACE = re.compile(r"0x([0-9A-Fa-f]{1,16}): (.*?)(?: \((?:in ([^()]*)|([^():]*):(\d{1,9}))\))?\Z")
 _PAGES = "(page allocation syscalls)"
 
 
@@ -88,8 +86,8 @@ class _Tree:
 
     def _place(self, text: str) -> int | None:
         if text not in self._places:
-            match = _PLACE.match(text)
-            self._places[text] = None if match is None else self._builder.named(_frame(match))
+            frame = frame_of(text)
+            self._places[text] = None if frame is None else self._builder.named(frame)
         return self._places[text]
 
     def records(self) -> Records:
@@ -97,10 +95,3 @@ class _Tree:
             raise UnusableError(self._name, "its last detailed snapshot is empty: it is cut off")
         self._end(0)
         return self._builder.records(self._measure, EXACT)
-
-
-def _frame(match: re.Match[str]) -> Frame:
-    address, function, image, file, line = match.groups()
-    if function in ("", "???"):  # massif gives the address in the process, not where it lies in the file
-        function = f"[{int(address, 16):#x}]"
-    return Frame(function, PurePosixPath(image or "").name, file=file or "", line=int(line or 0))

@@ -24,6 +24,8 @@ _RESOURCES, _DICTIONARY = 1 << 3 | BYTES, 2 << 3 | BYTES
 # In ResourceProfiles and in ScopeProfiles: what is below, beside what they describe and its schema.
 _BELOW = 2 << 3 | BYTES
 _MOST_NUMBERS = 3
+# Of a file that is to be recognized: a collector puts some thousands together.
+_MOST_RESOURCES = 1 << 16
 _MOST_OF_DICTIONARY, _MOST_OF_PROFILE = 7, 11
 _BUILD_ID = b"process.executable.build_id.gnu"
 # Of which each stack may have a number.
@@ -32,9 +34,14 @@ _SAMPLES_AT_ONCE = 1 << 14
 
 
 def recognizes(data: bytes) -> bool:
-    """Only whole data: the one of its two fields that all profiles share is what tells it from pprof's."""
+    """Only whole data: that it has no other fields than its two is what tells it from pprof's, where the messages of
+    field 1 begin with a number. Not all samples of those have to be gone through for it."""
+    found = set()
     try:
-        found = {field.key for field in fields(data, 0, len(data), _MOST_NUMBERS - 1)}
+        for number, field in enumerate(fields(data, 0, len(data), _MOST_NUMBERS - 1)):
+            if number >= _MOST_RESOURCES or (field.content < field.end and data[field.content] & 7 != BYTES):
+                return False
+            found.add(field.key)
     except Damaged:
         return False
     return found == {_RESOURCES, _DICTIONARY}

@@ -20,11 +20,10 @@ numbers are kept in columns until all is read.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.formats.capture_facts import is_build_id
 from ...module_utils.formats.maps import Mapping
@@ -35,7 +34,8 @@ from ..model.location import LINKED
 from ..model.raw import Records, Told
 from ..model.sampling import Measure, Sampling, Scheme
 from .format_error import FormatError, UnusableError
-from .protobuf_fields import BYTES, VARINT, Damaged, pieces, varint
+from .protobuf_fields import BYTES, VARINT, Damaged, pieces_apart, varint
+from .sample_columns import SampleColumns, decoded
 from .stack_builder import LARGEST, StackBuilder
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ _MOST_LINES = 256
 # For an image whose addresses are as they were linked.
 _ROOM = 1 << 40
 _LARGEST_NUMBER = 15
+_SAMPLE = 2 << 3 | BYTES
 _LOOKED_AT = 64
 
 
@@ -109,16 +110,25 @@ def recognizes(data: bytes) -> bool:
 
 def parse(data: bytes, name: str, told: Told) -> Records:
     """The profile in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
+    return assembled(_parts(data), name, told)
+
+
+def _parts(data: bytes) -> Iterator[Any]:
     message = profile_proto.profile_class("bytes")
-    return assembled((message.FromString(piece) for piece in pieces(data, _LARGEST_NUMBER)), name, told)
+    for begins, ends, others in pieces_apart(data, _SAMPLE, _LARGEST_NUMBER):
+        yield message.FromString(others)
+        yield from decoded(data, begins, ends)
 
 
 def assembled(parts: Iterable[Any], name: str, told: Told) -> Records:
-    """The profile in messages that are each a part of it. Raises as ``parse`` does."""
+    """The profile in messages that are each a part of it, or SampleColumns. Raises as ``parse`` does."""
     try:
         found = _Profile(name)
         for part in parts:
-            found.learn(part)
+            if not isinstance(part, SampleColumns):
+                found.learn(part)
+                part = SampleColumns.of(part.sample)
+            found.learn_samples(part)
         columns, measure = found.meaning(told)
         sampling = found.sampling(told)
         builder = StackBuilder(name)
@@ -142,17 +152,13 @@ class _Profile:
         self._mappings: dict[int, tuple[int, int, int, int, int]] = {}
         self._period = self._period_unit = self._default = 0
         self.time = 0.0
-        self._samples: list[_Samples] = []
+        self._samples: list[SampleColumns] = []
         self._stacks = 0
         self.mappings: list[Mapping] = []
         self.build_ids: dict[str, str] = {}
 
     def learn(self, piece: Any) -> None:
-        """Take what a piece of the profile has."""
-        self._samples.append(_Samples.of(piece.sample))
-        self._stacks += len(piece.sample)
-        if self._stacks > _MOST_STACKS:
-            raise Damaged(f"it has more than {_MOST_STACKS} samples")
+        """Take what a piece of the profile has, but for its samples."""
         self._types += [(kind.type, kind.unit) for kind in piece.sample_type]
         self._strings += [text.decode("utf-8", "replace") for text in piece.string_table]
         for location in piece.location:
@@ -171,6 +177,12 @@ class _Profile:
         entries = (self._types, self._strings, self._locations, self._functions, self._mappings)
         if any(len(some) > _MOST_ENTRIES for some in entries):
             raise Damaged(f"it has more than {_MOST_ENTRIES} functions or texts")
+
+    def learn_samples(self, samples: SampleColumns) -> None:
+        self._samples.append(samples)
+        self._stacks += len(samples.lengths)
+        if self._stacks > _MOST_STACKS:
+            raise Damaged(f"it has more than {_MOST_STACKS} samples")
 
     def _text(self, number: int) -> str:
         if not 0 <= number < len(self._strings):
@@ -295,68 +307,37 @@ class _Profile:
         each = [places[number] for number in known.tolist()]
         lengths = np.array([len(of_location) for of_location in each], dtype=np.int64)
         flat = np.array([place for of_location in each for place in of_location], dtype=np.int64)
-        starts = np.cumsum(lengths) - lengths
+        starts, inlined = np.cumsum(lengths) - lengths, (lengths != 1).any()
         for samples in self._emptied():
             counts = samples.counts(len(self._types), columns)
             counted = counts.any(axis=1)
-            wanted = np.repeat(counted, samples.lengths)
-            at = _positions(known, samples.locations[wanted])
-            # A location with inlined calls has a place for each of them.
-            many = lengths[at]
-            ends = np.cumsum(many)
-            whole = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts[at] - ends + many, many)
-            own = samples.lengths[counted]
-            of_stack = np.bincount(np.repeat(np.arange(len(own)), own), many, len(own)).astype(np.int64)
-            builder.add_all(flat[whole], of_stack, counts[counted])
+            own, ids = samples.lengths[counted], samples.locations
+            if not counted.all():
+                ids = ids[np.repeat(counted, samples.lengths)]
+            at = _positions(known, ids)
+            if inlined:  # a location with inlined calls has a place for each of them
+                ends = np.append(0, np.cumsum(lengths[at]))
+                at = np.arange(ends[-1]) + np.repeat(starts[at] - ends[:-1], lengths[at])
+                own = np.diff(ends[np.append(0, np.cumsum(own))])
+            builder.add_all(flat[at], own, counts[counted])
 
-    def _emptied(self) -> Iterator[_Samples]:
+    def _emptied(self) -> Iterator[SampleColumns]:
         """The samples, piece by piece; each is let go once the next is asked for."""
         self._samples.reverse()
         while self._samples:
             yield self._samples.pop()
 
 
-class _Samples(NamedTuple):
-    """The samples of a piece: how many locations and values each has, and both, one after the other."""
-
-    lengths: Integers
-    locations: NDArray[np.unsignedinteger[Any]]
-    widths: Integers
-    values: Integers
-
-    @classmethod
-    def of(cls, samples: Sequence[Any]) -> _Samples:
-        lengths, locations, widths, values = array("q"), array("Q"), array("q"), array("q")
-        for sample in samples:
-            of_sample, counted = sample.location_id[:], sample.value[:]  # lists, which are faster to go through
-            locations.extend(of_sample)
-            lengths.append(len(of_sample))
-            values.extend(counted)
-            widths.append(len(counted))
-        numbers = np.frombuffer(locations, dtype=np.uint64) if locations else np.zeros(0, dtype=np.uint64)
-        if len(numbers) and numbers.max() < 1 << 32:  # as nearly always, and half the memory
-            numbers = numbers.astype(np.uint32)
-        lengths_, widths_, values_ = (np.array(column, dtype=np.int64) for column in (lengths, widths, values))
-        return cls(lengths_, numbers, widths_, values_)
-
-    def counts(self, types: int, columns: Sequence[int]) -> Integers:
-        """A row for each sample: the values in these columns, 0 for column -1."""
-        wrong = self.widths[self.widths != types]
-        if len(wrong):
-            raise Damaged(f"a sample with {wrong[0]} instead of {types} values")
-        rows = np.append(self.values.reshape(len(self.widths), types), np.zeros((len(self.widths), 1), np.int64), 1)
-        return rows[:, list(columns)]
-
-
 def _positions(known: NDArray[np.uint64], wanted: NDArray[np.unsignedinteger[Any]]) -> Integers:
     """The position of each number among those that are known, which ascend."""
     if len(known) and known[-1] < 4 * len(known):  # as nearly always: then a table is ten times as fast
-        table = np.full(int(known[-1]) + 2, len(known), dtype=np.int64)
+        table = np.full(int(known[-1]) + 2, len(known), dtype=np.int32)
         table[known] = np.arange(len(known))
-        at: Integers = table[np.minimum(wanted, len(table) - 1)]
+        at: Integers = table[np.minimum(wanted, np.uint64(len(table) - 1))]
+        missing = np.flatnonzero(at == len(known))
     else:
         at = np.searchsorted(known, wanted)
-    missing = np.flatnonzero((at == len(known)) | (np.append(known, np.uint64(0))[at] != wanted))
+        missing = np.flatnonzero((at == len(known)) | (np.append(known, np.uint64(0))[at] != wanted))
     if len(missing):
         raise Damaged(f"it has no location {wanted[missing[0]]}")
     return at

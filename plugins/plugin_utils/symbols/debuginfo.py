@@ -97,8 +97,8 @@ class DebugFiles:
 
 def _is_of(build_id: str, path: Path) -> bool:
     if path.is_file():
-        with contextlib.suppress(ControllerError):
-            return image_names.described(path)[0] == build_id
+        with contextlib.suppress(ControllerError, OSError):
+            return image_names.described(path).build_id == build_id
     return False
 
 

@@ -37,6 +37,8 @@ CODE, VARIABLES, THREAD_LOCALS = (0, 2, 10), (1,), (6,)
 _SYMBOL_64 = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2"), ("value", "u8"), ("size", "u8")]
 _SYMBOL_32 = [("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2")]
 _MAX_TABLE = 512 << 20
+# How the names of sections with debug information begin.
+_DEBUG = (b".debug_", b".zdebug_", b".gnu_debugdata")
 # The packed symbol table of a stripped image, as Fedora has it: a few per cent of the image.
 _MAX_PACKED = 64 << 20
 _MAX_UNPACKED = 256 << 20
@@ -139,6 +141,13 @@ class ElfImage:
         }
         self.has_debug_info = b".debug_info" in kept or b".zdebug_info" in kept
         self._debug_data = kept.get(b".gnu_debugdata")
+        read = [section.size for name, section in kept.items() if name.startswith(_DEBUG)]
+        for section in headers.sections:
+            if section.type in (elf_headers.SHT_SYMTAB, elf_headers.SHT_DYNSYM):
+                names = headers.sections[section.link : section.link + 1]
+                read += [table.size for table in [section, *names]]
+        #: bytes of symbol tables, with their names, and of debug information, as its headers say: what is read of it
+        self.tables = min(sum(read), headers.file.size)
 
     def virtual_address(self, file_offset: int) -> int | None:
         """The linked address of the byte at ``file_offset``, None if no segment loads it. It may be that (LINKED)."""

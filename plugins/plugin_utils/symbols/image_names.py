@@ -32,28 +32,36 @@ _KEPT_OPEN = 256
 
 class ImageFiles(NamedTuple):
     """The files of one build, and the ``name`` that frames show: the image, a separate file with its ``debug``
-    information, and a ``symcache``."""
+    information, and a ``symcache``. ``tables`` are the bytes of tables in the first two."""
 
     name: str
     image: Path
     debug: Path | None = None
     symcache: Path | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes. Raises OSError."""
-        return sum(path.stat().st_size for path in self[1:] if isinstance(path, Path))
+    tables: int = 0
 
 
-def described(path: Path) -> tuple[str | None, bool]:
-    """(build-id, whether there is debug information) of an image. Raises ChildError."""
-    build_id, has_debug_info = json.loads(child.call(_described, path, size=0))
-    return (None if build_id is None else str(build_id)), bool(has_debug_info)
+class Described(NamedTuple):
+    """An image: its build-id, whether it has debug information, and the bytes of its tables (ElfImage.tables)."""
+
+    build_id: str | None
+    has_debug_info: bool
+    tables: int
+
+
+def described(path: Path) -> Described:
+    """What an image is. Raises ChildError, OSError."""
+    build_id, has_debug_info, tables = json.loads(child.call(_described, path, size=0))
+    # What is not on the disk, for it lies in holes, takes nobody's memory.
+    stored = path.stat().st_blocks * 512
+    return Described(None if build_id is None else str(build_id), bool(has_debug_info), min(int(tables), stored))
 
 
 def named(files: ImageFiles, offsets: Sequence[int]) -> list[tuple[Frame, ...]]:
     """The frames at each offset in the image, the innermost (inlined) first. Raises ControllerError, OSError."""
-    found = frame_table.unpacked(json.loads(child.call(_named, files, list(offsets), size=files.size)))
+    found = frame_table.unpacked(
+        json.loads(child.call(_named, files, list(offsets), size=symcache.like_a_dump(files.tables)))
+    )
     if len(found) != len(offsets):
         raise child.ChildError(f"{files.image}: got {len(found)} names for {len(offsets)} places")
     return found
@@ -64,7 +72,7 @@ def variables(files: ImageFiles, addresses: Sequence[int], types: tuple[int, ...
 
     Raises ControllerError, OSError.
     """
-    found = json.loads(child.call(_variables, files, list(addresses), types, size=files.size))
+    found = json.loads(child.call(_variables, files, list(addresses), types, size=symcache.like_a_dump(files.tables)))
     if len(found) != len(addresses) or not all(isinstance(name, str) for name in found):
         raise child.ChildError(f"{files.image}: got no names for {len(addresses)} variables")
     return [printable(name) for name in found]
@@ -83,7 +91,7 @@ def _variable(symbol: bytes | None) -> str:
 
 def _described(path: Path) -> bytes:
     image = ElfImage(path)
-    return json.dumps([image.build_id, image.has_debug_info]).encode()
+    return json.dumps(Described(image.build_id, image.has_debug_info, image.tables)).encode()
 
 
 def _named(files: ImageFiles, offsets: Sequence[int]) -> bytes:

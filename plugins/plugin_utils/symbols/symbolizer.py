@@ -101,7 +101,7 @@ class Symbolizer:
             except (ControllerError, OSError) as error:
                 self.warnings.append(f"{name}: {error}")
                 # What else there is may be what cannot be read.
-                alone = ImageFiles(name, files.image)
+                alone = ImageFiles(name, files.image, tables=files.tables)
                 self._files[build] = None if files == alone else alone
         return [(Frame("", name, Kind.NATIVE, offset & ~LINKED),) for offset in offsets]
 
@@ -118,16 +118,19 @@ class Symbolizer:
             return None
         files = None
         try:
-            found, has_debug_info = image_names.described(image)
-            if found != build_id:
-                raise SymbolError(f"{image}: has build-id {found}, expected {build_id}")
-            files = ImageFiles(name, image)
-            debug = None if has_debug_info else self._debug_files.find(build_id)
-            files = files._replace(debug=debug)
-            if debug is not None or has_debug_info:
-                made = symcache.found_or_made(build_id, sha256, debug or image, self._symcaches)
+            found = image_names.described(image)
+            if found.build_id != build_id:
+                raise SymbolError(f"{image}: has build-id {found.build_id}, expected {build_id}")
+            tables = found.tables
+            files = ImageFiles(name, image, tables=tables)
+            debug = None if found.has_debug_info else self._debug_files.find(build_id)
+            if debug is not None:
+                tables += image_names.described(debug).tables
+                files = files._replace(debug=debug, tables=tables)
+            if debug is not None or found.has_debug_info:
+                made = symcache.found_or_made(build_id, sha256, debug or image, self._symcaches, tables)
                 files = files._replace(symcache=made)
-        except ControllerError as error:
+        except (ControllerError, OSError) as error:
             self.warnings.append(f"{name}: {error}")
         return files
 

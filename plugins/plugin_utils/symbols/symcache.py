@@ -25,16 +25,25 @@ from .elf_image import SymbolError
 symbolic = libraries.optional("symbolic")
 
 
-def found_or_made(build_id: str, sha256: str, image: Path, directory: Path) -> Path:
+def like_a_dump(tables: int) -> int:
+    """The size of a dump that takes as much to read as so many bytes of an image's tables.
+
+    Of tables of symbols, naming takes up to three times their size in memory, and of debug information a symcache takes
+    as much as that has; a dump takes five times its own.
+    """
+    return tables // 3
+
+
+def found_or_made(build_id: str, sha256: str, image: Path, directory: Path, tables: int) -> Path:
     """The symcache of an image, made from the debug information in ``image``, or in a file of its build, if missing.
 
-    Raises SymbolError.
+    ``tables`` are the bytes of that file's tables (elf_image.py). Raises SymbolError.
     """
     path = directory / f"{build_id}{sha256 and '-'}{sha256}.symcache"
     if not _is_current(path):
         with _lock(directory):
             if not _is_current(path):  # another process may have made it meanwhile
-                make(build_id, image, path)
+                make(build_id, image, path, tables)
     return path
 
 
@@ -71,10 +80,10 @@ def _lock(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def make(build_id: str, image: Path, path: Path) -> None:
+def make(build_id: str, image: Path, path: Path, tables: int) -> None:
     """Write an image's symcache. Raises SymbolError."""
     try:
-        content = child.call(_made, build_id, image, size=image.stat().st_size)
+        content = child.call(_made, build_id, image, size=like_a_dump(tables))
         with replacing(path) as beside:
             beside.write_bytes(content)
     except child.ChildError as error:

@@ -13,7 +13,7 @@ from ..base.byte_size import as_text
 from ..base.durations import moment
 from ..base.printable import printable
 from . import growth as memory_growth
-from . import rules, snapshots
+from . import host_growth, rules, snapshots
 from .growth import Growth, Sample
 from .rules import Diagnosis, Triaged
 
@@ -75,7 +75,8 @@ def findings(
     warn: Callable[[str], None],
     inventories: Sequence[str] = (),
 ) -> list[Finding]:
-    """The verdicts, by unit and host, on these units and hosts (none: all that the directory has)."""
+    """The verdicts, by unit and host, on these units and hosts (none: all that the directory has); and on hosts whose
+    memory goes elsewhere."""
     samples: dict[tuple[str, str], list[Sample]] = {}
     for host, sample in snapshots.read(directory, warn):
         if (not units or sample.name in units) and (not hosts or host in hosts):
@@ -86,6 +87,12 @@ def findings(
     for (unit, host), of_unit in sorted(samples.items()):
         growth, time = memory_growth.growth(of_unit), last[unit, host]
         found.append(Finding(host, growth, rules.judge(growth, host, inventories), time, newest - time > _OLD))
+    for host in sorted({host for _unit, host in samples}):
+        on_host = [one for one in found if one.host == host]
+        looks = [sample for (_unit, of), of_unit in samples.items() if of == host for sample in of_unit]
+        if not any(one.growth.grows for one in on_host) and (judged := host_growth.judge(looks, host)):
+            time = max(one.time for one in on_host)
+            found.append(Finding(host, *judged, time, newest - time > _OLD))
     return found
 
 

@@ -22,6 +22,7 @@ from ..base.errors import ControllerError
 # A younger process still loads classes, compiles and fills its caches.
 _WARM = 600.0
 _LONGEST_PATH = 4096
+_MOST_OF_HOST = 50
 _PID = re.compile(r"pid [0-9]{1,10}\Z")
 _MIB = 1 << 20
 # Between looks, in seconds. What grows within less is noise, and the rate would be out of all proportion.
@@ -29,7 +30,8 @@ _SHORTEST = 1.0
 
 
 class Part(Enum):
-    """The parts that the resident set is divided into for a verdict."""
+    """The parts that what a process holds is divided into for a verdict: what is resident, and what is swapped out.
+    Reserved huge pages are in neither."""
 
     JAVA_HEAP = "java-heap"
     CODE_CACHE = "code-cache"
@@ -39,11 +41,31 @@ class Part(Enum):
     MALLOC_FREE_ARENAS = "malloc-free-arenas"
     MALLOC_FREE_HEAP = "malloc-free-heap"
     MAPPED_FILES = "mapped-files"
+    SHARED_MEMORY = "shared-memory"
+    HUGE_PAGES = "huge-pages"
     JIT = "jit"
     UNKNOWN = "unknown"
 
 
-_SAME = (Part.JAVA_HEAP, Part.CODE_CACHE, Part.METASPACE, Part.THREAD_STACKS, Part.JIT, Part.UNKNOWN)
+class Beside(Enum):
+    """The parts of a control group's memory that no process may show. The values are the keys of ``cgroup.parts``."""
+
+    FILES = "files"
+    SHARED_MEMORY = "shared-memory"
+    KERNEL = "kernel"
+    SOCKETS = "sockets"
+
+
+_SAME = (
+    Part.JAVA_HEAP,
+    Part.CODE_CACHE,
+    Part.METASPACE,
+    Part.THREAD_STACKS,
+    Part.MAPPED_FILES,
+    Part.SHARED_MEMORY,
+    Part.JIT,
+    Part.UNKNOWN,
+)
 _HELD_BY_MALLOC = (
     MemoryClass.MALLOC_HEAP,
     MemoryClass.GLIBC_ARENAS,
@@ -61,7 +83,9 @@ class Process:
     """One process in one sample, sizes in bytes.
 
     ``parts`` is None if its memory map was not readable; ``direct`` is what native memory tracking counts as direct
-    buffers, None if that is off; ``collected`` is what the Java heap held after its last collection.
+    buffers, None if that is off; ``collected`` is what the Java heap held after its last collection, ``max_heap`` what
+    it may hold. ``swap`` is swapped out, and ``huge`` in huge pages that are no part of the RSS. ``trim`` is what
+    malloc_trim would give back.
     """
 
     key: str
@@ -78,11 +102,21 @@ class Process:
     agents: tuple[str, ...]
     not_readable: tuple[str, ...]
     exe: str = ""
+    swap: int = 0
+    huge: int = 0
+    max_heap: int | None = None
+    trim: int = 0
+
+    @property
+    def held(self) -> int:
+        return self.rss + self.swap + self.huge
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A unit at a time (seconds since the epoch). ``limit`` is what it may hold of memory, in bytes, None if all."""
+    """A unit at a time (seconds since the epoch). ``limit`` is what it may hold of memory, in bytes, None if all;
+    ``beside`` the parts of its control group's memory that no process may show, and ``host`` those of all the host's
+    memory, empty if the host did not say."""
 
     name: str
     time: float
@@ -90,6 +124,9 @@ class Sample:
     processes: dict[str, Process]
     deaths: tuple[str, ...] = ()
     limit: int | None = None
+    beside: Mapping[Beside, int] = field(default_factory=dict)
+    host: Mapping[str, int] = field(default_factory=dict)
+    boot: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,8 +134,9 @@ class Growth:
     """What two looks at one process show. Sizes in bytes; ``parts`` and ``growth`` are differences over ``seconds``.
 
     ``processes`` of the unit were looked at twice, of which this one grows most; ``unit_growth`` is that of all, in the
-    time of this one, and ``room`` what the unit's limit leaves them (None without one). ``problem`` says why there is
-    nothing to judge.
+    time of this one, ``unit_held`` what all hold, and ``limit`` what the unit may hold (None without a limit).
+    ``beside`` is by how much the parts of its control group grew meanwhile, and ``host`` what the host's memory was at
+    the last look. ``problem`` says why there is nothing to judge.
     """
 
     name: str
@@ -113,7 +151,34 @@ class Growth:
     deaths: tuple[str, ...] = ()
     processes: int = 0
     unit_growth: float = 0.0
-    room: int | None = None
+    unit_held: int = 0
+    limit: int | None = None
+    swapped: int = 0
+    beside: Mapping[Beside, int] = field(default_factory=dict)
+    host: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def room(self) -> int | None:
+        """What the unit's limit leaves it, or what the host has for whoever wants it; None where that is not known, or
+        where swap takes what does not fit."""
+        if self.process is not None and self.process.swap:
+            return None
+        return self.host.get("available") if self.limit is None else max(self.limit - self.unit_held, 0)
+
+    @property
+    def beyond_the_heap(self) -> int:
+        """What the unit holds besides the Java heap of this process."""
+        heap = self.process.parts[Part.JAVA_HEAP] if self.process and self.process.parts else 0
+        return self.unit_held - heap
+
+    @property
+    def too_much(self) -> int:
+        """By how much a Java heap that fills would exceed the limit, or the host's memory, with all else as it is now;
+        0 if it fits."""
+        limit = self.host.get("total") if self.limit is None else self.limit
+        if self.process is None or not self.process.parts or self.process.max_heap is None or limit is None:
+            return 0
+        return max(self.beyond_the_heap + self.process.max_heap - limit, 0)
 
     @property
     def pid(self) -> int:
@@ -121,8 +186,9 @@ class Growth:
 
     @property
     def floor(self) -> float:
-        """Growth up to this is the noise of a working process: 1 MiB, or half a percent of RSS if that is more."""
-        return max(_MIB, 0.005 * self.process.rss) if self.process else 0.0
+        """Growth up to this is the noise of a working process: 1 MiB, or half a percent of what it holds if that is
+        more."""
+        return max(_MIB, 0.005 * self.process.held) if self.process else 0.0
 
     @property
     def grows(self) -> bool:
@@ -135,6 +201,12 @@ class Growth:
         """Whether this part grows most of all, and is at least a third of the growth."""
         most = max(self.parts.values(), default=0)
         return self.grows and self.parts.get(part, 0) == most and most * 3 >= self.growth
+
+    def leads_beside(self, part: Beside) -> bool:
+        """Whether no process grows and this part of the control group does, most of all. A log that is written, or a
+        burst of requests, is noise."""
+        most = max(self.beside.values(), default=0)
+        return not self.grows and self.beside.get(part, 0) == most > max(4 * _MIB, 0.02 * self.unit_held)
 
     def idle(self, part: Part) -> bool:
         """Whether this part, which malloc keeps free, is at least 32 MiB and a quarter of the resident set."""
@@ -157,13 +229,19 @@ def parse(data: Any) -> Sample:
     time = _value(data, "time", (int, float))
     if not values.is_time(time):
         raise SampleError("its time is out of range")
+    group = data.get("cgroup")
+    of_group = group.get("parts") if isinstance(group, dict) else None
+    of_host = told if isinstance(told := data.get("host"), dict) and len(told) <= _MOST_OF_HOST else {}
     return Sample(
         name,
         float(time),
         None if problem is None else str(problem)[:300],
         {process.key: process for process in processes},
         tuple(_deaths(data.get("crashes"))),
-        _optional(data.get("cgroup"), "limit"),
+        _optional(group, "limit"),
+        {part: size for part in Beside if (size := _optional(of_group, part.value)) is not None},
+        {name: size for name in of_host if (size := _optional(of_host, name)) is not None},
+        boot,
     )
 
 
@@ -220,13 +298,17 @@ def _process(data: Any, boot: str) -> Process:
         age=float(age),
         threads=_size(data, "threads"),
         arenas=_optional(data, "arenas") or 0,
-        parts=_parts(data["classes"], malloc if known else None) if data.get("classes") else None,
+        parts=_parts(data, malloc if known else None) if data.get("classes") else None,
         malloc_known=known,
         jvm=data.get("jvm") is not None,
         direct=_size(_value(nmt, "categories", dict), "Other") if _has_other(nmt) else 0 if nmt else None,
         collected=_optional(jvm, "heap_after_collection"),
         agents=_texts(data.get("agents")),
         not_readable=_texts(data.get("not_readable")),
+        swap=max(_optional(data, "swap") or 0, 0),
+        huge=max(_optional(data, "hugetlb") or 0, 0),
+        max_heap=_flag(jvm, "MaxHeapSize"),
+        trim=sum(max(_optional(malloc[kind], "trim") or 0, 0) for kind in ("heap", "arenas")) if known else 0,
         exe=exe if values.is_text(exe := data.get("exe"), _LONGEST_PATH) else "",
     )
 
@@ -236,21 +318,29 @@ def _optional(data: Any, key: str) -> int | None:
     return value if values.is_whole(value) else None
 
 
+def _flag(jvm: Any, name: str) -> int | None:
+    """The size that a flag of the JVM says."""
+    flags = jvm.get("flags") if isinstance(jvm, dict) else None
+    text = flags.get(name) if isinstance(flags, dict) else None
+    return int(text) if isinstance(text, str) and re.match(r"[0-9]{1,15}\Z", text) else None
+
+
 def _has_other(nmt: Any) -> bool:
     return isinstance(nmt, dict) and isinstance(nmt.get("categories"), dict) and "Other" in nmt["categories"]
 
 
-def _parts(classes: Any, malloc: dict[str, Any] | None) -> dict[Part, int]:
-    def resident(kind: MemoryClass) -> int:
-        return _size(_value(classes, kind.value, dict), "resident")
+def _parts(process: dict[str, Any], malloc: dict[str, Any] | None) -> dict[Part, int]:
+    def held(kind: MemoryClass) -> int:
+        of_class = _value(process["classes"], kind.value, dict)
+        return _size(of_class, "resident") + (_optional(of_class, "swap") or 0)
 
-    parts = {part: resident(MemoryClass(part.value)) for part in _SAME}
-    parts[Part.MAPPED_FILES] = resident(MemoryClass.MAPPED_FILES) + resident(MemoryClass.SHARED_MEMORY)
+    parts = {part: held(MemoryClass(part.value)) for part in _SAME}
+    parts[Part.HUGE_PAGES] = _optional(process, "hugetlb") or 0
     free = {"heap": 0, "arenas": 0}
     if malloc is not None:
         free = {kind: _size(malloc[kind], "free") for kind in free}
     parts[Part.MALLOC_FREE_HEAP], parts[Part.MALLOC_FREE_ARENAS] = free["heap"], free["arenas"]
-    parts[Part.MALLOC_USED] = sum(map(resident, _HELD_BY_MALLOC)) - free["heap"] - free["arenas"]
+    parts[Part.MALLOC_USED] = sum(map(held, _HELD_BY_MALLOC)) - free["heap"] - free["arenas"]
     return parts
 
 
@@ -270,9 +360,26 @@ def growth(samples: Iterable[Sample]) -> Growth:
     chosen = max(judged, key=lambda growth: (growth.grows, growth.growth if growth.grows else 0, _rss(growth)))
     known = [growth for growth in found if growth.seconds]
     rate = math.fsum(growth.growth / growth.seconds for growth in known)
-    held = sum(process.rss for process in last.processes.values())
-    room = None if last.limit is None else max(last.limit - held, 0)
-    return replace(chosen, deaths=last.deaths, processes=len(known), unit_growth=rate * chosen.seconds, room=room)
+    return replace(
+        chosen,
+        deaths=last.deaths,
+        processes=len(known),
+        unit_growth=rate * chosen.seconds,
+        unit_held=sum(process.held for process in last.processes.values()),
+        limit=last.limit,
+        host=last.host,
+    )
+
+
+def _differences(then: Mapping[Part, int], now: Mapping[Part, int], malloc_known: bool) -> dict[Part, int]:
+    """By how much each part grew. Where one look could not tell what malloc keeps free, as of a heap that is swapped
+    out, all of malloc's memory counts as in use in both."""
+    grown = {part: now[part] - then[part] for part in Part}
+    if not malloc_known:
+        for part in (Part.MALLOC_FREE_HEAP, Part.MALLOC_FREE_ARENAS):
+            grown[Part.MALLOC_USED] += grown.pop(part)
+            grown[part] = 0
+    return grown
 
 
 def _rss(growth: Growth) -> int:
@@ -280,9 +387,10 @@ def _rss(growth: Growth) -> int:
 
 
 def _of_process(last: Sample, now: Process, ordered: Sequence[Sample]) -> Growth:
-    looks = [(sample.time, sample.processes[now.key]) for sample in ordered if now.key in sample.processes]
+    looks = [(sample, sample.processes[now.key]) for sample in ordered if now.key in sample.processes]
     warm = [look for look in looks if look[1].age >= _WARM]
-    time, then = (warm if len(warm) > 1 else looks)[0]
+    first, then = (warm if len(warm) > 1 else looks)[0]
+    time = first.time
     if len(looks) < 2 or last.time - time < _SHORTEST:
         restarted = len(ordered) > 1
         why = "it was started between the looks" if restarted else "there is only one look at it"
@@ -295,9 +403,11 @@ def _of_process(last: Sample, now: Process, ordered: Sequence[Sample]) -> Growth
         None,
         now,
         last.time - time,
-        now.rss - then.rss,
-        {part: now.parts[part] - then.parts[part] for part in Part},
+        now.held - then.held,
+        _differences(then.parts, now.parts, then.malloc_known and now.malloc_known),
         now.threads - then.threads,
         now.arenas - then.arenas,
         None if now.direct is None or then.direct is None else now.direct - then.direct,
+        swapped=now.swap - then.swap,
+        beside={part: size - first.beside[part] for part, size in last.beside.items() if part in first.beside},
     )

@@ -16,7 +16,9 @@ from enum import Enum
 
 from ..base.byte_size import as_text
 from ..base.durations import duration
-from .growth import Growth, Part
+from . import own_heaps
+from .growth import Beside, Growth, Part
+from .own_heaps import OwnHeap
 
 # From this many heaps of arenas on, limiting their number can help.
 _MANY_ARENAS = 4
@@ -26,15 +28,24 @@ class Diagnosis(Enum):
     """What kind of growth it is. docs/triage.md explains each."""
 
     CANNOT_TELL = "cannot-tell"
+    DOES_NOT_FIT = "does-not-fit"
     JAVA_HEAP = "java-heap"
     METASPACE = "metaspace"
     THREADS = "threads"
+    STACKS = "stacks"
     MAPPED_FILES = "mapped-files"
+    SHARED_MEMORY = "shared-memory"
+    HUGE_PAGES = "huge-pages"
     DIRECT_BUFFERS = "direct-buffers"
     MALLOC_ARENAS = "malloc-arenas"
     FRAGMENTATION = "fragmentation"
     NATIVE_GROWTH = "native-growth"
     OTHER_MEMORY = "other-memory"
+    PAGE_CACHE = "page-cache"
+    KERNEL_MEMORY = "kernel-memory"
+    SOCKETS = "sockets"
+    SWAPPED = "swapped"
+    HOST = "host"
     NOT_GROWING = "not-growing"
 
 
@@ -42,9 +53,8 @@ class Diagnosis(Enum):
 class Rule:
     """If it ``holds``, the ``diagnosis`` and the ``next_step`` follow; ``source`` says where the rule comes from.
 
-    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, ``{inventory}`` for options of
-    ansible-playbook, and ``{named}`` for the unit as offheap_units takes it: with the program that grows, if it has
-    several processes.
+    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, and ``{enable}`` for the
+    command that profiles it: of several processes, the program that grows.
     """
 
     diagnosis: Diagnosis
@@ -65,6 +75,12 @@ def _grows_beside_the_heap(growth: Growth) -> bool:
     return known and growth.leads(Part.JAVA_HEAP) and used > growth.floor and used * 10 >= growth.growth
 
 
+def _is_hidden(growth: Growth) -> bool:
+    """Whether nobody could read what malloc has in use; what is swapped out is left where it is."""
+    process = growth.process
+    return process is not None and not process.malloc_known and not process.swap
+
+
 @dataclass(frozen=True)
 class Triaged:
     """The diagnosis, a sentence with the numbers that led to it, and another with what to do next."""
@@ -80,9 +96,13 @@ _ENABLE = (
 )
 # What a shell, and JSON, take as it is: a host chooses these paths.
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.+/-]+\Z")
-_PROFILE = f"find the code path: {_ENABLE}"
-_FRAGMENTATION = f"run it under jemalloc without profiling, and compare RSS: {_ENABLE} -e profiled_service_mode=swap"
+_PROFILE = "find the code path: {enable}"
+_FRAGMENTATION = "run it under jemalloc without profiling, and compare RSS: {enable} -e profiled_service_mode=swap"
 _ARENAS = f"{_FRAGMENTATION}, or with MALLOC_ARENA_MAX=2: add -e profiled_service_swap_arena_max=2"
+_SHARED = (
+    "see which files in memory these are: df -t tmpfs, ls -l /dev/shm, ipcs -m; each stays until somebody removes it"
+)
+_CGROUP = "the kernel's cgroup-v2 document, memory.stat"
 _GLIBC = "mallopt(3), M_ARENA_MAX and M_TRIM_THRESHOLD; glibc malloc/malloc.c and arena.c"
 
 RULES = (
@@ -91,6 +111,12 @@ RULES = (
         lambda g: g.problem is not None,
         "two looks at one process are needed",
         "run triage again as root while {unit} runs",
+    ),
+    Rule(
+        Diagnosis.DOES_NOT_FIT,
+        lambda g: g.too_much > 0 and (not g.grows or g.leads(Part.JAVA_HEAP)) and not _grows_beside_the_heap(g),
+        "java(1), -Xmx; a heap may grow up to it whenever the JVM likes, and the kernel kills what exceeds its limit",
+        "give {unit} a larger limit or the JVM a smaller heap (-Xmx), so that both fit",
     ),
     Rule(
         Diagnosis.JAVA_HEAP,
@@ -112,9 +138,27 @@ RULES = (
         "see which threads pile up: jcmd {pid} Thread.print, or ps -L -p {pid} -o comm= | sort | uniq -c",
     ),
     Rule(
+        Diagnosis.STACKS,
+        lambda g: g.leads(Part.THREAD_STACKS),
+        "pthreads(7); a stack that was deep once keeps its pages until its thread ends",
+        "see which are large: pmap -X {pid}; and in a JVM how deep: jcmd {pid} Thread.print",
+    ),
+    Rule(
+        Diagnosis.SHARED_MEMORY,
+        lambda g: g.leads(Part.SHARED_MEMORY),
+        "shm_overview(7), memfd_create(2), sysvipc(7); the kernel does not give such pages back",
+        _SHARED,
+    ),
+    Rule(
+        Diagnosis.HUGE_PAGES,
+        lambda g: g.leads(Part.HUGE_PAGES),
+        "the kernel's document hugetlbpage; RSS does not count these pages",
+        "see which mappings these are: grep -B 20 -E 'Hugetlb: +[1-9]' /proc/{pid}/smaps",
+    ),
+    Rule(
         Diagnosis.MAPPED_FILES,
         lambda g: g.leads(Part.MAPPED_FILES),
-        "proc(5), smaps; pages of files are given back when memory is short, those of shared memory are not",
+        "proc(5), smaps; pages of files are given back when memory is short",
         "see which files these are: pmap -X {pid}; a mapped buffer in Java lives as long as the object that holds it",
     ),
     Rule(
@@ -138,7 +182,7 @@ RULES = (
     ),
     Rule(
         Diagnosis.CANNOT_TELL,
-        lambda g: g.leads(Part.MALLOC_USED) and g.process is not None and not g.process.malloc_known,
+        lambda g: g.leads(Part.MALLOC_USED) and _is_hidden(g),
         "only its chunks say how much of malloc's memory is in use",
         "run triage with become, as root",
     ),
@@ -156,6 +200,24 @@ RULES = (
         "perf record -e syscalls:sys_enter_mmap -g -p {pid} -- sleep 600",
     ),
     Rule(
+        Diagnosis.SHARED_MEMORY,
+        lambda g: g.leads_beside(Beside.SHARED_MEMORY),
+        f"{_CGROUP}, shmem; the kernel does not give such pages back",
+        _SHARED,
+    ),
+    Rule(
+        Diagnosis.SOCKETS,
+        lambda g: g.leads_beside(Beside.SOCKETS),
+        f"{_CGROUP}, sock; what was sent and nobody has read",
+        "see whose queues are long: ss -tumnp | grep -A 1 pid={pid}",
+    ),
+    Rule(
+        Diagnosis.KERNEL_MEMORY,
+        lambda g: g.leads_beside(Beside.KERNEL),
+        f"{_CGROUP}, kernel and slab; pipes, watches of files, names of files that were looked for, page tables",
+        "see what the kernel keeps for it: slabtop -o -s c | head -20, and ls /proc/{pid}/fd | wc -l",
+    ),
+    Rule(
         Diagnosis.MALLOC_ARENAS,
         lambda g: not g.grows and g.idle(Part.MALLOC_FREE_ARENAS) and _has_many_arenas(g),
         f"{_GLIBC}; presto#8993, SapMachine#2109",
@@ -166,6 +228,18 @@ RULES = (
         lambda g: not g.grows and (g.idle(Part.MALLOC_FREE_HEAP) or g.idle(Part.MALLOC_FREE_ARENAS)),
         _GLIBC,
         _FRAGMENTATION,
+    ),
+    Rule(
+        Diagnosis.PAGE_CACHE,
+        lambda g: g.leads_beside(Beside.FILES),
+        f"{_CGROUP}, file; the kernel gives these pages back when the unit reaches its limit or memory is short",
+        "no leak: let alerts count RSS, or memory.current less file; see which files: ls -l /proc/{pid}/fd",
+    ),
+    Rule(
+        Diagnosis.SWAPPED,
+        lambda g: not g.grows and g.swapped > g.floor,
+        "proc(5), VmSwap; RSS and swap together are what a process holds",
+        "nothing grows: what was resident is in swap, so RSS alone says too little; see the host's pressure: vmstat 5",
     ),
     Rule(
         Diagnosis.NOT_GROWING,
@@ -189,19 +263,38 @@ _NAMES = {
     Part.MALLOC_USED: "malloc in use",
     Part.MALLOC_FREE_ARENAS: "malloc, kept free in arenas",
     Part.MALLOC_FREE_HEAP: "malloc, kept free in the main heap",
-    Part.MAPPED_FILES: "files and shared memory",
+    Part.MAPPED_FILES: "files",
+    Part.SHARED_MEMORY: "shared memory",
+    Part.HUGE_PAGES: "reserved huge pages",
     Part.JIT: "compiled code",
     Part.UNKNOWN: "other anonymous memory",
+}
+_NAMES_BESIDE = {
+    Beside.FILES: "cached files",
+    Beside.SHARED_MEMORY: "shared memory and files in memory",
+    Beside.KERNEL: "the kernel's memory for it",
+    Beside.SOCKETS: "its connections",
 }
 
 
 def judge(growth: Growth, host: str, inventories: Sequence[str] = ()) -> Triaged:
     """The first rule that holds, with its evidence. ``inventories`` are what the next command needs with -i."""
     rule = next(rule for rule in RULES if rule.holds(growth))
-    pid = growth.process.pid if growth.process else 0
+    heap = _own_heap(rule.diagnosis, growth)
     inventory = "".join(f"-i {shlex.quote(one)} " for one in inventories)
-    step = rule.next_step.format(host=host, unit=growth.name, pid=pid, named=_named(growth), inventory=inventory)
+    step = (heap.next_step if heap else rule.next_step).format(
+        host=host,
+        unit=growth.name,
+        pid=growth.process.pid if growth.process else 0,
+        enable=_ENABLE.format(inventory=inventory, host=host, named=_named(growth)),
+    )
     return Triaged(rule.diagnosis, growth.problem or _reason(rule.diagnosis, growth), step, rule.source)
+
+
+def _own_heap(diagnosis: Diagnosis, growth: Growth) -> OwnHeap | None:
+    """That of the runtime, where memory that malloc does not know grows."""
+    program = growth.process.exe if growth.process else ""
+    return own_heaps.of(program) if diagnosis is Diagnosis.OTHER_MEMORY else None
 
 
 def _named(growth: Growth) -> str:
@@ -218,18 +311,33 @@ def per_hour(growth: Growth, size: float) -> str:
 
 
 def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
-    words = [f"in {duration(growth.seconds)} RSS {per_hour(growth, growth.growth)}"]
+    held = growth.growth - growth.swapped - growth.parts.get(Part.HUGE_PAGES, 0)
+    words = [f"in {duration(growth.seconds)} RSS {per_hour(growth, held)}"]
+    if abs(growth.swapped) >= growth.floor / 4:
+        words.append(f"swap {per_hour(growth, growth.swapped)}")
     most = sorted(growth.parts.items(), key=lambda item: -abs(item[1]))[:3]
     words += [f"{_NAMES[part]} {per_hour(growth, size)}" for part, size in most if abs(size) >= growth.floor / 4]
+    besides = sorted(growth.beside.items(), key=lambda item: -item[1])
+    words += [f"{_NAMES_BESIDE[part]} {per_hour(growth, size)}" for part, size in besides if growth.leads_beside(part)]
     if growth.processes > 1:
         words.append(f"that is process {growth.pid}; all {growth.processes} RSS {per_hour(growth, growth.unit_growth)}")
     if growth.grows and growth.room is not None and growth.unit_growth > 0:
         lasts = duration(growth.room * growth.seconds / growth.unit_growth)
-        words.append(f"the {as_text(growth.room)} that its limit leaves last {lasts}")
+        whose = "its limit leaves" if growth.limit is not None else "the host has available"
+        words.append(f"the {as_text(growth.room)} that {whose} last {lasts}")
     process = growth.process
     if diagnosis is Diagnosis.JAVA_HEAP and process is not None and process.collected is not None:
         words.append(f"{as_text(process.collected)} of the heap in use after the last collection")
-    if diagnosis is Diagnosis.THREADS:
+    if diagnosis is Diagnosis.DOES_NOT_FIT and process is not None and process.max_heap is not None:
+        words.append(
+            f"a heap of up to {as_text(process.max_heap)} and {as_text(growth.beyond_the_heap)} besides it are"
+            f" {as_text(growth.too_much)} more than {'its limit' if growth.limit is not None else 'the host has'}"
+        )
+        if (fits := (process.max_heap - growth.too_much) >> 20) > 0:
+            words.append(f"-Xmx{fits}m would fit")
+    if heap := _own_heap(diagnosis, growth):
+        words.append(f"its runtime keeps there {heap.name}")
+    if diagnosis in (Diagnosis.THREADS, Diagnosis.STACKS):
         words.append(f"{growth.threads:+} threads")
     if diagnosis is Diagnosis.DIRECT_BUFFERS and growth.direct is not None:
         words.append(f"direct buffers {per_hour(growth, growth.direct)} of that")
@@ -240,8 +348,11 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
     ):
         free = process.parts[Part.MALLOC_FREE_ARENAS] + process.parts[Part.MALLOC_FREE_HEAP]
         words.append(f"{as_text(free)} kept free by malloc in {process.arenas} heaps of arenas and the main heap")
+        words.append(f"malloc_trim would give back {as_text(process.trim)} of that")
     if diagnosis is Diagnosis.NOT_GROWING:
         words.append(f"less than {as_text(growth.per_hour(growth.floor))}/h would not show yet")
+    if diagnosis is Diagnosis.NATIVE_GROWTH and process is not None and process.swap and not process.malloc_known:
+        words.append("what malloc keeps free of that is not known, since a part is swapped out")
     if diagnosis is Diagnosis.NATIVE_GROWTH and process is not None and process.jvm and growth.direct is None:
         words.append("direct buffers are not ruled out, since native memory tracking is off (the profile will tell)")
     return "; ".join(words)

@@ -61,6 +61,23 @@ def massif_file(directory: Path, blocks: int) -> Path:
     return output
 
 
+def dhat_file(directory: Path, blocks: int) -> Path:
+    """dhat's file, and what it says beside it (.log)."""
+    output = directory / f"dhat.{blocks}.json"
+    options = ["--tool=dhat", f"--dhat-out-file={output}", f"--log-file={output.with_suffix('.log')}"]
+    subprocess.run(["valgrind", *options, built(directory), str(blocks)], check=True, capture_output=True)
+    return output
+
+
+def memcheck_file(directory: Path, blocks: int, xml: bool = False) -> Path:
+    """What memcheck reports at the program's end."""
+    output = directory / f"memcheck.{blocks}.{'xml' if xml else 'txt'}"
+    how = ["--xml=yes", f"--xml-file={output}"] if xml else [f"--log-file={output}"]
+    command = ["valgrind", "--leak-check=full", *how, built(directory), str(blocks)]
+    subprocess.run(command, check=True, capture_output=True)
+    return output
+
+
 def heaptrack_trace(directory: Path, blocks: int) -> Path:
     """heaptrack's own file."""
     command = ["heaptrack", "-o", str(directory / f"trace{blocks}"), built(directory), str(blocks)]

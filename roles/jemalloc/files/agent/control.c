@@ -24,6 +24,7 @@
 #define PATIENCE 30000   // milliseconds until a silent client is disconnected
 #define BACKLOG 64
 #define CHECK 60000      // milliseconds between two looks at whether the socket is still there
+#define NOBODY 65534     // kernel.overflowuid
 #define REOPEN 1000      // milliseconds before a lost socket is reopened: the service may still be closing descriptors
 
 static char answer_buffer[32768];
@@ -149,10 +150,18 @@ static void check(struct control *control) {
     control_open(control);
 }
 
+// Whether every user of the host has a number here. In a user namespace, those without one are all called nobody.
+static bool users_differ(void) {
+    char map[64];
+    return owned_slurp("/proc/self/uid_map", map, sizeof map) > 0 && strstr(map, " 4294967295");
+}
+
 static bool is_allowed(int fd) {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == 0 || peer.uid == geteuid());
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+        return false;
+    return peer.uid == 0 || (peer.uid == geteuid() && (peer.uid != NOBODY || users_differ()));
 }
 
 // Accepts one waiting client. False if none waits.

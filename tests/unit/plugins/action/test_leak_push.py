@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from ansible_collections.offheap.profiler.plugins.action import leak_push
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.publish.prometheus import METRICS
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
@@ -179,14 +181,18 @@ def test_prometheus_reads_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
     content = leaky_archives.dump_text(1, 1)
     leaky_archives.add(archive, tmp_path / "scratch", content, host='a"\\\n', sequence=99, time=leaky_archives.START)
+    limited = leaky_archives.facts(content, "app3", 98, leaky_archives.START)
+    archive.add_capture(replace(limited, agent={"memory": {"left": 7 << 20}}), tmp_path / "scratch" / "dump")
     assert _run(check=True, textfile="out/offheap.prom")["changed"]
     assert not (tmp_path / "out").exists()
     assert _run(textfile="out/offheap.prom")["changed"]
     assert not _run(textfile="out/offheap.prom")["changed"]
     values: dict[tuple[str, str], float] = {}
+    labels: set[str] = set()
     for family in text_string_to_metric_families((tmp_path / "out" / "offheap.prom").read_text()):
         assert family.type == "gauge"
         for sample in family.samples:
+            labels |= set(sample.labels)
             values[sample.name, sample.labels.get("host", sample.labels.get("path", ""))] = sample.value
     assert (values["offheap_leak", "app1"], values["offheap_leak", "app2"]) == (1.0, 0.0)
     assert ("offheap_leak", 'a"\\\n') not in values, "one dump says nothing"
@@ -196,3 +202,6 @@ def test_prometheus_reads_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert values["offheap_suspect_growth_bytes_per_day", "app1"] == growth
     assert values["offheap_suspect_hosts", "inflate ← [jit]"] == 1
     assert values["offheap_newest_dump_timestamp_seconds", "app1"] == leaky_archives.START + 3300
+    assert values["offheap_memory_left_bytes", "app3"] == 7 << 20
+    # Alerts and the dashboard rely on these (tests/unit/extensions).
+    assert {name for name, _of in values} == set(METRICS) and labels == {"unit", "host", "path", "suspect"}

@@ -23,11 +23,21 @@ def test_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         memory__max="max\n",
         memory__high="8192\n",
         memory__events="low 0\noom 3\noom_kill 2\n",
+        memory__stat="anon 1000\nfile 2000\nkernel 300\nkernel_stack 9\nsock 40\nshmem 500\nslab 200\n",
         memory__pressure="some avg10=0.00 avg60=1.50 avg300=0.10 total=9\nfull avg10=0 avg60=0.25 avg300=0 total=1\n",
     )
     facts = cgroup.read("/a.service")
     assert (facts["current"], facts["limit"], facts["high"], facts["oom_kills"]) == (4096, None, 8192, 2)
     assert facts["pressure"] == {"some": 1.5, "full": 0.25}
+    named = {"processes": 1000, "files": 1500, "shared-memory": 500, "kernel": 300, "sockets": 40}
+    assert facts["parts"] == {**named, "rest": 4096 - sum(named.values())}
+
+
+def test_an_older_kernel_does_not_add_up_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "_UNIFIED", (str(tmp_path),))
+    stat = "anon 10\nfile 0\nkernel_stack 1\nslab 20\npercpu 300\nsock 4000\nshmem 0\n"
+    _group(tmp_path / "a.service", memory__current="5000\n", memory__stat=stat)
+    assert cgroup.read("/a.service")["parts"]["kernel"] == 321
 
 
 def test_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,10 +47,14 @@ def test_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tmp_path / "a.service",
         memory__usage_in_bytes="4096\n",
         memory__limit_in_bytes=f"{(1 << 63) - 4096}\n",
+        memory__stat="cache 1\nrss 1\ntotal_cache 2000\ntotal_rss 1000\ntotal_shmem 500\n",
+        memory__kmem__usage_in_bytes="300\n",
         memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
     )
     facts = cgroup.read("/a.service")
     assert (facts["current"], facts["limit"], facts["oom_kills"]) == (4096, None, 1)
+    named = {"processes": 1000, "files": 1500, "shared-memory": 500, "kernel": 300, "sockets": 0}
+    assert facts["parts"] == {**named, "rest": 4096 - sum(named.values())}
 
 
 @pytest.mark.parametrize("group", ["", "a.service", "/../../etc", "/nowhere.service"])

@@ -54,6 +54,11 @@ int main(void) {
 """
 
 
+def nothing(_start: int, _end: int) -> int:
+    """No page is in memory."""
+    return 0
+
+
 def _region(start: int, end: int, perms: str = "rw-p", path: str = "", rss: int = 4096) -> Region:
     return Region(start, end, perms, path, rss, rss, 0)
 
@@ -126,8 +131,8 @@ def test_a_real_process(fragments: int) -> None:
         pointers = smaps.stack_pointers(fragments)
         assert len(pointers) == 4
         found = smaps.read(fragments, Knowledge([], pointers, True, peek))
-        arenas = glibc_chunks.in_use([heap for heap in found.heaps if not heap.main], peek)
-        heap = glibc_chunks.in_use([heap for heap in found.heaps if heap.main], peek)
+        arenas = glibc_chunks.in_use([heap for heap in found.heaps if not heap.main], peek, nothing)
+        heap = glibc_chunks.in_use([heap for heap in found.heaps if heap.main], peek, nothing)
     status = procfs.status(fragments)
     counted = sum(int(status[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile", "RssShmem"))
     assert found.resident == pytest.approx(counted, rel=0.01)
@@ -145,7 +150,7 @@ def test_a_budget_gives_an_estimate(fragments: int) -> None:
     with glibc_chunks.looking_into(fragments) as peek:
         found = smaps.read(fragments, Knowledge([], [], True, peek))
         arenas = [heap for heap in found.heaps if not heap.main]
-        whole, part = glibc_chunks.in_use(arenas, peek), glibc_chunks.in_use(arenas, peek, most_chunks=900)
+        whole, part = (glibc_chunks.in_use(arenas, peek, nothing, most) for most in (glibc_chunks.MOST_CHUNKS, 900))
     assert whole and part and part.seen < whole.seen / 2
     assert part.estimate == pytest.approx(whole.used, rel=0.2)
 
@@ -153,13 +158,13 @@ def test_a_budget_gives_an_estimate(fragments: int) -> None:
 def test_what_is_swapped_out_stays_so(fragments: int) -> None:
     with glibc_chunks.looking_into(fragments) as peek:
         found = smaps.read(fragments, Knowledge([], [], True, peek))
-        assert glibc_chunks.in_use([heap._replace(swap=4096) for heap in found.heaps], peek) is None
+        assert glibc_chunks.in_use([heap._replace(swap=4096) for heap in found.heaps], peek, nothing) is None
 
 
 @given(st.binary(max_size=400))
 def test_chunks_that_are_none(data: bytes) -> None:
     heap = smaps.Heap(0, 4096, 4096, 0, True)
-    use = glibc_chunks.in_use([heap], lambda address, length: data[address : address + length])
+    use = glibc_chunks.in_use([heap], lambda address, length: data[address : address + length], lambda start, end: 4096)
     assert use is None or (0 <= use.used <= use.seen <= use.size and use.estimate <= use.size)
 
 

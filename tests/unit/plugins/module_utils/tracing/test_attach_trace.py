@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -124,6 +125,29 @@ def test_why_the_agent_does_not_sample_is_told_in_words(
 def _children() -> set[int]:
     tasks = Path("/proc/self/task").iterdir()
     return {int(word) for task in tasks for word in (task / "children").read_text().split()}
+
+
+@pytest.mark.parametrize("limit", [0, 100])
+def test_what_forbids_itself_more_threads_may_start_the_agents(
+    limit: int, run: Run, program: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As HAProxy does. Not every root may change another's limits, so the kernel's part is played here."""
+    limits, seen = [(limit, limit)], []
+
+    def prlimit(pid: int, which: int, *new: tuple[int, int]) -> tuple[int, int]:
+        assert (pid, which) == (program, resource.RLIMIT_NPROC)
+        limits.extend(new)
+        return limits[-1]
+
+    def attached(*_arguments: object) -> inject.Injected:
+        seen.append(limits[-1])
+        return inject.Injected("/liboffheap.so", errno.EBUSY, "", 0.001)
+
+    monkeypatch.setattr(resource, "prlimit", prlimit)
+    monkeypatch.setattr(inject, "have_library", attached)
+    run([program], source="attach")
+    assert seen == [(resource.RLIM_INFINITY, resource.RLIM_INFINITY) if limit == 0 else (limit, limit)]
+    assert limits[-1] == (limit, limit), "as before"
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import inject
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 
 _PROGRAMS = Path(__file__).resolve().parents[4] / "agent" / "programs"
 SYMBOL = "offheap_attach"
@@ -32,7 +33,7 @@ def library(directory: Path) -> str:
 @pytest.fixture
 def sleeper() -> Iterator[int]:
     with subprocess.Popen(["sleep", "100"]) as process:
-        yield process.pid
+        yield programs.settled(process, "sleep")
         process.kill()
 
 

@@ -64,6 +64,17 @@ def linked(directory: Path, variable: str, name: str = "libdies.so") -> Path:
     return programs.compiled(directory, "linked", programs.SLEEPS, "-Wl,--no-as-needed", str(library))
 
 
+def test_a_jemalloc_without_pvalloc_is_none_that_it_dies_of(check: Check, preload: Path, tmp_path: Path) -> None:
+    """As distributions have it, whose free takes no memory of the C library's."""
+    found = sorted(Path("/usr/lib").glob("*/libjemalloc.so.2"))
+    if not found:
+        pytest.skip("no jemalloc of the distribution's (apt-get install libjemalloc2)")
+    preload.write_bytes(found[0].read_bytes())
+    program = linked(tmp_path, "NOTHING")
+    with programs.running(program) as pid:
+        check(pid, program)
+
+
 def test_what_dies_under_the_preload_alone_is_refused(check: Check, tmp_path: Path) -> None:
     program = linked(tmp_path, "LD_PRELOAD")
     with programs.running(program) as pid:

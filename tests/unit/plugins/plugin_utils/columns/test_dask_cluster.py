@@ -18,6 +18,7 @@ from dask import config as dask_config
 from hypothesis import HealthCheck, Phase, given, settings
 
 from ansible_collections.offheap.profiler.plugins.action import lake_update, leak_assert, leak_report
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import dask_cluster, series_reader
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.dask_cluster import (
     ClusterError,
     connected,
@@ -143,25 +144,52 @@ def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run_action(leak_assert, archive=str(archive.root), cluster="nonsense")
 
 
+def _certificate(directory: Path) -> dict[str, str]:
+    """Dask's settings for an authority of its own, which everybody has the certificate of."""
+    directory.mkdir()
+    key, certificate = str(directory / "key.pem"), str(directory / "certificate.pem")
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=offheap"]
+    subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    roles = ("scheduler", "worker", "client")
+    owned = {"ca-file": certificate} | {f"{role}.cert": certificate for role in roles}
+    return owned | {f"{role}.key": key for role in roles}
+
+
 @pytest.mark.slow
 def test_one_that_only_who_has_a_certificate_can_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=2)
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=offheap"]
-    subprocess.run([*made, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
-    owned = {"ca-file": str(certificate)}
-    owned |= {f"{role}.cert": str(certificate) for role in ("scheduler", "worker", "client")}
-    owned |= {f"{role}.key": str(key) for role in ("scheduler", "worker", "client")}
+    owned, of_a_stranger = _certificate(tmp_path / "ours"), _certificate(tmp_path / "theirs")
     for name, value in owned.items():
         monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TLS__" + name.replace(".", "__").replace("-", "_").upper(), value)
     with dask.scheduler(tmp_path, protocol="tls") as address:
         assert address.startswith("tls://")
         with pytest.raises(AnsibleActionFail, match="needs a certificate"):
             run_action(leak_assert, archive=str(archive.root), cluster=address)
-        ours = {f"distributed.comm.tls.{name}": value for name, value in owned.items()}
+        theirs, ours = (
+            {f"distributed.comm.tls.{name}": value for name, value in of_one.items()}
+            for of_one in (of_a_stranger, owned)
+        )
+        with (
+            dask_config.set(theirs),
+            monkeypatch.context() as patch,
+            pytest.raises(AnsibleActionFail, match=f"no Dask scheduler answers at {address}"),
+        ):
+            patch.setattr(dask_cluster, "_SECONDS_TO_CONNECT", 2)
+            run_action(leak_assert, archive=str(archive.root), cluster=address)
         with dask_config.set(ours), dask.worker(tmp_path, address, "one"):
             there = run_action(leak_assert, archive=str(archive.root), cluster=address)
     assert there == run_action(leak_assert, archive=str(archive.root))
+
+
+def test_a_run_warns_of_an_address_without_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=2)
+    monkeypatch.setattr(series_reader, "connected", lambda _address: connected(""))
+    told = [
+        run_action(leak_assert, archive=str(archive.root), cluster=f"{scheme}://dask.example.org:8786")
+        for scheme in ("tcp", "tls")
+    ]
+    warned = ["is reached without TLS" in str(result.get("warnings")) for result in told]
+    assert warned == [True, False]
 
 
 @pytest.mark.parametrize(

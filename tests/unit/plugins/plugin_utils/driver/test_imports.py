@@ -187,11 +187,13 @@ def heaptrack(directory: Path, blocks: int) -> Path:
     [
         (sanitizers, ""),
         (leak_tools.massif_file, ""),
+        (leak_tools.dhat_file, ""),
+        (leak_tools.memcheck_file, ""),
         (heaptrack, "live:bytes:1"),
         (leak_tools.gperftools_dump, ""),
         (leak_tools.memray_table, ""),
     ],
-    ids="sanitizer massif heaptrack gperftools memray".split(),
+    ids="sanitizer massif dhat memcheck heaptrack gperftools memray".split(),
 )
 def test_what_leak_tools_see_ends_in_the_true_verdict(
     tool: Callable[[Path, int], Path], told: str, tmp_path: Path

@@ -155,11 +155,19 @@ def test_fetching_loads_nothing_that_only_reading_needs() -> None:
 class Target:
     """The target's half, on files of ours."""
 
-    def __init__(self, directory: Path, contents: list[bytes], data: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        contents: list[bytes],
+        data: dict[str, Any] | None = None,
+        before: Callable[[Path], None] = lambda _program: None,
+    ) -> None:
+        """``before`` does something to the program whose image the dumps name."""
         self.staging = directory / "staging"
         self.staging.mkdir(mode=0o700)
         self.program = directory / "program"
         self.program.write_bytes(Path("/bin/true").read_bytes())
+        before(self.program)
         data = data or capture_samples.listing(*contents)
         data["images"][0].update(
             build_id=elf.read("/bin/true").build_id,

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -31,9 +33,7 @@ from ansible_collections.offheap.profiler.tests.conftest import ROOT
         (b"version: 1\ncreator: xdebug 3.1.0 (PHP 8.1.2)\n", "is callgrind's, of time or made from another"),
         (b"# callgrind format\nversion: 1\n", "is callgrind's, of time or made from another"),
         (b"events: Hits\n\n", "is callgrind's"),
-        (b"==7== Memcheck, a memory error detector\n", "valgrind memcheck's.*run massif"),
-        (b'<?xml version="1.0"?>\n\n<valgrindoutput>\n', "valgrind memcheck's"),
-        (b'{"dhatFileVersion":2\n', "is dhat's.*dh_view.html"),
+        (b"= Start\n@ ./app:(main+0x4)[0x401156] + 0x1a2b 0x64\n", "glibc's mtrace"),
         (b"\x80\x04\x95" + bytes(8) + b"\x8c\x0btracemalloc\x94", "tracemalloc"),
         (b"\x7fELF\x02\x01\x01", "is a program, a library or a core dump"),
         (b"<!DOCTYPE html>\n<html>", "is a page or a picture"),
@@ -75,3 +75,15 @@ def test_a_large_file_is_not_copied_to_see_what_it_is() -> None:
         assert tracemalloc.get_traced_memory()[1] < len(data) / 2
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "unit", [b" ", b"\n", b"\n\0", b"\x12\0", b"\n\x02\n\0\x12\x02\n\0", b"#\n", b"==7== ", b"@[\n", b"a;b 1 "]
+)
+def test_what_a_large_file_is_takes_no_time(unit: bytes) -> None:
+    """Of 256 MiB, the largest that are read, it may take ten seconds."""
+    data = unit * ((16 << 20) // len(unit)) + b"x"
+    began = time.process_time()
+    with contextlib.suppress(UnusableError):
+        detect.source_of(data, "x")
+    assert time.process_time() - began < 10 / 16

@@ -32,7 +32,7 @@ def _open(image: Path, directory: Path, start: Any, made: Any) -> None:
 
     symcache.make = counted  # type: ignore[assignment]
     start.wait()
-    assert symcache.found_or_made(ElfImage(image).build_id or "", "", image, directory).stat().st_size
+    assert symcache.found_or_made(ElfImage(image).build_id or "", "", image, directory, 0).stat().st_size
 
 
 def test_processes_that_want_one_at_once_make_it_once(image: Path, tmp_path: Path) -> None:
@@ -50,5 +50,5 @@ def test_processes_that_want_one_at_once_make_it_once(image: Path, tmp_path: Pat
 
 def test_what_cannot_be_made_leaves_nothing(image: Path, tmp_path: Path) -> None:
     with pytest.raises(SymbolError, match="another build-id"):
-        symcache.found_or_made("00" * 20, "", image, tmp_path)
+        symcache.found_or_made("00" * 20, "", image, tmp_path, 0)
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import findings, rules, snapshots
+from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import findings, host_growth, rules, snapshots
 from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import growth as memory_growth
 from ansible_collections.offheap.profiler.plugins.plugin_utils.triage.growth import SampleError
 
@@ -27,8 +27,10 @@ CLASSES = (
 
 
 def sample(time: float, *, free: tuple[int, int] | None = (0, 0), arenas: int = 0, **more: Any) -> dict[str, Any]:
-    """A look at a process with 10 MiB in each class, or the MiB given by class name; free is (heap, arenas)."""
+    """A look at a process with 10 MiB in each class, or the MiB given by class name; free is (heap, arenas), swapped by
+    class name as well, huge are reserved huge pages."""
     sizes = {name: more.pop(name.replace("-", "_"), 10) * MIB for name in CLASSES}
+    swapped = {name: size * MIB for name, size in more.pop("swapped", {}).items()}
     process: dict[str, Any] = {
         "pid": 50,
         "start": 7,
@@ -36,7 +38,9 @@ def sample(time: float, *, free: tuple[int, int] | None = (0, 0), arenas: int = 
         "age": time,
         "threads": 10,
         "arenas": arenas,
-        "classes": {name: {"resident": size} for name, size in sizes.items()},
+        "classes": {name: {"resident": size, "swap": swapped.get(name, 0)} for name, size in sizes.items()},
+        "swap": sum(swapped.values()),
+        "hugetlb": more.pop("huge", 0) * MIB,
         "malloc": {"heap": {"free": free[0] * MIB}, "arenas": {"free": free[1] * MIB}} if free else {"heap": None},
         "jvm": None,
         "tunables": {},
@@ -60,9 +64,14 @@ def nmt(other: int) -> dict[str, Any]:
         ({}, {"java_heap": 90}, "java-heap"),
         ({}, {"metaspace": 90, "glibc_arenas": 50}, "metaspace"),
         ({}, {"thread_stacks": 90, "threads": 90}, "threads"),
-        ({}, {"thread_stacks": 90}, "cannot-tell"),
+        ({}, {"thread_stacks": 90}, "stacks"),
         ({}, {"mapped_files": 90}, "mapped-files"),
-        ({}, {"shared_memory": 90}, "mapped-files"),
+        ({}, {"shared_memory": 90}, "shared-memory"),
+        ({}, {"huge": 80}, "huge-pages"),
+        # What is swapped out is held, as what is resident.
+        ({}, {"glibc_arenas": 2, "swapped": {"glibc-arenas": 90}}, "native-growth"),
+        ({"glibc_arenas": 90}, {"glibc_arenas": 30, "swapped": {"glibc-arenas": 60}}, "swapped"),
+        ({"swapped": {"unknown": 60}}, {"unknown": 70}, "not-growing"),
         ({"jvm": nmt(1)}, {"jvm": nmt(60), "malloc_mmapped": 90}, "direct-buffers"),
         ({"jvm": nmt(1)}, {"jvm": nmt(20), "malloc_mmapped": 90}, "native-growth"),
         ({"jvm": {}}, {"jvm": {}, "glibc_arenas": 90}, "native-growth"),
@@ -196,6 +205,134 @@ def test_it_says_how_long_what_the_limit_leaves_will_last() -> None:
     assert "its limit" not in judged(*looks).reason, "it does not grow"
 
 
+def test_of_a_heap_that_is_swapped_out_all_counts_as_in_use() -> None:
+    """40 MiB were free at the first look, and at the second nobody could tell."""
+    first = sample(0, glibc_arenas=60, free=(0, 40))
+    found = judged(first, sample(3600, free=None, glibc_arenas=20, swapped={"glibc-arenas": 80}))
+    assert found.diagnosis.value == "native-growth" and "malloc in use +40.0 MiB/h" in found.reason
+    assert found.reason.endswith("not known, since a part is swapped out")
+    assert judged(first, sample(3600, free=None, glibc_arenas=100)).diagnosis.value == "cannot-tell"
+
+
+def test_without_a_limit_it_is_what_the_host_has() -> None:
+    looks = [sample(1000), {**sample(4600, other_malloc=90), "host": {"available": 40 * MIB}}]
+    assert "; the 40.0 MiB that the host has available last 30 min" in judged(*looks).reason
+    looks[1]["processes"][0]["swap"] = MIB
+    assert "last" not in judged(*looks).reason, "swap takes what does not fit"
+
+
+def test_what_is_swapped_out_is_told_beside_rss() -> None:
+    reason = judged(sample(0), sample(3600, unknown=5, swapped={"unknown": 45})).reason
+    assert reason.startswith("in 60 min RSS -5.0 MiB/h; swap +45.0 MiB/h; other anonymous memory +40.0 MiB/h")
+
+
+def in_a_group(time: float, **beside: int) -> dict[str, Any]:
+    """A look at a process that does not grow, with MiB in parts of its control group."""
+    parts = {name.replace("_", "-"): size * MIB for name, size in beside.items()}
+    return {**sample(time), "cgroup": {"limit": None, "parts": parts}}
+
+
+@pytest.mark.parametrize(
+    ("part", "verdict"),
+    [
+        ("files", "page-cache"),
+        ("kernel", "kernel-memory"),
+        ("sockets", "sockets"),
+        ("shared_memory", "shared-memory"),
+    ],
+)
+def test_memory_that_is_in_no_process(part: str, verdict: str) -> None:
+    first = in_a_group(0, files=10, kernel=10, sockets=10, shared_memory=10)
+    grown = {"files": 10, "kernel": 10, "sockets": 10, "shared_memory": 10, part: 40}
+    found = judged(first, in_a_group(3600, **grown))
+    assert found.diagnosis.value == verdict and "+30.0 MiB/h" in found.reason
+    assert judged(first, in_a_group(3600, **{**grown, part: 13})).diagnosis.value == "not-growing", "that is noise"
+    leaks = {**sample(3600, glibc_arenas=90), "cgroup": {"parts": {part.replace("_", "-"): 400 * MIB}}}
+    assert judged(first, leaks).diagnosis.value == "native-growth", "what a process holds comes first"
+
+
+def test_cached_files_hide_nothing() -> None:
+    """They are given back when memory is short; what malloc keeps free is not."""
+    idle: dict[str, Any] = {"malloc_heap": 90, "free": (70, 0)}
+    looks = [{**sample(0, **idle), "cgroup": {"parts": {"files": 0}}}]
+    looks.append({**sample(3600, **idle), "cgroup": {"parts": {"files": 400 * MIB}}})
+    assert judged(*looks).diagnosis.value == "fragmentation"
+
+
+@pytest.mark.parametrize(
+    ("limit", "more", "verdict"),
+    [
+        (400, {}, "not-growing"),
+        (360, {}, "does-not-fit"),
+        (360, {"java_heap": 60}, "does-not-fit"),
+        # A leak beside it is the graver of the two.
+        (360, {"glibc_arenas": 60}, "native-growth"),
+    ],
+)
+def test_a_heap_and_the_rest_have_to_fit_the_limit(limit: int, more: dict[str, Any], verdict: str) -> None:
+    """110 MiB besides a heap of at most 256."""
+    jvm = {"flags": {"MaxHeapSize": str(256 * MIB)}}
+    found = judged(sample(0, jvm=jvm), {**sample(3600, jvm=jvm, **more), "cgroup": {"limit": limit * MIB}})
+    assert found.diagnosis.value == verdict
+    told = "a heap of up to 256.0 MiB and 110.0 MiB besides it are 6.0 MiB more than its limit; -Xmx250m would fit"
+    assert (told in found.reason) == (verdict == "does-not-fit")
+
+
+HOST = {"total": 8000, "available": 4000, "processes": 1000, "slab": 100, "rest": 200, "shared-memory": 10}
+
+
+def on_host(time: float, boot: str = "b", **now: int) -> dict[str, Any]:
+    """A look at a host with these MiB."""
+    sizes = {**HOST, **{name.replace("_", "-"): size for name, size in now.items()}}
+    return {**sample(time), "boot_id": boot, "host": {name: size * MIB for name, size in sizes.items()}}
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        ({"available": 3800, "slab": 290}, "the kernel's own objects (slab) +190.0 MiB/h"),
+        ({"available": 3800, "rest": 400, "slab": 110}, "memory that the kernel accounts to nothing +200.0 MiB/h"),
+        ({"available": 3800, "processes": 1190}, "processes that were not looked at +190.0 MiB/h"),
+        ({"available": 3800}, "no part explains it"),
+        ({"available": 3950, "slab": 150}, ""),
+        ({"available": 3800, "slab": 290, "boot": "c"}, ""),
+        ({"available": 4100, "slab": 290}, ""),
+    ],
+)
+def test_memory_of_a_host_that_no_unit_takes(now: dict[str, Any], told: str, tmp_path: Path) -> None:
+    snapshots.keep(tmp_path, "app1", [on_host(0)])
+    snapshots.keep(tmp_path, "app1", [on_host(3600, **now)])
+    hosts = [one for one in findings.findings(tmp_path, [], [], print) if one.growth.name == host_growth.NAME]
+    assert [one.triaged.diagnosis.value for one in hosts] == ["host"] * bool(told)
+    if told:
+        (found,) = hosts
+        assert found.triaged.reason.endswith(told) and "3.7 GiB that are left last 19 h" in found.triaged.reason
+        assert found.data["growth_bytes_per_hour"] == 200 * MIB and found.data["rss"] is None
+
+
+def test_a_unit_that_grows_explains_its_host(tmp_path: Path) -> None:
+    snapshots.keep(tmp_path, "app1", [on_host(0)])
+    snapshots.keep(tmp_path, "app1", [{**on_host(3600, available=3800, slab=290), **sample(3600, unknown=90)}])
+    assert [one.growth.name for one in findings.findings(tmp_path, [], [], print)] == ["a.service"]
+
+
+@pytest.mark.parametrize(
+    ("exe", "reason", "step"),
+    [
+        ("/usr/bin/python3.11", "CPython's arenas", '-e \'{"profiled_service_runtime_with": ["objects"]}\''),
+        ("/usr/bin/node", "V8's heap", "node inspect -p 50"),
+        ("/usr/sbin/php-fpm8.2", "PHP's memory manager", "memory_get_usage"),
+        ("/opt/pythonic", "", "perf record -e syscalls:sys_enter_mmap -g -p 50"),
+    ],
+)
+def test_a_heap_of_a_runtime_has_its_name(exe: str, reason: str, step: str) -> None:
+    found = judged(sample(100, exe=exe), sample(700, exe=exe, unknown=90))
+    assert found.diagnosis.value == "other-memory" and reason in found.reason and step in found.next_step
+    assert ("its runtime keeps there" in found.reason) == bool(reason)
+    leaks = judged(sample(100, exe=exe), sample(700, exe=exe, glibc_arenas=90))
+    assert "runtime" not in leaks.reason + leaks.next_step
+
+
 def test_rates_are_per_hour() -> None:
     growth = memory_growth.growth(map(memory_growth.parse, (sample(0), sample(1800, java_heap=60))))
     assert rules.per_hour(growth, growth.growth) == "+100.0 MiB/h"
@@ -205,7 +342,7 @@ def test_the_document_has_every_verdict_and_each_rule_a_source() -> None:
     text = (ROOT / "docs" / "triage.md").read_text()
     rows = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \|", text[text.index("## The rules") :], re.MULTILINE)
     told = [name for row in rows for name in re.findall("`(.*?)`", row)]
-    assert told == [rule.diagnosis.value for rule in rules.RULES]
+    assert told == [*(rule.diagnosis.value for rule in rules.RULES), "host"]
     assert all(rule.source and rule.next_step for rule in rules.RULES)
 
 
@@ -222,12 +359,14 @@ def test_a_host_may_send_anything(data: st.DataObject) -> None:
     whole = sample(100, jvm=nmt(5))
     process = whole["processes"][0]
     whole["crashes"] = {"error_files": [{"failed": 1}], "oom_kills": [{}]}
-    at = data.draw(
-        st.sampled_from([whole, whole["crashes"], process, process["classes"], process["malloc"], process["jvm"]])
-    )
+    whole |= {"cgroup": {"limit": 9, "parts": {"files": 5}}, "host": {"total": 9, "available": 5, "slab": 1}}
+    process["jvm"]["flags"] = {"MaxHeapSize": "7"}
+    inside = [whole["crashes"], whole["cgroup"], whole["cgroup"]["parts"], whole["host"], process["jvm"]["flags"]]
+    at = data.draw(st.sampled_from([whole, *inside, process, process["classes"], process["malloc"], process["jvm"]]))
     at[data.draw(st.sampled_from(sorted(at)))] = data.draw(JUNK)
     with contextlib.suppress(SampleError):
         judged(whole, sample(700))
+        host_growth.judge([memory_growth.parse(whole), memory_growth.parse(on_host(700))], "app1")
 
 
 def test_looks_are_kept_and_told_by_host(tmp_path: Path) -> None:

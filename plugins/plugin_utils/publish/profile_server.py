@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""A server that takes profiles by HTTP, and what its answers mean."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..base import libraries
+from ..base.errors import ControllerError
+from ..base.printable import printable
+
+urllib3 = libraries.optional("urllib3")
+
+_BUSY = (429, *range(500, 600))
+_LONGEST_WAIT = 30
+_SHOWN = 300
+_MOST_OF_ANSWER = 1 << 16
+
+
+class PushError(ControllerError):
+    """A profile could not be sent. The message says why; ``hopeless`` means that others would fail now, too."""
+
+    def __init__(self, message: str, hopeless: bool) -> None:
+        super().__init__(message)
+        self.hopeless = hopeless
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server at ``url``. ``tenant`` is sent as X-Scope-OrgID, ``headers`` are added.
+
+    Each profile gets ``attempts``: the second at once, the others after 2, 4, 8... seconds or as the server asks. Each
+    attempt is given up after ``timeout`` seconds.
+    """
+
+    url: str
+    tenant: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    attempts: int = 4
+    timeout: float = 30.0
+
+    def check(self) -> None:
+        """Raises PushError if ``url`` is not an HTTP address."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise PushError(f"{self.url!r} is not the address of a server, such as https://pyroscope.example.org", True)
+
+    @property
+    def key(self) -> str:
+        """Identifies this server and tenant in an archive's markers."""
+        return hashlib.sha256(f"{self.url.rstrip('/')} {self.tenant}".encode()).hexdigest()[:16]
+
+    def post(self, path: str, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
+        """Send ``content`` (urllib3's ``fields`` or ``body``) to a path below the address; the beginning of the answer.
+
+        Raises PushError. A redirect is an error: following it would send the headers to another server, whose answer
+        would not mean that the profile was taken.
+        """
+        retries = urllib3.Retry(
+            self.attempts - 1,
+            allowed_methods=None,
+            status_forcelist=_BUSY,
+            raise_on_status=False,
+            backoff_factor=1,
+            backoff_max=_LONGEST_WAIT,
+            retry_after_max=_LONGEST_WAIT,
+        )
+        tenant = {"X-Scope-OrgID": self.tenant} if self.tenant else {}
+        try:
+            with self._connections() as connections:
+                answer = connections.request(
+                    "POST",
+                    f"{self.url.rstrip('/')}{path}",
+                    headers={"User-Agent": "offheap", **(headers or {}), **tenant, **self.headers},
+                    timeout=self.timeout,
+                    retries=retries,
+                    redirect=False,
+                    preload_content=False,
+                    **content,
+                )
+                with contextlib.closing(answer):
+                    # What is there, once: a server that goes on slowly is not waited for.
+                    told: bytes = answer.read1(_MOST_OF_ANSWER, decode_content=False)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # no route, refused, cut off, not HTTP
+            reason = getattr(error, "reason", None) or error
+            raise PushError(f"{self.url} cannot be reached: {reason} ({self.attempts} attempts)", True) from error
+        if 200 <= answer.status < 300:
+            return told
+        text = told[:_SHOWN].decode("utf-8", "replace").strip()
+        problem = printable(f"{self.url} answered {answer.status} {answer.reason}" + (f": {text}" if text else ""))
+        if answer.status in _BUSY:
+            raise PushError(f"{problem} ({self.attempts} attempts)", True)
+        if 300 <= answer.status < 400:
+            place = printable(answer.headers.get("Location", "nowhere")[:_SHOWN])
+            raise PushError(
+                f"{self.url} answered {answer.status} and redirects to {place}: give the final address", True
+            )
+        # 401, 403 and 404 would refuse any profile; 400, 413 and 422 refuse this one.
+        raise PushError(problem, answer.status in (401, 403, 404))
+
+    def _connections(self) -> Any:
+        """Connections to the server, through the environment's proxy if it names one."""
+        address = urlsplit(self.url)
+        proxy = urllib.request.getproxies().get(address.scheme)
+        if proxy and not urllib.request.proxy_bypass(address.hostname or ""):
+            return urllib3.ProxyManager(proxy)
+        return urllib3.PoolManager()
