@@ -14,6 +14,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import du
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
+    container,
     drop_in,
     drop_in_files,
     own_jemalloc,
@@ -109,22 +110,16 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         return _prepare_swap(parameters, unit, check_mode)
     if parameters["mode"] == "own":
         return _prepare_own(parameters, unit)
+    if unit.runs_podman:
+        return _prepare_container(parameters, unit, check_mode)
     replaces = not keeps_allocator(parameters)
     library = preloaded(parameters) or ""
     own = systemd.read_assignments(unit.own_files)
     manager = systemd.manager_environment()
-    preflight.check_path(library)
     preflight.check_container(unit)
-    environment = drop_in.read_environment(own, manager, unit.name)
-    preflight.check_wrappers(unit, library, environment, replaces)
-    preflight.check_programs(unit, library, replaces)
-    program = _program_of(parameters, unit)
-    _check_program(parameters, unit, program, environment)
+    program = _check(parameters, unit, drop_in.read_environment(own, manager, unit.name), check_mode)
     owner = None if unit.text["DynamicUser"] == "yes" else programs.owner(unit)
     spool = places.spool_of(unit.name)
-    preflight.check_space(spool, parameters["min_free_mib"])
-    if replaces:
-        preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
     directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
     agent = _agent_of(parameters, unit, program, check_mode)
     if agent:
@@ -151,6 +146,56 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     if agent and owner and not root_commands.options_that_dump(injection.environment):
         owner = programs.writer(unit, owner, program, drop_in.CHILDREN in agent.variables)
     return drop_in_files.WantedFiles(directory, injection, spool, owner)
+
+
+def _prepare_container(
+    parameters: dict[str, Any], unit: service.Service, check_mode: bool
+) -> drop_in_files.WantedFiles:
+    """The same in the unit's container, whose environment is not the unit's, and whose files are inside it."""
+    replaces = not keeps_allocator(parameters)
+    library = preloaded(parameters) or ""
+    container.check(unit)
+    program = _check(parameters, unit, drop_in.Environment({}, []), check_mode)
+    agent = _agent_of(parameters, unit, program, check_mode)
+    if agent is None:
+        raise Refusal("no-agent", f"{unit.name} runs in a container, which takes the agent (jemalloc_agent: true)")
+    libraries = [library, agent.library] if replaces else [library]
+    directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
+    injection = drop_in.compose(
+        unit.name,
+        library,
+        parameters["malloc_conf"],
+        [],
+        {},
+        [],
+        directory,
+        agent,
+        container.free_of(_aids_of(parameters, unit, program), unit),
+        defaults=drop_in.huge_page_options() if replaces else {},
+    )
+    if not (check_mode or _carries_everything(unit, injection)):
+        resource_limits.check_memory(unit, replaces)
+        container.rehearse(unit, program, injection.environment, libraries)
+    owner = programs.writer(unit, programs.Owner(0, 0), program, drop_in.CHILDREN in agent.variables)
+    injection = container.into(injection, unit, libraries, owner, directory)
+    return drop_in_files.WantedFiles(directory, injection, places.spool_of(unit.name), owner)
+
+
+def _check(
+    parameters: dict[str, Any], unit: service.Service, environment: drop_in.Environment, check_mode: bool
+) -> str:
+    """What holds for a service in a container and for any other. Returns its program. Raises Refusal."""
+    replaces = not keeps_allocator(parameters)
+    library = preloaded(parameters) or ""
+    preflight.check_path(library)
+    preflight.check_wrappers(unit, library, environment, replaces)
+    preflight.check_programs(unit, library, replaces)
+    program = _program_of(parameters, unit)
+    _check_program(parameters, unit, program, environment)
+    preflight.check_space(places.spool_of(unit.name), parameters["min_free_mib"])
+    if replaces:
+        preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
+    return program
 
 
 def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.WantedFiles:
@@ -216,8 +261,9 @@ def _check_program(
         preload_obstacles.check(
             unit, environment.variables, [process.pid for process in processes[:1]], libraries, replaces
         )
-        if os.path.exists(program):
-            preflight.check_program(program, unit, preloaded(parameters) or "", replaces)
+        path = programs.file_of(unit, program)
+        if os.path.exists(path):
+            preflight.check_program(path, unit, preloaded(parameters) or "", replaces)
     except Refusal as refusal:
         main = programs.running(unit)[0]
         if program == main:
