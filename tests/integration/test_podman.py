@@ -102,10 +102,10 @@ class Enabled(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def enabled(app3: LabHost, playbook: RunPlaybook, library: dict[str, Any]) -> Enabled:
+def enabled(app3: LabHost, playbook: RunPlaybook, built: dict[str, Any]) -> Enabled:
     before = asked(app3)
     variables = {
-        **library,
+        **built,
         "offheap_hosts": "app3",
         "offheap_units": [*UNITS, "preloads", "slim", "apart"],
         "profiled_service_malloc_conf": {"lg_prof_sample": 16},
@@ -161,6 +161,25 @@ def test_its_leak_is_named_with_its_rate_also_after_the_container_was_replaced(
     found = {report["unit"]: report for report in reports}[UNITS[1]]
     assert found["verdict"] == "leak", found
     assert found["growth_bytes_per_day"] == pytest.approx(RATE, rel=0.15), found
+
+
+def test_one_whose_image_is_in_the_way_is_attached_to(
+    app3: LabHost, playbook: RunPlaybook, controller: Controller, built: dict[str, Any], enabled: Enabled
+) -> None:
+    running = containers(app3)
+    given = {
+        **built,
+        "offheap_trace_unit": "preloads",
+        "offheap_trace_source": "attach",
+        "offheap_trace_interval": "64K",
+        "offheap_trace_window": 8,
+        "offheap_trace_windows": 8,
+        "offheap_archive": str(controller.directory / "podman-attached"),
+        "offheap_report": str(controller.directory / "podman-attached-report"),
+    }
+    (found,) = playbook("trace-live.yml", limit="app3,localhost", extra_vars=given).check().reports
+    assert found["verdict"] == "leak", found
+    assert containers(app3) == running
 
 
 def test_afterwards_it_is_as_it_was(
