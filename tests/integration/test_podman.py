@@ -7,6 +7,7 @@ Their image has nothing but the program and the libraries that it needs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -61,13 +62,15 @@ quadlet quadlet grow /bin/grow
 quadlet preloads preloads /bin/grow
 quadlet slim slim /bin/grow
 unit() {
-    printf '[Service]\nExecStart=/usr/bin/podman run --rm --name %s %s localhost/grow:1 /bin/grow slow-leak\n' \
-        "$1" "$2" > "/etc/systemd/system/$1.service"
+    printf '[Service]\nExecStart=/usr/bin/%s run --rm --name %s %s localhost/grow:1 /bin/grow slow-leak\n' \
+        "$2" "$1" "$3" > "/etc/systemd/system/$1.service"
 }
-unit plain "--user=4000:4000 --cgroups=split"
-unit apart ""
+unit plain podman "--user=4000:4000 --cgroups=split"
+unit apart podman ""
+ln -s podman /usr/bin/docker
+unit by-hand docker '$WORDS'
 systemctl daemon-reload
-systemctl start quadlet plain preloads slim apart
+systemctl start quadlet plain preloads slim apart by-hand
 """
 
 
@@ -77,7 +80,7 @@ def app3(lab: Lab, host: Callable[[str], LabHost]) -> Iterator[LabHost]:
     lab.command("install", "app3", "podman", "crun")
     on.run(SETUP)
     yield on
-    on.run("systemctl stop quadlet plain preloads slim apart", check=False)
+    on.run("systemctl stop quadlet plain preloads slim apart by-hand", check=False)
 
 
 def asked(on: LabHost) -> dict[str, str]:
@@ -107,7 +110,7 @@ def enabled(app3: LabHost, playbook: RunPlaybook, built: dict[str, Any]) -> Enab
     variables = {
         **built,
         "offheap_hosts": "app3",
-        "offheap_units": [*UNITS, "preloads", "slim", "apart"],
+        "offheap_units": [*UNITS, "preloads", "slim", "apart", "by-hand"],
         "profiled_service_malloc_conf": {"lg_prof_sample": 16},
         "profiled_service_dump_seconds": 10,
         "profiled_service_agent_settings": {"start_delay": 0},
@@ -161,6 +164,29 @@ def test_its_leak_is_named_with_its_rate_also_after_the_container_was_replaced(
     found = {report["unit"]: report for report in reports}[UNITS[1]]
     assert found["verdict"] == "leak", found
     assert found["growth_bytes_per_day"] == pytest.approx(RATE, rel=0.15), found
+
+
+def test_what_a_refusal_says_to_add_works(
+    app3: LabHost, playbook: RunPlaybook, controller: Controller, enabled: Enabled
+) -> None:
+    """Docker's client is Podman here; what it is told is the same."""
+    (words,) = re.findall(
+        r"by-hand.service runs a container .* give its 'run' these: (.*)", enabled.done.failures("app3")
+    )
+    words = words.replace("/THE/PROGRAM/INSIDE", "/bin/grow")
+    app3.run("install -d -m 0700 /var/lib/offheap/by-hand.service; mkdir /etc/systemd/system/by-hand.service.d")
+    app3.run(
+        f"printf '[Service]\nEnvironment=\"WORDS=%s\"\n' '{words}' > /etc/systemd/system/by-hand.service.d/words.conf"
+    )
+    app3.run("systemctl daemon-reload; systemctl restart by-hand")
+    wait_for(partial(has_dumps, app3, "by-hand.service", 2), "two dumps")
+    places = {"offheap_hosts": "app3", "offheap_archive": str(controller.directory / "podman-by-hand")}
+    playbook("collect-profiles.yml", extra_vars=places).check()
+    last = [one for one in Archive.open(controller.directory / "podman-by-hand").captures() if "by-hand" in one.unit][
+        -1
+    ]
+    assert "/bin/grow" in {image.path for image in last.facts.images if isinstance(image, KnownImage)}
+    app3.run("systemctl stop by-hand; rm -r /var/lib/offheap/by-hand.service")
 
 
 def test_one_whose_image_is_in_the_way_is_attached_to(

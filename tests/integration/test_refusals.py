@@ -57,6 +57,10 @@ def test_each_unit_that_cannot_work_is_refused_with_its_reason(
     refused = {item["unit"].removesuffix(".service"): item["refusal"] for item in task.result["units"]}
     assert refused == wanted
     assert all(f"{unit}.service is unchanged: " in result.failures("app2") for unit in wanted)
+    by_hand = (
+        "--volume=/var/lib/offheap/contained.service:/var/lib/offheap/contained.service --env=LD_PRELOAD=/opt/offheap/"
+    )
+    assert by_hand in result.failures("app2")
     assert [task.task for task in result.changes("app2") if "jemalloc" not in str(task.role)] == []
     kept = [line for line in app2.listing() if "/opt/offheap" not in line]
     assert kept == [line for line in before if "/opt/offheap" not in line]

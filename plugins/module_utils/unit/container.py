@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 from typing import Mapping, Sequence
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, programs, sandbox
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
@@ -34,14 +34,17 @@ _SECONDS = 60.0
 _PLAIN = re.compile(r"[\w.@%+\\/-]+\Z")
 
 
-def check(unit: Service) -> None:
-    """The preload must reach the container, and nothing in it may take its place. Raises Refusal."""
+def check(unit: Service, by_hand: str) -> None:
+    """The preload must reach the container, and nothing in it may take its place. ``by_hand`` says how else it can.
+
+    Raises Refusal.
+    """
     if not re.search(r"\brun\b", unit.arguments[0]) or unit.text["User"] not in ("", "root", "0"):
         raise Refusal(
             "container",
             f"{unit.name} starts a container that was made before, or as another user than root: what is in it is"
-            " settled. Let root's 'podman run' make it at each start, as a Quadlet file (.container) does, or put the"
-            " library and a volume for the dumps into it, and set LD_PRELOAD and MALLOC_CONF there",
+            " settled. Let root's 'podman run' make it at each start, as a Quadlet file (.container) does, or make it"
+            f" anew yourself. {by_hand}",
         )
     if "--cgroups=split" not in unit.arguments[0].split():
         raise Refusal(
@@ -56,19 +59,17 @@ def check(unit: Service) -> None:
         raise Refusal(
             "container",
             f"{unit.name} runs in a container of Podman {version[0] if version else '(of no version)'}, which cannot be"
-            f" given settings beside its own; Podman {_LEAST_VERSION} can. {_by_hand(unit)}",
+            f" given settings beside its own; Podman {_LEAST_VERSION} can. {by_hand}",
         )
     if _is_enforcing():
         raise Refusal(
             "container",
-            f"SELinux keeps the container of {unit.name} from files of the host. {_by_hand(unit)}, with labels that it"
-            " may read (:z)",
+            f"SELinux keeps the container of {unit.name} from files of the host, unless they have a label that it may"
+            f" read. {by_hand}",
         )
     for assignment in systemd.read_assignments(unit.own_files):
         if assignment.key in ("Environment", "EnvironmentFile") and _OVERRIDE in assignment.value:
-            raise Refusal(
-                "container", f"{assignment.path} sets {_OVERRIDE}, which ours would replace. {_by_hand(unit)}"
-            )
+            raise Refusal("container", f"{assignment.path} sets {_OVERRIDE}, which ours would replace. {by_hand}")
     if not unit.is_running:
         raise Refusal(
             "container", f"{unit.name} is not running, and what is in its container is not known before. Start it first"
@@ -84,12 +85,17 @@ def check(unit: Service) -> None:
             )
 
 
-def _by_hand(unit: Service) -> str:
+def by_hand(
+    unit: Service, library: str, options: Mapping[str, malloc_conf.Value], agent: drop_in.AgentSettings | None
+) -> str:
+    """How somebody brings the profiler into a container that we cannot change. Then its dumps are collected as any."""
     spool = places.spool_of(unit.name)
-    return (
-        "Give it yourself what it needs: --volume=/opt/offheap:/opt/offheap:ro"
-        f" --volume={spool}:{spool} --env=LD_PRELOAD=… --env=MALLOC_CONF=…"
-    )
+    inside = drop_in.compose(unit.name, library, options, [], {}, [], "", agent)
+    read = sorted({os.path.dirname(path) for path in (library, agent.library if agent else "") if path})
+    volumes = [*(f"{path}:{path}:ro" for path in read), f"{spool}:{spool}"]
+    words = [f"--volume={volume}" for volume in volumes]
+    words += [f"--env={name}={value}" for name, value in inside.environment.items()]
+    return f"Make {spool} for its user (mode 0700), and give its 'run' these: {' '.join(map(shlex.quote, words))}"
 
 
 def _is_enforcing() -> bool:

@@ -116,7 +116,7 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     library = preloaded(parameters) or ""
     own = systemd.read_assignments(unit.own_files)
     manager = systemd.manager_environment()
-    preflight.check_container(unit)
+    _check_container(parameters, unit)
     program = _check(parameters, unit, drop_in.read_environment(own, manager, unit.name), check_mode)
     owner = None if unit.text["DynamicUser"] == "yes" else programs.owner(unit)
     spool = places.spool_of(unit.name)
@@ -154,7 +154,7 @@ def _prepare_container(
     """The same in the unit's container, whose environment is not the unit's, and whose files are inside it."""
     replaces = not keeps_allocator(parameters)
     library = preloaded(parameters) or ""
-    container.check(unit)
+    container.check(unit, _by_hand(parameters, unit))
     program = _check(parameters, unit, drop_in.Environment({}, []), check_mode)
     agent = _agent_of(parameters, unit, program, check_mode)
     if agent is None:
@@ -179,6 +179,22 @@ def _prepare_container(
     owner = programs.writer(unit, programs.Owner(0, 0), program, drop_in.CHILDREN in agent.variables)
     injection = container.into(injection, unit, libraries, owner, directory)
     return drop_in_files.WantedFiles(directory, injection, places.spool_of(unit.name), owner)
+
+
+def _check_container(parameters: dict[str, Any], unit: service.Service) -> None:
+    """For one that we cannot change, the refusal has what to add to its command."""
+    try:
+        preflight.check_container(unit)
+    except Refusal as refusal:
+        if refusal.reason != "container" or not preloaded(parameters):
+            raise
+        raise Refusal(refusal.reason, f"{refusal}. {_by_hand(parameters, unit)}") from None
+
+
+def _by_hand(parameters: dict[str, Any], unit: service.Service) -> str:
+    variables = {"OFFHEAP_UNIT": unit.name, drop_in.EXECUTABLE: "/THE/PROGRAM/INSIDE", **_agent_numbers(parameters)}
+    agent = drop_in.AgentSettings(parameters["agent"], variables) if parameters["agent"] else None
+    return container.by_hand(unit, preloaded(parameters) or "", parameters["malloc_conf"], agent)
 
 
 def _check(
@@ -207,7 +223,7 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
     options = {} if arena_max else parameters["malloc_conf"]
     if library:
         preflight.check_path(library)
-    preflight.check_container(unit)
+    _check_container(parameters, unit)
     preflight.check_programs(unit, library)
     if library:
         environment = drop_in.read_environment(own, manager, unit.name)
@@ -224,7 +240,7 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
 def _prepare_own(parameters: dict[str, Any], unit: service.Service) -> drop_in_files.WantedFiles:
     """Only the variable of the jemalloc that the program brings itself: nothing is preloaded."""
     own = systemd.read_assignments(unit.own_files)
-    preflight.check_container(unit)
+    _check_container(parameters, unit)
     variable = own_jemalloc.check(programs.executable(unit), unit)
     owner = None if unit.text["DynamicUser"] == "yes" else programs.owner(unit)
     spool = places.spool_of(unit.name)
@@ -290,7 +306,6 @@ def _agent_of(
     children = wanted.get("children")
     if children is None:
         children = programs.has_workers(unit, program)
-    numbers = {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in _AGENT_NUMBERS if wanted.get(name) is not None}
     return drop_in.AgentSettings(
         library,
         {
@@ -303,9 +318,14 @@ def _agent_of(
             **({"OFFHEAP_MAY_UNSHARE": "1"} if syscall_filter.may_unshare(unit) else {}),
             **({"OFFHEAP_DUMP_PRESSURE": "1"} if wanted.get("dump_pressure") else {}),
             **(_of_the_sampler(parameters, unit) if keeps_allocator(parameters) else {}),
-            **numbers,
+            **_agent_numbers(parameters),
         },
     )
+
+
+def _agent_numbers(parameters: dict[str, Any]) -> dict[str, str]:
+    wanted = parameters["agent_settings"] or {}
+    return {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in _AGENT_NUMBERS if wanted.get(name) is not None}
 
 
 def _of_the_sampler(parameters: dict[str, Any], unit: service.Service) -> dict[str, str]:

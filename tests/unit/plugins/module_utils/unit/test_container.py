@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.service impo
 from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
 
+BY_HAND = "Give its 'run' these"
 RUN = "run --cgroups=split -d localhost/app:1"
 
 
@@ -33,7 +35,8 @@ def podman(tmp_path: Path) -> Path:
 
 
 def of(podman: Path, words: str = RUN, **single: str) -> Service:
-    return unit(podman, arguments=[f"{podman} {words}"], text=single)
+    name = single.get("Id", "probe.service")
+    return unit(podman, arguments=[f"{podman} {words}"], text=single, Id=name)
 
 
 @pytest.mark.parametrize(
@@ -47,30 +50,33 @@ def of(podman: Path, words: str = RUN, **single: str) -> Service:
     ],
 )
 def test_what_nothing_can_be_brought_into(podman: Path, words: str, single: dict[str, str], way_out: str) -> None:
-    refusal(lambda: container.check(of(podman, words, **single)), "container", way_out)
+    refusal(lambda: container.check(of(podman, words, **single), ""), "container", way_out)
 
 
 @pytest.mark.parametrize("version", ["podman version 4.9.3", "podman version", "no"])
 def test_a_podman_that_cannot_add_to_its_settings(podman: Path, version: str) -> None:
     podman.write_text(f"#!/bin/sh\necho {version}\n")
-    refusal(lambda: container.check(of(podman)), "container", "Podman 5 can", "--volume=/var/lib/offheap/probe.service")
+    refusal(lambda: container.check(of(podman), BY_HAND), "container", "Podman 5 can", BY_HAND)
 
 
 def test_a_podman_that_does_not_run(podman: Path) -> None:
     podman.unlink()
-    refusal(lambda: container.check(of(podman)), "container", "podman --version' does not work")
+    refusal(lambda: container.check(of(podman), BY_HAND), "container", "podman --version' does not work")
 
 
 def test_selinux(podman: Path, without_selinux: Path) -> None:
     without_selinux.write_text("1\n")
-    refusal(lambda: container.check(of(podman)), "container", "SELinux", ":z")
+    refusal(lambda: container.check(of(podman), BY_HAND), "container", "SELinux", BY_HAND)
 
 
 def test_a_unit_that_has_such_settings_itself(podman: Path, tmp_path: Path) -> None:
     own = tmp_path / "probe.service"
     own.write_text("[Service]\nEnvironment=CONTAINERS_CONF_OVERRIDE=/etc/mine.conf\n")
     refusal(
-        lambda: container.check(of(podman, FragmentPath=str(own))), "container", str(own), "CONTAINERS_CONF_OVERRIDE"
+        lambda: container.check(of(podman, FragmentPath=str(own)), ""),
+        "container",
+        str(own),
+        "CONTAINERS_CONF_OVERRIDE",
     )
 
 
@@ -95,3 +101,17 @@ def test_the_unit_itself_gets_nothing_but_the_name_of_the_settings(podman: Path)
     volumes = tomllib.loads(found.container or "")["containers"]["volumes"]
     assert volumes[:2] == ["/a:/a:ro", "/l:/l:ro"]
     assert "/var/lib/offheap/probe.service:/var/lib/offheap/probe.service" in volumes
+
+
+def test_what_somebody_has_to_add_by_hand() -> None:
+    agent = drop_in.AgentSettings("/a/a.so", {"OFFHEAP_DUMP_SECONDS": "7"})
+    said = container.by_hand(unit("/usr/bin/docker"), "/l/l.so", {"lg_prof_sample": 17}, agent)
+    command = shlex.split(said.partition("these: ")[2])
+    assert command[:3] == [
+        "--volume=/a:/a:ro",
+        "--volume=/l:/l:ro",
+        "--volume=/var/lib/offheap/probe.service:/var/lib/offheap/probe.service",
+    ]
+    assert "--env=LD_PRELOAD=/l/l.so:/a/a.so" in command and "--env=OFFHEAP_DUMP_SECONDS=7" in command
+    conf = next(word for word in command if "MALLOC_CONF" in word)
+    assert "lg_prof_sample:17" in conf and "prof_prefix:/var/lib/offheap/probe.service/jeprof" in conf
