@@ -21,7 +21,7 @@ from typing import Mapping, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, programs, sandbox
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
@@ -67,7 +67,15 @@ def check(unit: Service, by_hand: str) -> None:
             f"SELinux keeps the container of {unit.name} from files of the host, unless they have a label that it may"
             f" read. {by_hand}",
         )
-    for assignment in systemd.read_assignments(unit.own_files):
+    own = systemd.read_assignments(unit.own_files)
+    ends = any(one.key == "ExecStop" and re.search(r"\b(rm|stop)\b", one.value) for one in own)
+    if re.search(r"\s--(name|cidfile)[ =]", unit.arguments[0]) and not ends:
+        raise Refusal(
+            "container",
+            f"{unit.name} has no ExecStop= that ends its container, so a restart that has to kill it finds its name"
+            f" taken. Add 'ExecStop={unit.commands[0]} rm -f -i NAME', as Quadlet does",
+        )
+    for assignment in own:
         if assignment.key in ("Environment", "EnvironmentFile") and _OVERRIDE in assignment.value:
             raise Refusal("container", f"{assignment.path} sets {_OVERRIDE}, which ours would replace. {by_hand}")
     if not unit.is_running:
@@ -129,9 +137,10 @@ def into(
     read = sorted({os.path.dirname(library) for library in libraries})
     lines = [
         f"Environment={systemd.quote(f'{_OVERRIDE}={directory}/{drop_in.CONTAINER_NAME}').replace('%', '%%')}",
-        *sandbox.socket_lines(unit),
         "ExecStartPre=-/bin/mkdir -p " + " ".join(map(_escaped, [*read, spool])),
-        f"ExecStartPre=-/bin/chown {owner.uid}:{owner.gid} {_escaped(sockets)}",
+        # A RuntimeDirectory= would be the unit's user's, who is not the container's.
+        f"ExecStartPre=-/usr/bin/install -d -o {owner.uid} -g {owner.gid} {_escaped(sockets)}",
+        f"ExecStopPost=-/bin/rm -rf {_escaped(sockets)}",
     ]
     volumes = [*(f"{path}:{path}:ro" for path in read), f"{spool}:{spool}", f"{sockets}:{sockets}"]
     return injection._replace(settings=lines, container=settings(injection.environment, volumes))

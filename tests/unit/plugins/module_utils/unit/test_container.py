@@ -45,6 +45,7 @@ def of(podman: Path, words: str = RUN, **single: str) -> Service:
         ("start app", {}, "Let root's 'podman run' make it at each start"),
         (RUN, {"User": "app"}, "as another user than root"),
         ("run -d localhost/app:1", {}, "Add --cgroups=split"),
+        (f"{RUN} --name=app", {}, "Add 'ExecStop="),
         (RUN, {"Id": "a:b.service"}, "Rename the unit"),
         (RUN, {}, "is not running"),
     ],
@@ -97,7 +98,7 @@ def test_the_unit_itself_gets_nothing_but_the_name_of_the_settings(podman: Path)
     assert found.settings[0] == 'Environment="CONTAINERS_CONF_OVERRIDE=/etc/systemd/system/d/90-offheap.containers"'
     assert not [line for line in found.settings if "LD_PRELOAD" in line]
     assert "ExecStartPre=-/bin/mkdir -p /a /l /var/lib/offheap/probe.service" in found.settings
-    assert "ExecStartPre=-/bin/chown 7:8 /run/offheap/probe.service" in found.settings
+    assert "ExecStartPre=-/usr/bin/install -d -o 7 -g 8 /run/offheap/probe.service" in found.settings
     volumes = tomllib.loads(found.container or "")["containers"]["volumes"]
     assert volumes[:2] == ["/a:/a:ro", "/l:/l:ro"]
     assert "/var/lib/offheap/probe.service:/var/lib/offheap/probe.service" in volumes
