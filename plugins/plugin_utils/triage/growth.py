@@ -189,7 +189,7 @@ def _of_process(now: Process, ordered: Sequence[Sample]) -> Growth:
         None,
         now,
         times[-1] - times[0],
-        rise(times, [process.held for process in processes], usual),
+        rise(times, [process.held for process in processes], usual, among=len(last.processes)),
         {part: rise(times, sizes, usual) for part, sizes in _divided(processes).items()},
         now.threads - processes[0].threads,
         rise(times, direct, usual) if len(direct) == len(times) else None,

@@ -40,10 +40,12 @@ class Rise:
 NONE = Rise()
 
 
-def rise(times: Sequence[float], sizes: Sequence[float], usual: float) -> Rise:
+def rise(times: Sequence[float], sizes: Sequence[float], usual: float, among: int = 1) -> Rise:
     """The rise of ``sizes`` (bytes) over ``times`` (seconds, ascending, at least two, not all the same).
 
-    ``usual`` is the scatter (standard deviation, bytes) of what does not rise, at least."""
+    ``usual`` is the scatter (standard deviation, bytes) of what does not rise, at least; ``among`` how many are looked
+    at, of which any may be told to rise: Student's t of three degrees of freedom exceeds far values as their cubes.
+    """
     span = times[-1] - times[0]
     times, sizes = _means(times), _means(sizes)
     count = len(times)
@@ -58,6 +60,8 @@ def rise(times: Sequence[float], sizes: Sequence[float], usual: float) -> Rise:
         variance = max(left / (count - 2), usual * usual)
     deviation = span * math.sqrt(variance / lever)
     likely, possible = _T[count]
+    if count == _MEANS:
+        possible *= among ** (1 / 3)
     return Rise(slope * span, likely * deviation, possible * deviation)
 
 

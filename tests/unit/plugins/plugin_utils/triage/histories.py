@@ -33,9 +33,12 @@ Looks = list[dict[str, Any]]
 
 @dataclass
 class Service:
-    """A service that is looked at ``looks`` times. ``sizes`` are bytes by class, ``trade`` is what malloc keeps free of
-    a class, ``rises`` by how much a class grows in all; times are seconds, of which the process is older than ten
-    minutes from the start."""
+    """A service that is looked at ``looks`` times, ``interval`` seconds apart, and older than ten minutes all the time.
+
+    ``sizes`` are bytes by class, ``beside`` those of the control group that are in no process, ``free`` what malloc
+    keeps free (heap, arenas). Each rises by its ``rises`` in all, in this ``shape`` over the time watched (0 to 1), and
+    ``swapped`` bytes leave memory meanwhile. ``more`` is what else a look says of the process, or at all.
+    """
 
     random: random.Random
     looks: int = 0

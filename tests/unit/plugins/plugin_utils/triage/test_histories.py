@@ -208,6 +208,27 @@ def test_what_grows_no_more_is_left_alone(shape: str) -> None:
     assert wrong.total() <= _MOST_WRONG, wrong
 
 
+@pytest.mark.parametrize(("rise", "right"), [(0.2, "native-growth"), (0.0, "not-growing")])
+def test_one_of_twenty_processes(rise: float, right: str) -> None:
+    """All breathe, and one of them grows, or none."""
+    found = Counter[str]()
+    for number in range(_EACH):
+        processes = [Service(random.Random(f"{number} {pid}"), looks=5 + number % 11) for pid in range(20)]
+        processes[0].rises["malloc-heap"] = rise * processes[0].held
+        histories = []
+        for pid, service in enumerate(processes):
+            service.interval = processes[0].interval
+            histories.append(service.history())
+            for one in histories[-1]:
+                one["processes"][0]["pid"] = pid + 1
+        looks = [
+            {**units[0], "processes": [one["processes"][0] for one in units]} for units in zip(*histories, strict=True)
+        ]
+        found[_verdict(looks)] += 1
+    del found[right]
+    assert found.total() <= _MOST_WRONG, found
+
+
 @pytest.mark.parametrize("grows", [True, False])
 def test_a_host_whose_memory_goes_elsewhere(grows: bool) -> None:
     wrong = 0
