@@ -376,7 +376,10 @@ def _lives(curve: LifeCurve | None) -> dict[str, Any] | None:
 
 def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[dict[str, Any]]:
     """The suspects of all hosts, each path once: its hosts, its average rate, and the version it appeared with."""
-    hints = {suspect["short"]: suspect["hints"] for host in leaking for suspect, _paths in host.suspects}
+    hints: dict[str, list[dict[str, str]]] = {}  # hosts may run releases with different causes
+    for suspect in (suspect for host in leaking for suspect, _paths in host.suspects):
+        known = hints.setdefault(suspect["short"], [])
+        known += [hint for hint in suspect["hints"] if hint not in known]
     held = {
         suspect["short"]: suspect["held"] for host in leaking for suspect, _paths in host.suspects if suspect["held"]
     }
