@@ -53,7 +53,7 @@ function build() {
         make("palette", "button", { type: "button", title: "Colours that the colour-blind can tell apart ( p )", onclick: turnPalette }, "Colour-blind"),
         h("button", { type: "button", class: "help", title: "Help ( ? )", onclick: () => help.showModal() }, "Help"),
     );
-    const skip = h("button", { type: "button", class: "skip", onclick: () => stacksPanel.el.graph.focus() }, "Skip to the stacks");
+    const skip = h("button", { type: "button", class: "skip", onclick: () => stacksPanel.shown.element.focus() }, "Skip to the stacks");
     report.append(skip, ...(data.alone ? aloneParts(switches) : fleetParts(switches)), h("footer", {}, make("fineprint", "p")), stacksPanel.tip, help);
 }
 
@@ -299,6 +299,7 @@ document.addEventListener("keydown", (event) => {
         d: turnTheme,
         p: turnPalette,
         f: () => go({ fold: state.fold ? "" : "1", zoom: "", around: "" }),
+        w: () => go({ from: state.from === "calls" ? "" : "calls", zoom: "" }),
         i: () => go({ from: state.from === "leaf" ? "" : "leaf", zoom: "" }),
         g: () => view.pair && go({ what: view.what === "grown" ? "live" : "grown", zoom: "" }),
     };

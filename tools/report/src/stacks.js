@@ -33,8 +33,8 @@ export class Stacks {
         return path;
     }
 
-    // Kinds: "down", "up" (from the function that allocates), "callers" and "callees" of a frame. In a folded tree, what
-    // lies in one library without a break is one frame. `hidden` names functions, and [libraries]: stacks through one of
+    // Kinds: "down", "up" (from the function that allocates), "callers" and "callees" of a frame, and "through", the whole
+    // stacks that have it. In a folded tree, what lies in one library without a break is one frame. `hidden` names functions, and [libraries]: stacks through one of
     // them are left out.
     tree(kind, frame = -1, folded = false, hidden = []) {
         if (kind === "down" && !folded && !hidden.length) return this.down;
@@ -55,7 +55,7 @@ export class Stacks {
     }
 
     derive(kind, wanted, folded, hidden) {
-        const frames = [wanted < 0 ? this.frame[0] : wanted];
+        const frames = [wanted < 0 || kind === "through" ? this.frame[0] : wanted];
         const parents = [-1];
         const nodes = new Map();
         const ends = [];
@@ -67,7 +67,7 @@ export class Stacks {
             if (wanted >= 0) {
                 const at = path.lastIndexOf(wanted);
                 if (at < 0) continue;
-                path = kind === "callers" ? path.slice(at + 1) : path.slice(0, at).reverse();
+                path = { callers: () => path.slice(at + 1), callees: () => path.slice(0, at).reverse(), through: () => path.reverse() }[kind]();
             } else if (kind === "down") path.reverse();
             let node = 0;
             for (const frame of path) {
@@ -107,6 +107,18 @@ export class Tree {
         this.depth = new Uint16Array(this.size);
         for (let node = 1; node < this.size; node++) this.depth[node] = this.depth[parent[node]] + 1;
         this.children = null;
+    }
+
+    // Whether a node's frame is in none above it: a function that calls itself counts once.
+    get outermost() {
+        if (this.outer) return this.outer;
+        this.outer = new Uint8Array(this.size);
+        for (let node = 1; node < this.size; node++) {
+            let above = this.parent[node];
+            while (above > 0 && this.frame[above] !== this.frame[node]) above = this.parent[above];
+            this.outer[node] = above > 0 ? 0 : 1;
+        }
+        return this.outer;
     }
 
     // Live bytes of a dump by node, and by leaf for what is made of two dumps.

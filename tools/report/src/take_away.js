@@ -3,6 +3,8 @@
 //
 // What can be taken from the graph: a stack as text, and all that is shown as folded stacks or as a picture.
 
+import { shape } from "./format.js";
+
 const XML = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const escaped = (text) => String(text).replace(/[&<>"]/g, (sign) => XML[sign]);
 // Trees of these kinds have the function that allocates on top.
@@ -53,6 +55,14 @@ export function picture(boxes, width, height, background, title) {
         ...boxes.map(box),
         "</svg>\n",
     ].join("\n");
+}
+
+// The call graph with its title and a background, as a file.
+export function callPicture(svg, background, title) {
+    const [told, behind] = [shape("title", {}), shape("rect", { width: "100%", height: "100%", fill: background })];
+    told.textContent = title;
+    svg.prepend(told, behind);
+    return `${new XMLSerializer().serializeToString(svg)}\n`;
 }
 
 export async function toClipboard(text) {
