@@ -191,6 +191,11 @@ export class CallGraph extends StackView {
         return `${count(functions.length, "function")}, ${count(calls.length, "call")}.${parts.length ? ` Left out as too small: ${parts.join("; ")}.` : ""}${dashed}`;
     }
 
+    sites(one) {
+        const { frame, lines } = this.given.stacks;
+        return new Set([...lines].flatMap(([node, seen]) => (frame[node] === this.tree.frame[one] ? [...seen] : [])));
+    }
+
     matching() {
         return super.matching().filter((one) => this.laid.hasNode(one));
     }

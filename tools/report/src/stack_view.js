@@ -80,6 +80,11 @@ export class StackView {
         return theme.calm(MANAGED.includes(this.frames.kind[frame]) ? 150 : tint(this.frames.module[frame]));
     }
 
+    // The sites of a node.
+    sites(node) {
+        return this.tree.lines.get(node);
+    }
+
     significant(node) {
         const { older, newer, interval, confidence } = this.values;
         return beyondChance(older[node], newer[node], interval, confidence);

@@ -260,6 +260,10 @@ export class StacksPanel {
         return interval > 1 ? this.data.confidence * Math.sqrt(interval * live) : 0;
     }
 
+    source(flame, node) {
+        return this.view.stacks.source(flame.sites(node));
+    }
+
     lines(flame, node) {
         const { view, frames } = this;
         const { host, base, pair } = view;
@@ -269,6 +273,8 @@ export class StacksPanel {
         const where = [frames.module[frame], KINDS[frames.kind[frame]]].filter(Boolean).join(" · ");
         const found = [["name", frames.name[frame]]];
         if (where) found.push(["where", where]);
+        const source = this.source(flame, node);
+        if (source) found.push(["where", source]);
         found.push(["", `${bytes(now)} ± ${bytes(this.errorOf(now))} live, ${percent(now, values.now[0])}`]);
         if (pair) {
             const [older, newer] = [values.older[node], values.newer[node]];
@@ -345,7 +351,7 @@ export class StacksPanel {
         const whole = stack && flame !== this.calls;
         const name = this.frames.name[flame.tree.frame[node]];
         const about = `${this.view.unit.unit} on ${this.view.host.host}: ${this.lines(flame, node).slice(1).map(([, line]) => line).join(" · ")}`;
-        const copied = await toClipboard(whole ? stackText(flame, node, about) : name);
+        const copied = await toClipboard(whole ? stackText(flame, node, about, (at) => this.source(flame, at)) : name);
         this.el.found.textContent = copied ? `Copied ${whole ? "the stack of " : ""}${name}` : "The browser lets nothing be copied";
     }
 
