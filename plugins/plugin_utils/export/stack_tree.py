@@ -123,11 +123,13 @@ class StackTree:
             self._examples.append(frames)
         return number
 
-    def hold(self, paths: Integers, sizes: Numbers) -> Held:
-        """What a profile holds: bytes by path. A path may occur several times in ``paths``."""
+    def hold(self, paths: Integers, sizes: Numbers, whole: float | None = None) -> Held:
+        """What a profile holds: bytes by path. A path may occur several times in ``paths``. Of a part of a profile,
+        as one thread's, ``whole`` is what the profile holds.
+        """
         sums: Numbers = np.bincount(paths, np.maximum(sizes, 0.0), len(self._examples)).astype(np.float64)
         self._largest = np.pad(self._largest, (0, len(sums) - len(self._largest)))
-        np.maximum(self._largest, sums / (sums.sum() or 1.0), out=self._largest)
+        np.maximum(self._largest, sums / (whole or sums.sum() or 1.0), out=self._largest)
         held = np.flatnonzero(sums)
         return Held(held, sums[held])
 

@@ -64,6 +64,14 @@ def test_the_smallest_stacks_are_taken_together_but_never_a_suspects() -> None:
     assert len(tree.leaves(wanted)) == 1
 
 
+def test_all_of_a_small_thread_is_no_large_part_of_a_dump() -> None:
+    tree = StackTree(Frames())
+    samples = profile({("large", "main"): 70.0, ("medium", "main"): 20.0, ("small", "main"): 10.0})
+    held = _add(tree, samples)
+    tree.hold(held.paths[2:], samples.values[BYTES][2:], whole=100.0)
+    assert tree.grow([], 2, 100) == 0.1
+
+
 def _lines(tree: StackTree, frames: Frames) -> dict[str, list[tuple[str, int]]]:
     """Function -> the lines that its node has."""
     columns, names = tree.columns(), frames.columns()["name"]
@@ -76,7 +84,7 @@ def _lines(tree: StackTree, frames: Frames) -> dict[str, list[tuple[str, int]]]:
 def test_a_node_has_the_lines_of_all_its_stacks() -> None:
     frames = Frames()
     tree = StackTree(frames)
-    stacks = {
+    stacks: dict[tuple[str, ...], float] = {
         ("keep at keep.c:5", "main at main.c:10"): 9.0,
         ("keep at keep.c:5", "main at main.c:20"): 8.0,
         ("bare", "main at main.c:10"): 7.0,
