@@ -188,6 +188,8 @@ def test_it_can_be_read_on_any_screen_and_on_paper(opened: Open, width: int, sch
     assert len(_boxes(page)) == (43 if width > 640 else 24), "fewer on a phone"
     letters = page.locator("#calls text").first.evaluate("one => one.getBoundingClientRect().height")
     assert letters > 10
+    page.set_viewport_size({"width": 1800 - width, "height": 900})
+    expect(page.locator("#left")).to_contain_text(f"{24 if width > 640 else 43} functions, ")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.locator("#calls text").first.get_attribute("fill") == "#16181b"

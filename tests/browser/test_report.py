@@ -21,6 +21,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet impo
 from ansible_collections.offheap.profiler.tests.browser import fleets
 from ansible_collections.offheap.profiler.tests.browser.colours import share
 from ansible_collections.offheap.profiler.tests.browser.conftest import Open
+from ansible_collections.offheap.profiler.tests.browser.test_accessible import serious
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 ROOT = Path(report_page.__file__).resolve().parents[3]
@@ -173,6 +174,7 @@ def test_of_many_hosts_those_without_a_leak_are_one_line(opened: Open, pages: Pa
     expect(page.locator("#healthy")).to_have_text(
         re.compile(r"^26 hosts without a leak, none above [\d.]+ [KM]iB/day\. Show them$")
     )
+    assert serious(page) == []
     page.fill("#hostfilter", "app03")
     page.locator("#hostlist button").click()
     page.fill("#hostfilter", "")

@@ -22,8 +22,10 @@ const SHRINKS = 0.85; // to fit, where that is enough
 const PIECE = /.{1,32}(?:[.:,<( ]|$)|.{1,32}/gu;
 
 export class CallGraph extends StackView {
-    constructor(element, frames, events) {
+    // `left` is told what is left out.
+    constructor(element, left, frames, events) {
         super(element, frames, events);
+        this.left = left;
         this.context = document.createElement("canvas").getContext("2d");
         new ResizeObserver(() => this.graph && this.narrow !== this.isNarrow() && this.lay()).observe(element);
     }
@@ -57,6 +59,7 @@ export class CallGraph extends StackView {
         if (!this.laid.hasNode(this.zoom)) this.zoom = 0;
         if (!this.laid.hasNode(this.cursor)) this.cursor = this.zoom || largest;
         this.element.replaceChildren(...(largest ? [this.picture()] : []));
+        this.left.textContent = this.note;
         this.comeIntoView(this.zoom || largest);
     }
 
@@ -206,7 +209,7 @@ export class CallGraph extends StackView {
         if (!place) return;
         const { x, y, w } = this.bounds;
         const scale = this.scale(w);
-        const seen = (now, middle, size, room) => Math.min(Math.max(now, scale * (middle + size / 2 + PAD) - room), scale * (middle - size / 2 - PAD));
+        const seen = (now, middle, size, room) => (scale * (middle - size / 2) >= now && scale * (middle + size / 2) <= now + room ? now : scale * middle - room / 2);
         element.scrollLeft = seen(element.scrollLeft, place.x - x, place.width, element.clientWidth);
         element.scrollTop = seen(element.scrollTop, place.y - y, place.height, element.clientHeight);
     }

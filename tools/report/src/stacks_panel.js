@@ -39,7 +39,7 @@ export class StacksPanel {
         );
         this.main = new Flame(this.el.graph, frames, this.events(() => this.main));
         this.up = new Flame(this.el.callers, frames, this.events(() => this.up));
-        this.calls = new CallGraph(this.el.calls, frames, this.events(() => this.calls));
+        this.calls = new CallGraph(this.el.calls, this.el.left, frames, this.events(() => this.calls));
         this.shown = this.main;
     }
 
@@ -171,7 +171,6 @@ export class StacksPanel {
         el.graph.parentElement.hidden = calls;
         el.calls.hidden = el.left.hidden = !calls || !(values.width[0] > 0);
         this.shown.show(tree, values, Number(state.zoom) || 0);
-        el.left.textContent = calls ? this.calls.note : "";
         el.callers.parentElement.hidden = el.below.hidden = !sandwich;
         el.above.hidden = !one;
         if (one) el.above.replaceChildren(sandwich ? "Callers of " : "Stacks through ", h("span", { class: "name" }, frames.name[around]));
