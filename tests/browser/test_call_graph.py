@@ -192,6 +192,9 @@ def test_it_can_be_read_on_any_screen_and_on_paper(opened: Open, width: int, sch
     expect(page.locator("#left")).to_contain_text(f"{24 if width > 640 else 43} functions, ")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
+    page.set_viewport_size({"width": 718, "height": 1000})  # A4 at 96 dots an inch
+    assert len(_boxes(page)) == 24
+    assert page.locator("#calls text").first.evaluate("one => one.getBoundingClientRect().height") > 7
     assert page.locator("#calls text").first.get_attribute("fill") == "#16181b"
     inside = page.evaluate("calls.querySelector('svg').getBoundingClientRect().right <= innerWidth")
     assert inside and page.evaluate("getComputedStyle(calls).overflowX") == "visible"

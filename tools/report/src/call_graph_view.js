@@ -30,15 +30,16 @@ export class CallGraph extends StackView {
         new ResizeObserver(() => this.graph && this.narrow !== this.isNarrow() && this.lay()).observe(element);
     }
 
-    // `stacks` is the tree of the stacks, and `values` what it holds by node; `zoom` the chosen function.
-    show(stacks, values, zoom) {
+    // `stacks` is the tree of the stacks, and `values` what it holds by node; `zoom` the chosen function. Paper is narrow.
+    show(stacks, values, zoom, printing) {
+        this.printing = printing;
         this.given = { stacks, values };
         this.zoom = zoom;
         this.lay();
     }
 
     isNarrow() {
-        return this.element.clientWidth < NARROW;
+        return this.printing || this.element.clientWidth < NARROW;
     }
 
     lay() {

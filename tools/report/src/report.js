@@ -152,6 +152,7 @@ function show(printing = false) {
     showAppearance(printing);
     if (!data.units.length) return;
     choose();
+    view.printing = printing;
     if (!data.alone) {
         showMissing();
         showSummary();

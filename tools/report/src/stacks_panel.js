@@ -140,7 +140,7 @@ export class StacksPanel {
         this.go({ around: String(frame + 1), zoom: "" }, true);
     }
 
-    // `view`: what comparison.js takes, and {state, what, thread, stacks}
+    // `view`: what comparison.js takes, and {state, what, thread, stacks, printing}
     show(view) {
         this.view = view;
         const { el, frames } = this;
@@ -170,7 +170,7 @@ export class StacksPanel {
         this.shown = calls ? this.calls : this.main;
         el.graph.parentElement.hidden = calls;
         el.calls.hidden = el.left.hidden = !calls || !(values.width[0] > 0);
-        this.shown.show(tree, values, Number(state.zoom) || 0);
+        this.shown.show(tree, values, Number(state.zoom) || 0, view.printing);
         el.callers.parentElement.hidden = el.below.hidden = !sandwich;
         el.above.hidden = !one;
         if (one) el.above.replaceChildren(sandwich ? "Callers of " : "Stacks through ", h("span", { class: "name" }, frames.name[around]));
