@@ -35,7 +35,7 @@ def _found(page: Page, name: str) -> str:
 @pytest.mark.parametrize("view", ["", "from=leaf", "from=calls", "fold=1", "hide=inflateInit2_"])
 def test_a_frame_has_its_lines_in_each_view(shop: Callable[[str], Page], view: str) -> None:
     page = shop(view)
-    for name, source in (("keep", KEEP), ("serve", SERVE), ("main", MAIN)):
+    for name, source in (("keep", KEEP), ("serve", SERVE), ("main", MAIN), ("render", "/src/shop/render.py")):
         assert f" · app · {source} · " in _found(page, name)
 
 

@@ -24,7 +24,7 @@ else:
     np = libraries.optional("numpy")
 
 Path = tuple[int, ...]
-Site = tuple[str, int]  # a file and a line
+Site = tuple[str, int]  # a file, which may be empty, and a line, or 0 where only the file is known
 ALL = Frame("all", "")
 REST = Frame("[smaller stacks]", "", Kind.UNKNOWN)
 _NO_STACK = Frame("[no stack]", "", Kind.UNKNOWN)
@@ -105,7 +105,7 @@ class StackTree:
             except KeyError:
                 new = [frame for frame in frames if id(frame) not in numbers]
                 numbers.update((id(frame), self._frames.number(frame)) for frame in new)
-                sites.update((id(frame), self._site(frame)) for frame in new if frame.line)
+                sites.update((id(frame), self._site(frame)) for frame in new if frame.file or frame.line)
                 alive.extend(new)
                 path = tuple(map(numbers.__getitem__, map(id, frames)))
             number = self._path(path[::-1], frames)

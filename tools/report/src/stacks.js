@@ -52,12 +52,15 @@ export class Stacks {
         return tree;
     }
 
-    // Sites in words: "inflate.c:622, 630".
+    // Sites in words: "inflate.c:622, 630", or only the file, as of a Python function.
     source(seen = []) {
         const files = new Map();
         for (const [file, line] of [...seen].map((site) => this.sites[site])) files.set(file, [...(files.get(file) || []), line]);
         const words = (lines) => [...new Set(lines)].sort((a, b) => a - b).slice(0, MOST_LINES).join(", ") + (lines.length > MOST_LINES ? ", …" : "");
-        return [...files].map(([file, lines]) => `${file || "line "}${file && ":"}${words(lines)}`).join("; ");
+        return [...files]
+            .map(([file, lines]) => [file, words(lines.filter(Boolean))])
+            .map(([file, known]) => (file ? file + (known && `:${known}`) : `line ${known}`))
+            .join("; ");
     }
 
     framesOf(hidden) {
