@@ -84,7 +84,7 @@ def before(services: dict[str, LabHost], trials: dict[str, Trial]) -> dict[str, 
 @pytest.fixture(scope="module")
 def enabled(
     playbook: RunPlaybook,
-    built: dict[str, Any],
+    request: pytest.FixtureRequest,
     trials: dict[str, Trial],
     before: dict[str, State],
 ) -> PlaybookResult:
@@ -94,7 +94,8 @@ def enabled(
         settings = {"start_delay": 0, **CHILDREN[trial.service.children]}
         units[trial.host.name].append({"name": trial.service.unit, "agent_settings": settings})
     variables = {
-        **built,
+        # Not before what lay there before was seen.
+        **request.getfixturevalue("built"),
         "offheap_hosts": ",".join(PACKAGES),
         "offheap_units": f"{{{{ {units}[inventory_hostname] }}}}",
         "offheap_serial": ["100%"],
