@@ -23,7 +23,6 @@ from ..leaks import hints, turnover
 from ..leaks.code_paths import Suspect
 from ..leaks.hints import Hint
 from ..leaks.patterns import Movement
-from ..leaks.releases import Seen
 from ..leaks.survey import Host, Process, Scope, last_on_each_host, survey
 from ..leaks.trend import window
 from ..leaks.verdict import Answer, Verdict
@@ -105,8 +104,7 @@ def _report(host: Host, limits: Limits, reader: Reader, warn: Callable[[str], No
     shown = host.decisive
     if shown is None:
         return report
-    seen = Seen.of(shown.captures[-1].facts)
-    report.hints.extend(hints.for_path(limits.hints, suspect.path, seen) for suspect in report.suspects)
+    report.hints.extend(hints.for_path(limits.hints, suspect.path) for suspect in report.suspects)
     newest = _samples(shown, -1, reader, warn)
     if newest is not None:
         first = _first(shown)
