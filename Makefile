@@ -73,6 +73,11 @@ bench-archive: setup
 bench-lake: setup
 	.venv/bin/python tests/bench/lake.py
 
+#: make bench-fleet-page the page of 2,000 hosts, opened in Chromium, in build/bench/fleet-page.json (five minutes)
+.PHONY: bench-fleet-page
+bench-fleet-page: setup
+	.venv/bin/python tests/bench/fleet_page.py
+
 #: make bench-triage     one sample of 2,000 threads and 60,000 mappings, in build/bench/triage.json (ten seconds)
 .PHONY: bench-triage
 bench-triage: setup

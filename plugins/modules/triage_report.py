@@ -14,8 +14,8 @@ description:
   - Reads the samples that P(offheap.profiler.triage#role) has kept, says for each unit on each host what grows, how
     fast, and what to do next, and writes that as JSON.
   - Runs on the controller and connects to no host. One task for V(localhost) reports on the whole fleet.
-  - Growth is that of one process between two looks. Once there are two looks at a process from when it was older than
-    ten minutes, its earlier looks do not count.
+  - Growth is that of one process over all looks at it, and each rate has its 95 % interval. Once there are two looks at
+    a process from when it was older than ten minutes, its earlier looks do not count.
   - C(docs/triage.md) explains the rules, which are a table in C(plugins/plugin_utils/triage/rules.py).
 author:
   - Offheap contributors (@offheap)
@@ -121,7 +121,7 @@ verdicts:
       description: When it was looked at last, in seconds since the epoch.
       type: float
     watched:
-      description: Seconds between the two looks.
+      description: Seconds between the first and the last look that count.
       type: float
     growth_bytes_per_hour:
       description:
@@ -129,8 +129,12 @@ verdicts:
         - Of a host, how fast its available memory falls.
       type: int
       sample: 67108864
+    growth_error:
+      description: Half of the 95 % interval of RV(verdicts[].growth_bytes_per_hour).
+      type: int
+      sample: 4194304
     growth_by_part:
-      description: The same for each part of it.
+      description: The rate of each part of it.
       type: dict
     notes:
       description:

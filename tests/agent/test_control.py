@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 
@@ -164,6 +166,7 @@ def test_the_sidecar(start: Start, workload: Path) -> None:
     sidecar = json.loads(path.with_name(path.name + ".json").read_text())
     assert sidecar["dump"] == path.name and sidecar["size"] == path.stat().st_size
     assert sidecar["pid"] == service.pid and sidecar["exe"] == str(workload)
+    assert sidecar["pid_namespace"] == procfs.pid_namespace(service.pid)
     assert sidecar["cmdline"] == [str(workload), "leak", "30", "an argument", "\udcff"]
     assert abs(sidecar["time"] - path.stat().st_mtime) < 0.01 and abs(sidecar["start_time"] - time.time()) < 20
     assert sidecar["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -171,9 +174,6 @@ def test_the_sidecar(start: Start, workload: Path) -> None:
     assert sidecar["jemalloc"]["malloc_conf"] == service.environment["MALLOC_CONF"]
     assert sidecar["memory"]["rss"] > 0 and sidecar["memory"]["allocated"] > 0
     images = {image["path"]: image["build_id"] for image in sidecar["images"]}
-    from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
-    from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-
     files = [name for name, maps in procfs.mapped_files(service.pid).items() if any(m.executable for m in maps)]
     assert images == {name: elf.read(name).build_id for name in files}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

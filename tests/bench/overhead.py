@@ -20,6 +20,7 @@ ends itself (``live-jvm-4KiB``: no promise). ``live-jvm-4KiB-without-frees`` sho
 tell what stays.
 ``live-perf`` and ``live-memleak`` are live traces of the C program: the CPU time of a slice while it is traced, beside
 that of the same process before and after. memleak has no promise: a trace by it ends itself where it costs much.
+``live-heaptrack`` is what people attach today, which records every allocation.
 ``attach-c`` is the same with the agent attached, which samples what glibc allocates, and ``attach-jvm`` of the JVM that
 compresses, and ``attach-redis`` of redis, which has its own jemalloc; ``attach-c-detached`` is after it has put back
 all that it changed. ``c-own`` and ``jvm-own`` are with the agent preloaded alone, beside no preload.
@@ -104,7 +105,8 @@ LIVE_JVM = {LIVE: TRACED, "live-jvm-4KiB": TRACED, "live-jvm-4KiB-without-frees"
 JVM, STEADY_JVM = "jvm", "jvm-24KiB"
 # Live traces of the C program. memleak slows it so much that it gets little to do.
 LIVE_PERF, LIVE_MEMLEAK, ATTACHED, ATTACHED_JVM = "live-perf", "live-memleak", "attach-c", "attach-jvm"
-LIVE_ROUNDS = {LIVE_PERF: 1_200_000, LIVE_MEMLEAK: 20_000, ATTACHED: 1_200_000}
+LIVE_HEAPTRACK = "live-heaptrack"
+LIVE_ROUNDS = {LIVE_PERF: 1_200_000, LIVE_MEMLEAK: 20_000, LIVE_HEAPTRACK: 20_000, ATTACHED: 1_200_000}
 LIVE_SLICES = 24
 # Callgrind takes fifty times as long, so what it counts is less: the difference of so many slices.
 COUNTED_ROUNDS, COUNTED_SLICES, COUNTED_RUNS = 60_000, (1, 9), 12
@@ -274,6 +276,7 @@ class Bench:
             tracer = {
                 LIVE_PERF: lambda: self._perf(program.pid, rate),
                 LIVE_MEMLEAK: lambda: self._memleak(program.pid),
+                LIVE_HEAPTRACK: lambda: self._heaptrack(program.pid),
                 ATTACHED: lambda: self.attached(program.pid),
                 ATTACHED_JVM: lambda: self.attached(program.pid),
             }[case]
@@ -313,6 +316,19 @@ class Bench:
             yield
             _check_runs(tool)
             tool.kill()
+
+    @contextlib.contextmanager
+    def _heaptrack(self, pid: int) -> Iterator[None]:
+        """heaptrack, once gdb has brought it in, until gdb has stopped it."""
+        command = ["heaptrack", "--output", str(self.directory / "heaptrack"), "--pid", str(pid)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as tool:
+            assert tool.stdout is not None
+            while b"injection finished" not in tool.stdout.readline():
+                _check_runs(tool)
+            yield
+            _check_runs(tool)
+            tool.send_signal(signal.SIGINT)
+            tool.stdout.read()
 
     @contextlib.contextmanager
     def attached(self, pid: int) -> Iterator[None]:
@@ -381,7 +397,11 @@ def measure_live(bench: Bench, rounds: int) -> tuple[list[dict[str, Any]], list[
     """The rows of live traces of a running program, and the promises that they break."""
     rows, broken = [], []
     for case in (*LIVE_ROUNDS, ATTACHED_JVM):
-        done = [bench.traced(case) for _round in range(rounds if case == LIVE_MEMLEAK else 4 * rounds)]
+        if case == LIVE_HEAPTRACK and not shutil.which("heaptrack"):
+            print(f"{case}: not measured; apt-get install heaptrack gdb")
+            continue
+        slow = case in (LIVE_MEMLEAK, LIVE_HEAPTRACK)
+        done = [bench.traced(case) for _round in range(rounds if slow else 4 * rounds)]
         cost = statistics.median(2 * during / (before + after) for before, during, after in done)
         before, during, after = (statistics.median(column) for column in zip(*done, strict=True))
         rows.append(_row(case, "throughput-cost", "s", during, before, "the same process untraced", cost))

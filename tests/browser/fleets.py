@@ -337,6 +337,22 @@ def many_hosts() -> dict[str, Any]:
     return found.data()
 
 
+def debuggable() -> dict[str, Any]:
+    """A service whose debug information is there; one function keeps from two of its lines."""
+    found = Fleet()
+    main = ("main at /src/shop/main.c:12", "__libc_start_main")
+    stacks: Stacks = {
+        ("keep at /src/shop/keep.c:7", "serve at /src/shop/serve.c:40", *main): 30.0 * MIB,
+        ("keep at /src/shop/keep.c:9", "serve at /src/shop/serve.c:44", *main): 20.0 * MIB,
+        ("inflateInit2_", *main): 10.0 * MIB,
+        ("render at /src/shop/render.py:0", *main): 5.0 * MIB,
+    }
+    series: Dumps = [(START + at * STEP, stacks, facts(65 * MIB, 0, "2", False)) for at in range(3)]
+    libraries = {"inflate": "libz.so.1", "__libc": "libc.so.6", "": "app"}
+    observe(found, "shop.service", "shop1", [process("shop.service", "shop1", "7-00000007", series, libraries)])
+    return found.data()
+
+
 def workers() -> dict[str, Any]:
     """Two workers that dump at different times, and leak 2 and 4 MiB from dump to dump."""
     found = Fleet()

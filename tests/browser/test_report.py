@@ -21,6 +21,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet impo
 from ansible_collections.offheap.profiler.tests.browser import fleets
 from ansible_collections.offheap.profiler.tests.browser.colours import share
 from ansible_collections.offheap.profiler.tests.browser.conftest import Open
+from ansible_collections.offheap.profiler.tests.browser.test_accessible import serious
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 ROOT = Path(report_page.__file__).resolve().parents[3]
@@ -157,11 +158,55 @@ def test_no_leak_is_said_with_its_limit_on_the_host_s_button(opened: Open) -> No
 def test_many_hosts_are_found_by_name_and_shown_without_what_all_share(opened: Open, pages: Pages) -> None:
     page = opened(pages("many", fleets.many_hosts))
     names = page.locator("#hostlist .name")
+    page.locator("#healthy button").click()
     assert names.count() == 30 and names.first.inner_text() == "web-00.a"
     assert page.locator("#hostlist button").first.get_attribute("title").startswith("web-00.a.example.org: ")  # type: ignore[union-attr]
     page.fill("#hostfilter", "WEB-1")
     assert [name.inner_text() for name in names.all()] == [f"web-1{number}.{'ab'[number % 2]}" for number in range(10)]
+    page.fill("#hostfilter", "db")
+    expect(page.locator("#healthy")).to_have_text("No host of this name.")
     expect(opened().locator("#hostfilter")).to_be_hidden()
+
+
+def test_of_many_hosts_those_without_a_leak_are_one_line(opened: Open, pages: Pages) -> None:
+    page = opened(pages("30-hosts", lambda: fleets.fleet(hosts=30, leaking=4, dumps=12)))
+    expect(page.locator("#hostlist button")).to_have_count(4)
+    expect(page.locator("#healthy")).to_have_text(
+        re.compile(r"^26 hosts without a leak, none above [\d.]+ [KM]iB/day\. Show them$")
+    )
+    assert serious(page) == []
+    page.fill("#hostfilter", "app03")
+    page.locator("#hostlist button").click()
+    page.fill("#hostfilter", "")
+    expect(page.locator("#hostlist button")).to_have_count(5)  # the chosen one stays
+    expect(page.locator("#healthy")).to_contain_text("25 hosts without a leak")
+    page.locator("#healthy button").press("Enter")
+    expect(page.locator("#hostlist button")).to_have_count(30)
+    expect(page.locator("#hostlist button.no-leak").first).to_be_focused()
+    expect(page.locator("#healthy")).to_be_empty()
+
+
+def test_long_names_of_hosts_are_cut_in_the_middle_and_lie_under_nothing(opened: Open, pages: Pages) -> None:
+    def long_names() -> dict[str, Any]:
+        data = fleets.fleet(hosts=3, leaking=1, dumps=12)
+        for number, host in enumerate(data["units"][0]["hosts"]):
+            host["host"] = f"production-database-replica-{number:02}.eu-west.example.org"
+        return data
+
+    for width in (1440, 360):
+        page = opened(pages("long-names", long_names), width=width)
+        for number, name in enumerate(page.locator("#hostlist .name").all()):
+            expect(name).to_have_text(f"production-database-replica-{number:02}")
+            assert name.evaluate("one => one.lastChild.textContent") == f"ica-{number:02}"
+            assert name.evaluate("one => one.scrollWidth <= one.clientWidth"), "its end is seen"
+            assert name.evaluate("one => one.firstChild.scrollWidth > one.firstChild.clientWidth"), "its middle is not"
+        switch = page.locator("#growth .views").bounding_box()
+        lines = page.locator("#growth h2 .about").evaluate(
+            "one => [...one.getClientRects()].map(box => [box.right, box.bottom, box.top])"
+        )
+        assert switch is not None
+        below = switch["y"] + switch["height"]
+        assert all(right <= switch["x"] or bottom <= switch["y"] or top >= below for right, bottom, top in lines)
 
 
 def test_a_link_to_what_the_page_does_not_have_says_so(opened: Open) -> None:

@@ -37,7 +37,6 @@ def role_tasks(directory: Path, *names: str, **variables: Any) -> str:
         "ansible_python_interpreter": sys.executable,
         "role_path": str(ROLE),
         "_jemalloc_host": {"platform": {"key": PLATFORM, "libc_version": [2, 36]}},
-        "_jemalloc_method": "cross",
         "_jemalloc_agent_root": str(directory / "agent"),
         **variables,
     }
@@ -75,7 +74,8 @@ def planted(directory: Path, part: str, file: str) -> Path:
 def test_a_finished_build_that_is_not_ours_is_not_installed(tmp_path: Path, stem: str, file: str) -> None:
     place = tmp_path / "opt" / stem.partition("-")[2]
     place.parent.mkdir()
-    part = {"what": "it", "path": str(place), "stem": stem, "file": file, "sha256": "", "sha256_option": ""}
+    part = {"method": "cross", "what": "it", "path": str(place), "stem": stem, "file": file}
+    part.update(sha256="", sha256_option="")
     tarball = planted(tmp_path, stem, file)
     said = role_tasks(tmp_path / "run", "install.yml", _jemalloc_part=part, _jemalloc_tarball=str(tarball))
     assert f"{file} in {place}.tar.gz has the SHA-256 {hashlib.sha256(b'theirs').hexdigest()}" in said

@@ -21,8 +21,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.sidecar i
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import plan
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.unpack_tar import TransferError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import findings
-from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import growth as memory_growth
-from ansible_collections.offheap.profiler.plugins.plugin_utils.triage.growth import SampleError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.triage.look import SampleError, parse
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.triage.test_rules import sample
@@ -88,7 +87,7 @@ def test_a_sample(tmp_path: Path, key: str, number: float) -> None:
     bad = sample(700)
     (bad if key == "time" else bad["processes"][0])[key] = number
     with costs_at_most(1, 4), pytest.raises(SampleError, match=key):
-        memory_growth.parse(bad)
+        parse(bad)
     warnings = _judged(tmp_path, bad)
     assert len(warnings) == 1 and "liar" in warnings[0]
 

@@ -9,6 +9,7 @@ the lab; two sessions of tests that run at once need different ones, or the seco
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -122,6 +123,17 @@ def library(lab: Lab, controller: Controller) -> dict[str, Any]:
         "jemalloc_version": "5.3.0",
         "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
     }
+
+
+@pytest.fixture(scope="session")
+def built(playbook: Callable[..., PlaybookResult], controller: Controller, library: dict[str, Any]) -> dict[str, Any]:
+    """The same, once the cache has what they build, for plays of which the host that builds is none."""
+    role = {"hosts": "all", "become": True, "gather_facts": False, "roles": ["offheap.profiler.jemalloc"]}
+    path = controller.directory / "build.yml"
+    path.write_text(json.dumps([role]))
+    with builds.making(controller.directory / "cache"):
+        playbook(path, extra_vars=library).check()
+    return library
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,12 @@ those are the catalog's, with its clients, and are as before afterwards.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
-from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
 from ansible_collections.offheap.profiler.tests.services.catalog import LOTS
@@ -86,23 +84,18 @@ def before(services: dict[str, LabHost], trials: dict[str, Trial]) -> dict[str, 
 @pytest.fixture(scope="module")
 def enabled(
     playbook: RunPlaybook,
-    controller: Controller,
-    library: dict[str, Any],
+    request: pytest.FixtureRequest,
     trials: dict[str, Trial],
     before: dict[str, State],
 ) -> PlaybookResult:
-    role = {"hosts": "all", "become": True, "gather_facts": False, "roles": ["offheap.profiler.jemalloc"]}
-    path = controller.directory / "build.yml"
-    path.write_text(json.dumps([role]))
-    with builds.making(controller.directory / "cache"):
-        playbook(path, extra_vars=library).check()
     units: dict[str, list[Any]] = {name: list(PROFILED[name]) for name in PACKAGES}
     units["app2"] += ["rspamd", *TIED]
     for trial in trials.values():
         settings = {"start_delay": 0, **CHILDREN[trial.service.children]}
         units[trial.host.name].append({"name": trial.service.unit, "agent_settings": settings})
     variables = {
-        **library,
+        # Not before what lay there before was seen.
+        **request.getfixturevalue("built"),
         "offheap_hosts": ",".join(PACKAGES),
         "offheap_units": f"{{{{ {units}[inventory_hostname] }}}}",
         "offheap_serial": ["100%"],

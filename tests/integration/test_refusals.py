@@ -57,6 +57,10 @@ def test_each_unit_that_cannot_work_is_refused_with_its_reason(
     refused = {item["unit"].removesuffix(".service"): item["refusal"] for item in task.result["units"]}
     assert refused == wanted
     assert all(f"{unit}.service is unchanged: " in result.failures("app2") for unit in wanted)
+    by_hand = (
+        "--volume=/var/lib/offheap/contained.service:/var/lib/offheap/contained.service --env=LD_PRELOAD=/opt/offheap/"
+    )
+    assert by_hand in result.failures("app2")
     assert [task.task for task in result.changes("app2") if "jemalloc" not in str(task.role)] == []
     kept = [line for line in app2.listing() if "/opt/offheap" not in line]
     assert kept == [line for line in before if "/opt/offheap" not in line]
@@ -200,8 +204,11 @@ def test_a_library_that_is_there_is_reused_and_left_as_it_is(
     app2.run("cp /opt/offheap/jemalloc/*/lib/libjemalloc.so.2 /usr/local/lib/libjemalloc.so.2")
     reuse = {**variables, "offheap_units": ["ticker"], "jemalloc_method": "reuse"}
     reuse["jemalloc_reuse_library"] = "/usr/local/lib/libjemalloc.so.2"
+    # The agent is ours whoever's the library is, and comes to a host that has none.
+    app2.run("rm -r /opt/offheap/agent")
     playbook("enable-profiling.yml", limit="app2", extra_vars=reuse).check()
     assert "/usr/local/lib/libjemalloc.so.2" in app2.mapped("ticker")
+    assert any(path.startswith("/opt/offheap/agent/") for path in app2.mapped("ticker"))
     playbook("rollback.yml", limit="app2").check()
     assert "/usr/local/lib/libjemalloc.so.2" not in app2.mapped("ticker")
     app2.run("rm /usr/local/lib/libjemalloc.so.2")

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Bundles the report's script and style with uPlot, and its licence, into the collection, or into a directory given.
+// Bundles the report's script and style with uPlot and dagre, and their licences, into the collection, or into a
+// directory given.
 
 import { build } from "esbuild";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
@@ -23,16 +24,21 @@ const bundle = await build({
     legalComments: "none",
 });
 
-const about = JSON.parse(await readFile("node_modules/uplot/package.json", "utf8"));
-const licence = (await readFile("node_modules/uplot/LICENSE", "utf8")).replaceAll("*/", "* /").trim();
+// Whose code is in it.
+const libraries = await Promise.all(
+    ["uplot", "@dagrejs/dagre", "@dagrejs/graphlib"].map(async (name) => {
+        const about = JSON.parse(await readFile(`node_modules/${name}/package.json`, "utf8"));
+        const licence = await readFile(`node_modules/${name}/LICENSE`, "utf8");
+        return `${name} ${about.version} (${about.license})\n${licence.replaceAll("*/", "* /").trim()}`;
+    }),
+);
 const head = `/*
 SPDX-License-Identifier: GPL-3.0-or-later AND MIT
 SPDX-FileCopyrightText: Offheap contributors
 
-Made by tools/report/build.mjs: do not edit. It holds Offheap's report and this library:
+Made by tools/report/build.mjs: do not edit. It holds Offheap's report and these libraries:
 
-uplot ${about.version} (${about.license})
-${licence}
+${libraries.join("\n\n")}
 */
 `;
 await mkdir(target, { recursive: true });

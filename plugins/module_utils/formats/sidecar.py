@@ -87,7 +87,8 @@ class AgentFacts:
     ``version`` is the agent's, ``reason`` why it dumped, ``duration`` how long that took in seconds; ``active_since``
     is in seconds since the epoch. ``memory`` has jemalloc's statistics at the time, in bytes. ``others`` is None where
     it is not known, as from an agent before 1.0. ``reused`` are ranges of addresses ("start-end", hexadecimal) of code
-    where another file's lay earlier: an address in a stack may be of either.
+    where another file's lay earlier: an address in a stack may be of either. ``pid_namespace`` is the number of that in
+    which the process has the pid in the dump's name; 0 where it is not known.
     """
 
     version: str | None
@@ -100,6 +101,7 @@ class AgentFacts:
     jemalloc: JemallocFacts
     others: OthersFacts | None = None
     reused: list[str] = field(default_factory=list)
+    pid_namespace: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As stored in a capture's facts; the reverse of ``from_json``."""
@@ -111,7 +113,7 @@ class AgentFacts:
         """Check and read the facts, as both ends do where facts enter. Raises SidecarError."""
         if not isinstance(found, dict) or not isinstance(found.get("jemalloc"), dict):
             raise SidecarError("it is not a mapping that contains jemalloc")
-        found = {"others": None, "reused": [], **found}
+        found = {"others": None, "reused": [], "pid_namespace": 0, **found}
         if set(found) != set(cls.__annotations__):
             raise SidecarError("it does not have the expected fields")
         jemalloc = found["jemalloc"]
@@ -129,6 +131,7 @@ class AgentFacts:
         reused = found["reused"]
         _must("reused", isinstance(reused, list) and len(reused) <= _MAX_REUSED)
         _must("reused", all(isinstance(one, str) and _RANGE.match(one) for one in reused))
+        _must("pid_namespace", values.is_size(found["pid_namespace"]))
         others = OthersFacts.from_json(found["others"])
         return cls(**{**found, "jemalloc": JemallocFacts(**jemalloc), "others": others})
 
@@ -160,6 +163,7 @@ def read(fd: int, name: str, size: int) -> AgentFacts:
             **{key: found.get(key) for key in ("active", "active_since", "duration", "memory")},
             "others": _with_short_names(found.get("others")),
             "reused": found.get("reused", []),
+            "pid_namespace": found.get("pid_namespace", 0),
             "jemalloc": {
                 **{key: _short(jemalloc.get(key)) for key in ("version", "malloc_conf")},
                 "options": {key: _short(value) for key, value in options.items()},

@@ -128,6 +128,16 @@ def exe(pid: int, proc: str = "/proc") -> str | None:
     return target[: -len(_DELETED)] if target.endswith(_DELETED) else target
 
 
+def pid_namespace(pid: int, proc: str = "/proc") -> int:
+    """The number of the namespace that its pid is of (pid_namespaces(7)); 0 where the kernel does not tell."""
+    path = os.path.join(proc, str(pid), "ns", "pid")
+    try:
+        number = os.readlink(path)[len("pid:[") : -1]
+    except OSError as exc:
+        raise _failure(exc, pid, path) from exc
+    return int(number) if number.isdigit() else 0
+
+
 def start_ticks(pid: int, proc: str = "/proc") -> int:
     """When the process started, in clock ticks since boot. With the pid it names one process of this boot."""
     return _of_stat(pid, 22, proc)

@@ -7,7 +7,7 @@ with its size, and with a bit that says whether the chunk before it is in use (g
 So the chunks can be counted from outside while the process runs; if it changes the chain meanwhile, the count ends
 there. Nothing is written, nothing is stopped, no content is kept, and swapped memory stays swapped out.
 
-Chunks in the caches of threads and in fastbins count as in use, as their headers say.
+Chunks in the caches of threads and, up to glibc 2.42, in fastbins count as in use, as their headers say.
 
 This module is private to the collection.
 """

@@ -3,7 +3,7 @@
 """Which pages of a process are in memory, and how many of them malloc could give back.
 
 Formats: the kernel's document "Examining Process Page Tables", /proc/PID/pagemap, with a word for each page, whose
-highest bit says that it is in memory; mtrim() and systrim() in glibc's malloc/malloc.c, 2.31 to 2.42.
+highest bit says that it is in memory; mtrim() and systrim() in glibc's malloc/malloc.c, 2.31 to 2.44.
 
 This module is private to the collection.
 """

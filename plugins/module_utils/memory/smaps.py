@@ -4,8 +4,8 @@
 
 smaps is read as a stream and no mapping is stored, so 60,000 of them take no more memory than sixty. A mapping's class
 follows from what the kernel says about it, the stack pointers of the threads, the ranges that a JVM names, and the
-first words of malloc's own headers. Formats: proc(5); glibc's malloc/arena.c (heap_info) and
-malloc/malloc.c (malloc_chunk), for 64-bit processes.
+first words of malloc's own headers. Formats: proc(5); glibc's malloc/arena.c (heap_info) and malloc/malloc.c
+(malloc_chunk, mmap_set_chunk), 2.31 to 2.44, for 64-bit processes.
 
 This module is private to the collection.
 """
@@ -29,8 +29,7 @@ ARENA_HEAP = 64 << 20
 _LARGEST = 10
 # A guard below a thread's stack is a page, or the few that HotSpot protects; other reservations are larger.
 _MOST_GUARD = 1 << 20
-_MMAPPED_CHUNK = 2
-
+_MMAPPED_CHUNK, _CHUNK_HEADER = 2, 16
 
 #: Takes an address and a length and returns the process's bytes there; empty if they cannot be read.
 Peek = Callable[[int, int], bytes]
@@ -193,8 +192,12 @@ class _Classifier:
         if len(header) < 16:
             return False
         padding, size = (int.from_bytes(word, sys.byteorder) for word in (header[:8], header[8:]))
-        length = (size & ~7) + padding
-        return size & 7 == _MMAPPED_CHUNK and 0 < length <= region.size and length % os.sysconf("SC_PAGE_SIZE") == 0
+        if size & 7 != _MMAPPED_CHUNK:
+            return False
+        length, page = (size & ~7) + padding, os.sysconf("SC_PAGE_SIZE")
+        # glibc 2.43 and 2.44 leave out the header, and the lowest bit of the padding says whether it has huge pages.
+        lengths = (length, length - (padding & 1) + _CHUNK_HEADER)
+        return any(0 < one <= region.size and one % page == 0 for one in lengths)
 
 
 def _by_path(region: Region) -> MemoryClass | None:

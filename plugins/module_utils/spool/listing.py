@@ -144,7 +144,10 @@ class Finder:
         parts = dump_name.parse(name)
         if parts is None:
             return
-        written = self._examiner.is_written(parts.pid, status.st_dev, status.st_ino)
+        agent, agent_problem = _agent(spooled, name, status.st_size)
+        namespace = agent.pid_namespace if agent else 0
+        pid = self._examiner.pid_here(parts.pid, namespace)
+        written = self._examiner.is_written(pid, status.st_dev, status.st_ino)
         if written is None:
             written = time.time() - status.st_mtime < _QUIET
         if written:
@@ -164,15 +167,15 @@ class Finder:
             self._other("writing", unit, name, status.st_size, "it changed while it was read")
             return
         if content.mappings:
-            process = self._examiner.process(parts.pid, content.mappings, status.st_mtime)
+            process = self._examiner.process(pid, content.mappings, status.st_mtime, parts.pid)
         else:
             process = self._examiner.named_process(parts, status.st_mtime)
         if process.key not in self._processes:
             self._processes[process.key] = len(self._process_facts)
             self._process_facts.append(process)
         mappings = self._examiner.mappings_now(process) if content.nameless else content.mappings
-        images = self._examiner.images(parts.pid, mappings, status.st_mtime_ns)
-        agent, agent_problem = _agent(spooled, name, status.st_size)
+        elsewhere = self._examiner.is_elsewhere(namespace)
+        images = self._examiner.images(pid, mappings, status.st_mtime_ns, elsewhere)
         self._captures.append(
             ListedCapture(
                 unit,

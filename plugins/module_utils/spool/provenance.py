@@ -11,6 +11,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -94,6 +95,7 @@ class Examiner:
         # Processes share their files, each of which has a source in each of them.
         self._sums: dict[tuple[int, ...], str] = {}
         self._left = _MOST_SUMMED
+        self._inside: dict[tuple[int, int], int] | None = None
 
     def is_written(self, pid: int, device: int, inode: int) -> bool | None:
         """Whether the process has the file open for writing; None when that cannot be seen."""
@@ -108,6 +110,23 @@ class Examiner:
         written = self._written[pid]
         return None if written is None else (device, inode) in written
 
+    def pid_here(self, pid: int, namespace: int) -> int:
+        """The pid here of the process that has ``pid`` in the namespace with that number (0: ours); 0 if none has."""
+        if not self.is_elsewhere(namespace):
+            return pid
+        if self._inside is None:
+            self._inside = {}
+            for other in procfs.pids(self._proc):
+                with contextlib.suppress(procfs.ProcfsError, ValueError):  # it has ended
+                    own = procfs.status(other, self._proc).get("NSpid", "").split()
+                    if len(own) > 1:
+                        self._inside[procfs.pid_namespace(other, self._proc), int(own[-1])] = other
+        return self._inside.get((namespace, pid), 0)
+
+    def is_elsewhere(self, namespace: int) -> bool:
+        """Whether that is another namespace of pids than ours, as a container's is."""
+        return namespace != 0 and namespace != procfs.pid_namespace(os.getpid(), self._proc)
+
     def _mappings(self, pid: int) -> list[maps.Mapping]:
         if pid not in self._live:
             try:
@@ -120,10 +139,14 @@ class Examiner:
         """Whether the process that wrote the dump is still running, rather than another with its pid."""
         return process_key.fingerprint(self._mappings(pid)) == process_key.fingerprint(mappings)
 
-    def process(self, pid: int, mappings: list[maps.Mapping], written: float) -> FoundProcess:
-        """The process of a dump. ``written`` is the dump's mtime in seconds since the epoch."""
-        key = process_key.key(pid, mappings)
-        return self._process(pid, key, written, self._is_alive(pid, mappings))
+    def process(
+        self, pid: int, mappings: list[maps.Mapping], written: float, own_pid: int | None = None
+    ) -> FoundProcess:
+        """The process of a dump. ``written`` is the dump's mtime in seconds since the epoch, ``own_pid`` the pid that
+        the process sees itself, if that is another: by that it is known."""
+        own_pid = pid if own_pid is None else own_pid
+        found = self._process(pid, process_key.key(own_pid, mappings), written, self._is_alive(pid, mappings))
+        return found._replace(pid=own_pid)
 
     def named_process(self, name: dump_name.DumpName, written: float) -> FoundProcess:
         """The process of a dump that says nothing of it but in its name.
@@ -160,8 +183,13 @@ class Examiner:
         """The mappings of the process of a dump while it runs; none later."""
         return [] if process.start_time is None else self._mappings(process.pid)
 
-    def images(self, pid: int, mappings: list[maps.Mapping], written_ns: int) -> list[FoundImage]:
-        """The executable files of a dump, one per path, in the order of their addresses."""
+    def images(
+        self, pid: int, mappings: list[maps.Mapping], written_ns: int, elsewhere: bool = False
+    ) -> list[FoundImage]:
+        """The executable files of a dump, one per path, in the order of their addresses.
+
+        Those of a container (``elsewhere``) are gone with it: what has the same path here is another file.
+        """
         live = {}
         if self._is_alive(pid, mappings):
             # not by path: a renamed file has a new one
@@ -175,6 +203,8 @@ class Examiner:
             image = None
             if live.get(mapping.range_name) == (mapping.device, mapping.inode):
                 image = self._mapped_image(pid, mapping)
+            if image is None and elsewhere and not live:
+                image = FoundImage(values.clean(mapping.path, _MAX_PATH), None, None, None, None, "gone")
             found[mapping.path] = image or self._image_at_path(pid if live else None, mapping, written_ns)
         return list(found.values())
 

@@ -22,6 +22,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal impo
 
 NAME = "90-offheap.conf"
 ENVIRONMENT_NAME = "90-offheap.env"
+# Not .conf: systemd would read it.
+CONTAINER_NAME = "90-offheap.containers"
 MALLOC_CONF = "MALLOC_CONF"
 EXECUTABLE = "OFFHEAP_EXECUTABLE"
 CHILDREN = "OFFHEAP_CHILDREN"
@@ -31,7 +33,7 @@ _RECORD = "# offheap: "
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _HEAD = (
     "# Written by offheap.profiler: preloads a profiler into this unit, or configures its malloc.",
-    "# To undo by hand: remove this file (and 90-offheap.env beside it, if any), run",
+    "# To undo by hand: remove this file (and others named 90-offheap beside it, if any), run",
     "# 'systemctl daemon-reload' and restart the unit. What a rollback needs to know:",
 )
 
@@ -59,7 +61,8 @@ class Injection(NamedTuple):
 
     ``settings`` are lines of the ``[Service]`` section, ``environment_file`` the text of a file beside the drop-in
     or None, ``environment`` the variables that processes of the unit will have. Those in the file are ``private``:
-    their values may hold secrets from files that only root may read.
+    their values may hold secrets from files that only root may read. ``container`` is the text of a file beside it with
+    Podman's settings, or None; then the variables are those of the container.
     """
 
     library: str
@@ -67,6 +70,7 @@ class Injection(NamedTuple):
     environment_file: str | None
     environment: dict[str, str]
     private: frozenset[str]
+    container: str | None = None
 
     def text(self, record: Mapping[str, Any]) -> str:
         """The drop-in's text, whose comments hold what a later rollback needs to know."""

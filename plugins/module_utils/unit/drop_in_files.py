@@ -42,7 +42,7 @@ def _places(unit: str) -> list[str]:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (drop_in.NAME, drop_in.ENVIRONMENT_NAME) or name.startswith(_TEMPORARY)
+    return name in (drop_in.NAME, drop_in.ENVIRONMENT_NAME, drop_in.CONTAINER_NAME) or name.startswith(_TEMPORARY)
 
 
 def names(place: str) -> list[str]:
@@ -56,11 +56,12 @@ def names(place: str) -> list[str]:
 def write(changes: Changes, unit: str, wanted: WantedFiles) -> None:
     """Bring our files into the wanted state, and remove any drop-in from the other place.
 
-    The environment file comes first: a drop-in that names a missing one would keep the unit from starting.
+    The files that it names come first: a drop-in that names a missing one would keep the unit from starting.
     """
     made_here = not os.path.isdir(wanted.directory)
     record = {"made_directory": made_here or _is_our_directory(wanted.directory, places.sockets_of(unit))}
     _set(changes, f"{wanted.directory}/{drop_in.ENVIRONMENT_NAME}", wanted.injection.environment_file)
+    _set(changes, f"{wanted.directory}/{drop_in.CONTAINER_NAME}", wanted.injection.container)
     _set(changes, wanted.drop_in, wanted.injection.text(record))
     for path in installed(unit):
         if path != wanted.drop_in:
@@ -76,7 +77,7 @@ def remove(changes: Changes, unit: str) -> None:
 def _remove_all(changes: Changes, where: str, *traces: str) -> None:
     found = names(where)
     empty_then = os.path.isdir(where) and all(map(_is_ours, found)) and _is_our_directory(where, *traces)
-    # The drop-in first: it names the environment file, without which the unit would not start.
+    # The drop-in first: it names the others, without which the unit would not start.
     for name in sorted(filter(_is_ours, found), key=lambda name: name != drop_in.NAME):
         _set(changes, f"{where}/{name}", None)
     if empty_then:
@@ -101,8 +102,8 @@ def reload(changes: Changes, unit: Service) -> None:
 
 
 def _set(changes: Changes, path: str, text: str | None) -> None:
-    """Make a file hold ``text``, or remove it if that is None. Only root may read any but the drop-in itself."""
-    private = os.path.basename(path) != drop_in.NAME
+    """Make a file hold ``text``, or remove it if that is None. Only root may read the environment file."""
+    private = os.path.basename(path) == drop_in.ENVIRONMENT_NAME
     before = _read(path)
     exposed = private and before is not None and bool(os.lstat(path).st_mode & 0o077)
     if before == text and not exposed and (text is not None or not os.path.islink(path)):

@@ -14,6 +14,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import du
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
+    container,
     drop_in,
     drop_in_files,
     own_jemalloc,
@@ -109,22 +110,16 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         return _prepare_swap(parameters, unit, check_mode)
     if parameters["mode"] == "own":
         return _prepare_own(parameters, unit)
+    if unit.runs_podman:
+        return _prepare_container(parameters, unit, check_mode)
     replaces = not keeps_allocator(parameters)
     library = preloaded(parameters) or ""
     own = systemd.read_assignments(unit.own_files)
     manager = systemd.manager_environment()
-    preflight.check_path(library)
-    preflight.check_container(unit)
-    environment = drop_in.read_environment(own, manager, unit.name)
-    preflight.check_wrappers(unit, library, environment, replaces)
-    preflight.check_programs(unit, library, replaces)
-    program = _program_of(parameters, unit)
-    _check_program(parameters, unit, program, environment)
+    _check_container(parameters, unit)
+    program = _check(parameters, unit, drop_in.read_environment(own, manager, unit.name), check_mode)
     owner = None if unit.text["DynamicUser"] == "yes" else programs.owner(unit)
     spool = places.spool_of(unit.name)
-    preflight.check_space(spool, parameters["min_free_mib"])
-    if replaces:
-        preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
     directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
     agent = _agent_of(parameters, unit, program, check_mode)
     if agent:
@@ -153,6 +148,72 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
     return drop_in_files.WantedFiles(directory, injection, spool, owner)
 
 
+def _prepare_container(
+    parameters: dict[str, Any], unit: service.Service, check_mode: bool
+) -> drop_in_files.WantedFiles:
+    """The same in the unit's container, whose environment is not the unit's, and whose files are inside it."""
+    replaces = not keeps_allocator(parameters)
+    library = preloaded(parameters) or ""
+    container.check(unit, _by_hand(parameters, unit))
+    program = _check(parameters, unit, drop_in.Environment({}, []), check_mode)
+    agent = _agent_of(parameters, unit, program, check_mode)
+    if agent is None:
+        raise Refusal("no-agent", f"{unit.name} runs in a container, which takes the agent (jemalloc_agent: true)")
+    libraries = [library, agent.library] if replaces else [library]
+    directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
+    injection = drop_in.compose(
+        unit.name,
+        library,
+        parameters["malloc_conf"],
+        [],
+        {},
+        [],
+        directory,
+        agent,
+        container.free_of(_aids_of(parameters, unit, program), unit),
+        defaults=drop_in.huge_page_options() if replaces else {},
+    )
+    if not (check_mode or _carries_everything(unit, injection)):
+        resource_limits.check_memory(unit, replaces)
+        container.rehearse(unit, program, injection.environment, libraries)
+    owner = programs.writer(unit, programs.Owner(0, 0), program, drop_in.CHILDREN in agent.variables)
+    injection = container.into(injection, unit, libraries, owner, directory)
+    return drop_in_files.WantedFiles(directory, injection, places.spool_of(unit.name), owner)
+
+
+def _check_container(parameters: dict[str, Any], unit: service.Service) -> None:
+    """For one that we cannot change, the refusal has what to add to its command."""
+    try:
+        preflight.check_container(unit)
+    except Refusal as refusal:
+        if refusal.reason != "container" or not preloaded(parameters):
+            raise
+        raise Refusal(refusal.reason, f"{refusal}. {_by_hand(parameters, unit)}") from None
+
+
+def _by_hand(parameters: dict[str, Any], unit: service.Service) -> str:
+    variables = {"OFFHEAP_UNIT": unit.name, drop_in.EXECUTABLE: "/THE/PROGRAM/INSIDE", **_agent_numbers(parameters)}
+    agent = drop_in.AgentSettings(parameters["agent"], variables) if parameters["agent"] else None
+    return container.by_hand(unit, preloaded(parameters) or "", parameters["malloc_conf"], agent)
+
+
+def _check(
+    parameters: dict[str, Any], unit: service.Service, environment: drop_in.Environment, check_mode: bool
+) -> str:
+    """What holds for a service in a container and for any other. Returns its program. Raises Refusal."""
+    replaces = not keeps_allocator(parameters)
+    library = preloaded(parameters) or ""
+    preflight.check_path(library)
+    preflight.check_wrappers(unit, library, environment, replaces)
+    preflight.check_programs(unit, library, replaces)
+    program = _program_of(parameters, unit)
+    _check_program(parameters, unit, program, environment)
+    preflight.check_space(places.spool_of(unit.name), parameters["min_free_mib"])
+    if replaces:
+        preflight.check_library(library, parameters["malloc_conf"], parameters["version"], may_be_missing=check_mode)
+    return program
+
+
 def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode: bool) -> drop_in_files.WantedFiles:
     """Only the malloc: no agent, no spool."""
     own = systemd.read_assignments(unit.own_files)
@@ -162,7 +223,7 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
     options = {} if arena_max else parameters["malloc_conf"]
     if library:
         preflight.check_path(library)
-    preflight.check_container(unit)
+    _check_container(parameters, unit)
     preflight.check_programs(unit, library)
     if library:
         environment = drop_in.read_environment(own, manager, unit.name)
@@ -179,7 +240,7 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
 def _prepare_own(parameters: dict[str, Any], unit: service.Service) -> drop_in_files.WantedFiles:
     """Only the variable of the jemalloc that the program brings itself: nothing is preloaded."""
     own = systemd.read_assignments(unit.own_files)
-    preflight.check_container(unit)
+    _check_container(parameters, unit)
     variable = own_jemalloc.check(programs.executable(unit), unit)
     owner = None if unit.text["DynamicUser"] == "yes" else programs.owner(unit)
     spool = places.spool_of(unit.name)
@@ -216,8 +277,9 @@ def _check_program(
         preload_obstacles.check(
             unit, environment.variables, [process.pid for process in processes[:1]], libraries, replaces
         )
-        if os.path.exists(program):
-            preflight.check_program(program, unit, preloaded(parameters) or "", replaces)
+        path = programs.file_of(unit, program)
+        if os.path.exists(path):
+            preflight.check_program(path, unit, preloaded(parameters) or "", replaces)
     except Refusal as refusal:
         main = programs.running(unit)[0]
         if program == main:
@@ -244,7 +306,6 @@ def _agent_of(
     children = wanted.get("children")
     if children is None:
         children = programs.has_workers(unit, program)
-    numbers = {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in _AGENT_NUMBERS if wanted.get(name) is not None}
     return drop_in.AgentSettings(
         library,
         {
@@ -257,9 +318,14 @@ def _agent_of(
             **({"OFFHEAP_MAY_UNSHARE": "1"} if syscall_filter.may_unshare(unit) else {}),
             **({"OFFHEAP_DUMP_PRESSURE": "1"} if wanted.get("dump_pressure") else {}),
             **(_of_the_sampler(parameters, unit) if keeps_allocator(parameters) else {}),
-            **numbers,
+            **_agent_numbers(parameters),
         },
     )
+
+
+def _agent_numbers(parameters: dict[str, Any]) -> dict[str, str]:
+    wanted = parameters["agent_settings"] or {}
+    return {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in _AGENT_NUMBERS if wanted.get(name) is not None}
 
 
 def _of_the_sampler(parameters: dict[str, Any], unit: service.Service) -> dict[str, str]:

@@ -75,7 +75,7 @@ def check_state(service: Service) -> None:
 
 
 def check_container(service: Service) -> None:
-    """A container has its own file system, where neither the library nor the spool is."""
+    """A container has its own file system, where neither the library nor the spool is (but see container.py)."""
     for command in [*service.commands, *programs.running(service)[:1]]:
         if os.path.basename(command) in _CONTAINER_ENGINES.split():
             raise Refusal(
@@ -139,10 +139,11 @@ def check_programs(service: Service, library: str, replaces: bool = True) -> Non
             " Name the unit whose processes use the memory; see 'systemctl list-units' and 'systemctl status'",
         )
     obstacles: dict[str, Refusal] = {}
-    found = programs.running(service)
+    inside = service.contained()
+    found = programs.running(service, inside or None)
     for program in found:
         try:
-            check_program(program, service, library, replaces)
+            check_program(programs.file_of(service, program), service, library, replaces)
         except Refusal as refusal:
             obstacles[program] = refusal
     if found and (found[0] in obstacles or len(obstacles) == len(found)):

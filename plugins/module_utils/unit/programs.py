@@ -21,7 +21,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal impo
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 _SCRIPT_LIMIT = 1 << 20
-_SHELLS = ("sh", "bash", "dash", "ksh", "zsh", "busybox", "env", "timeout", "su", "runuser", "sudo")
+_SHELLS = ("sh", "bash", "dash", "ksh", "zsh", "busybox", "env", "timeout", "su", "runuser", "sudo", "podman", "conmon")
 # Seconds after which a program is taken for one that stays, however long the unit has been up.
 _STAYS = 60.0
 
@@ -73,9 +73,10 @@ def script_text(path: str) -> str | None:
     return head.decode("utf-8", "replace") if head.startswith(b"#!") else None
 
 
-def running(service: Service) -> list[str]:
-    """Executables of the running processes, the main one first; for a stopped unit, those that ExecStart names."""
-    pids = [service.main_pid, *service.pids()] if service.is_running else []
+def running(service: Service, among: list[int] | None = None) -> list[str]:
+    """Executables of the running processes (or ``among`` these), the main one first; for a stopped unit, those that
+    ExecStart names."""
+    pids = ([service.main_pid, *service.pids()] if among is None else among) if service.is_running else []
     found: list[str] = []
     for pid in pids:
         try:
@@ -232,6 +233,13 @@ def writer(service: Service, declared: Owner, program: str, children: bool = Fal
         return declared
     others = {process.user for process in family if process.user.uid}
     return others.pop() if children and not family[0].user.uid and len(others) == 1 else family[0].user
+
+
+def file_of(service: Service, program: str) -> str:
+    """Where the file of a program of the service is: in a container, it is not what has that path here."""
+    inside = service.contained()
+    pid = next((found.pid for found in of(service, program) if found.pid in inside), 0) if inside else 0
+    return f"/proc/{pid}/root{program}" if pid else program
 
 
 def has_workers(service: Service, program: str) -> bool:

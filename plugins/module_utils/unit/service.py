@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -92,8 +93,28 @@ class Service:
         """The unit's processes, children included."""
         return systemd.processes(self.text["ControlGroup"])
 
+    @property
+    def runs_podman(self) -> bool:
+        """Whether the unit's main command is Podman, so that the service is in a container."""
+        return bool(self.commands) and os.path.basename(self.commands[0]) == "podman"
+
+    def contained(self) -> list[int]:
+        """The processes of the unit's container."""
+        if not self.runs_podman:
+            return []
+        found, here = [], procfs.pid_namespace(os.getpid())
+        for pid in self.pids():
+            with contextlib.suppress(procfs.ProcfsError):  # it has just ended
+                if procfs.pid_namespace(pid) != here:
+                    found.append(pid)
+        return found
+
     def leaders(self) -> list[int]:
-        """The main process or, if systemd knows none, those that no other of the unit's processes has started."""
+        """The main process or, if systemd knows none, those that no other of the unit's processes has started. In a
+        unit with a container, the first process of that."""
+        contained = self.contained()
+        if contained:
+            return [pid for pid in contained if _parent(pid) not in contained]
         if self.main_pid:
             return [self.main_pid]
         pids = self.pids()

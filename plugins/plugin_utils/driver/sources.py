@@ -173,7 +173,7 @@ class DumpReader:
 
             try:
                 known = _capture(path)
-            except (CaptureFactsError, ValueError) as error:
+            except (CaptureFactsError, OSError, ValueError) as error:
                 self.images.warnings.append(f"{path.parent / 'capture.json'}: {error}; it is ignored")
         try:
             size = path.stat().st_size
@@ -313,9 +313,13 @@ def _is_of_a_capture(path: Path) -> bool:
 
 
 def _capture(path: Path) -> CaptureFacts:
+    """Raises OSError, ValueError, CaptureFactsError."""
     from ...module_utils.formats.capture_facts import CaptureFacts
 
-    return CaptureFacts.from_json(json.loads((path.parent / "capture.json").read_bytes()))
+    try:
+        return CaptureFacts.from_json(json.loads((path.parent / "capture.json").read_bytes()))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _jit_names(path: Path, time: float, warn: Callable[[str], None]) -> JitNames | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..base import libraries
+from ..base.printable import printable
 from ..model.frame import Frame, Kind
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ else:
     np = libraries.optional("numpy")
 
 Path = tuple[int, ...]
+Site = tuple[str, int]  # a file, which may be empty, and a line, or 0 where only the file is known
 ALL = Frame("all", "")
 REST = Frame("[smaller stacks]", "", Kind.UNKNOWN)
 _NO_STACK = Frame("[no stack]", "", Kind.UNKNOWN)
@@ -81,6 +83,8 @@ class StackTree:
         self._paths: dict[Path, int] = {}
         self._largest: Numbers = np.zeros(0)
         self._examples: list[tuple[Frame, ...]] = []
+        self._sites: dict[Site, int] = {}
+        self._sites_of: dict[int, set[tuple[int, ...]]] = {}
         self._nodes: dict[tuple[int, int], int] = {}
         self._parents: list[int] = []
         self._frame_of: list[int] = []
@@ -91,6 +95,7 @@ class StackTree:
         """The numbers of these stacks (leaf first); new ones are added."""
         # The stacks of a profile share their frames, so a name is looked up once for each object.
         numbers: dict[int, int] = {}
+        sites: dict[int, int] = {}
         alive: list[Frame] = []
         found = []
         for stack in stacks:
@@ -100,10 +105,17 @@ class StackTree:
             except KeyError:
                 new = [frame for frame in frames if id(frame) not in numbers]
                 numbers.update((id(frame), self._frames.number(frame)) for frame in new)
+                sites.update((id(frame), self._site(frame)) for frame in new if frame.file or frame.line)
                 alive.extend(new)
                 path = tuple(map(numbers.__getitem__, map(id, frames)))
-            found.append(self._path(path[::-1], frames))
+            number = self._path(path[::-1], frames)
+            found.append(number)
+            if sites and any(lines := tuple(sites.get(id(frame), 0) for frame in reversed(frames))):
+                self._sites_of.setdefault(number, set()).add(lines)
         return np.array(found, dtype=np.int64)
+
+    def _site(self, frame: Frame) -> int:
+        return self._sites.setdefault((printable(frame.file), frame.line), len(self._sites) + 1)
 
     def _path(self, path: Path, frames: tuple[Frame, ...]) -> int:
         number = self._paths.setdefault(path, len(self._examples))
@@ -111,11 +123,13 @@ class StackTree:
             self._examples.append(frames)
         return number
 
-    def hold(self, paths: Integers, sizes: Numbers) -> Held:
-        """What a profile holds: bytes by path. A path may occur several times in ``paths``."""
+    def hold(self, paths: Integers, sizes: Numbers, whole: float | None = None) -> Held:
+        """What a profile holds: bytes by path. A path may occur several times in ``paths``. Of a part of a profile,
+        as one thread's, ``whole`` is what the profile holds.
+        """
         sums: Numbers = np.bincount(paths, np.maximum(sizes, 0.0), len(self._examples)).astype(np.float64)
         self._largest = np.pad(self._largest, (0, len(sums) - len(self._largest)))
-        np.maximum(self._largest, sums / (sums.sum() or 1.0), out=self._largest)
+        np.maximum(self._largest, sums / (whole or sums.sum() or 1.0), out=self._largest)
         held = np.flatnonzero(sums)
         return Held(held, sums[held])
 
@@ -165,9 +179,34 @@ class StackTree:
         return {"nodes": np.diff(nodes, prepend=0).tolist(), "bytes": np.rint(sums[nodes]).astype(np.int64).tolist()}
 
     def columns(self) -> Mapping[str, Any]:
-        """Each node's distance to its parent, and its frame. Node 0 is the root; parents come before children."""
+        """Each node's distance to its parent, and its frame. Node 0 is the root; parents come before children.
+
+        Where debug information is, also ``sites``, each a file and a line, and ``lines``: which of them (from
+        0) a node's stacks have, in all builds that were seen.
+        """
         distances = [node - parent for node, parent in enumerate(self._parents)]
-        return {"parent": [0, *distances[1:]], "frame": self._frame_of}
+        columns = {"parent": [0, *distances[1:]], "frame": self._frame_of}
+        seen = self._seen_at()
+        if not seen:
+            return columns
+        used = {site: number for number, site in enumerate(sorted(set().union(*seen.values())))}
+        every = list(self._sites)
+        lines = {node: sorted(used[site] for site in sites) for node, sites in sorted(seen.items())}
+        return {**columns, "sites": [every[site - 1] for site in used], "lines": lines}
+
+    def _seen_at(self) -> dict[int, set[int]]:
+        """The numbers of the sites of each node that has some."""
+        found: dict[int, set[int]] = {}
+        for path, number in self._paths.items():
+            if number not in self._leaf_of:
+                continue
+            for lines in self._sites_of.get(number, ()):
+                node = 0
+                for frame, site in zip(path, lines, strict=True):
+                    node = self._nodes[node, frame]
+                    if site:
+                        found.setdefault(node, set()).add(site)
+        return found
 
 
 def differences(numbers: Sequence[int]) -> list[int]:

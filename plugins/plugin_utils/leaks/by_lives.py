@@ -5,7 +5,8 @@
 Of each code path, objects older than some age are looked at, at ages that double. Whether they still die, and how fast,
 has bounds that hold at every look (hazard.py):
 
-* If so few have died that those which are left will surely live for twice the time watched on average, they are kept.
+* If so few have died that those which are left will surely live for twice the time watched on average, they are kept,
+  unless those that grow older surely die: entries with a term look like a leak until it is over.
   When they were born (diary.py) says whether that goes on, comes in bursts, or has ended.
 * If they surely die faster than that, the path levels off: at its births times their mean life.
 * Of all that was born up to some age ago, no more can stay than is still there. That holds for any shape of growth, and
@@ -43,7 +44,8 @@ else:
 _DEPTHS = (None, 8, 4, 2, 1, 0)
 #: how much longer than the time watched the mean remaining life has to be for what lives to be kept
 OUTLIVES = 2.0
-# The ages looked at, as parts of the time watched. Of what is older than a quarter, there is too little to see it die.
+# The ages looked at, as parts of the time watched. Of what is older than a quarter, there is too little to say that it
+# stays, though enough may have died to say that it does not.
 _YOUNGEST, _OLDEST, _OLDEST_BOUND = 1 / 512, 1 / 4, 1 / 2
 # How long the oldest of what is kept has lived at least, as a part of the time watched. Younger ones may have a term.
 _SEEN = 1 / 4
@@ -100,8 +102,9 @@ class _Book:
         self.settled = lives.began + WARM_UP * lives.span
         looked_at = [bucket for bucket in range(1, BUCKETS) if youngest(bucket) >= _YOUNGEST * lives.span]
         self.bounding = [bucket for bucket in looked_at if youngest(bucket) <= _OLDEST_BOUND * lives.span]
-        self.buckets = [bucket for bucket in self.bounding if youngest(bucket) <= _OLDEST * lives.span]
+        self.buckets = [bucket for bucket in looked_at if youngest(bucket) < lives.span]
         self.starts = np.array([youngest(bucket) for bucket in self.buckets])
+        self.judging = self.starts <= _OLDEST * lives.span
         self.late = lives.born >= self.settled
 
     def oldest_of(self, group_of: Integers, count: int) -> Numbers:
@@ -142,7 +145,7 @@ class _Book:
 def find(lives: Lives) -> Findings:
     """What these lives, none of which is lost, say of each path."""
     book = _Book(lives)
-    if not book.buckets:
+    if not book.judging.any():
         return Findings()
     found = Findings()
     left = list(range(len(lives.stacks)))
@@ -168,13 +171,16 @@ def _decide(book: _Book, groups: dict[Key, list[int]], found: Findings, whole: b
         group_of[rows] = number
     deaths, exposure, whole_exposure, alive, all_alive = book.members(group_of, len(groups))
     tests = (BUCKETS - 1) * max(_TESTS, len(groups))
-    enough = alive >= LEAST_EVENTS
+    enough = (alive >= LEAST_EVENTS) & book.judging
     outlives, longest = np.zeros(alive.shape), np.full(alive.shape, np.inf)
     with np.errstate(divide="ignore"):
         outlives[enough] = 1 / hazard.at_most(deaths[enough], exposure[enough], tests)
-        longest[enough] = 1 / hazard.at_least(deaths[enough], whole_exposure[enough], tests)
+        seen = deaths + all_alive >= LEAST_EVENTS
+        longest[seen] = 1 / hazard.at_least(deaths[seen], whole_exposure[seen], tests)
     oldest = book.oldest_of(group_of, len(groups))
-    kept = (outlives >= OUTLIVES * lives.span) & (oldest >= _SEEN * lives.span)[:, None]
+    # At each age, whether what reaches it, or any greater one, surely dies.
+    dies = np.logical_or.accumulate(longest[:, ::-1] < OUTLIVES * lives.span, axis=1)[:, ::-1]
+    kept = ~dies & (outlives >= OUTLIVES * lives.span) & (oldest >= _SEEN * lives.span)[:, None]
     done: list[set[int]] = []
     for number, (key, rows) in enumerate(groups.items()):
         if not enough[number].any():

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..base import libraries
 from ..base.errors import ControllerError
 from ..model.frame import Frame
+from .releases import Releases, Seen, is_range
 from .verdict import Answer
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ else:
 
 _OWN = Path(__file__).with_name("hints.yml")
 _WIDTH = 90
-_KEYS = {"id", "title", "match", "within", "verdict", "part", "share", "check", "link"}
+NOTHING_SEEN = Seen()
+_OF_RELEASES = ("of", "releases", "seen", "builds")
+_KEYS = {"id", "title", "match", "within", *_OF_RELEASES, "verdict", "part", "share", "check", "link"}
 
 
 class HintError(ControllerError):
@@ -44,6 +47,7 @@ class Hint:
     verdict: str = ""
     part: str = ""
     share: float = 0.0
+    releases: Releases | None = None
 
     @property
     def text(self) -> str:
@@ -57,9 +61,23 @@ class Hint:
         return {"title": self.title, "check": self.check, "link": self.link}
 
     def fits(self, path: Sequence[Frame]) -> bool:
-        """Whether one of the functions of a path (leaf first) points to this cause."""
+        """Whether one of the functions or modules of a path (leaf first) points to this cause."""
         frames = path[: self.within] if self.within else path
-        return any(pattern.fullmatch(frame.label) for frame in frames for pattern in self.patterns)
+        names = {name for frame in frames for name in (frame.label, frame.module)}
+        return any(pattern.fullmatch(name) for name in names for pattern in self.patterns)
+
+    def of(self, path: Sequence[Frame], seen: Seen) -> Hint | None:
+        """The hint for a path of a process, its title with the release that is affected; None if it is none for it."""
+        if not self.fits(path):
+            return None
+        if self.releases is None:
+            return self
+        found = self.releases.found(seen, {frame.module for frame in path})
+        affected = [release for release in found if self.releases.covers(release)]
+        if found and not affected:
+            return None
+        which = f" ({self.releases.of} {affected[0]})" if affected else f", if this is {self.releases.words}"
+        return replace(self, title=self.title + which)
 
 
 def load(files: Sequence[Path] = ()) -> list[Hint]:
@@ -73,9 +91,9 @@ def load(files: Sequence[Path] = ()) -> list[Hint]:
     return list(found.values())
 
 
-def for_path(hints: Sequence[Hint], path: Sequence[Frame]) -> list[Hint]:
-    """The hints for a suspect's path."""
-    return [hint for hint in hints if hint.fits(path)]
+def for_path(hints: Sequence[Hint], path: Sequence[Frame], seen: Seen = NOTHING_SEEN) -> list[Hint]:
+    """The hints for a suspect's path in a process that shows this of itself."""
+    return [told for hint in hints if (told := hint.of(path, seen)) is not None]
 
 
 def for_verdict(hints: Sequence[Hint], answer: Answer, shares: Mapping[str, float]) -> list[Hint]:
@@ -124,8 +142,28 @@ def _hint(entry: Any, where: str) -> Hint:
         raise HintError(f"{where}: verdict, part and share belong together")
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
         raise HintError(f"{where}: share is not a number from 0 to 1")
+    patterns = tuple(_pattern(text, where) for text in match)
+    return Hint(**texts, patterns=patterns, within=within, share=float(share), releases=_releases(entry, where))
+
+
+def _pattern(text: str, where: str) -> re.Pattern[str]:
     try:
-        patterns = tuple(re.compile(text) for text in match)
+        return re.compile(text)
     except re.error as error:
         raise HintError(f"{where}: {error.pattern!r} is not a regular expression: {error}") from error
-    return Hint(**texts, patterns=patterns, within=within, share=float(share))
+
+
+def _releases(entry: dict[str, Any], where: str) -> Releases | None:
+    if not any(key in entry for key in _OF_RELEASES):
+        return None
+    of, ranges, seen, builds = (entry.get(key) for key in _OF_RELEASES)
+    if not isinstance(of, str) or not isinstance(seen, str) or not isinstance(ranges, list) or not ranges:
+        raise HintError(f"{where}: of, releases and seen belong together")
+    if wrong := [text for text in ranges if not is_range(text)]:
+        raise HintError(f"{where}: {wrong[0]!r} is none of '4.2', '4.2 to 4.3' and '4.2 and later'")
+    pattern, builds = _pattern(seen, where), {} if builds is None else builds
+    if pattern.groups != 1:
+        raise HintError(f"{where}: seen needs one group, which is the release")
+    if not isinstance(builds, dict) or not all(isinstance(text, str) for pair in builds.items() for text in pair):
+        raise HintError(f"{where}: builds are not releases by build-id")
+    return Releases(of, tuple(ranges), pattern, builds)

@@ -27,6 +27,7 @@ from ..model.series import Series, evenly_spread
 from ..symbols.jit_symbols import JitMaps
 from . import workers
 from .lives_verdict import verdict_on, verdict_on_generations
+from .monitoring import with_monitoring
 from .own_numbers import own_numbers, with_own_numbers
 from .stretch import newest, with_stretch
 from .turnover import with_freed
@@ -394,7 +395,7 @@ def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
     if not processes:
         return NOTHING_READ
     ran_last = last_on_each_host(processes)
-    return with_others(_with_agents(processes), [one.beside for one in ran_last if one.beside])
+    return with_monitoring(with_others(_with_agents(processes), [one.beside for one in ran_last if one.beside]))
 
 
 def _with_agents(processes: Sequence[Watched]) -> Verdict:

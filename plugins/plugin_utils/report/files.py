@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..leaks.survey import Scope
 from ..leaks.verdict import Answer
 from ..triage import findings
 from . import host_report, lives_picture, page, ticket
-from .fleet import Fleet, without_stacks
+from .fleet import Fleet
 from .host_report import Limits, Report
 
 _FLEET = {"page": "report.html", "json": "report.json", "text": "report.txt", "picture": "report.svg"}
@@ -115,3 +115,24 @@ def of_fleet(data: dict[str, Any]) -> dict[str, str]:
         "text": ticket.fenced(ticket.render(data)) + shown,
     }
     return files | {"picture": picture} if picture else files
+
+
+def without_stacks(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data for other programs: verdicts, suspects, curves, reconciliations, but neither tree nor frames."""
+    hidden = {"nodes", "bytes"}
+
+    def of_host(host: Mapping[str, Any]) -> dict[str, Any]:
+        trimmed = {
+            name: [{key: value for key, value in item.items() if key not in hidden} for item in host[name]]
+            for name in ("dumps", "threads", "suspects")
+        }
+        return {**host, **trimmed}
+
+    units = [
+        {
+            **{key: value for key, value in unit.items() if key != "tree"},
+            "hosts": [of_host(host) for host in unit["hosts"]],
+        }
+        for unit in data["units"]
+    ]
+    return {**{key: value for key, value in data.items() if key != "frames"}, "units": units}

@@ -10,7 +10,7 @@ of those only the largest.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from ..leaks.ranking import Leak, together
 from ..leaks.survey import Host, Process, Watched, last_on_each_host
 from ..leaks.verdict import Answer, Verdict
 from ..leaks.without_agent import Beside
-from ..model.samples import Samples
+from ..model.samples import BYTES, Samples
 from ..model.sampling import CONFIDENCE, EXACT, Sampling, coarsest
 from ..model.series import Series, evenly_spread
 from ..model.stack_summary import render as short_path
@@ -45,8 +45,10 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-# Dumps per process that keep their stacks, and numbers and nodes overall: a page of at most about 20 MB.
+# Dumps per process that keep their stacks; those of all hosts that are calm, and of all others; and numbers and nodes
+# overall: a page of at most 8 MB for 2,000 hosts.
 _MOST_DUMPS = 48
+_MOST_OF_ALL = 4000
 _MOST_NUMBERS = 1_200_000
 _MOST_NODES = 100_000
 _FEWEST_PATHS = 50
@@ -80,6 +82,22 @@ class _Kept:
     dumps: list[tuple[dict[str, Any], Held]] = field(default_factory=list)
     threads: list[tuple[dict[str, Any], Held]] = field(default_factory=list)
     suspects: list[tuple[dict[str, Any], set[int]]] = field(default_factory=list)
+
+    def thin(self, most: int) -> None:
+        """Keep at most so many dumps of each process: its first, its newest, and others evenly between. A calm host has
+        no threads then."""
+        if most >= _MOST_DUMPS:
+            return
+        if self.verdict.answer.is_calm:
+            self.threads = []
+        kept: list[int] = []
+        for process in range(len(self.data["processes"])):
+            own = [number for number, (dump, _held) in enumerate(self.dumps) if dump["process"] == process]
+            kept += {own[round(step * (len(own) - 1) / (most - 1))] for step in range(most)} if len(own) > most else own
+        position = {number: at for at, number in enumerate(sorted(kept))}
+        self.dumps = [self.dumps[number] for number in position]
+        points = self.data["points"]
+        points["dump"] = [position.get(dump) for dump in points["dump"]]
 
 
 @dataclass(frozen=True)
@@ -139,7 +157,7 @@ class Fleet:
         if seen.newest is not None:
             paths = tree.paths(seen.newest.each_stack_of_frames())
             for group in by_name(seen.newest):
-                held = tree.hold(paths, np.array(group.bytes))
+                held = tree.hold(paths, np.array(group.bytes), whole=float(seen.newest.values[BYTES].sum()))
                 told = {"name": printable(group.name), "count": group.count, "live": round(held.total)}
                 kept.threads.append((told, held))
         began = min((time for process in seen.host.processes for time in process.series.times), default=0.0)
@@ -158,11 +176,17 @@ class Fleet:
         self._hosts.setdefault(unit, []).append(kept)
 
     def data(self) -> dict[str, Any]:
-        """All of it, by unit, leaking units first. Nothing can be added afterwards."""
+        """All of it, by unit, those that lose most first. Nothing can be added afterwards."""
+        every = [host for hosts in self._hosts.values() for host in hosts]
+        for calm in (False, True):
+            alike = [host for host in every if host.verdict.answer.is_calm is calm]
+            most = max(_MOST_OF_ALL // max(sum(len(host.data["processes"]) for host in alike), 1), 2)
+            for host in alike:
+                host.thin(most)
         dumps = sum(len(host.dumps) + len(host.threads) for hosts in self._hosts.values() for host in hosts)
         most_paths = max(_FEWEST_PATHS, _MOST_NUMBERS // max(dumps, 1) // 2)
         units = [self._unit(unit, hosts, most_paths) for unit, hosts in self._hosts.items()]
-        units.sort(key=lambda unit: (-unit["leaking"], -unit["growth"], unit["unit"]))
+        units.sort(key=lambda unit: (-unit["leaking"] * unit["growth"], -unit["leaking"], unit["unit"]))
         times = [time for unit in units for host in unit["hosts"] for time in host["points"]["time"]]
         return {
             "format": FORMAT,
@@ -376,7 +400,10 @@ def _lives(curve: LifeCurve | None) -> dict[str, Any] | None:
 
 def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[dict[str, Any]]:
     """The suspects of all hosts, each path once: its hosts, its average rate, and the version it appeared with."""
-    hints = {suspect["short"]: suspect["hints"] for host in leaking for suspect, _paths in host.suspects}
+    hints: dict[str, list[dict[str, str]]] = {}  # hosts may run releases with different causes
+    for suspect in (suspect for host in leaking for suspect, _paths in host.suspects):
+        known = hints.setdefault(suspect["short"], [])
+        known += [hint for hint in suspect["hints"] if hint not in known]
     held = {
         suspect["short"]: suspect["held"] for host in leaking for suspect, _paths in host.suspects if suspect["held"]
     }
@@ -408,24 +435,3 @@ def _mean(rates: Sequence[tuple[float, float]]) -> tuple[int, int]:
         return 0, 0
     error = math.sqrt(math.fsum(error * error for _rate, error in rates)) / len(rates)
     return round(math.fsum(rate for rate, _error in rates) / len(rates)), round(error)
-
-
-def without_stacks(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data for other programs: verdicts, suspects, curves, reconciliations, but neither tree nor frames."""
-    hidden = {"nodes", "bytes"}
-
-    def of_host(host: Mapping[str, Any]) -> dict[str, Any]:
-        trimmed = {
-            name: [{key: value for key, value in item.items() if key not in hidden} for item in host[name]]
-            for name in ("dumps", "threads", "suspects")
-        }
-        return {**host, **trimmed}
-
-    units = [
-        {
-            **{key: value for key, value in unit.items() if key != "tree"},
-            "hosts": [of_host(host) for host in unit["hosts"]],
-        }
-        for unit in data["units"]
-    ]
-    return {**{key: value for key, value in data.items() if key != "frames"}, "units": units}

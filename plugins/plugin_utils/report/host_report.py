@@ -23,6 +23,7 @@ from ..leaks import hints, turnover
 from ..leaks.code_paths import Suspect
 from ..leaks.hints import Hint
 from ..leaks.patterns import Movement
+from ..leaks.releases import Seen
 from ..leaks.survey import Host, Process, Scope, last_on_each_host, survey
 from ..leaks.trend import window
 from ..leaks.verdict import Answer, Verdict
@@ -104,7 +105,8 @@ def _report(host: Host, limits: Limits, reader: Reader, warn: Callable[[str], No
     shown = host.decisive
     if shown is None:
         return report
-    report.hints.extend(hints.for_path(limits.hints, suspect.path) for suspect in report.suspects)
+    seen = Seen.of(shown.captures[-1].facts)
+    report.hints.extend(hints.for_path(limits.hints, suspect.path, seen) for suspect in report.suspects)
     newest = _samples(shown, -1, reader, warn)
     if newest is not None:
         first = _first(shown)

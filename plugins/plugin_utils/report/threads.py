@@ -18,6 +18,7 @@ else:
 # More threads would be unreadable; the others form one group.
 _MOST = 12
 _NAMELESS = "thread {uid}"
+_OTHERS = "other threads"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def by_name(samples: Samples) -> list[ThreadGroup]:
     found = sorted((group for group in found if any(group.bytes)), key=lambda group: (-sum(group.bytes), group.name))
     if others := found[_MOST:]:
         uids = [uid for group in others for uid in groups[group.name]]
-        found[_MOST:] = [_group(samples, f"{len(others)} other names", uids)]
+        found[_MOST:] = [_group(samples, _OTHERS, uids)]
     return sorted(found, key=lambda group: -sum(group.bytes))
 
 

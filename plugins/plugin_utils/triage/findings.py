@@ -14,7 +14,8 @@ from ..base.durations import moment
 from ..base.printable import printable
 from . import growth as memory_growth
 from . import host_growth, rules, snapshots
-from .growth import Growth, Sample
+from .growth import Growth
+from .look import Sample
 from .rules import Diagnosis, Triaged
 
 # Seconds by which hosts that are looked at in one run differ at most.
@@ -50,7 +51,7 @@ class Finding:
     def data(self) -> dict[str, Any]:
         """For JSON. Rates are bytes per hour."""
         process = self.growth.process
-        by_part = {part.value: round(self.growth.per_hour(size)) for part, size in self.growth.parts.items()}
+        by_part = {part.value: round(self.growth.per_hour(one.size)) for part, one in self.growth.parts.items()}
         return {
             "unit": self.growth.name,
             "host": self.host,
@@ -62,7 +63,8 @@ class Finding:
             "rss": process.rss if process else None,
             "time": self.time,
             "watched": round(self.growth.seconds, 1),
-            "growth_bytes_per_hour": round(self.growth.per_hour(self.growth.growth)),
+            "growth_bytes_per_hour": round(self.growth.per_hour(self.growth.growth.size)),
+            "growth_error": round(self.growth.per_hour(self.growth.growth.error)),
             "growth_by_part": by_part,
             "notes": self.notes,
         }
@@ -90,7 +92,7 @@ def findings(
     for host in sorted({host for _unit, host in samples}):
         on_host = [one for one in found if one.host == host]
         looks = [sample for (_unit, of), of_unit in samples.items() if of == host for sample in of_unit]
-        if not any(one.growth.grows for one in on_host) and (judged := host_growth.judge(looks, host)):
+        if not any(one.growth.grows for one in on_host) and (judged := host_growth.judge(looks, host, inventories)):
             time = max(one.time for one in on_host)
             found.append(Finding(host, *judged, time, newest - time > _OLD))
     return found

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 
 from ..base.byte_size import as_text
 from ..base.durations import duration
-from .growth import Growth, Sample
-from .rules import Diagnosis, Triaged, per_hour
+from .growth import Growth
+from .look import Sample
+from .rise import OF_TWO_LOOKS, SHORTEST, rise, since
+from .rules import Diagnosis, Triaged, lasts, per_hour, play
 
 #: what stands in the place of a unit's name
 NAME = "(host)"
@@ -43,26 +47,39 @@ _PARTS = {
 }
 
 
-def judge(samples: Sequence[Sample], host: str) -> tuple[Growth, Triaged] | None:
-    """What takes a host's memory, by all looks at it; None if what is available does not fall by more than noise."""
+def judge(samples: Sequence[Sample], host: str, inventories: Sequence[str] = ()) -> tuple[Growth, Triaged] | None:
+    """What takes a host's memory, by all looks at it; None if what is available does not fall by more than noise.
+
+    Each look at a unit is one at its host; those at the unit that was looked at most often count. ``inventories`` are
+    what the next command needs with -i.
+    """
     ordered = sorted((sample for sample in samples if sample.host), key=lambda sample: sample.time)
-    looks = [sample for sample in ordered if sample.boot == ordered[-1].boot]
-    if len(looks) < 2 or looks[-1].time == looks[0].time:
+    since_boot = [sample for sample in ordered if sample.boot == ordered[-1].boot]
+    counts = Counter(sample.name for sample in since_boot)
+    looks = [sample for sample in since_boot if sample.name == max(counts, key=counts.__getitem__)]
+    if len(looks) < 2 or looks[-1].time - looks[0].time < SHORTEST:
         return None
-    first, last = looks[0].host, looks[-1].host
+    last = looks[-1].host
+    least = max(_LEAST, _LEAST_PART * last.get("total", 0))
+    usual = least / OF_TWO_LOOKS
+    looks = looks[since([look.time for look in looks], [look.host.get("available", 0) for look in looks], usual) :]
+    times = [look.time for look in looks]
+    fallen = rise(times, [-look.host.get("available", 0) for look in looks], usual)
+    if fallen.size <= max(least, fallen.chance):
+        return None
+    growth = Growth(NAME, seconds=times[-1] - times[0], growth=fallen, host=last)
+    known = [part for part in _PARTS if all(part in look.host for look in looks)]
+    grown = {part: rise(times, [look.host[part] for look in looks], usual) for part in known}
+    part = max(grown, key=lambda name: grown[name].size, default="")
     left = last.get("available", 0)
-    fallen = first.get("available", 0) - left
-    if fallen <= max(_LEAST, _LEAST_PART * last.get("total", 0)):
-        return None
-    growth = Growth(NAME, seconds=looks[-1].time - looks[0].time, growth=fallen, host=last)
-    grown = {part: last[part] - first[part] for part in _PARTS if part in first and part in last}
-    part = max(grown, key=lambda name: grown[name], default="")
     reason = (
-        f"in {duration(growth.seconds)} the available memory fell by {as_text(growth.per_hour(fallen))}/h, and no unit"
-        f" that was looked at grows; the {as_text(left)} that are left last {duration(left * growth.seconds / fallen)}"
+        f"in {duration(growth.seconds)} the available memory fell by {per_hour(growth, fallen).removeprefix('+')},"
+        " and no unit that was looked at grows;"
+        f" the {as_text(left)} that are left last {lasts(left, fallen, growth.seconds)}"
     )
-    if not part or grown[part] * 3 < fallen:
-        step = f"watch {host} for longer: -e triage_watch=1h"
+    if not part or grown[part].size * 3 < fallen.size:
+        again = play("triage", [json.dumps(name) for name in sorted(counts)], host, inventories)
+        step = f"watch for longer: {again} -e triage_watch=1h"
         return growth, Triaged(Diagnosis.HOST, f"{reason}; no part explains it", step, _SOURCE)
     name, step = _PARTS[part]
     return growth, Triaged(Diagnosis.HOST, f"{reason}; {name} {per_hour(growth, grown[part])}", step, _SOURCE)

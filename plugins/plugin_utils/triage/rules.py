@@ -8,20 +8,25 @@ it counts if it is at least 32 MiB and a quarter of the resident set.
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..base.byte_size import as_text
 from ..base.durations import duration
 from . import own_heaps
-from .growth import Beside, Growth, Part
+from .growth import Growth
+from .look import Beside, Part
 from .own_heaps import OwnHeap
+from .rise import NONE, Rise
 
 # From this many heaps of arenas on, limiting their number can help.
 _MANY_ARENAS = 4
+_CENTURY = 100 * 365 * 86400.0
 
 
 class Diagnosis(Enum):
@@ -53,8 +58,9 @@ class Diagnosis(Enum):
 class Rule:
     """If it ``holds``, the ``diagnosis`` and the ``next_step`` follow; ``source`` says where the rule comes from.
 
-    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, and ``{enable}`` for the
-    command that profiles it: of several processes, the program that grows.
+    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, ``{triage}`` for the command
+    that looks again, ``{limit}`` for the one that gives a unit a limit that suffices, and ``{enable}`` for the command
+    that profiles it: of several processes, the program that grows.
     """
 
     diagnosis: Diagnosis
@@ -70,9 +76,10 @@ def _has_many_arenas(growth: Growth) -> bool:
 def _grows_beside_the_heap(growth: Growth) -> bool:
     """Whether malloc's memory in use grows beside a Java heap that grows more, as that of every JVM does until it has
     its size: by more than noise, and a tenth of the whole."""
-    used = growth.parts.get(Part.MALLOC_USED, 0)
     known = growth.process is not None and growth.process.malloc_known
-    return known and growth.leads(Part.JAVA_HEAP) and used > growth.floor and used * 10 >= growth.growth
+    if not known or not growth.leads(Part.JAVA_HEAP) or not growth.rises(Part.MALLOC_USED):
+        return False
+    return growth.parts[Part.MALLOC_USED].size * 10 >= growth.growth.size
 
 
 def _is_hidden(growth: Growth) -> bool:
@@ -91,9 +98,7 @@ class Triaged:
     source: str
 
 
-_ENABLE = (
-    "ansible-playbook {inventory}offheap.profiler.enable_profiling -l {host} -e '{{\"offheap_units\": [{named}]}}'"
-)
+_PLAY = "ansible-playbook {inventory}offheap.profiler.{play} -l {host} -e '{{\"offheap_units\": [{named}]}}'"
 # What a shell, and JSON, take as it is: a host chooses these paths.
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.+/-]+\Z")
 _PROFILE = "find the code path: {enable}"
@@ -110,13 +115,13 @@ RULES = (
         Diagnosis.CANNOT_TELL,
         lambda g: g.problem is not None,
         "two looks at one process are needed",
-        "run triage again as root while {unit} runs",
+        "see that {unit} runs, and look again as root: {triage} -e ansible_become=true",
     ),
     Rule(
         Diagnosis.DOES_NOT_FIT,
         lambda g: g.too_much > 0 and (not g.grows or g.leads(Part.JAVA_HEAP)) and not _grows_beside_the_heap(g),
         "java(1), -Xmx; a heap may grow up to it whenever the JVM likes, and the kernel kills what exceeds its limit",
-        "give {unit} a larger limit or the JVM a smaller heap (-Xmx), so that both fit",
+        "give {unit} a larger limit or the JVM a smaller heap (-Xmx), so that both fit{limit}",
     ),
     Rule(
         Diagnosis.JAVA_HEAP,
@@ -163,7 +168,9 @@ RULES = (
     ),
     Rule(
         Diagnosis.DIRECT_BUFFERS,
-        lambda g: g.leads(Part.MALLOC_USED) and g.direct is not None and 2 * g.direct >= g.parts[Part.MALLOC_USED],
+        lambda g: (
+            g.leads(Part.MALLOC_USED) and g.direct is not None and 2 * g.direct.size >= g.parts[Part.MALLOC_USED].size
+        ),
         "native memory tracking counts Unsafe.allocateMemory as Other; netty#11835, netty#6125",
         "find who keeps the buffers in a heap dump (java.nio.DirectByteBuffer): jcmd {pid} GC.heap_dump "
         "/var/tmp/{pid}.hprof; -XX:MaxDirectMemorySize limits them",
@@ -184,7 +191,7 @@ RULES = (
         Diagnosis.CANNOT_TELL,
         lambda g: g.leads(Part.MALLOC_USED) and _is_hidden(g),
         "only its chunks say how much of malloc's memory is in use",
-        "run triage with become, as root",
+        "look again as root: {triage} -e ansible_become=true",
     ),
     Rule(
         Diagnosis.NATIVE_GROWTH,
@@ -237,21 +244,27 @@ RULES = (
     ),
     Rule(
         Diagnosis.SWAPPED,
-        lambda g: not g.grows and g.swapped > g.floor,
+        lambda g: not g.grows and g.swapped.size > max(g.floor, g.swapped.chance),
         "proc(5), VmSwap; RSS and swap together are what a process holds",
         "nothing grows: what was resident is in swap, so RSS alone says too little; see the host's pressure: vmstat 5",
+    ),
+    Rule(
+        Diagnosis.CANNOT_TELL,
+        lambda g: g.is_rough,
+        "a step is no steady growth, and neither is what rises and falls; the next looks will tell",
+        "watch longer: {triage} -e triage_watch=1h",
     ),
     Rule(
         Diagnosis.NOT_GROWING,
         lambda g: not g.grows,
         "growth below 1 MiB, or half a percent of RSS, is noise",
-        "if you expect slower growth, run triage again later: the first look is kept",
+        "if you expect slower growth, look again later, the first look is kept: {triage} -e triage_watch=0",
     ),
     Rule(
         Diagnosis.CANNOT_TELL,
         lambda g: True,
         "no part leads the growth, or no rule covers the part that does",
-        "watch longer: ansible-playbook triage.yml -e triage_watch=1h",
+        "watch longer: {triage} -e triage_watch=1h",
     ),
 )
 
@@ -281,14 +294,29 @@ def judge(growth: Growth, host: str, inventories: Sequence[str] = ()) -> Triaged
     """The first rule that holds, with its evidence. ``inventories`` are what the next command needs with -i."""
     rule = next(rule for rule in RULES if rule.holds(growth))
     heap = _own_heap(rule.diagnosis, growth)
-    inventory = "".join(f"-i {shlex.quote(one)} " for one in inventories)
     step = (heap.next_step if heap else rule.next_step).format(
         host=host,
         unit=growth.name,
         pid=growth.process.pid if growth.process else 0,
-        enable=_ENABLE.format(inventory=inventory, host=host, named=_named(growth)),
+        triage=play("triage", [json.dumps(growth.name)], host, inventories),
+        limit=_enough(growth),
+        enable=play("enable_profiling", [_named(growth)], host, inventories),
     )
     return Triaged(rule.diagnosis, growth.problem or _reason(rule.diagnosis, growth), step, rule.source)
+
+
+def play(name: str, units: Sequence[str], host: str, inventories: Sequence[str]) -> str:
+    """The command that runs a playbook on a host, for units as JSON."""
+    inventory = "".join(f"-i {shlex.quote(one)} " for one in inventories)
+    return _PLAY.format(inventory=inventory, play=name, host=host, named=", ".join(units))
+
+
+def _enough(growth: Growth) -> str:
+    """The command that raises a unit's limit to what a full Java heap and all else take."""
+    if growth.limit is None or not growth.too_much:
+        return ""
+    least = math.ceil((growth.limit + growth.too_much) / (1 << 20))
+    return f": systemctl set-property {shlex.quote(growth.name)} MemoryMax={least}M"
 
 
 def _own_heap(diagnosis: Diagnosis, growth: Growth) -> OwnHeap | None:
@@ -300,31 +328,42 @@ def _own_heap(diagnosis: Diagnosis, growth: Growth) -> OwnHeap | None:
 def _named(growth: Growth) -> str:
     program = growth.process.exe if growth.process and growth.processes > 1 else ""
     if not _PLAIN_PATH.match(program):
-        return f'"{growth.name}"'
-    return f'{{"name": "{growth.name}", "agent_settings": {{"executable": "{program}"}}}}'
+        return json.dumps(growth.name)
+    return json.dumps({"name": growth.name, "agent_settings": {"executable": program}})
 
 
-def per_hour(growth: Growth, size: float) -> str:
-    """``+36.0 MiB/h``"""
-    rate = growth.per_hour(size)
-    return f"{'-' if rate < 0 else '+'}{as_text(abs(rate))}/h"
+def per_hour(growth: Growth, found: Rise) -> str:
+    """``+36.0 MiB/h ± 2.1 MiB``"""
+    rate = growth.per_hour(found.size)
+    return f"{'-' if rate < 0 else '+'}{as_text(abs(rate))}/h ± {as_text(growth.per_hour(found.error))}"
+
+
+def lasts(room: float, rise: Rise, seconds: float) -> str:
+    """How long a room lasts while something rises so fast: ``2 h (110 min to 2 h 12 min)``."""
+    soonest = duration(room * seconds / (rise.size + rise.error))
+    least = rise.size - rise.error
+    is_known = least > 0 and room * seconds < least * _CENTURY
+    latest = f"{soonest} to {duration(room * seconds / least)}" if is_known else f"{soonest} or more"
+    return f"{duration(room * seconds / rise.size)} ({latest})"
 
 
 def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
-    held = growth.growth - growth.swapped - growth.parts.get(Part.HUGE_PAGES, 0)
-    words = [f"in {duration(growth.seconds)} RSS {per_hour(growth, held)}"]
-    if abs(growth.swapped) >= growth.floor / 4:
+    elsewhere = (growth.swapped.size, growth.parts.get(Part.HUGE_PAGES, NONE).size)
+    resident = replace(growth.growth, size=growth.growth.size - math.fsum(elsewhere))
+    words = [f"in {duration(growth.seconds)} RSS {per_hour(growth, resident)}"]
+    if abs(growth.swapped.size) >= growth.floor / 4:
         words.append(f"swap {per_hour(growth, growth.swapped)}")
-    most = sorted(growth.parts.items(), key=lambda item: -abs(item[1]))[:3]
-    words += [f"{_NAMES[part]} {per_hour(growth, size)}" for part, size in most if abs(size) >= growth.floor / 4]
-    besides = sorted(growth.beside.items(), key=lambda item: -item[1])
-    words += [f"{_NAMES_BESIDE[part]} {per_hour(growth, size)}" for part, size in besides if growth.leads_beside(part)]
+    most = sorted(growth.parts.items(), key=lambda item: -abs(item[1].size))[:3]
+    words += [f"{_NAMES[part]} {per_hour(growth, one)}" for part, one in most if abs(one.size) >= growth.floor / 4]
+    besides = sorted(growth.beside.items(), key=lambda item: -item[1].size)
+    words += [f"{_NAMES_BESIDE[part]} {per_hour(growth, one)}" for part, one in besides if growth.leads_beside(part)]
     if growth.processes > 1:
         words.append(f"that is process {growth.pid}; all {growth.processes} RSS {per_hour(growth, growth.unit_growth)}")
-    if growth.grows and growth.room is not None and growth.unit_growth > 0:
-        lasts = duration(growth.room * growth.seconds / growth.unit_growth)
+    if growth.room is not None and growth.filling.size > 0:
         whose = "its limit leaves" if growth.limit is not None else "the host has available"
-        words.append(f"the {as_text(growth.room)} that {whose} last {lasts}")
+        words.append(
+            f"the {as_text(growth.room)} that {whose} last {lasts(growth.room, growth.filling, growth.seconds)}"
+        )
     process = growth.process
     if diagnosis is Diagnosis.JAVA_HEAP and process is not None and process.collected is not None:
         words.append(f"{as_text(process.collected)} of the heap in use after the last collection")
@@ -349,8 +388,11 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
         free = process.parts[Part.MALLOC_FREE_ARENAS] + process.parts[Part.MALLOC_FREE_HEAP]
         words.append(f"{as_text(free)} kept free by malloc in {process.arenas} heaps of arenas and the main heap")
         words.append(f"malloc_trim would give back {as_text(process.trim)} of that")
+    if growth.is_rough and diagnosis is Diagnosis.CANNOT_TELL:
+        words.append("it has grown in a step, or rises and falls")
     if diagnosis is Diagnosis.NOT_GROWING:
-        words.append(f"less than {as_text(growth.per_hour(growth.floor))}/h would not show yet")
+        hidden = max(growth.floor, growth.growth.chance)
+        words.append(f"less than {as_text(growth.per_hour(hidden))}/h would not show yet")
     if diagnosis is Diagnosis.NATIVE_GROWTH and process is not None and process.swap and not process.malloc_known:
         words.append("what malloc keeps free of that is not known, since a part is swapped out")
     if diagnosis is Diagnosis.NATIVE_GROWTH and process is not None and process.jvm and growth.direct is None:

@@ -12,7 +12,7 @@ from typing import Any
 from ..base import output_file
 from ..base.byte_size import as_text
 from ..base.directory_name import directory_name
-from .growth import Sample, SampleError, parse
+from .look import Sample, SampleError, parse
 
 # A look at a host with many units takes some 100 KiB.
 _MOST_BYTES = 64 << 20

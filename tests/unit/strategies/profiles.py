@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 
 from hypothesis import strategies as st
@@ -21,13 +22,14 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples imp
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme
 
 INTERVAL = 1 << 19
+_WITH_LINE = re.compile(r"(\w+) at (\S+):([0-9]+)")
 
 
 def profile(stacks: dict[tuple[str, ...], float], size: int = 4096) -> Samples:
     """Samples with these stacks (leaf first) and their live bytes, in objects of ``size`` bytes.
 
-    ``[jit]`` is code made at run time, ``java:name`` a Java method, ``module+0x10`` a place without a symbol, anything
-    else a function.
+    ``[jit]`` is code made at run time, ``java:name`` a Java method, ``module+0x10`` a place without a symbol,
+    ``name at file.c:12`` a function with its line, anything else a function.
     """
     found = samples.named(samples.located(_records(list(stacks)), {}), lambda _locations: [])
     for objects, row in ((OBJECTS, BYTES), (ACCUM_OBJECTS, ACCUM_BYTES)):
@@ -70,6 +72,8 @@ def _frame(name: str) -> Frame:
         return Frame("", "", Kind.JIT)
     if name.startswith("java:"):
         return Frame(name[5:], "[java]", Kind.JAVA)
+    if known := _WITH_LINE.fullmatch(name):
+        return Frame(known[1], "app", file=known[2], line=int(known[3]))
     module, plus, offset = name.partition("+0x")
     return Frame("", module, Kind.NATIVE, int(offset, 16)) if plus else Frame(name, "app")
 

@@ -41,10 +41,10 @@ export function moment(time) {
     return `${DAYS[date.getUTCDay()]} ${text.slice(0, 10)} ${text.slice(11, seconds ? 19 : 16)} UTC`;
 }
 
-// Puts children into a parent anew. Who stood on a button with the keyboard, stands on its successor.
 // Nobody saw a leak begin that was there in the first dumps.
 export const since = (leak) => (leak.since_ever ? "ever since the watch began," : "since about");
 
+// Puts children into a parent anew. Who stood on a button with the keyboard, stands on its successor.
 export function replace(parent, ...children) {
     const at = [...parent.querySelectorAll("button")].indexOf(document.activeElement);
     parent.replaceChildren(...children);
@@ -60,5 +60,12 @@ export function h(tag, properties = {}, ...children) {
         else element.setAttribute(name, value === true ? "" : value);
     }
     element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+    return element;
+}
+
+// An SVG element.
+export function shape(tag, attributes) {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
     return element;
 }

@@ -13,7 +13,7 @@ const MOST = 1000;
 // {frame, flat, cum} for each function in the tree, each {now, older, newer}; of one that calls itself only the outermost
 // counts for cum.
 function rowsOf(tree, dump, pair) {
-    const outermost = (tree.outermost ||= outer(tree));
+    const { outermost } = tree;
     const rows = new Map();
     const add = (frame, column, when, size) => {
         if (!size) return;
@@ -28,16 +28,6 @@ function rowsOf(tree, dump, pair) {
         for (let node = 1; node < tree.size; node++) if (outermost[node]) add(tree.frame[node], "cum", when, sums[node]);
     }
     return [...rows.values()];
-}
-
-function outer(tree) {
-    const found = new Uint8Array(tree.size);
-    for (let node = 1; node < tree.size; node++) {
-        let above = tree.parent[node];
-        while (above > 0 && tree.frame[above] !== tree.frame[node]) above = tree.parent[above];
-        found[node] = above > 0 ? 0 : 1;
-    }
-    return found;
 }
 
 const grown = ({ older, newer }) => newer - older;

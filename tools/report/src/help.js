@@ -11,6 +11,7 @@ const KEYS = [
     [", .", "earlier and later dump"],
     ["g", "live memory, or only what has grown"],
     ["i", "turn the graph over: from malloc, or from main"],
+    ["w", "call graph: who calls whom; again for the flame graph"],
     ["f", "fold libraries, or show them"],
     ["arrows", "move in the graph, once it has the focus (Tab)"],
     ["Enter", "zoom to the frame; again on an upper one zooms out"],
@@ -26,6 +27,7 @@ const KEYS = [
 const READING = [
     ["flat, cum", "what a function allocated itself, and itself plus everything it called."],
     ["±", "95 % confidence interval of the sampling. Grey: any change is within it."],
+    ["call graph", "the larger a box, the more its function allocated itself; the wider an arrow, the more goes through the call."],
     ["width", "live bytes in the dump that is shown, or what has grown or shrunk between two dumps."],
     ["bold", "your code: functions in the service's executable, and Java, Python or Node functions outside the standard library."],
 ];

@@ -5,8 +5,7 @@
 // it, when those were born that live still.
 
 import { bornIn } from "./births_range.js";
-import { bytes, duration, h } from "./format.js";
-import { shape } from "./sparkline.js";
+import { bytes, duration, h, shape } from "./format.js";
 
 const WIDTH = 160;
 const HEIGHT = 34;

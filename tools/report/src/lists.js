@@ -3,26 +3,38 @@
 //
 // What can be chosen from: hosts with their rates, suspects with what is known of them, threads.
 
-import { bytes, h, moment, percent, since } from "./format.js";
+import { bytes, count, h, moment, percent, since } from "./format.js";
 import { holders } from "./holders.js";
 import { lifeCurve } from "./lifecurve.js";
 import { sparkline } from "./sparkline.js";
 
 export const ANSWERS = { leak: "Leak", bursts: "In bursts", overflows: "Overflows", grew: "Grew", "cannot-tell": "Cannot tell", "fills-up": "Fills up", "no-leak": "No leak" };
 
-export function hostButtons(hosts, chosen, choose) {
-    const most = widest(hosts);
-    const shared = domain(hosts.map((host) => host.host));
+const [LONG, TAIL] = [14, 6]; // characters of a name that is cut in the middle, and of its end that stays
+
+// `all` are the hosts of the unit, `hosts` those that are wanted.
+export function hostButtons(all, hosts, chosen, choose) {
+    const most = widest(all);
+    const shared = domain(all.map((host) => host.host));
     return hosts.map((host) => {
+        const name = host.host.slice(0, host.host.length - shared);
+        const end = name.length > LONG ? TAIL : 0;
         const leaks = host.answer === "leak";
         return h(
             "button",
             { type: "button", class: host.answer, "aria-pressed": String(host === chosen), onclick: () => choose(host), title: `${host.host}: ${host.reason}` },
-            h("span", { class: "name" }, host.host.slice(0, host.host.length - shared)),
+            h("span", { class: "name" }, h("span", { class: end ? "head" : null }, name.slice(0, name.length - end)), end ? name.slice(-end) : null),
             h("span", { class: "rate" }, leaks ? `${bytes(host.growth)}/day` : ANSWERS[host.answer]),
             leaks ? whisker(host, most) : host.bound ? h("span", { class: "bound" }, `none above ${bytes(host.bound)}/day`) : null,
         );
     });
+}
+
+// Healthy hosts in a line: how many, and what is known of each of them.
+export function healthyLine(hosts, showAll) {
+    const bounds = hosts.map((host) => host.bound);
+    const words = `${count(hosts.length, "host")} without a leak${Math.min(...bounds) > 0 ? `, none above ${bytes(Math.max(...bounds))}/day` : ""}. `;
+    return h("p", { class: "healthy" }, words, h("button", { type: "button", class: "link", onclick: showAll }, "Show them"));
 }
 
 // How many characters of the names are the domain that all hosts share.

@@ -14,7 +14,7 @@ import { Curves } from "./curves.js";
 import { bytes, count, h, moment, percent, replace, showSeconds } from "./format.js";
 import { helpDialog } from "./help.js";
 import { HostsChart } from "./hosts_chart.js";
-import { ANSWERS, hostButtons, suspectItems, threadButtons } from "./lists.js";
+import { ANSWERS, healthyLine, hostButtons, suspectItems, threadButtons } from "./lists.js";
 import { markList, marksOf } from "./marks.js";
 import { waterfall } from "./memory.js";
 import { folding } from "./own_code.js";
@@ -39,7 +39,8 @@ function make(name, tag, properties = {}, ...children) {
     el[name] = h(tag, { id: name, ...properties }, ...children);
     return el[name];
 }
-const MANY_HOSTS = 20; // more are searched by name
+const MANY_HOSTS = 20; // more are searched by name, and those without a leak are one line
+const MOST_HOSTS = 300; // are listed at once
 const panel = (name, title, ...children) => make(name, "section", { class: "panel" }, h("h2", {}, title), ...children);
 const stacksPanel = new StacksPanel(data, go, step);
 const births = new BirthsRange((born) => go({ born }));
@@ -53,7 +54,7 @@ function build() {
         make("palette", "button", { type: "button", title: "Colours that the colour-blind can tell apart ( p )", onclick: turnPalette }, "Colour-blind"),
         h("button", { type: "button", class: "help", title: "Help ( ? )", onclick: () => help.showModal() }, "Help"),
     );
-    const skip = h("button", { type: "button", class: "skip", onclick: () => stacksPanel.el.graph.focus() }, "Skip to the stacks");
+    const skip = h("button", { type: "button", class: "skip", onclick: () => stacksPanel.shown.element.focus() }, "Skip to the stacks");
     report.append(skip, ...(data.alone ? aloneParts(switches) : fleetParts(switches)), h("footer", {}, make("fineprint", "p")), stacksPanel.tip, help);
 }
 
@@ -70,7 +71,7 @@ function fleetParts(switches) {
         h("header", {}, h("h1", {}, "Native memory"), h("p", { class: "scope" }, ...scope()), switches),
         make("missing", "p", { class: "missing", role: "status" }),
         make("cards", "nav", { "aria-label": "Units" }),
-        panel("hosts", "Hosts", make("hostfilter", "input", { type: "search", placeholder: "Find a host", "aria-label": "Find a host", oninput: showHosts }), make("hostlist", "div", { class: "hostlist" })),
+        panel("hosts", "Hosts", make("hostfilter", "input", { type: "search", placeholder: "Find a host", "aria-label": "Find a host", oninput: showHosts }), make("hostlist", "div", { class: "hostlist" }), make("healthy", "div", { role: "status" })),
         h(
             "div",
             { class: "pair" },
@@ -151,6 +152,7 @@ function show(printing = false) {
     showAppearance(printing);
     if (!data.units.length) return;
     choose();
+    view.printing = printing;
     if (!data.alone) {
         showMissing();
         showSummary();
@@ -188,8 +190,23 @@ function showSummary() {
 
 function showHosts() {
     const { unit, host } = view;
-    const wanted = el.hostfilter.hidden ? "" : el.hostfilter.value.trim().toLowerCase();
-    replace(el.hostlist, ...hostButtons(unit.hosts.filter((one) => one.host.toLowerCase().includes(wanted)), host, pick));
+    const many = unit.hosts.length > MANY_HOSTS;
+    const wanted = many ? el.hostfilter.value.trim().toLowerCase() : "";
+    const named = unit.hosts.filter((one) => one.host.toLowerCase().includes(wanted));
+    const away = many && !wanted && !unit.unfolded ? named.filter((one) => one.answer === "no-leak" && one !== host) : [];
+    const listed = away.length > 1 ? named.filter((one) => one === host || one.answer !== "no-leak") : named;
+    replace(el.hostlist, ...hostButtons(unit.hosts, listed.slice(0, MOST_HOSTS), host, pick));
+    const unfold = () => {
+        unit.unfolded = true;
+        showHosts();
+        el.hostlist.querySelector("button.no-leak")?.focus();
+    };
+    const left = listed.length - MOST_HOSTS;
+    el.healthy.replaceChildren(
+        ...(left > 0 ? [h("p", { class: "healthy" }, `${count(left, "more host")}: find one by its name.`)] : []),
+        ...(away.length > 1 ? [healthyLine(away, unfold)] : []),
+        ...(named.length ? [] : [h("p", { class: "healthy" }, "No host of this name.")]),
+    );
 }
 
 const pick = (one) => go({ unit: view.unit.unit, host: one.host, dump: "", base: "", zoom: "", thread: "", born: "" }, true);
@@ -299,6 +316,7 @@ document.addEventListener("keydown", (event) => {
         d: turnTheme,
         p: turnPalette,
         f: () => go({ fold: state.fold ? "" : "1", zoom: "", around: "" }),
+        w: () => go({ from: state.from === "calls" ? "" : "calls", zoom: "" }),
         i: () => go({ from: state.from === "leaf" ? "" : "leaf", zoom: "" }),
         g: () => view.pair && go({ what: view.what === "grown" ? "live" : "grown", zoom: "" }),
     };

@@ -17,3 +17,17 @@ export function searching(wanted) {
         return { matches: asText, problem: `not a regular expression (${why}), so searched as plain text` };
     }
 }
+
+// How many frames of a tree match, and what they hold; nested ones count once. `width`: bytes by node.
+export function counted(tree, width, hits) {
+    const found = { frames: 0, bytes: 0 };
+    const inside = new Uint8Array(tree.size);
+    for (let node = 1; node < tree.size; node++) {
+        const nested = inside[tree.parent[node]];
+        const hit = width[node] > 0 && hits[tree.frame[node]];
+        if (hit) found.frames++;
+        if (hit && !nested) found.bytes += width[node];
+        inside[node] = nested || hit ? 1 : 0;
+    }
+    return found;
+}

@@ -4,7 +4,7 @@
 // One path's live memory over time with its 95 % interval, on a scale of its own: a small leak in a large heap is a
 // line that climbs, which the curve of all memory cannot show.
 
-import { bytes, h } from "./format.js";
+import { bytes, h, shape } from "./format.js";
 
 const WIDTH = 160;
 const HEIGHT = 34;
@@ -23,10 +23,4 @@ export function sparkline(points) {
     const svg = shape("svg", { viewBox: `0 -2 ${WIDTH} ${HEIGHT + 4}`, preserveAspectRatio: "none", "aria-hidden": "true" });
     svg.append(shape("polygon", { points: band.join(" ") }), shape("polyline", { points: line((point) => point.live).join(" ") }));
     return h("span", { class: "sparkline" }, svg, h("span", { class: "number" }, words));
-}
-
-export function shape(tag, attributes) {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    return element;
 }

@@ -4,12 +4,14 @@
 // The tree of all stacks of a unit, other trees made from it (from the leaves up, around one frame), and what each
 // dump holds in them. A tree is parent and frame by node, parents first, so sums are one loop from the end.
 
+const MOST_LINES = 5; // are named of a file
+
 export class Stacks {
     // `fold` gives by frame the one that it folds into (own_code.js).
     constructor(unit, frames, fold) {
         this.frames = frames;
         this.fold = fold;
-        const { parent, frame } = unit.tree;
+        const { parent, frame, sites, lines = {} } = unit.tree;
         this.frame = Int32Array.from(frame);
         this.parent = Int32Array.from(parent, (distance, node) => (node ? node - distance : -1));
         this.size = frame.length;
@@ -23,7 +25,9 @@ export class Stacks {
         const leaves = new Set();
         for (const dump of this.dumps) for (const node of dump.nodes) leaves.add(node);
         this.leaves = [...leaves].sort((a, b) => a - b);
-        this.down = new Tree("down", this.frame, this.parent, this.leaves, this.leaves);
+        this.sites = sites; // [file, line], where debug information is
+        this.lines = new Map(Object.entries(lines).map(([node, seen]) => [Number(node), seen]));
+        this.down = new Tree("down", this.frame, this.parent, this.leaves, this.leaves, this.lines);
         this.made = new Map();
     }
 
@@ -33,8 +37,8 @@ export class Stacks {
         return path;
     }
 
-    // Kinds: "down", "up" (from the function that allocates), "callers" and "callees" of a frame. In a folded tree, what
-    // lies in one library without a break is one frame. `hidden` names functions, and [libraries]: stacks through one of
+    // Kinds: "down", "up" (from the function that allocates), "callers" and "callees" of a frame, and "through", the whole
+    // stacks that have it. In a folded tree, what lies in one library without a break is one frame. `hidden` names functions, and [libraries]: stacks through one of
     // them are left out.
     tree(kind, frame = -1, folded = false, hidden = []) {
         if (kind === "down" && !folded && !hidden.length) return this.down;
@@ -48,6 +52,17 @@ export class Stacks {
         return tree;
     }
 
+    // Sites in words: "inflate.c:622, 630", or only the file, as of a Python function.
+    source(seen = []) {
+        const files = new Map();
+        for (const [file, line] of [...seen].map((site) => this.sites[site])) files.set(file, [...(files.get(file) || []), line]);
+        const words = (lines) => [...new Set(lines)].sort((a, b) => a - b).slice(0, MOST_LINES).join(", ") + (lines.length > MOST_LINES ? ", …" : "");
+        return [...files]
+            .map(([file, lines]) => [file, words(lines.filter(Boolean))])
+            .map(([file, known]) => (file ? file + (known && `:${known}`) : `line ${known}`))
+            .join("; ");
+    }
+
     framesOf(hidden) {
         const { name, module } = this.frames;
         const names = new Set(hidden);
@@ -55,22 +70,32 @@ export class Stacks {
     }
 
     derive(kind, wanted, folded, hidden) {
-        const frames = [wanted < 0 ? this.frame[0] : wanted];
+        const frames = [wanted < 0 || kind === "through" ? this.frame[0] : wanted];
         const parents = [-1];
         const nodes = new Map();
         const ends = [];
         const leaves = [];
+        const lines = new Map();
+        const see = (node, passed) => {
+            const seen = this.lines.get(passed);
+            if (!seen) return;
+            if (!lines.has(node)) lines.set(node, new Set());
+            for (const site of seen) lines.get(node).add(site);
+        };
+        const frameOf = (node) => (folded ? this.fold[this.frame[node]] : this.frame[node]);
         for (const leaf of this.leaves) {
-            let path = this.pathOf(leaf).map((node) => this.frame[node]); // leaf first
-            if (path.some((frame) => hidden[frame] || hidden[this.fold[frame]])) continue;
-            if (folded) path = path.map((frame) => this.fold[frame]).filter((frame, at, all) => frame !== all[at - 1] || this.frames.own[frame]);
+            let path = this.pathOf(leaf); // leaf first
+            if (path.some((node) => hidden[this.frame[node]] || hidden[this.fold[this.frame[node]]])) continue;
+            if (folded) path = path.filter((node, at) => !at || frameOf(node) !== frameOf(path[at - 1]) || this.frames.own[frameOf(node)]);
             if (wanted >= 0) {
-                const at = path.lastIndexOf(wanted);
+                const at = path.map(frameOf).lastIndexOf(wanted);
                 if (at < 0) continue;
-                path = kind === "callers" ? path.slice(at + 1) : path.slice(0, at).reverse();
+                if (kind !== "through") see(0, path[at]);
+                path = { callers: () => path.slice(at + 1), callees: () => path.slice(0, at).reverse(), through: () => path.reverse() }[kind]();
             } else if (kind === "down") path.reverse();
             let node = 0;
-            for (const frame of path) {
+            for (const passed of path) {
+                const frame = frameOf(passed);
                 const key = node * this.frames.name.length + frame;
                 let next = nodes.get(key);
                 if (next === undefined) {
@@ -80,11 +105,12 @@ export class Stacks {
                     parents.push(node);
                 }
                 node = next;
+                if (frame === this.frame[passed]) see(node, passed);
             }
             leaves.push(leaf);
             ends.push(node);
         }
-        return new Tree(kind, Int32Array.from(frames), Int32Array.from(parents), leaves, ends);
+        return new Tree(kind, Int32Array.from(frames), Int32Array.from(parents), leaves, ends, lines);
     }
 }
 
@@ -95,18 +121,29 @@ function unpack(dump) {
     dump.total = dump.bytes.reduce((sum, size) => sum + size, 0);
 }
 
-// `ends[i]` is the node at which the bytes of the unit's leaf `leaves[i]` count.
+// `ends[i]` is the node at which the bytes of the unit's leaf `leaves[i]` count; `lines` has the sites of nodes.
 export class Tree {
-    constructor(kind, frame, parent, leaves, ends) {
+    constructor(kind, frame, parent, leaves, ends, lines) {
         this.kind = kind;
         this.frame = frame;
         this.parent = parent;
         this.size = frame.length;
         this.leaves = leaves;
         this.ends = ends;
-        this.depth = new Uint16Array(this.size);
-        for (let node = 1; node < this.size; node++) this.depth[node] = this.depth[parent[node]] + 1;
+        this.lines = lines;
         this.children = null;
+    }
+
+    // Whether a node's frame is in none above it: a function that calls itself counts once.
+    get outermost() {
+        if (this.outer) return this.outer;
+        this.outer = new Uint8Array(this.size);
+        for (let node = 1; node < this.size; node++) {
+            let above = this.parent[node];
+            while (above > 0 && this.frame[above] !== this.frame[node]) above = this.parent[above];
+            this.outer[node] = above > 0 ? 0 : 1;
+        }
+        return this.outer;
     }
 
     // Live bytes of a dump by node, and by leaf for what is made of two dumps.

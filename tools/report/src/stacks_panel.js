@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// The flame graph with all that belongs to it: time, comparison, search, callers and callees, and the table of functions.
+// The flame graph, or the call graph, with all that belongs to it: time, comparison, search, callers and callees, and the
+// table of functions.
 
+import { CallGraph } from "./call_graph_view.js";
 import { against, direction, nameOf, ofTwoHosts } from "./comparison.js";
-import { Flame, legend } from "./flame.js";
+import { Flame } from "./flame.js";
 import { bytes, count, h, moment, percent, signed } from "./format.js";
 import { Functions } from "./functions.js";
 import { ANSWERS } from "./lists.js";
-import { searching } from "./search.js";
+import { counted, searching } from "./search.js";
+import { legend } from "./stack_view.js";
 import { measure } from "./stacks.js";
-import { folded as foldedText, picture, save, stackText, toClipboard } from "./take_away.js";
+import { callPicture, folded as foldedText, picture, save, stackText, toClipboard } from "./take_away.js";
 
 const KINDS = { jit: "code made at run time", inlined: "inlined", unknown: "in no mapping" };
 
@@ -36,6 +39,8 @@ export class StacksPanel {
         );
         this.main = new Flame(this.el.graph, frames, this.events(() => this.main));
         this.up = new Flame(this.el.callers, frames, this.events(() => this.up));
+        this.calls = new CallGraph(this.el.calls, this.el.left, frames, this.events(() => this.calls));
+        this.shown = this.main;
     }
 
     made(name, tag, properties = {}, ...children) {
@@ -62,7 +67,7 @@ export class StacksPanel {
             ),
             this.made("versus", "label", { class: "versus" }, "compared with ", this.made("base", "select", { onchange: () => go({ base: this.el.base.value, zoom: "" }) })),
             this.made("widths", "fieldset", { class: "views", "aria-label": "Width" }, choice("what", "live", "Live"), choice("what", "grown", "Grown"), choice("what", "shrunk", "Shrunk")),
-            h("fieldset", { class: "views", "aria-label": "Direction" }, choice("from", "root", "From main"), choice("from", "leaf", "From malloc")),
+            h("fieldset", { class: "views", "aria-label": "View" }, choice("from", "root", "From main"), choice("from", "leaf", "From malloc"), choice("from", "calls", "Call graph")),
             h(
                 "div",
                 { class: "finding" },
@@ -96,6 +101,8 @@ export class StacksPanel {
             place("callers", "Callers of the function; arrow keys move"),
             this.made("below", "h3", {}),
             place("graph", "Flame graph; arrow keys move, Enter zooms, s shows callers and callees"),
+            this.made("calls", "div", { tabindex: 0, role: "application", "aria-label": "Call graph; arrow keys move to callers and callees, Enter chooses, s shows the stacks through a function alone" }),
+            this.made("left", "p", { class: "note" }),
             this.made("empty", "p", { class: "note" }, "Nothing of this kind here."),
         );
     }
@@ -121,11 +128,11 @@ export class StacksPanel {
 
     // To the next of the frames that the search has found, the largest first, or to one before.
     match(by) {
-        const found = this.main.matching();
+        const found = this.shown.matching();
         if (!found.length) return;
-        const at = found.indexOf(this.main.zoom);
+        const at = found.indexOf(this.shown.zoom);
         const next = at < 0 ? (by > 0 ? 0 : found.length - 1) : (at + by + found.length) % found.length;
-        this.main.cursor = found[next];
+        this.shown.cursor = found[next];
         this.go({ zoom: String(found[next]) });
     }
 
@@ -133,17 +140,20 @@ export class StacksPanel {
         this.go({ around: String(frame + 1), zoom: "" }, true);
     }
 
-    // `view`: what comparison.js takes, and {state, what, thread, stacks}
+    // `view`: what comparison.js takes, and {state, what, thread, stacks, printing}
     show(view) {
         this.view = view;
         const { el, frames } = this;
         const { state, host, unit, pair, what, thread, stacks } = view;
         this.showControls();
         const around = Number(state.around) - 1;
-        const sandwich = around >= 0 && around < frames.name.length;
+        const one = around >= 0 && around < frames.name.length;
+        const calls = state.from === "calls";
+        const sandwich = one && !calls;
         const folded = Boolean(state.fold);
         const hidden = this.hidden();
-        const tree = stacks.tree(sandwich ? "callees" : state.from === "leaf" ? "up" : "down", sandwich ? around : -1, folded, hidden);
+        const kind = one ? (calls ? "through" : "callees") : state.from === "leaf" ? "up" : "down";
+        const tree = stacks.tree(kind, one ? around : -1, folded, hidden);
         const whole = stacks.tree("down", -1, folded, hidden);
         const shown = thread || view.dump;
         this.showHidden(hidden, shown.total - whole.sum(whole.atLeaves(shown))[0], shown.total);
@@ -156,30 +166,30 @@ export class StacksPanel {
         const values = prepare(tree);
         const { matches, problem } = searching(state.find);
         const hits = matches && frames.name.map((name, frame) => matches(name) || matches(frames.module[frame]));
-        this.main.hits = this.up.hits = hits;
-        this.main.show(tree, values);
-        const zoom = Number(state.zoom) || 0;
-        this.main.zoom = zoom > 0 && zoom < tree.size ? zoom : 0;
-        this.main.draw();
-        el.callers.parentElement.hidden = el.above.hidden = el.below.hidden = !sandwich;
+        this.main.hits = this.up.hits = this.calls.hits = hits;
+        this.shown = calls ? this.calls : this.main;
+        el.graph.parentElement.hidden = calls;
+        el.calls.hidden = el.left.hidden = !calls || !(values.width[0] > 0);
+        this.shown.show(tree, values, Number(state.zoom) || 0, view.printing);
+        el.callers.parentElement.hidden = el.below.hidden = !sandwich;
+        el.above.hidden = !one;
+        if (one) el.above.replaceChildren(sandwich ? "Callers of " : "Stacks through ", h("span", { class: "name" }, frames.name[around]));
         if (sandwich) {
             const callers = stacks.tree("callers", around, folded, hidden);
             this.up.show(callers, prepare(callers));
-            const name = frames.name[around];
-            el.above.replaceChildren("Callers of ", h("span", { class: "name" }, name));
-            el.below.replaceChildren("What ", h("span", { class: "name" }, name), " calls");
+            el.below.replaceChildren("What ", h("span", { class: "name" }, frames.name[around]), " calls");
         }
         el.empty.hidden = values.width[0] > 0;
-        const { found } = this.main;
-        const words = found.frames ? `${count(found.frames, "frame")}, ${bytes(found.bytes)}, ${percent(found.bytes, values.width[0])}` : "nothing found";
-        const matching = this.main.matching();
-        const nth = matching.indexOf(this.main.zoom) + 1;
+        const found = hits && counted(tree, values.width, hits);
+        const words = found?.frames ? `${count(found.frames, "frame")}, ${bytes(found.bytes)}, ${percent(found.bytes, values.width[0])}` : "nothing found";
+        const matching = this.shown.matching();
+        const nth = matching.indexOf(this.shown.zoom) + 1;
         el.previous.disabled = el.next.disabled = !matching.length;
         el.nth.textContent = nth ? `${nth} of ${matching.length}` : "";
         el.found.textContent = hits ? [words, problem].filter(Boolean).join(" · ") : "";
         el.legend.replaceChildren(...legend(pair && direction(view), pair && ofTwoHosts(view)));
         el.stacks.querySelector("h2").replaceChildren(`Stacks on ${host.host}`, thread ? `, ${thread.name.startsWith("thread ") ? "" : "thread "}${thread.name}` : "");
-        this.describe(this.main, this.main.zoom);
+        this.describe(this.shown, this.shown.zoom);
         this.functions.show({ tree: whole, dump: shown, pair, sort: state.sort, hits, ...limits });
     }
 
@@ -211,8 +221,8 @@ export class StacksPanel {
             input.disabled = !pair && input.value !== "live";
         }
         for (const input of this.element.querySelectorAll("input[name=from]")) {
-            input.checked = input.value === (state.from === "leaf" ? "leaf" : "root");
-            input.disabled = Boolean(state.around);
+            input.checked = input.value === (["leaf", "calls"].includes(state.from) ? state.from : "root");
+            input.disabled = Boolean(state.around) && input.value === "leaf";
         }
         el.fold.checked = Boolean(state.fold);
         if (document.activeElement !== el.search) el.search.value = state.find;
@@ -249,6 +259,10 @@ export class StacksPanel {
         return interval > 1 ? this.data.confidence * Math.sqrt(interval * live) : 0;
     }
 
+    source(flame, node) {
+        return this.view.stacks.source(flame.sites(node));
+    }
+
     lines(flame, node) {
         const { view, frames } = this;
         const { host, base, pair } = view;
@@ -258,6 +272,8 @@ export class StacksPanel {
         const where = [frames.module[frame], KINDS[frames.kind[frame]]].filter(Boolean).join(" · ");
         const found = [["name", frames.name[frame]]];
         if (where) found.push(["where", where]);
+        const source = this.source(flame, node);
+        if (source) found.push(["where", source]);
         found.push(["", `${bytes(now)} ± ${bytes(this.errorOf(now))} live, ${percent(now, values.now[0])}`]);
         if (pair) {
             const [older, newer] = [values.older[node], values.newer[node]];
@@ -267,6 +283,7 @@ export class StacksPanel {
             found.push([newer > older ? "grown" : "", `${words} ${against(view)} ${then}${doubt}`]);
             if (values.what !== "live") found.push(["", `${bytes(values.width[node])} ${values.what}`]);
         }
+        if (flame.flat && node) found.push(["", `${bytes(flame.flat[node])} flat`]);
         if (values.suspect[node] > 0) found.push(["hot", `${percent(values.suspect[node], now)} of it on a suspected path`]);
         return found;
     }
@@ -297,7 +314,7 @@ export class StacksPanel {
             button("Hide", "Leave out all stacks through it ( h, or Alt and a click )", () => this.hide(name[frame])),
             library && library !== name[frame] && button("Hide library", `Leave out all stacks through ${module[frame]}`, () => this.hide(library)),
             button("Copy name", "Copy its name ( c )", () => this.copyFrame(flame, node, false)),
-            button("Copy stack", "Copy its name and those of all that lead to it ( C )", () => this.copyFrame(flame, node, true)),
+            flame !== this.calls && button("Copy stack", "Copy its name and those of all that lead to it ( C )", () => this.copyFrame(flame, node, true)),
         ];
         this.el.detail.replaceChildren(h("span", {}, text), ...(node === 0 ? [] : [h("span", { class: "buttons" }, ...buttons.filter(Boolean))]));
     }
@@ -328,10 +345,12 @@ export class StacksPanel {
         this.element.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
     }
 
-    async copyFrame(flame, node, whole) {
+    // A function of the call graph is in many stacks, so only its name is copied.
+    async copyFrame(flame, node, stack) {
+        const whole = stack && flame !== this.calls;
         const name = this.frames.name[flame.tree.frame[node]];
         const about = `${this.view.unit.unit} on ${this.view.host.host}: ${this.lines(flame, node).slice(1).map(([, line]) => line).join(" · ")}`;
-        const copied = await toClipboard(whole ? stackText(flame, node, about) : name);
+        const copied = await toClipboard(whole ? stackText(flame, node, about, (at) => this.source(flame, at)) : name);
         this.el.found.textContent = copied ? `Copied ${whole ? "the stack of " : ""}${name}` : "The browser lets nothing be copied";
     }
 
@@ -343,12 +362,14 @@ export class StacksPanel {
     }
 
     save(kind) {
-        const { main, view, el } = this;
+        const { main, calls, shown, view, el } = this;
         const name = `${view.unit.unit}-${view.host.host}.${kind}`.replace(/[^\w.@-]/g, "_");
-        if (kind === "folded") return save(name, "text/plain", foldedText(main));
-        const boxes = main.drawn().map((box) => ({ ...box, title: this.lines(main, box.node).map(([, line]) => line).join(" · ") }));
+        const about = (node) => this.lines(shown, node).map(([, line]) => line).join(" · ");
+        if (kind === "folded") return save(name, "text/plain", foldedText(shown === calls ? { ...calls.given, tree: calls.given.stacks, frames: this.frames, zoom: 0 } : main));
         const title = `${el.stacks.querySelector("h2").textContent}, ${nameOf(view.dump, view)}`;
         const background = getComputedStyle(el.stacks).backgroundColor;
+        if (shown === calls) return save(name, "image/svg+xml", callPicture(calls.picture(about), background, `${title}. ${calls.note}`));
+        const boxes = main.drawn().map((box) => ({ ...box, title: about(box.node) }));
         return save(name, "image/svg+xml", picture(boxes, el.graph.clientWidth, el.graph.clientHeight, background, title));
     }
 }

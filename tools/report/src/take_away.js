@@ -3,6 +3,8 @@
 //
 // What can be taken from the graph: a stack as text, and all that is shown as folded stacks or as a picture.
 
+import { shape } from "./format.js";
+
 const XML = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const escaped = (text) => String(text).replace(/[&<>"]/g, (sign) => XML[sign]);
 // Trees of these kinds have the function that allocates on top.
@@ -15,12 +17,16 @@ function down(tree, node) {
     return path.reverse();
 }
 
-// A line for each frame, the function that allocates first, with its library.
-export function stackText({ tree, frames }, node, about) {
+// A line for each frame, the function that allocates first, with its library and what `source` says of a node.
+export function stackText({ tree, frames }, node, about, source) {
     const path = down(tree, node).slice(tree.kind === "callees" ? 0 : 1);
     if (!TURNED.includes(tree.kind)) path.reverse();
-    const line = (frame) => (frames.module[frame] ? `${frames.name[frame]}  (${frames.module[frame]})` : frames.name[frame]);
-    return [about, ...path.map((at) => `    ${line(tree.frame[at])}`)].join("\n");
+    const line = (at) => {
+        const [frame, where] = [tree.frame[at], source(at)];
+        const known = [frames.module[frame], where].filter(Boolean).join(", ");
+        return frames.name[frame] + (known && `  (${known})`);
+    };
+    return [about, ...path.map((at) => `    ${line(at)}`)].join("\n");
 }
 
 // What is below the node that is zoomed to, as its widths have it: main;read;inflate 1048576
@@ -53,6 +59,14 @@ export function picture(boxes, width, height, background, title) {
         ...boxes.map(box),
         "</svg>\n",
     ].join("\n");
+}
+
+// The call graph with its title and a background, as a file.
+export function callPicture(svg, background, title) {
+    const [told, behind] = [shape("title", {}), shape("rect", { width: "100%", height: "100%", fill: background })];
+    told.textContent = title;
+    svg.prepend(told, behind);
+    return `${new XMLSerializer().serializeToString(svg)}\n`;
 }
 
 export async function toClipboard(text) {

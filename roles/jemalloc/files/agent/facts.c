@@ -103,9 +103,17 @@ int64_t facts_resident(const char *statm) {
     return (present - shared) * sysconf(_SC_PAGESIZE);
 }
 
+// The number of the namespace in which our pid is one (pid_namespaces(7)); 0: it cannot be read.
+static int64_t pid_namespace(void) {
+    char link[64] = "";
+    ssize_t length = readlink("/proc/self/ns/pid", link, sizeof link - 1);
+    return length > 5 && !strncmp(link, "pid:[", 5) ? strtoll(link + 5, NULL, 10) : 0;
+}
+
 void facts_process(struct json *json, bool arguments) {
     char path[PATH_MAX];
     json_signed(json, "pid", getpid());
+    json_signed(json, "pid_namespace", pid_namespace());
     start_time(json);
     if (slurp("/proc/sys/kernel/random/boot_id") > 0)
         json_bytes(json, "boot_id", scratch, strcspn(scratch, "\n"));

@@ -28,6 +28,7 @@ WHOLE: dict[str, Any] = {
     "reason": "schedule",
     "unit": "frontend.service",
     "pid": 12,
+    "pid_namespace": 4026531836,
     "cmdline": ["java"],
     "unwinder": "hybrid",
     "active": True,
@@ -66,14 +67,15 @@ def test_what_is_kept(tmp_path: Path) -> None:
         "memory": WHOLE["memory"],
         "others": WHOLE["others"],
         "reused": ["7f00a0-7f00b0"],
+        "pid_namespace": 4026531836,
     }
 
 
 def test_an_agent_of_before(tmp_path: Path) -> None:
     """It does not know the other processes, nor what code lies where other code did."""
-    later = ("others", "reused")
+    later = ("others", "reused", "pid_namespace")
     found = read(json.dumps({key: value for key, value in WHOLE.items() if key not in later}).encode(), tmp_path)
-    assert (found["others"], found["reused"]) == (None, [])
+    assert (found["others"], found["reused"], found["pid_namespace"]) == (None, [], 0)
     kept = sidecar.AgentFacts.from_json({key: value for key, value in found.items() if key not in later})
     assert (kept.others, kept.reused) == (None, []), "as captures of before hold it"
 
@@ -90,6 +92,8 @@ def test_an_agent_of_before(tmp_path: Path) -> None:
         ({"memory": {"RSS!": 1}}, "memory"),
         ({"memory": {f"k{number}": 1 for number in range(65)}}, "memory"),
         ({"active": 1}, "active"),
+        ({"pid_namespace": -1}, "pid_namespace"),
+        ({"pid_namespace": "1"}, "pid_namespace"),
         ({"others": []}, "others"),
         ({"reused": "7f00a0-7f00b0"}, "reused"),
         ({"reused": ["7f00a0"]}, "reused"),

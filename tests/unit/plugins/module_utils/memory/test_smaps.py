@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -82,6 +83,25 @@ def test_ranges_of_the_jvm_come_first() -> None:
     known = Knowledge([(ARENA, ARENA + 64 * MIB, MemoryClass.JAVA_HEAP)], [], True, lambda address, length: b"")
     arena, rest = _region(ARENA, ARENA + MIB), _region(ARENA + MIB, ARENA + 64 * MIB, "---p", rss=0)
     assert _classes(arena, rest, known=known) == {"java-heap": 4096}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((0, 0x801002), "malloc-mmapped"),  # as glibc 2.36 has written it
+        ((0, 0x800FF2), "malloc-mmapped"),  # 2.43 and 2.44
+        ((1, 0x800FF2), "malloc-mmapped"),  # the same in huge pages
+        ((0, 0x7FF002), "malloc-mmapped"),  # another one follows in the same mapping
+        ((0, 0x801001), "unknown"),
+        ((0, 0x800FE2), "unknown"),
+        ((0, 0x802002), "unknown"),
+        ((0, 0x801FF2), "unknown"),
+        ((0, 2), "unknown"),
+    ],
+)
+def test_a_block_that_malloc_has_mapped(words: tuple[int, int], expected: str) -> None:
+    known = Knowledge([], [], True, lambda address, length: struct.pack("=2Q", *words)[:length])
+    assert _classes(_region(0x10000, 0x10000 + 0x801000), known=known) == {expected: 4096}
 
 
 def test_what_a_stack_is() -> None:

@@ -335,3 +335,36 @@ def test_a_recording_is_listed_once_its_chunks_are_finished(root: Path, spool: P
     assert (found.counts["incomplete"], found.counts["unreadable"]) == (2, 0)
     waiting = listing.remaining(str(root), "probe.service")
     assert len(waiting.waiting) == len(waiting.lost) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_process_in_a_container_is_found_by_its_own_pid_and_its_files_are_gone_with_it() -> None:
+    """What has the same path here is another file."""
+    with subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"]) as unshare:
+        own = [pid for pid in _children(unshare.pid) if procfs.exe(pid) == os.path.realpath("/bin/sleep")]
+        namespace, mappings = procfs.pid_namespace(own[0]), procfs.mappings(own[0])
+        examiner = provenance.Examiner()
+        assert namespace != procfs.pid_namespace(os.getpid())
+        assert examiner.pid_here(1, namespace) == own[0]
+        assert (examiner.pid_here(7, namespace), examiner.pid_here(7, 0)) == (0, 7)
+        found = examiner.process(own[0], mappings, time.time(), own_pid=1)
+        assert (found.pid, found.exe) == (1, os.path.realpath("/bin/sleep"))
+        assert found.key == process_key.key(1, mappings)
+        living = examiner.images(own[0], mappings, time.time_ns(), elsewhere=True)
+        assert living and all(image.build_id for image in living)
+        unshare.kill()
+    gone = provenance.Examiner().images(0, mappings, time.time_ns(), elsewhere=True)
+    assert [image.path for image in gone] == [image.path for image in living]
+    assert {(image.build_id, image.source, image.reason) for image in gone} == {(None, None, "gone")}
+
+
+def _children(pid: int) -> list[int]:
+    """Those of a process, as soon as they run their own program."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        found = [int(word) for word in text.split()]
+        if found and procfs.exe(found[0]) != procfs.exe(pid):
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it has started nothing")

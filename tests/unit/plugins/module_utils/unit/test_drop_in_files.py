@@ -231,3 +231,17 @@ def test_the_file_that_the_drop_in_names_is_there_first_and_goes_last(
     monkeypatch.setattr(os, "unlink", watch(os.unlink))
     drop_in_files.remove(Changes(False), UNIT)
     assert seen == [{"90-offheap.env"}, {"90-offheap.env", "90-offheap.conf"}, {"90-offheap.env"}, set()]
+
+
+def test_podmans_settings_come_and_go_with_the_drop_in(roots: tuple[Path, Path], tmp_path: Path) -> None:
+    before = tree(tmp_path)
+    plain = wanted()
+    write(tmp_path, plain._replace(injection=plain.injection._replace(container="[containers]\n")))
+    place = roots[0] / f"{UNIT}.d"
+    assert sorted(path.name for path in place.iterdir()) == ["90-offheap.conf", "90-offheap.containers"]
+    assert (place / "90-offheap.containers").stat().st_mode & 0o777 == 0o644, "Podman may be another user's"
+    write(tmp_path, plain)
+    assert [path.name for path in place.iterdir()] == ["90-offheap.conf"]
+    write(tmp_path, plain._replace(injection=plain.injection._replace(container="[containers]\n")))
+    run(tmp_path, lambda changes: drop_in_files.remove(changes, UNIT))
+    assert tree(tmp_path) == before

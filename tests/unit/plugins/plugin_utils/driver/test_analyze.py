@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -138,6 +139,17 @@ def test_a_listing_shows_the_source_beside_the_numbers(
     (moved / "program.c").write_text("\n" * 8 + "the line\n")
     assert ": the line" in ask(source, Request(kind="list", function="^large$", source_path=[moved]))
     assert "(source not found)" in ask(source, Request(kind="list", function="^large$", source_path=[tmp_path]))
+
+
+def test_the_page_has_the_line_of_debug_information_but_not_its_text(source: Source) -> None:
+    page = ask(source, Request(kind="flamegraph"))
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*)</script>', page)
+    (unit,) = json.loads(data)["units"]
+    lines = {f"{Path(file).name}:{line}" for file, line in unit["tree"]["sites"]}
+    listed = ask(source, Request(kind="list", function="^large$"))
+    at = re.search(r"MiB .*MiB +(\d+):", listed)
+    assert at and f"program.c:{at[1]}" in lines
+    assert "STAY static" not in page
 
 
 def test_a_disassembly_has_numbers_at_calls_only(source: Source) -> None:

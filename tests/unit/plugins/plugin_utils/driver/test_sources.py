@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Which files a bare dump takes its names from."""
+"""Which files a bare dump takes its names from, and what lies beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import THIS_MACHINE, Images
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import (
+    THIS_MACHINE,
+    Images,
+    Places,
+    open_reader,
+)
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
@@ -35,3 +40,12 @@ def test_a_path_that_this_machine_lacks_is_not_another_file_of_that_name(tmp_pat
     assert Images([THIS_MACHINE]).build_ids(dump) == {}
     named = Images([program.parent]).build_ids(dump)
     assert named == {f"/nowhere/jre/{program.name}": ElfImage(program).build_id}, "a directory that somebody named"
+
+
+@pytest.mark.parametrize("facts", ["[" * 100_000, "{", '{"host": 1}'])
+def test_a_damaged_capture_is_read_as_a_bare_dump_with_a_warning(tmp_path: Path, facts: str) -> None:
+    (tmp_path / "dump.heap.zst").write_text(f"{HEAD}{NEW}\n")
+    (tmp_path / "capture.json").write_text(facts)
+    with open_reader([tmp_path / "dump.heap.zst"], Places(symcaches=tmp_path)) as reader:
+        assert reader.read(tmp_path / "dump.heap.zst").facts["source"] == "jemalloc"
+        assert [warning for warning in reader.warnings if "it is ignored" in warning]

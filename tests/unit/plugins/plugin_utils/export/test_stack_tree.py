@@ -64,6 +64,54 @@ def test_the_smallest_stacks_are_taken_together_but_never_a_suspects() -> None:
     assert len(tree.leaves(wanted)) == 1
 
 
+def test_all_of_a_small_thread_is_no_large_part_of_a_dump() -> None:
+    tree = StackTree(Frames())
+    samples = profile({("large", "main"): 70.0, ("medium", "main"): 20.0, ("small", "main"): 10.0})
+    held = _add(tree, samples)
+    tree.hold(held.paths[2:], samples.values[BYTES][2:], whole=100.0)
+    assert tree.grow([], 2, 100) == 0.1
+
+
+def _lines(tree: StackTree, frames: Frames) -> dict[str, list[tuple[str, int]]]:
+    """Function -> the lines that its node has."""
+    columns, names = tree.columns(), frames.columns()["name"]
+    return {
+        names[columns["frame"][node]]: [columns["sites"][site] for site in seen]
+        for node, seen in columns["lines"].items()
+    }
+
+
+def test_a_node_has_the_lines_of_all_its_stacks() -> None:
+    frames = Frames()
+    tree = StackTree(frames)
+    stacks: dict[tuple[str, ...], float] = {
+        ("keep at keep.c:5", "main at main.c:10"): 9.0,
+        ("keep at keep.c:5", "main at main.c:20"): 8.0,
+        ("bare", "main at main.c:10"): 7.0,
+        ("small at small.c:1", "main at main.c:30"): 1.0,
+    }
+    _add(tree, profile(stacks))
+    tree.grow([], 2, 100)
+    assert _lines(tree, frames) == {"main": [("main.c", 10), ("main.c", 20)], "keep": [("keep.c", 5)]}
+    assert len(tree.columns()["sites"]) == 3, "what is left out names no file"
+
+
+def test_without_debug_information_nothing_is_said_of_lines() -> None:
+    frames = Frames()
+    tree = StackTree(frames)
+    _add(tree, profile({("a", "main"): 10.0}))
+    tree.grow([], 10, 100)
+    assert set(tree.columns()) == {"parent", "frame"}
+
+
+def test_a_file_s_name_is_made_printable() -> None:
+    frames = Frames()
+    tree = StackTree(frames)
+    tree.paths([(Frame("main", "app", file="a\x1b[31m.c", line=3),)])
+    tree.grow([], 10, 100)
+    assert "\x1b" not in tree.columns()["sites"][0][0]
+
+
 @given(st.lists(profiles(), min_size=1, max_size=3), st.integers(0, 9), st.integers(2, 30))
 def test_nothing_is_lost_whatever_is_left_out(found: list[Samples], paths: int, nodes: int) -> None:
     frames = Frames()

@@ -79,6 +79,12 @@ def test_what_dies_is_no_leak_above_a_bound(name: str) -> None:
     assert 0 < verdict.bound < math.inf
 
 
+@pytest.mark.parametrize("interval", [1 << 19, 1 << 16])
+def test_entries_with_a_term_are_no_leak_as_soon_as_the_first_have_reached_it(interval: int) -> None:
+    """After 7.2 hours, of what is older than six all has died, though most of the younger ones live."""
+    assert _verdict("term-6h", interval, 0.3 * DAY).answer is not Answer.LEAK
+
+
 def test_a_cache_that_fills_says_where_it_levels_off() -> None:
     verdict = _verdict("cache-0.5", 1 << 16, DAY / 2)
     assert verdict.answer is Answer.FILLS_UP, verdict.reason

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from itertools import accumulate
 from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report import page, ticket
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, without_stacks
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report import fleet, page, ticket
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.files import without_stacks
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet
 from ansible_collections.offheap.profiler.tests.browser import fleets
 
 MIB = 1 << 20
@@ -89,6 +91,45 @@ def test_of_many_dumps_the_curve_has_all_and_the_stacks_of_some(data: dict[str, 
     assert len(host["points"]["time"]) == 90
     assert len(host["dumps"]) == 48
     assert sum(dump is not None for dump in host["points"]["dump"]) == 48
+
+
+def test_of_many_hosts_fewer_dumps_have_stacks_and_those_of_calm_ones_leave_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet, "_MOST_OF_ALL", 70)
+    for unit in fleets.fleet(hosts=20, leaking=3, dumps=24)["units"]:
+        for host in unit["hosts"]:
+            dumps, points = host["dumps"], host["points"]
+            for number, process in enumerate(host["processes"]):
+                own = [at for at, of in enumerate(points["process"]) if of == number]
+                kept = [dump["time"] for dump in dumps if dump["process"] == number]
+                most = {"leak": 10, "no-leak": 2, "cannot-tell": 10}[host["answer"]]
+                assert len(kept) == min(most, len(own)), process
+                assert (kept[0], kept[-1]) == (points["time"][own[0]], points["time"][own[-1]])
+            assert bool(host["threads"]) == (host["answer"] == "leak")
+            shown = [dump for dump in points["dump"] if dump is not None]
+            assert shown == list(range(len(dumps)))
+            assert [points["time"][at] for at, dump in enumerate(points["dump"]) if dump is not None] == [
+                dump["time"] for dump in dumps
+            ]
+
+
+def test_units_come_by_what_they_lose_together() -> None:
+    found = Fleet()
+    rng = random.Random(5)
+    for number in range(3):
+        fleets.frontend(found, f"app{number}", 60.0, 24, rng)
+    for unit, host, rate in (("index.service", "db1", 100.0), ("large.service", "db2", 400.0)):
+        series: fleets.Dumps = [
+            (
+                fleets.START + at * fleets.STEP,
+                {("grow", "main"): (5 + rate * at / 12) * MIB},
+                fleets.facts(1, 0, "1", False),
+            )
+            for at in range(24)
+        ]
+        fleets.observe(found, unit, host, [fleets.process(unit, host, "1-00000001", series)])
+    assert [unit["unit"] for unit in found.data()["units"]] == ["large.service", "frontend.service", "index.service"]
 
 
 def test_other_programs_get_everything_but_stacks(data: dict[str, Any]) -> None:

@@ -105,6 +105,18 @@ def test_known_causes_and_what_is_no_leak_are_named(tmp_path: Path) -> None:
     assert "        perhaps the shop" in lines
 
 
+def test_a_cause_of_some_releases_is_told_by_what_the_process_ran(archive: Archive, tmp_path: Path) -> None:
+    (tmp_path / "own.yml").write_text(
+        "- {id: none, title: a, match: [inflate], check: c, of: J, releases: ['9'], seen: 'nowhere-([0-9])'}\n"
+        "- {id: here, title: a, match: [inflate], check: c, of: L, releases: ['1'], seen: 'libz\\.so\\.([0-9.]+)'}\n"
+        "- {id: other, title: a, match: [inflate], check: c, of: L, releases: ['2'], seen: 'libz\\.so\\.([0-9.]+)'}\n"
+    )
+    leaking = _reports(archive, Limits(hints=hints.load([tmp_path / "own.yml"])))[0][0]
+    told = {hint.id: hint.title for hint in leaking.hints[0]}
+    assert "other" not in told
+    assert told["none"] == "a, if this is J 9" and told["here"].startswith("a (L 1.")
+
+
 def test_a_unit_s_processes_are_named_with_and_without_an_agent() -> None:
     unasked: Any = None
     found = test_without_agent.captures(4, lambda minute: 182 + minute)

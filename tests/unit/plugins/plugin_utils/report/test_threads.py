@@ -2,6 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import pytest
+
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
@@ -38,12 +40,13 @@ def test_threads_of_one_name_are_together_and_hold_their_own() -> None:
     assert (nameless.name, nameless.count, nameless.bytes) == ("thread 7", 1, [0, 100])
 
 
-def test_many_names_are_told_together() -> None:
-    head = "".join(f"  t{n}: 1: {n + 1} [0: 0] name{n}\n" for n in range(20))
+@pytest.mark.parametrize("name", ["name", ""])
+def test_many_threads_are_told_together(name: str) -> None:
+    head = "".join(f"  t{n}: 1: {n + 1} [0: 0]{name and f' {name}{n}'}\n" for n in range(20))
     lines = "".join(f"  t{n}: 1: {n + 1} [0: 0]\n" for n in range(20))
     text = f"heap_v2/1\n  t*: 20: 210 [0: 0]\n{head}@ 0x10\n  t*: 20: 210 [0: 0]\n{lines}\nMAPPED_LIBRARIES:\n"
     found = _groups(text.encode())
-    assert [(one.name, one.count) for one in found[:2]] == [("8 other names", 8), ("name19", 1)]
+    assert [(one.name, one.count) for one in found[:2]] == [("other threads", 8), (f"{name or 'thread '}19", 1)]
     assert sum(sum(one.bytes) for one in found) == 210
 
 

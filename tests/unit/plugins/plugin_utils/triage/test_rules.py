@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import findings, host_growth, rules, snapshots
 from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import growth as memory_growth
-from ansible_collections.offheap.profiler.plugins.plugin_utils.triage.growth import SampleError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.triage.look import SampleError, parse
 
 MIB = 1 << 20
 ROOT = Path(__file__).resolve().parents[5]
@@ -51,7 +52,7 @@ def sample(time: float, *, free: tuple[int, int] | None = (0, 0), arenas: int = 
 
 
 def judged(*samples: dict[str, Any]) -> rules.Triaged:
-    return rules.judge(memory_growth.growth(memory_growth.parse(one) for one in samples), "app1")
+    return rules.judge(memory_growth.growth(parse(one) for one in samples), "app1")
 
 
 def nmt(other: int) -> dict[str, Any]:
@@ -127,9 +128,35 @@ def test_of_several_processes_the_one_that_grows_is_profiled(exe: object, named:
 
 def test_the_next_command_has_the_inventory_of_this_one() -> None:
     looks = [sample(100), sample(700, other_malloc=90)]
-    growth = memory_growth.growth(map(memory_growth.parse, looks))
+    growth = memory_growth.growth(map(parse, looks))
     step = rules.judge(growth, "app1", ["inventory", "more hosts"]).next_step
     assert "ansible-playbook -i inventory -i 'more hosts' offheap.profiler.enable_profiling -l app1 -e" in step
+
+
+@pytest.mark.parametrize(
+    ("looks", "verdict", "command"),
+    [
+        ([sample(100)], "cannot-tell", "triage -l app1 -e '{}' -e ansible_become=true"),
+        ([sample(100), sample(700)], "not-growing", "triage -l app1 -e '{}' -e triage_watch=0"),
+        ([sample(100), sample(700, jit=90)], "cannot-tell", "triage -l app1 -e '{}' -e triage_watch=1h"),
+        (
+            [sample(100, free=None), sample(700, free=None, malloc_heap=90)],
+            "cannot-tell",
+            "triage -l app1 -e '{}' -e ansible_become=true",
+        ),
+        ([sample(100), sample(700, malloc_heap=90)], "native-growth", "enable_profiling -l app1 -e '{}'"),
+    ],
+)
+def test_the_next_step_can_be_pasted(looks: list[dict[str, Any]], verdict: str, command: str) -> None:
+    name = r"a\x2db.service"
+    growth = memory_growth.growth(parse({**look, "name": name}) for look in looks)
+    found = rules.judge(growth, "app1", ["my hosts"])
+    assert found.diagnosis.value == verdict
+    units = json.dumps({"offheap_units": [name]})
+    expected = command.format(units)
+    assert found.next_step.endswith(f": ansible-playbook -i 'my hosts' offheap.profiler.{expected}")
+    words = shlex.split(found.next_step)
+    assert json.loads(words[words.index("-e") + 1]) == {"offheap_units": [name]}
 
 
 def test_direct_buffers_are_not_ruled_out_without_memory_tracking() -> None:
@@ -168,7 +195,7 @@ def test_the_process_that_grows_most_is_judged() -> None:
     second["processes"] += (
         sample(700, pid=51, java_heap=500)["processes"] + sample(700, pid=52, unknown=90, metaspace=200)["processes"]
     )
-    growth = memory_growth.growth(map(memory_growth.parse, (first, second)))
+    growth = memory_growth.growth(map(parse, (first, second)))
     assert growth.process and growth.process.pid == 52
     found = rules.judge(growth, "app1")
     assert found.diagnosis.value == "metaspace"
@@ -182,7 +209,7 @@ def test_agents_and_earlier_deaths_are_noted() -> None:
         "oom_kills": [{"name": "java", "anon": 2 * MIB}],
     }
     looks = [{**sample(time, agents=["agentlib:jdwp"]), "crashes": crashes} for time in (100, 700)]
-    growth = memory_growth.growth(map(memory_growth.parse, looks))
+    growth = memory_growth.growth(map(parse, looks))
     finding = findings.Finding("app1", growth, rules.judge(growth, "app1"))
     assert finding.data["notes"] == [
         "an agent in the JVM is a suspect: agentlib:jdwp",
@@ -198,7 +225,9 @@ def test_it_says_how_long_what_the_limit_leaves_will_last() -> None:
     looks = [sample(1000), sample(4600, other_malloc=90)]
     assert "its limit" not in judged(*looks).reason
     looks[1]["cgroup"] = {"limit": 360 * MIB}
-    assert "; the 160.0 MiB that its limit leaves last 2 h" in judged(*looks).reason
+    assert "; the 160.0 MiB that its limit leaves last 2 h (119 min to 2 h)" in judged(*looks).reason
+    looks[1]["cgroup"] = {"limit": 360 * MIB, "current": 330 * MIB, "parts": {"files": 50 * MIB}}
+    assert "; the 80.0 MiB that its limit leaves last 60 min" in judged(*looks).reason, "cached files are given back"
     looks[1]["cgroup"] = {"limit": 100 * MIB}
     assert "; the 0 B that its limit leaves last" in judged(*looks).reason
     looks = [sample(1000), {**sample(4600), "cgroup": {"limit": 360 * MIB}}]
@@ -223,7 +252,8 @@ def test_without_a_limit_it_is_what_the_host_has() -> None:
 
 def test_what_is_swapped_out_is_told_beside_rss() -> None:
     reason = judged(sample(0), sample(3600, unknown=5, swapped={"unknown": 45})).reason
-    assert reason.startswith("in 60 min RSS -5.0 MiB/h; swap +45.0 MiB/h; other anonymous memory +40.0 MiB/h")
+    rates = [text.partition(" ± ")[0] for text in reason.split("; ")]
+    assert rates[:3] == ["in 60 min RSS -5.0 MiB/h", "swap +45.0 MiB/h", "other anonymous memory +40.0 MiB/h"]
 
 
 def in_a_group(time: float, **beside: int) -> dict[str, Any]:
@@ -251,6 +281,17 @@ def test_memory_that_is_in_no_process(part: str, verdict: str) -> None:
     assert judged(first, leaks).diagnosis.value == "native-growth", "what a process holds comes first"
 
 
+def test_it_says_how_long_there_is_room_for_what_is_in_no_process() -> None:
+    def found(part: str) -> str:
+        last = in_a_group(3600, **{part: 40})
+        last["cgroup"] |= {"limit": 200 * MIB, "current": 180 * MIB}
+        last["cgroup"]["parts"].setdefault("files", 0)
+        return judged(in_a_group(0, **{part: 10, "files": 0} | ({"files": 10} if part == "files" else {})), last).reason
+
+    assert "; the 20.0 MiB that its limit leaves last 40 min (" in found("kernel")
+    assert "its limit leaves" not in found("files")
+
+
 def test_cached_files_hide_nothing() -> None:
     """They are given back when memory is short; what malloc keeps free is not."""
     idle: dict[str, Any] = {"malloc_heap": 90, "free": (70, 0)}
@@ -276,6 +317,8 @@ def test_a_heap_and_the_rest_have_to_fit_the_limit(limit: int, more: dict[str, A
     assert found.diagnosis.value == verdict
     told = "a heap of up to 256.0 MiB and 110.0 MiB besides it are 6.0 MiB more than its limit; -Xmx250m would fit"
     assert (told in found.reason) == (verdict == "does-not-fit")
+    enough = "so that both fit: systemctl set-property a.service MemoryMax=366M"
+    assert found.next_step.endswith(enough) == (verdict == "does-not-fit")
 
 
 HOST = {"total": 8000, "available": 4000, "processes": 1000, "slab": 100, "rest": 200, "shared-memory": 10}
@@ -306,8 +349,9 @@ def test_memory_of_a_host_that_no_unit_takes(now: dict[str, Any], told: str, tmp
     assert [one.triaged.diagnosis.value for one in hosts] == ["host"] * bool(told)
     if told:
         (found,) = hosts
-        assert found.triaged.reason.endswith(told) and "3.7 GiB that are left last 19 h" in found.triaged.reason
+        assert told in found.triaged.reason and "3.7 GiB that are left last 19 h (15 h " in found.triaged.reason
         assert found.data["growth_bytes_per_hour"] == 200 * MIB and found.data["rss"] is None
+        assert 30 * MIB < found.data["growth_error"] < 50 * MIB
 
 
 def test_a_unit_that_grows_explains_its_host(tmp_path: Path) -> None:
@@ -333,9 +377,44 @@ def test_a_heap_of_a_runtime_has_its_name(exe: str, reason: str, step: str) -> N
     assert "runtime" not in leaks.reason + leaks.next_step
 
 
-def test_rates_are_per_hour() -> None:
-    growth = memory_growth.growth(map(memory_growth.parse, (sample(0), sample(1800, java_heap=60))))
-    assert rules.per_hour(growth, growth.growth) == "+100.0 MiB/h"
+def test_rates_are_per_hour_with_their_interval() -> None:
+    """Of two looks the scatter is assumed: what matters, 1 MiB of 170, is what chance might do in one case of 200."""
+    growth = memory_growth.growth(map(parse, (sample(0), sample(1800, java_heap=60))))
+    assert rules.per_hour(growth, growth.growth) == "+100.0 MiB/h ± 1015.6 KiB"
+    assert growth.growth.chance == pytest.approx(MIB)
+
+
+def test_the_scatter_of_five_looks_decides() -> None:
+    """A service that breathes by 20 MiB and does not grow; the same that grows by 200; and one jump that is over."""
+    breathing = [30, 50, 31, 52, 40]
+    times = [600 * at for at in range(2, 7)]
+    stays = [sample(time, unknown=size) for time, size in zip(times, breathing, strict=True)]
+    assert judged(*stays).diagnosis.value == "not-growing"
+    assert judged(*stays[:2]).diagnosis.value == "other-memory", "two say nothing of scatter"
+    grows = [sample(time, unknown=size + time // 12) for time, size in zip(times, breathing, strict=True)]
+    found = judged(*grows)
+    assert found.diagnosis.value == "other-memory" and "other anonymous memory +313.2 MiB/h ± 67.5 MiB" in found.reason
+    jump = [sample(time, unknown=size) for time, size in zip(times, (10, 10, 110, 110, 110), strict=True)]
+    found = judged(*jump)
+    assert found.diagnosis.value == "cannot-tell" and found.reason.endswith(
+        "it has grown in a step, or rises and falls"
+    )
+
+
+def test_what_has_filled_up_or_begun_to_grow_is_told_as_it_is_now() -> None:
+    def history(*sizes: int) -> rules.Triaged:
+        return judged(*(sample(1000 + 600 * at, unknown=size) for at, size in enumerate(sizes)))
+
+    assert history(10, 40, 80, 100, 100, 101, 100, 101, 100, 101, 100, 100).diagnosis.value == "not-growing"
+    late = history(10, 11, 10, 10, 11, 10, 20, 30, 41, 50, 60, 70)
+    assert late.diagnosis.value == "other-memory" and "in 50 min RSS +72" not in late.reason
+    assert "in 50 min RSS +60" in late.reason, late.reason
+
+
+def test_looks_that_lie_no_time_apart_are_one() -> None:
+    assert "started between the looks" in judged(sample(700), sample(700.5)).reason
+    looks = [sample(600 * at) for at in range(10)] + [sample(6000, unknown=90) for _ in range(10)]
+    assert judged(*looks).reason.endswith("it has grown in a step, or rises and falls")
 
 
 def test_the_document_has_every_verdict_and_each_rule_a_source() -> None:
@@ -366,7 +445,7 @@ def test_a_host_may_send_anything(data: st.DataObject) -> None:
     at[data.draw(st.sampled_from(sorted(at)))] = data.draw(JUNK)
     with contextlib.suppress(SampleError):
         judged(whole, sample(700))
-        host_growth.judge([memory_growth.parse(whole), memory_growth.parse(on_host(700))], "app1")
+        host_growth.judge([parse(whole), parse(on_host(700))], "app1")
 
 
 def test_looks_are_kept_and_told_by_host(tmp_path: Path) -> None:
@@ -384,7 +463,7 @@ def test_looks_are_kept_and_told_by_host(tmp_path: Path) -> None:
     ]
     assert len(warnings) == 2
     lines = [line for _verdict, line in findings.table(found)]
-    assert lines[1].split() == ["a.service", "../app2", "java-heap", "200.0", "MiB", "+480.0", "MiB/h"]
+    assert lines[1].split()[:8] == ["a.service", "../app2", "java-heap", "200.0", "MiB", "+480.0", "MiB/h", "±"]
     assert not any("not looked at since" in line for line in lines)
     snapshots.keep(tmp_path / "t", "app1", [sample(5000, java_heap=90)])
     old, new = findings.findings(tmp_path / "t", [], [], warnings.append)
