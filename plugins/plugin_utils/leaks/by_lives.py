@@ -172,14 +172,17 @@ def _decide(book: _Book, groups: dict[Key, list[int]], found: Findings, whole: b
     deaths, exposure, whole_exposure, alive, all_alive = book.members(group_of, len(groups))
     tests = (BUCKETS - 1) * max(_TESTS, len(groups))
     enough = (alive >= LEAST_EVENTS) & book.judging
-    outlives, longest = np.zeros(alive.shape), np.full(alive.shape, np.inf)
+    outlives = np.zeros(alive.shape)
+    longest, late = np.full(alive.shape, np.inf), np.full(alive.shape, np.inf)
     with np.errstate(divide="ignore"):
         outlives[enough] = 1 / hazard.at_most(deaths[enough], exposure[enough], tests)
         seen = deaths + all_alive >= LEAST_EVENTS
         longest[seen] = 1 / hazard.at_least(deaths[seen], whole_exposure[seen], tests)
+        # What the start-up left is not what is kept.
+        late[seen] = 1 / hazard.at_least(deaths[seen], exposure[seen], tests)
     oldest = book.oldest_of(group_of, len(groups))
     # At each age, whether what reaches it, or any greater one, surely dies.
-    dies = np.logical_or.accumulate(longest[:, ::-1] < OUTLIVES * lives.span, axis=1)[:, ::-1]
+    dies = np.logical_or.accumulate(late[:, ::-1] < OUTLIVES * lives.span, axis=1)[:, ::-1]
     kept = ~dies & (outlives >= OUTLIVES * lives.span) & (oldest >= _SEEN * lives.span)[:, None]
     done: list[set[int]] = []
     for number, (key, rows) in enumerate(groups.items()):
