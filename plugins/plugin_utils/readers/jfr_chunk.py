@@ -185,7 +185,8 @@ def _floats(data: NDArray[np.uint8], places: Integers) -> NDArray[np.float64]:
     """The numbers of four bytes, big endian, at these places. Raises JfrError."""
     if len(places) and places.max() + 4 > len(data):
         raise JfrError("a number is cut off")
-    return data[places[:, None] + np.arange(4)].reshape(-1).view(">f4").astype(np.float64)
+    found: NDArray[np.float64] = data[places[:, None] + np.arange(4)].reshape(-1).view(">f4").astype(np.float64)
+    return found
 
 
 def _numbers(data: NDArray[np.uint8], places: Integers) -> tuple[Column, Integers]:
