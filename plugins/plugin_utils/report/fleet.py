@@ -31,7 +31,7 @@ from ..leaks.survey import Host, Process, Watched, last_on_each_host
 from ..leaks.verdict import Answer, Verdict
 from ..leaks.without_agent import Beside
 from ..model.samples import BYTES, Samples
-from ..model.sampling import CONFIDENCE, EXACT, Sampling, coarsest
+from ..model.sampling import CONFIDENCE, EXACT, Measure, Sampling, coarsest
 from ..model.series import Series, evenly_spread
 from ..model.stack_summary import render as short_path
 from .rss_breakdown import Unsampled, first_unsampled, reconcile, with_jvm
@@ -122,7 +122,7 @@ class Fleet:
         self._trees: dict[str, StackTree] = {}
         self._hosts: dict[str, list[_Kept]] = {}
         self._sampling: dict[str, Sampling] = {}
-        self._caution: dict[str, str] = {}
+        self._measure: dict[str, Measure] = {}  # of units with something else than live memory
         self._watched: dict[str, list[Watched]] = {}
 
     def add(self, seen: Observed) -> None:
@@ -153,7 +153,8 @@ class Fleet:
                     memory = _memory(with_jvm(process.captures, position), live, series.sampling, first)
                     kept.dumps.append(({"time": time, "process": number, "memory": memory}, held))
             self._sampling[unit] = coarsest([self._sampling.get(unit, EXACT), series.sampling])
-            self._caution[unit] = series.measure.caution or self._caution.get(unit, "")
+            if series.measure is not Measure.LIVE:
+                self._measure[unit] = series.measure
         if seen.newest is not None:
             paths = tree.paths(seen.newest.each_stack_of_frames())
             for group in by_name(seen.newest):
@@ -199,7 +200,7 @@ class Fleet:
 
     def _sizes(self, unit: str) -> str:
         """What the sizes of a unit are, as sentences."""
-        caution = self._caution.get(unit)
+        caution = self._measure.get(unit, Measure.LIVE).caution
         not_live = f" Some are of memory {caution}." if caution else ""
         return self._sampling.get(unit, EXACT).remark + not_live
 
@@ -234,6 +235,7 @@ class Fleet:
             "since_ever": ever,
             "suspects": _over_hosts(self._watched[unit], leaking),
             "interval": self._sampling.get(unit, EXACT).interval,
+            "measure": self._measure.get(unit, Measure.LIVE).value,
             "sizes": self._sizes(unit),
             "left_out": left_out,
             "hosts": [host.data for host in hosts],

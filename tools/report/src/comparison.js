@@ -46,7 +46,7 @@ export function against(view) {
 
 export function direction(view) {
     const { older, newer } = view.pair;
-    if (ofTwoHosts(view)) return `${view.host.host}, ${nameOf(view.dump, view)}, against ${nameOf(view.base, view)}:`;
+    if (ofTwoHosts(view)) return `${view.host.host}, ${nameOf(view.dump, view)}, against ${nameOf(view.base, view)}`;
     const age = (one, other) => (one.time < other.time ? "older" : "newer");
-    return `from ${nameOf(older, view)} (${age(older, newer)}) to ${nameOf(newer, view)} (${age(newer, older)}):`;
+    return `from ${nameOf(older, view)} (${age(older, newer)}) to ${nameOf(newer, view)} (${age(newer, older)})`;
 }
