@@ -5,7 +5,7 @@
 // table of functions.
 
 import { CallGraph } from "./call_graph_view.js";
-import { against, direction, nameOf, ofTwoHosts } from "./comparison.js";
+import { against, direction, nameOf, numbered, ofTwoHosts } from "./comparison.js";
 import { Flame } from "./flame.js";
 import { bytes, count, h, moment, percent, signed } from "./format.js";
 import { Functions } from "./functions.js";
@@ -237,9 +237,7 @@ export class StacksPanel {
     showBases() {
         const { view } = this;
         const { unit, host, dump, base } = view;
-        const owner = (one) => unit.hosts.find((each) => each.dumps.includes(one));
-        const value = (one) => `${unit.hosts.indexOf(owner(one)) + 1}.${owner(one).dumps.indexOf(one) + 1}`;
-        const option = (one, text) => h("option", { value: value(one), selected: one === base }, text);
+        const option = (one, text) => h("option", { value: numbered(one, view), selected: one === base }, text);
         const own = host.dumps.filter((one) => one !== dump).map((one) => option(one, `${moment(one.time)} (${bytes(one.total)})`));
         const others = unit.hosts.filter((each) => each !== host && each.dumps.length).slice(0, 200).map((each) => option(each.dumps.at(-1), `${each.host} (${ANSWERS[each.answer].toLowerCase()})`));
         const versions = new Map();
@@ -254,7 +252,7 @@ export class StacksPanel {
         this.el.base.replaceChildren(
             ...[h("option", { value: "none" }, "nothing"), group("Another time", own), group("Another host, newest dump", others), group("Another version", labels)].filter(Boolean),
         );
-        this.el.base.value = base ? value(base) : "none";
+        this.el.base.value = base ? numbered(base, view) : "none";
     }
 
     errorOf(live) {
