@@ -63,13 +63,15 @@ _HELD_BEFORE = 0.2
 class Observed:
     """A unit on a host and what was found.
 
-    ``suspects`` are those to show, ``hints`` the known causes of each, ``newest`` the newest profile in full.
+    ``suspects`` are those to show, ``hints`` the known causes of each, ``sources`` where its functions are in the
+    source, ``newest`` the newest profile in full.
     """
 
     host: Host
     headline: str
     suspects: Sequence[Suspect]
     hints: Sequence[Sequence[Hint]] = ()
+    sources: Sequence[Sequence[str]] = ()
     newest: Samples | None = None
 
 
@@ -162,10 +164,9 @@ class Fleet:
                 told = {"name": printable(group.name), "count": group.count, "live": round(held.total)}
                 kept.threads.append((told, held))
         began = min((time for process in seen.host.processes for time in process.series.times), default=0.0)
-        for number, suspect in enumerate(seen.suspects):
+        for suspect, known, sources in zip(seen.suspects, seen.hints, seen.sources, strict=True):
             covered = tree.matching(suspect.covers)
-            known = seen.hints[number] if number < len(seen.hints) else []
-            kept.suspects.append((_suspect(suspect, covered, judged, began, known), covered))
+            kept.suspects.append((_suspect(suspect, covered, judged, began, known, sources), covered))
         shown_process = seen.host.decisive
         kept.data["sizes"] = [] if shown_process is None else [_size(one) for one in by_size(shown_process.series)]
         kept.data["points"] = points
@@ -350,7 +351,12 @@ def _version(process: Process) -> str:
 
 
 def _suspect(
-    suspect: Suspect, paths: set[int], judged: Sequence[_Judged], began: float, known: Sequence[Hint]
+    suspect: Suspect,
+    paths: set[int],
+    judged: Sequence[_Judged],
+    began: float,
+    known: Sequence[Hint],
+    sources: Sequence[str],
 ) -> dict[str, Any]:
     """``since`` is when it held nothing, going back at its rate; ``since_ever``: before the second dump of the process,
     while the watch of the unit ``began`` with it, so nobody saw it begin."""
@@ -363,6 +369,7 @@ def _suspect(
         ever = from_the_start or sizes[0] > _HELD_BEFORE * sizes[-1]
     return {
         "path": [printable(frame.label) for frame in suspect.path[:_MOST_FRAMES]],
+        "sources": list(sources[:_MOST_FRAMES]),
         "short": short_path(suspect.path),
         "growth": round(suspect.growth),
         "error": round(suspect.error),
@@ -402,23 +409,27 @@ def _lives(curve: LifeCurve | None) -> dict[str, Any] | None:
 
 def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[dict[str, Any]]:
     """The suspects of all hosts, each path once: its hosts, its average rate, and the version it appeared with."""
+    each = [suspect for host in leaking for suspect, _paths in host.suspects]
     hints: dict[str, list[dict[str, str]]] = {}  # hosts may run releases with different causes
-    for suspect in (suspect for host in leaking for suspect, _paths in host.suspects):
+    for suspect in each:
         known = hints.setdefault(suspect["short"], [])
         known += [hint for hint in suspect["hints"] if hint not in known]
-    held = {
-        suspect["short"]: suspect["held"] for host in leaking for suspect, _paths in host.suspects if suspect["held"]
-    }
+    held = {suspect["short"]: suspect["held"] for suspect in each if suspect["held"]}
+    sources: dict[tuple[str, str], str] = {}
+    for one in reversed(each):  # the build on the host that leaks most
+        sources.update(((one["short"], name), at) for name, at in zip(one["path"], one["sources"], strict=True))
     found: dict[str, list[Leak]] = {}
     for leak in together(watched):  # builds of a library may differ in frames that a short path omits
         found.setdefault(short_path(leak.path), []).append(leak)
     merged = []
     for short, leaks in list(found.items())[:_MOST_SUSPECTS]:
         hosts = list(dict.fromkeys(host for leak in leaks for host in leak.hosts))
+        path = [printable(frame.label) for frame in leaks[0].path[:_MOST_FRAMES]]
         merged.append(
             {
                 "short": short,
-                "path": [printable(frame.label) for frame in leaks[0].path[:_MOST_FRAMES]],
+                "path": path,
+                "sources": [sources.get((short, name), "") for name in path],
                 "hosts": hosts,
                 "outliers": [host for leak in leaks for host in leak.outliers],
                 "growth": round(math.fsum(leak.growth for leak in leaks) / len(hosts)),
