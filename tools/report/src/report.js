@@ -9,7 +9,7 @@ import "./report.css";
 import * as address from "./address.js";
 import { appear, isDark, onChange, otherTheme } from "./appearance.js";
 import { BirthsRange } from "./births_range.js";
-import { baseline, compared } from "./comparison.js";
+import { baseline, compared, numbered } from "./comparison.js";
 import { Curves } from "./curves.js";
 import { bytes, count, h, moment, percent, replace, showSeconds } from "./format.js";
 import { helpDialog } from "./help.js";
@@ -133,6 +133,11 @@ function step(by) {
     go({ dump: String(next + 1) });
 }
 
+// A dump of the host, by number, to show or to compare with.
+function atTime(index, compare) {
+    go(compare ? { base: numbered(view.host.dumps[index], view), zoom: "" } : { dump: String(index + 1) });
+}
+
 function choose() {
     const unit = data.units.find((each) => each.unit === state.unit) || data.units[0];
     const host = unit.hosts.find((each) => each.host === state.host) || unit.hosts[0];
@@ -229,10 +234,10 @@ function showHost() {
         el.hint.textContent = "A line for each process: red where its host leaks, blue and thick on the chosen host. A click chooses a host.";
     } else {
         const events = (host.marks ||= marksOf(host));
-        curves ||= new Curves(el.plot, showReadout, (index) => go({ dump: String(index + 1) }));
+        curves ||= new Curves(el.plot, showReadout, atTime);
         curves.show(host, { now: dump.time, base: base && host.dumps.includes(base) ? base.time : null, events });
         el.marks.replaceChildren(markList(events));
-        el.hint.textContent = "Each point is a dump. Click one to see its stacks below.";
+        el.hint.textContent = "Each point is a dump. Click one to see its stacks below; click another with Shift to compare.";
     }
     const distance = (one) => Math.abs(one.time - dump.time);
     const known = host.dumps.filter((one) => one.memory && one.process === dump.process).sort((a, b) => distance(a) - distance(b))[0];

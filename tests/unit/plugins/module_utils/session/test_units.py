@@ -4,15 +4,21 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
 from ansible_collections.offheap.profiler.plugins.module_utils.host.systemd import SystemdError
 from ansible_collections.offheap.profiler.plugins.module_utils.session import running_units, units
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import into_spool, windows
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Window
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 
 ASKED: list[tuple[str, dict[str, Any]]] = []
@@ -96,3 +102,31 @@ def test_a_sample_has_the_units_state_and_what_is_allocated(systemctl: Systemctl
     systemctl.states(shown(ActiveState="active"))
     found = units.ANSWERS["sample"]({"unit": "web"}, lambda _block: None)
     assert (found["active"], found["allocated"]) == ("active", 5000), "jemalloc calls another number active"
+
+
+def test_a_trace_says_when_its_first_window_begins(systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    systemctl.states(shown(Id="web.service", LoadState="loaded"))
+    happened: list[Any] = []
+
+    class Tracer:
+        """Two windows of a process, each of which leaves a dump."""
+
+        prefix, pid, release, held, owner = "jvm", 7, 17, 0.0, (0, 0)
+
+        @contextmanager
+        def windows(self) -> Iterator[Iterator[Window]]:
+            happened.append("prepared")
+            yield self._windows()
+
+        def _windows(self) -> Iterator[Window]:
+            for number in range(2):
+                happened.append(number)
+                yield Window(-1, 0, 0, f"dump{number}")
+
+    monkeypatch.setattr(windows, "_tracer", lambda _unit, _wanted: ("jvm", Tracer()))
+    monkeypatch.setattr(into_spool, "have", lambda _unit, _owner: False)
+    wanted = {"unit": "web", "library": "", "seconds": 5, "count": 2, "interval": 1 << 19, "largest": 1 << 20}
+    answer = units.ANSWERS["trace"]({"wanted": wanted}, happened.append)
+    assert answer["dumps"] == ["dump0", "dump1"]
+    prepared, block, *rest = happened
+    assert (prepared, wire.read(io.BytesIO(block).read, 0), rest) == ("prepared", (None, b"begun"), [0, 1])
