@@ -397,6 +397,19 @@ def test_the_waterfall_ends_at_rss(opened: Open) -> None:
     assert abs(ends[0] - ends[-1]) < 2
 
 
+def test_what_the_parts_mean_is_told_where_there_is_room_and_on_paper(opened: Open) -> None:
+    page = opened()
+    meanings = page.locator("#memory details")
+    expect(meanings).to_have_attribute("open", "")
+    expect(meanings.locator("li", has_text="Kept by allocator: ")).to_be_visible()
+    meanings.locator("summary").click()
+    page.locator("#earlier").click()
+    expect(meanings).not_to_have_attribute("open", "")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(meanings).to_have_attribute("open", "")
+    expect(opened(width=360, height=780).locator("#memory details")).not_to_have_attribute("open", "")
+
+
 def test_sizes_of_allocations(opened: Open, pages: Pages) -> None:
     def known() -> dict[str, Any]:
         data = fleets.fleet(hosts=2, leaking=1, dumps=6)
