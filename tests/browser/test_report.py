@@ -47,6 +47,13 @@ def test_the_summary_says_what_leaks_where_since_when(opened: Open) -> None:
         )
     )
     expect(first).to_contain_text(re.compile(r"\+\d+\.\d MiB to \+\d+\.\d MiB in the \d+ hours watched"))
+    watched = re.search(r"\+([\d.]+) MiB to \+([\d.]+) MiB in", first.inner_text())
+    unit = page.evaluate("JSON.parse(data.textContent).units[0]")
+    rates = [one["growth"] / fleets.MIB for one in unit["hosts"] if one["answer"] == "leak"]
+    days = 15 * fleets.STEP / 86400  # the new version was watched for 16 dumps
+    assert watched and [*map(float, watched.groups())] == pytest.approx(
+        [min(rates) * days, max(rates) * days], abs=0.06
+    )
     expect(first).to_contain_text("inflate ← java.util.zip.Inflater.inflateBytesBytes ← ")
     expect(page.locator(".card.no-leak")).to_contain_text("edge-proxy.service does not leak (3 hosts)")
     expect(page.locator("#suspects li").first).to_contain_text("% of the growth")
