@@ -40,6 +40,7 @@ function make(name, tag, properties = {}, ...children) {
     return el[name];
 }
 const MANY_HOSTS = 20; // more are searched by name, and those without a leak are one line
+const WIDE = 900; // pixels: on such a screen there is room for what parts of the memory mean
 const MOST_HOSTS = 300; // are listed at once
 const panel = (name, title, ...children) => make(name, "section", { class: "panel" }, h("h2", {}, title), ...children);
 const stacksPanel = new StacksPanel(data, go, step);
@@ -242,7 +243,9 @@ function showHost() {
     const distance = (one) => Math.abs(one.time - dump.time);
     const known = host.dumps.filter((one) => one.memory && one.process === dump.process).sort((a, b) => distance(a) - distance(b))[0];
     el.memory.querySelector("h2").replaceChildren("Where the resident memory is", h("span", { class: "about" }, known ? moment(known.time) : ""));
-    el.reconciled.replaceChildren(...waterfall(known && known.memory, data.texts));
+    const meanings = el.reconciled.querySelector("details");
+    const told = view.printing || (meanings ? meanings.open : innerWidth >= WIDE);
+    el.reconciled.replaceChildren(...waterfall(known && known.memory, data.texts, told));
 }
 
 function showReadout(when, parts) {

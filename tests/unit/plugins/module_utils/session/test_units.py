@@ -104,29 +104,38 @@ def test_a_sample_has_the_units_state_and_what_is_allocated(systemctl: Systemctl
     assert (found["active"], found["allocated"]) == ("active", 5000), "jemalloc calls another number active"
 
 
-def test_a_trace_says_when_its_first_window_begins(systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch) -> None:
+class Tracer:
+    """So many windows of a process, each of which leaves a dump; it notes what happens."""
+
+    prefix, pid, release, held, owner = "jvm", 7, 17, 0.0, (0, 0)
+
+    def __init__(self, happened: list[Any], count: int) -> None:
+        self._happened = happened
+        self._count = count
+
+    @contextmanager
+    def windows(self) -> Iterator[Iterator[Window]]:
+        self._happened.append("prepared")
+        yield self._windows()
+
+    def _windows(self) -> Iterator[Window]:
+        for number in range(self._count):
+            self._happened.append(number)
+            yield Window(-1, 0, 0, f"dump{number}")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_trace_says_when_its_first_window_begins_and_leaves_nothing_without_a_dump(
+    count: int, systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     systemctl.states(shown(Id="web.service", LoadState="loaded"))
     happened: list[Any] = []
-
-    class Tracer:
-        """Two windows of a process, each of which leaves a dump."""
-
-        prefix, pid, release, held, owner = "jvm", 7, 17, 0.0, (0, 0)
-
-        @contextmanager
-        def windows(self) -> Iterator[Iterator[Window]]:
-            happened.append("prepared")
-            yield self._windows()
-
-        def _windows(self) -> Iterator[Window]:
-            for number in range(2):
-                happened.append(number)
-                yield Window(-1, 0, 0, f"dump{number}")
-
-    monkeypatch.setattr(windows, "_tracer", lambda _unit, _wanted: ("jvm", Tracer()))
-    monkeypatch.setattr(into_spool, "have", lambda _unit, _owner: False)
+    monkeypatch.setattr(windows, "_tracer", lambda _unit, _wanted: ("jvm", Tracer(happened, count)))
+    monkeypatch.setattr(into_spool, "have", lambda _unit, _owner: True)
+    monkeypatch.setattr(into_spool, "remove_empty", happened.append)
     wanted = {"unit": "web", "library": "", "seconds": 5, "count": 2, "interval": 1 << 19, "largest": 1 << 20}
     answer = units.ANSWERS["trace"]({"wanted": wanted}, happened.append)
-    assert answer["dumps"] == ["dump0", "dump1"]
+    assert answer["dumps"] == [f"dump{number}" for number in range(count)]
     prepared, block, *rest = happened
-    assert (prepared, wire.read(io.BytesIO(block).read, 0), rest) == ("prepared", (None, b"begun"), [0, 1])
+    assert (prepared, wire.read(io.BytesIO(block).read, 0)) == ("prepared", (None, b"begun"))
+    assert rest == ([0, 1] if count else ["web.service"])
