@@ -58,6 +58,7 @@ options:
     description:
       - What to take from O(server), as its own page writes it. It must match a single series, so name the labels that
         tell a process from others, such as C(instance).
+      - Neither server keeps how a profile was sampled, so say it, too (O(source_interval)).
       - Pyroscope's own labels (C(__session_id__) and the like) are not looked at, so that a restarted process goes on
         in its series.
     type: str
@@ -124,6 +125,7 @@ EXAMPLES = r"""
 - name: Judge what Parca has of a process since yesterday
   offheap.profiler.heap_import:
     server: https://parca.example.org
+    source_interval: 512KiB
     query: memory:inuse_space:bytes:space:bytes{job="frontend", instance="app1:6060"}
     archive: offheap/archive
     unit: frontend

@@ -132,7 +132,7 @@ class Server:
             parts.append(part)
             size += len(part)
             if size > _LARGEST_PROFILE:
-                raise ServerError(f"{self.url} answered more than {as_text(_LARGEST_PROFILE)}", False)
+                raise ServerError(f"{self.url} answered more than {as_text(_LARGEST_PROFILE)}", True)
             if time.monotonic() > end:
                 raise ServerError(f"{self.url} took more than {_LONGEST_ANSWER} s to answer", True)
         return b"".join(parts)

@@ -138,9 +138,10 @@ class _Parca:
         try:
             found = _listed(self._asked("query_range", asked), "series")
         except ServerError as error:
-            if "No data found" in str(error):
-                return {}
-            raise
+            # What is not found it answers with its page (pkg/server/server.go).
+            if error.hopeless and error.status != 404:
+                raise
+            return {}
         result: dict[str, list[float]] = {}
         for one in found:
             labels = _listed(_object(one.get("labelset") or {}), "labels")

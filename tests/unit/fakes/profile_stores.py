@@ -23,8 +23,8 @@ KIND = "memory:inuse_space:bytes:space:bytes"
 Labels = Mapping[str, str]
 
 
-def pprof(stacks: Mapping[str, int], taken: float = 0.0, interval: int = 1) -> bytes:
-    """An unpacked profile of live bytes by stack (``inflate;serve``, the leaf first)."""
+def pprof(stacks: Mapping[str, int], taken: float = 0.0) -> bytes:
+    """An unpacked profile of live bytes by stack (``inflate;serve``, the leaf first), without its period."""
     profile = profile_proto.profile_class()()
     texts = [""]
 
@@ -33,7 +33,7 @@ def pprof(stacks: Mapping[str, int], taken: float = 0.0, interval: int = 1) -> b
         return len(texts) - 1
 
     profile.sample_type.add(type=text("inuse_space"), unit=text("bytes"))
-    profile.period_type.type, profile.period_type.unit, profile.period = text("space"), text("bytes"), interval
+    profile.period_type.type, profile.period_type.unit = text("space"), text("bytes")
     profile.time_nanos = int(taken * 1e9)
     numbers: dict[str, int] = {}
     for stack, size in stacks.items():
@@ -116,7 +116,7 @@ class Parca(Handler):
                     when = datetime.fromtimestamp(taken, UTC).isoformat(timespec="microseconds")
                     one["samples"].append({"timestamp": when.replace("+00:00", "789Z"), "value": "7"})
             if not series:
-                self.answer(json.dumps({"code": 5, "message": "No data found for the query, try a ..."}).encode(), 404)
+                self.answer(b"<html>")  # its page, instead of "not found"
                 return
             told = {"series": list(series.values())}
         elif place.path == "/api/profiles/query" and asked["report_type"] == "REPORT_TYPE_PPROF":
@@ -126,7 +126,7 @@ class Parca(Handler):
             profile = pprof(found[0][2], moment / 1000) if found else b""
             told = {"total": "0", "pprof": base64.b64encode(gzip.compress(profile)).decode()}
         else:
-            self.answer(b"<html>", 200)
+            self.answer(b"<html>")
             return
         self.answer(json.dumps(told).encode())
 

@@ -66,6 +66,7 @@ def test_what_a_server_keeps_is_judged(handler: type[profile_stores.Handler]) ->
         "archive": "archive",
         "unit": "web",
         "host": "app1",
+        "source_interval": "1",
     }
     begun = time.time() - 80_000
     with profile_stores.served(handler) as server:
