@@ -62,6 +62,7 @@ class Query:
 
 class _Store(Protocol):
     def types(self, query: Query) -> list[str]: ...
+
     def moments(self, query: Query) -> dict[str, list[float]]:
         """By series, as its labels are told to people: when its profiles were taken."""
 
