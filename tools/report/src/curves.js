@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Resident and live memory over time, with the dumps as points. A click goes to the nearest dump, one with Shift compares
-// with it.
+// Resident and live memory over time, with the dumps as points. A click goes to the nearest dump.
 
 import uPlot from "uplot";
 import { bytes, moment } from "./format.js";
@@ -60,18 +59,17 @@ export class Curves {
             [data.time, ...all],
             this.element,
         );
-        this.plot.over.addEventListener("mousedown", (event) => event.shiftKey && event.preventDefault()); // selects no text
-        this.plot.over.addEventListener("click", (event) => this.click(event.shiftKey));
+        this.plot.over.addEventListener("click", () => this.click());
         this.tell(this.plot);
     }
 
-    click(compare) {
+    click() {
         const time = this.plot.posToVal(this.plot.cursor.left, "x");
         let best = null;
         this.host.dumps.forEach((dump, index) => {
             if (best === null || Math.abs(dump.time - time) < Math.abs(this.host.dumps[best].time - time)) best = index;
         });
-        if (best !== null) this.choose(best, compare);
+        if (best !== null) this.choose(best);
     }
 
     drawMarks(plot, colour) {
