@@ -123,17 +123,17 @@ corpus: setup
 pictures: setup
 	.venv/bin/python tests/browser/screenshots.py docs/images
 
-#: make fuzz         a minute of coverage-guided fuzzing of what reads the bytes that hosts send
-#: make soak         three million fuzzing inputs for each reader (of the recognition of files a hundred thousand), the
-#:                   truth suite TRUTH_RUNS times (40), the agent under load for SOAK_SECONDS (600), what the controller
-#:                   builds for x86_64 and aarch64, 60 faults at random moments of a hunt, variants of tests on booted
-#:                   hosts, runs that are killed, and on hosts leaks known to the byte TRUTH_ROUNDS times (10), what all
-#:                   roads from a thousand archives say, and ansible-test sanity also by an older ansible-core
+#: make fuzz         a minute of coverage-guided fuzzing of what reads the bytes that hosts and their services send
+#: make soak         ten million fuzzing inputs for the readers (FUZZ_INPUTS), the truth suite TRUTH_RUNS times (40), the
+#:                   agent under load for SOAK_SECONDS (600), what the controller builds for x86_64 and aarch64, 60 faults
+#:                   at random moments of a hunt, variants of tests on booted hosts, runs that are killed, and on hosts
+#:                   leaks known to the byte TRUTH_ROUNDS times (10), what all roads from a thousand archives say, and
+#:                   ansible-test sanity also by an older ansible-core
 .PHONY: fuzz soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz
 soak: setup
-	OFFHEAP_FUZZ_INPUTS=3000000 .venv/bin/python -m pytest -s tests/fuzz
+	OFFHEAP_FUZZ_INPUTS=$${FUZZ_INPUTS:-10000000} .venv/bin/python -m pytest -s tests/fuzz
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_RUNS:-40} .venv/bin/python -m pytest -s tests/integration/truth
 	OFFHEAP_SOAK_SECONDS=$${SOAK_SECONDS:-600} .venv/bin/python -m pytest -m soak tests/agent
 	OFFHEAP_TEST_BUILD=cross .venv/bin/python -m pytest tests/agent tests/integration/test_hunt.py

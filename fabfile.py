@@ -321,7 +321,11 @@ def trace(
     wanted |= {"seconds": int(window), "count": int(windows), "source": source, "max_cost": float(max_cost)}
 
     def work(host: target.Target, session: Session, steps: screen.Steps) -> tuple[dict[str, Any], Collected]:
-        done = answers.traced(session.ask("trace", _TRACING + wanted["seconds"] * wanted["count"], wanted=wanted))
+        so_far = traced.Windows(wanted["seconds"], wanted["count"])
+        steps.working(host.name, so_far.text)
+        most = _TRACING + wanted["seconds"] * wanted["count"]
+        done = answers.traced(session.ask("trace", most, so_far.begin, wanted=wanted))
+        steps.working(host.name, lambda: "collecting")
         return done, _collected(host, session, steps, store, [unit])
 
     traces: list[dict[str, Any]] = []

@@ -117,12 +117,15 @@ def captures(_context: Context, archive: str = ARCHIVE, unit: Units = None, json
     help={
         **{key: _FILE_HELP[key] for key in ("binary_path", "source")},
         **_JSON_HELP,
-        "files": "a file, a directory, or a pattern in quotes",
+        "files": "a file, a directory, a pattern in quotes, or the address of a Parca or Pyroscope",
         "unit": "the service",
         "host": "the host that they come from",
         "time": "when a single profile was taken, as 2026-11-22T03:00:00 in UTC (what it says, or its file's time)",
         "process": "the process's number, where the unit has several (0)",
         "archive": ARCHIVE_HELP,
+        "query": 'what to take from such an address, as memory:inuse_space:bytes:space:bytes{instance="app1:6060"}',
+        "since": "from when on to take it, as 2026-11-22T03:00:00 in UTC (for a day)",
+        "headers": "a file with headers for such an address, one a line, as Authorization: Bearer ...",
     },
 )
 def import_files(
@@ -135,23 +138,30 @@ def import_files(
     archive: str = ARCHIVE,
     binary_path: str = "",
     source: str = "",
+    query: str = "",
+    since: str = "",
+    headers: str = "",
     json: bool = False,
 ) -> None:
     """
     Profiles of other tools into the archive, where `fab report` judges them.
 
         fab import 'profiles/*.pb.gz' --unit frontend --host app1
+        fab import https://parca.example.org --query '...{instance="app1:6060"}' --unit frontend --host app1
     """
+    from ..plugins.plugin_utils.base import progress
     from ..plugins.plugin_utils.base.durations import seconds_of
     from ..plugins.plugin_utils.driver.imports import Origin
     from ..plugins.plugin_utils.driver.told_options import told_in_short
     from . import offline
 
+    show = screen.Screen(json)
     with failing():
         when = seconds_of(time) if time else None
         origin = Origin(unit, host, int(process), time=when, told=told_in_short(source))
-        found = offline.imported(files, origin, archive, _paths(binary_path))
-    show = screen.Screen(json)
+        told = progress.for_people(show.say)
+        with offline.profiles(files, query, since, Path(headers) if headers else None, told) as there:
+            found = offline.imported(there, origin, archive, _paths(binary_path))
     if json:
         show.json([{"src": str(one.file), "path": str(one.path), "new": one.new} for one in found])
         return

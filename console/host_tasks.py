@@ -77,6 +77,7 @@ class Hosts:
                 outcomes += some
                 for outcome in some:
                     steps.done(outcome.target.name)
+                steps.refresh()
                 if not some and what and not self.show.as_json:
                     with self.show.paused():
                         tell_new()

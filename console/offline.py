@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
 
@@ -75,6 +76,33 @@ def dump_named(name: str, archive: str | Path) -> Path:
     more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
     there = f"it has {', '.join(known[:_MOST_NAMES])}{more}"
     raise ArchiveError(f"{name} is neither a file nor a unit and host with captures in {archive}: {there}")
+
+
+@contextmanager
+def profiles(place: str, query: str, since: str, headers: Path | None, told: Progress) -> Iterator[str]:
+    """Where the files of such a place are: a pattern or a directory, as it is, or what a server at its address keeps.
+
+    ``headers`` is a file with a header a line, as secrets don't belong on a command line. Raises OffheapError.
+    """
+    if "://" not in place:
+        if query or since or headers:
+            raise AnalysisError(f"--query, --since and --headers are for a server, and {place} is no address")
+        yield place
+        return
+    from ..plugins.plugin_utils.publish.profile_server import Server
+    from ..plugins.plugin_utils.publish.stored_profiles import brought
+
+    with brought(Server(place, headers=_headers(headers)), query, since, told) as files:
+        yield str(files[0].parent)
+
+
+def _headers(path: Path | None) -> dict[str, str]:
+    try:
+        lines = path.expanduser().read_text().splitlines() if path else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise AnalysisError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    named = (line.partition(":") for line in lines if line.strip())
+    return {name.strip(): value.strip() for name, _colon, value in named}
 
 
 def imported(pattern: str, origin: Origin, archive: str | Path, binary_path: Sequence[Path]) -> list[Imported]:

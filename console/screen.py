@@ -12,7 +12,7 @@ import getpass
 import json
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -160,17 +160,35 @@ class Steps:
     def __init__(self, progress: Progress | None = None, what: str = "", hosts: Sequence[str] = ()) -> None:
         self._progress = progress
         self._what = what
-        self._left = dict.fromkeys(hosts)
+        # What each host is at, as whoever asks it says.
+        self._left: dict[str, Callable[[], str]] = {host: str for host in hosts}
         self._task = progress.add_task(what, total=len(hosts), size="") if progress else None
         self._bytes = 0
         self._lock = threading.Lock()
 
     def done(self, host: str) -> None:
         """One more host is done."""
-        if self._progress is not None and self._task is not None:
+        with self._lock:
             self._left.pop(host, None)
-            waits = f", waiting for {', '.join(self._left)}" if 0 < len(self._left) <= _NAMED else ""
-            self._progress.update(self._task, advance=1, description=f"{self._what}{waits}")
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, advance=1)
+            self.refresh()
+
+    def working(self, host: str, told: Callable[[], str]) -> None:
+        """``told`` says what a host is at, each time that it is shown."""
+        with self._lock:
+            self._left[host] = told
+
+    def refresh(self) -> None:
+        """Show anew for what we wait."""
+        if self._progress is not None and self._task is not None:
+            with self._lock:
+                left = dict(self._left)
+            named = [(host, f"{host} ({at})" if (at := told()) else host) for host, told in left.items()]
+            if len(named) > _NAMED:  # one that says what it is at stands for all
+                named = [(host, f"{text} and {len(left) - 1} more") for host, text in named if text != host][:1]
+            waits = f", waiting for {', '.join(text for _host, text in named)}" if named else ""
+            self._progress.update(self._task, description=f"{self._what}{waits}")
 
     def came(self, size: int) -> None:
         """So many more bytes have arrived."""

@@ -18,6 +18,7 @@ from ..plugin_utils.base.options import from_here, size, whole_number
 from ..plugin_utils.leaks import baseline, ranking
 from ..plugin_utils.leaks.ranking import Leak
 from ..plugin_utils.leaks.survey import Scope
+from ..plugin_utils.report import junit
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -26,6 +27,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "max_growth": {"type": size},
     "baseline": {"type": "path"},
     "record": {"type": "path"},
+    "junit": {"type": "path"},
     "min_span": {"type": whole_number, "default": 60},
     "require_verdict": {"type": "bool", "default": True},
     "cluster": {"type": "str", "default": ""},
@@ -57,7 +59,8 @@ class ActionModule(ActionBase):
             leaks, watched = ranking.rank(
                 archive, warnings.append, scope, self._task.check_mode, told, arguments["cluster"]
             )
-            result["changed"] = self._record(leaks, arguments["record"])
+            known_now = baseline.baseline(leaks).encode("utf-8", "replace")
+            result["changed"] = self._written(known_now, arguments["record"])
         except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None
         limit = arguments["max_growth"]
@@ -67,26 +70,32 @@ class ActionModule(ActionBase):
         judged = [process for process in watched if not process.verdict.answer.is_open]
         result.update(
             leaks=[_returned(leak) for leak in leaks],
-            offences=offences,
+            offences=[offence.text for offence in offences],
             judged=len(judged),
         )
+        missing = ""
+        if arguments["require_verdict"] and not judged:
+            why = watched[-1].verdict.reason if watched else archive.nothing(units, arguments["hosts"])
+            missing = f"cannot tell whether anything leaks: {why}"
         if offences:
             more = f" (and {len(offences) - 1} more)" if len(offences) > 1 else ""
-            result.update(failed=True, msg=f"{offences[0]}{more}")
-        elif arguments["require_verdict"] and not judged:
-            why = watched[-1].verdict.reason if watched else archive.nothing(units, arguments["hosts"])
-            result.update(failed=True, msg=f"cannot tell whether anything leaks: {why}")
+            result.update(failed=True, msg=f"{offences[0].text}{more}")
+        elif missing:
+            result.update(failed=True, msg=missing)
         else:
             result["msg"] = f"processes judged: {len(judged)}, leaks: {len(leaks)}, beyond the limits: 0"
+        try:
+            result["changed"] |= self._written(junit.render(offences, watched, missing), arguments["junit"])
+        except (OffheapError, OSError) as error:
+            raise AnsibleActionFail(str(error)) from None
         if warnings:
             result["warnings"] = warnings
         return result
 
-    def _record(self, leaks: list[Leak], target: str | None) -> bool:
-        """Write the baseline if requested. Returns whether it changed."""
+    def _written(self, content: bytes, target: str | None) -> bool:
+        """Write a file if it is asked for. Returns whether it changed."""
         if not target:
             return False
-        content = baseline.baseline(leaks).encode("utf-8", "replace")
         return output_file.write(from_here(target), content, force=True, check_mode=self._task.check_mode)
 
 

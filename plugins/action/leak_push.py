@@ -25,7 +25,7 @@ from ..plugin_utils.leaks import ranking
 from ..plugin_utils.leaks.survey import Scope
 from ..plugin_utils.model.samples import Samples
 from ..plugin_utils.publish import otlp_collector, prometheus, push, pyroscope
-from ..plugin_utils.publish.profile_server import PushError, Server
+from ..plugin_utils.publish.profile_server import Server, ServerError
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
@@ -96,7 +96,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any],
         problems: list[str],
     ) -> None:
-        """Send what a server of this kind lacks. Raises PushError."""
+        """Send what a server of this kind lacks. Raises ServerError."""
         url, tenant = arguments[f"{kind}_url"], arguments["pyroscope_tenant"]
         server = Server(
             url if kind == "pyroscope" else otlp_collector.address(url),
@@ -118,7 +118,7 @@ class ActionModule(ActionBase):
             result["left"] += done.left
             problems += done.problems
         if done.failure:
-            raise PushError(done.failure, True)
+            raise ServerError(done.failure, True)
 
     def _write(
         self, archive: Archive, units: list[str], arguments: dict[str, Any], result: dict[str, Any], problems: list[str]

@@ -114,6 +114,7 @@ def _returned(report: Report, files: dict[str, str]) -> dict[str, Any]:
         "suspects": [
             {
                 "path": _frames(suspect),
+                "sources": sources[:_MOST_FRAMES],
                 "growth_bytes_per_day": round(suspect.growth),
                 "growth_error": round(suspect.error),
                 "live_bytes": round(suspect.live),
@@ -122,7 +123,7 @@ def _returned(report: Report, files: dict[str, str]) -> dict[str, Any]:
                     {"id": hint.id, "title": hint.title, "check": hint.check, "link": hint.link} for hint in known
                 ],
             }
-            for suspect, known in zip(report.suspects, report.hints, strict=True)
+            for suspect, known, sources in zip(report.suspects, report.hints, report.sources, strict=True)
         ],
         "process": verdict.process,
         "captures": report.captures,

@@ -17,6 +17,7 @@ description:
   - Profiles of one unit, host and process are one series. Three of them, over at least a minute, are enough for a
     verdict. Profiles that do not count live memory are kept and shown, but never judged as if they did.
   - If one of the files cannot be read, none is imported.
+  - The profiles are files, or a series that a server of profiles keeps (Parca or Grafana Pyroscope).
   - Runs on the controller and connects to no host.
 author:
   - Offheap contributors (@offheap)
@@ -36,15 +37,38 @@ attributes:
     details: A profile with the same content and time is imported once.
 requirements:
   - numpy (Python library, on the controller)
+  - protobuf (Python library, on the controller, for O(server))
   - symbolic (Python library, on the controller)
+  - urllib3 (Python library, on the controller, for O(server))
   - zstandard (Python library, on the controller)
 options:
   src:
     description:
       - The files, plain or packed (gzip, zstd, LZ4, xz, bzip2). A C(FILE.map) beside one names its compiled code.
+      - Either this or O(server).
     type: list
     elements: path
-    required: true
+  server:
+    description:
+      - The address of a Parca or a Grafana Pyroscope, such as C(https://parca.example.org). Which of both it is, it
+        says itself.
+      - At most 48 profiles of one series are taken, evenly over the time since O(since).
+    type: str
+  query:
+    description:
+      - What to take from O(server), as its own page writes it. It must match a single series, so name the labels that
+        tell a process from others, such as C(instance).
+      - Neither server keeps how a profile was sampled, so say it, too (O(source_interval)).
+      - Pyroscope's own labels (C(__session_id__) and the like) are not looked at, so that a restarted process goes on
+        in its series.
+    type: str
+  since:
+    description: From when on, like V(2026-11-22T03:00:00), in UTC, or in seconds since the epoch. By default, a day.
+    type: str
+  headers:
+    description: Headers to add to each request to O(server), such as C(Authorization) or C(X-Scope-OrgID).
+    type: dict
+    default: {}
   archive:
     description:
       - Directory of the archive on the controller, or its address, such as C(s3://bucket/offheap). It is created if
@@ -92,6 +116,17 @@ EXAMPLES = r"""
 - name: Import a day of profiles of a Go service
   offheap.profiler.heap_import:
     src: "{{ query('ansible.builtin.fileglob', 'profiles/*.pb.gz') }}"
+    archive: offheap/archive
+    unit: frontend
+    host: app1
+  delegate_to: localhost
+  run_once: true
+
+- name: Judge what Parca has of a process since yesterday
+  offheap.profiler.heap_import:
+    server: https://parca.example.org
+    source_interval: 512KiB
+    query: memory:inuse_space:bytes:space:bytes{job="frontend", instance="app1:6060"}
     archive: offheap/archive
     unit: frontend
     host: app1

@@ -24,7 +24,7 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: Gives the verdict, but writes neither O(record) nor anything into the archive.
+    details: Gives the verdict, but writes neither O(record), O(junit) nor anything into the archive.
   diff_mode:
     support: none
   idempotent:
@@ -64,6 +64,11 @@ options:
   record:
     description: Write the leaks to this file, as a baseline for later runs.
     type: path
+  junit:
+    description:
+      - Write what came of each unit to this file, in JUnit's form, which Jenkins, GitLab and others show beside their
+        tests. A unit of which nobody can tell yet is skipped.
+    type: path
   min_span:
     description: How many seconds a process's dumps must span for a verdict.
     type: int
@@ -87,6 +92,7 @@ EXAMPLES = r"""
   offheap.profiler.leak_assert:
     archive: offheap/archive
     baseline: known-leaks.json
+    junit: leaks.xml
 """
 
 RETURN = r"""

@@ -201,6 +201,13 @@ reports:
           type: list
           elements: str
           sample: [inflate, Java_java_util_zip_Inflater_inflateBytesBytes, "[jit]"]
+        sources:
+          description:
+            - Where each of them is in the source, by the debug information of the files in the newest dump. Empty where
+              that is not known.
+          type: list
+          elements: str
+          sample: ["", "", ""]
         growth_bytes_per_day:
           description: How fast it grows.
           type: int

@@ -35,6 +35,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict imp
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, OBJECTS, Samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import of_samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.stack_summary import sources
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, Observed
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps
@@ -209,7 +210,8 @@ def observe(
     seen = replace(unjudged, verdict=verdict)
     report = Report(unit, host, verdict, captures, verdict.suspects)
     known = [hints.for_path(KNOWN, suspect.path) for suspect in verdict.suspects]
-    fleet.add(Observed(seen, report.headline, verdict.suspects, known, newest))
+    nowhere = [sources(suspect.path, []) for suspect in verdict.suspects]
+    fleet.add(Observed(seen, report.headline, verdict.suspects, known, nowhere, newest))
 
 
 def with_lives(verdict: Verdict) -> Verdict:

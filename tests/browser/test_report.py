@@ -47,6 +47,13 @@ def test_the_summary_says_what_leaks_where_since_when(opened: Open) -> None:
         )
     )
     expect(first).to_contain_text(re.compile(r"\+\d+\.\d MiB to \+\d+\.\d MiB in the \d+ hours watched"))
+    watched = re.search(r"\+([\d.]+) MiB to \+([\d.]+) MiB in", first.inner_text())
+    unit = page.evaluate("JSON.parse(data.textContent).units[0]")
+    rates = [one["growth"] / fleets.MIB for one in unit["hosts"] if one["answer"] == "leak"]
+    days = 15 * fleets.STEP / 86400  # the new version was watched for 16 dumps
+    assert watched and [*map(float, watched.groups())] == pytest.approx(
+        [min(rates) * days, max(rates) * days], abs=0.06
+    )
     expect(first).to_contain_text("inflate ← java.util.zip.Inflater.inflateBytesBytes ← ")
     expect(page.locator(".card.no-leak")).to_contain_text("edge-proxy.service does not leak (3 hosts)")
     expect(page.locator("#suspects li").first).to_contain_text("% of the growth")
@@ -395,6 +402,19 @@ def test_the_waterfall_ends_at_rss(opened: Open) -> None:
     assert {"Fragmentation", "Java heap", "Thread stacks", "Unexplained"} <= set(rows)
     ends = page.locator("#memory .fall").evaluate_all("all => all.map(one => one.getBoundingClientRect().right)")
     assert abs(ends[0] - ends[-1]) < 2
+
+
+def test_what_the_parts_mean_is_told_where_there_is_room_and_on_paper(opened: Open) -> None:
+    page = opened()
+    meanings = page.locator("#memory details")
+    expect(meanings).to_have_attribute("open", "")
+    expect(meanings.locator("li", has_text="Kept by allocator: ")).to_be_visible()
+    meanings.locator("summary").click()
+    page.locator("#earlier").click()
+    expect(meanings).not_to_have_attribute("open", "")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(meanings).to_have_attribute("open", "")
+    expect(opened(width=360, height=780).locator("#memory details")).not_to_have_attribute("open", "")
 
 
 def test_sizes_of_allocations(opened: Open, pages: Pages) -> None:

@@ -167,7 +167,8 @@ def test_paper_is_light(opened: Open) -> None:
     light = _background(opened())
     assert _background(page) == light
     page.emulate_media(media="print")
-    expect(page.locator(".switches")).to_be_hidden()
+    for of_no_use in (".switches", "#hint"):
+        expect(page.locator(of_no_use)).to_be_hidden()
     expect(page.locator("#legend")).to_be_visible()
     assert page.locator("#legend .swatch.grown").evaluate("one => getComputedStyle(one).printColorAdjust") == "exact"
     page.emulate_media(media="screen")

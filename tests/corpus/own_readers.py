@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpack
-from ansible_collections.offheap.profiler.tests.corpus.corpus_case import Own, largest
+from ansible_collections.offheap.profiler.tests.corpus.corpus_case import TOP, Own, largest
 from ansible_collections.offheap.profiler.tests.unit.strategies import go_program
 
 _PERL_ROW = re.compile(r"^ *(-?\d+) +\S+ +\S+ +(-?\d+) +\S+ (.*)", re.MULTILINE)
@@ -64,6 +66,22 @@ def jdk(file: Path) -> Own:
             names = [frame["method"]["name"] for frame in frames if "libasync" not in frame["method"]["type"]["name"]]
             there[values["address"]] = (_after_allocators(names), max(values["size"], JFR_INTERVAL))
     return Own(sum(size for _name, size in there.values()), largest(there.values()))
+
+
+def jdk_weighted(file: Path) -> Own:
+    """The same of a recording of Datadog's, whose weights are floats."""
+    command = ("jfr", "print", "--json", "--stack-depth", "1024", "--events", "datadog.NativeMemoryAllocation", file)
+    rows = []
+    for event in json.loads(said(*command))["recording"]["events"]:
+        values = event["values"]
+        names = [frame["method"]["name"] for frame in (values["stackTrace"] or {"frames": []})["frames"]]
+        (weight,) = struct.unpack("f", struct.pack("f", values["weight"]))
+        rows.append((names[0] if names else "", values["size"] * weight))
+    held = Counter[str]()
+    for name, size in rows:
+        held[name] += size
+    # Bytes are whole for each stack.
+    return Own(round(sum(held.values())), {name: round(size) for name, size in held.most_common(TOP)}, slack=TOP)
 
 
 def _after_allocators(names: Sequence[str]) -> str:

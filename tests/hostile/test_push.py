@@ -12,7 +12,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture, capture_of
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope
-from ansible_collections.offheap.profiler.plugins.plugin_utils.publish.profile_server import PushError, Server
+from ansible_collections.offheap.profiler.plugins.plugin_utils.publish.profile_server import Server, ServerError
 from ansible_collections.offheap.profiler.tests.unit.plugins.action.test_leak_push import Pyroscope
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 
@@ -37,7 +37,7 @@ def _to(server: Pyroscope) -> Server:
 def test_a_redirect(servers: tuple[Pyroscope, Pyroscope], status: int) -> None:
     asked, other = servers
     asked.answers = [(status, {"Location": f"{other.url}/ingest"})]
-    with pytest.raises(PushError, match="redirects to") as refused:
+    with pytest.raises(ServerError, match="redirects to") as refused:
         pyroscope.push(_to(asked), CAPTURE, b"profile")
     assert refused.value.hopeless and other.requests == []
     pyroscope.push(_to(asked), CAPTURE, b"profile")
@@ -48,6 +48,6 @@ def test_a_redirect(servers: tuple[Pyroscope, Pyroscope], status: int) -> None:
 def test_what_it_says_stays_text(servers: tuple[Pyroscope, Pyroscope], status: int) -> None:
     asked, _other = servers
     asked.answers = [(status, {"Location": "x\x1b[2Jy\x9b31m"})]
-    with pytest.raises(PushError) as refused:
+    with pytest.raises(ServerError) as refused:
         pyroscope.push(_to(asked), CAPTURE, b"profile")
     assert str(refused.value).isprintable()

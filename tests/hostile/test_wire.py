@@ -7,10 +7,12 @@ from __future__ import annotations
 import io
 import itertools
 import struct
+import time
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, wire
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import host_session
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
 
 
@@ -46,3 +48,36 @@ def test_the_largest_listing_that_is_honest() -> None:
     stream = io.BytesIO(b"".join(sent))
     read = wire.read(stream.read, limits.LARGEST_MESSAGE)
     assert read is not None and read.message == {"captures": captures}
+
+
+class Drip:
+    """A host that begins a message and sends a byte of it each 29 seconds, by a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.sent = 0
+        self._bytes = itertools.chain(b"READY\n" + struct.pack(">cI", b"J", 1 << 20), itertools.repeat(ord(" ")))
+
+    def send(self, block: bytes) -> None:
+        """Takes all."""
+
+    def receive(self, most: int) -> bytes:
+        self.now += 29.0
+        self.sent += 1
+        return bytes([next(self._bytes)])
+
+    def set_timeout(self, seconds: float) -> None:
+        assert seconds > 29.0, "each byte comes in time"
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def test_a_message_that_comes_by_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    drip = Drip()
+    monkeypatch.setattr(time, "monotonic", lambda: drip.now)
+    with host_session.Session(drip, "READY", "", lambda: None) as host:
+        before = drip.sent
+        with pytest.raises(host_session.SessionError, match="less than 1000 bytes a second"):
+            host.ask("find")
+        assert drip.sent - before < 10

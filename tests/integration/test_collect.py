@@ -213,12 +213,14 @@ def _stop_half_way(archive: Path) -> int:
     """Stop the process that writes a large transfer, to have time to do harm. Its number, 0 until there is one."""
     for path in archive.glob(".incoming/*/transfer.tar"):
         if path.stat().st_size > 8 * MIB:
-            for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+            for process in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
-                    if descriptor.readlink() == path:
-                        pid = int(descriptor.parts[2])
-                        os.kill(pid, signal.SIGSTOP)
-                        return pid
+                    # Only Ansible's are looked through, or the transfer may be over before the right one is found.
+                    if b"ansible" in (process / "cmdline").read_bytes() and any(
+                        descriptor.readlink() == path for descriptor in (process / "fd").iterdir()
+                    ):
+                        os.kill(int(process.name), signal.SIGSTOP)
+                        return int(process.name)
     return 0
 
 
@@ -243,7 +245,7 @@ def test_a_host_that_dies_during_the_transfer(
     host = hosts["app2"]
     large = f"{SPOOL}/jeprof.999991.9.i9.heap"
     host.run(
-        f"python3 -c {shlex.quote(LARGE)} {SPOOL}/jeprof.999991.0.i0.heap {large} 48 && chown {OWNER} {large}",
+        f"python3 -c {shlex.quote(LARGE)} {SPOOL}/jeprof.999991.0.i0.heap {large} 96 && chown {OWNER} {large}",
         timeout=300,
     )
     variables: dict[str, Any] = dict(PACKED) if "packed" in death else {}

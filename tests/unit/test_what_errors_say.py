@@ -109,6 +109,17 @@ CONSOLE: list[tuple[str, int, str]] = [
     ("fab import nosuch --unit a --host b", 2, "there is no file nosuch"),
     ("fab import a.folded --unit a --host b", 2, "set source_unit to bytes or objects, and source_measure to live"),
     ("fab import a.folded --unit a --host b --time yesterday", 2, "write it like 2026-11-22T03:00:00, in UTC"),
+    (
+        "fab import a.folded --unit a --host b --query memory:x",
+        2,
+        "--query, --since and --headers are for a server, and a.folded is no address",
+    ),
+    (
+        "fab import http://127.0.0.1:1 --query a:b --headers nope --unit a --host b",
+        2,
+        "nope: No such file or directory",
+    ),
+    ("fab import http://127.0.0.1:1 --query web --unit a --host b", 2, "'web' is not a query, such as memory:inuse_"),
     ("fab import empty.heap --unit a --host b", 2, "empty.heap: is empty"),
 ]
 

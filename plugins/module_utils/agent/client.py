@@ -215,7 +215,7 @@ class Connection:
         return WrittenDump(
             path,
             _whole(answer, "size") or 0,
-            float(answer["time"]) if isinstance(answer.get("time"), (int, float)) else 0.0,
+            float(answer["time"]) if values.is_time(answer.get("time")) else 0.0,
             _whole(answer, "sample_interval"),
             _whole(answer, "objects"),
             _whole(answer, "bytes"),

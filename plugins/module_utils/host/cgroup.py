@@ -11,6 +11,7 @@ This module is private to the collection.
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 _UNIFIED = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
@@ -19,6 +20,7 @@ _VERSION_1 = "/sys/fs/cgroup/memory"
 _NO_LIMIT = 1 << 62
 # Where an older kernel does not add up what it has taken for itself.
 _OF_THE_KERNEL = ("kernel_stack", "pagetables", "sec_pagetables", "percpu", "vmalloc", "slab")
+_PRESSURE = re.compile(r"^(\w+) .*?\bavg60=([0-9]{1,3}(?:\.[0-9]+)?)(?: |$)", re.MULTILINE)
 
 
 def read(control_group: str) -> dict[str, Any]:
@@ -113,10 +115,5 @@ def _pairs(directory: str, name: str) -> dict[str, int]:
 
 def _pressure(directory: str) -> dict[str, float] | None:
     """The percentage of the last minute in which some or all processes waited for memory."""
-    found = {}
-    for line in _text(directory, "memory.pressure").splitlines():
-        kind, *fields = line.split()
-        values = dict(field.partition("=")[::2] for field in fields)
-        if "avg60" in values:
-            found[kind] = float(values["avg60"])
-    return found or None
+    found = _PRESSURE.findall(_text(directory, "memory.pressure"))
+    return {kind: float(percentage) for kind, percentage in found} or None

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
-from typing import Iterable, NamedTuple
+from typing import NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
@@ -22,6 +23,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 _AUX = struct.Struct("@LL")
 _AT_SECURE = 23
 _DELETED = " (deleted)"
+_FLAGS = re.compile(rb"^flags:\s*([0-7]{1,12})$", re.MULTILINE)
 _LIMIT = 26  # where the kernel writes a limit, behind its name
 
 
@@ -171,10 +173,10 @@ def start_time(pid: int, proc: str = "/proc") -> float:
 
 def boot_time(proc: str = "/proc") -> float:
     """When the kernel started, in seconds since the epoch."""
-    for line in _read(proc, "stat").split(b"\n"):
-        if line.startswith(b"btime "):
-            return float(line.split()[1])
-    raise ProcfsError(f"no btime in {proc}/stat")
+    found = re.search(rb"^btime ([0-9]{1,12})$", _read(proc, "stat"), re.MULTILINE)
+    if not found:
+        raise ProcfsError(f"no btime in {proc}/stat")
+    return float(found[1])
 
 
 def boot_id(proc: str = "/proc") -> str:
@@ -202,7 +204,7 @@ def resident(pid: int, proc: str = "/proc") -> int:
     """Its resident memory in bytes; 0 if it is gone or a kernel thread."""
     try:
         return int(status(pid, proc).get("VmRSS", "0 kB").split()[0]) << 10
-    except (ProcfsError, ValueError):
+    except (ProcfsError, ValueError, IndexError):
         return 0
 
 
@@ -225,16 +227,9 @@ def open_files(pid: int, proc: str = "/proc") -> list[OpenFile]:
     for name in names:
         try:
             status = os.stat(os.path.join(directory, name))
-            flags = _flags(_read(proc, "fdinfo/" + name, pid).split(b"\n"))
+            flags = _FLAGS.search(_read(proc, "fdinfo/" + name, pid))
         except (OSError, ProcfsError):
             continue
-        found.append(OpenFile(int(name), status.st_dev, status.st_ino, flags & os.O_ACCMODE != os.O_RDONLY))
+        writable = flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
+        found.append(OpenFile(int(name), status.st_dev, status.st_ino, writable))
     return found
-
-
-def _flags(lines: Iterable[bytes]) -> int:
-    for line in lines:
-        name, _colon, value = line.partition(b":")
-        if name == b"flags":
-            return int(value, 8)
-    return 0

@@ -18,8 +18,10 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import procf
 
 _BLOCK = 1 << 18
 _KIB = 1024
+# Lines between those that are read; the kernel has 3 and 14 at most.
+_OTHERS = rb"(?:\w+: .*\n){0,40}?"
 _ENTRY = re.compile(
-    rb"^" + maps.LINE + rb"\n(?:\w+: .*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB\n(?:\w+: .*\n)*?Swap: +(\d+) kB\n",
+    rb"^" + maps.LINE + rb"\n" + _OTHERS + rb"Rss: +(\d+) kB\nPss: +(\d+) kB\n" + _OTHERS + rb"Swap: +(\d+) kB\n",
     re.MULTILINE,
 )
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import os
+import re
 import struct
 import sys
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
@@ -30,6 +31,8 @@ _LARGEST = 10
 # A guard below a thread's stack is a page, or the few that HotSpot protects; other reservations are larger.
 _MOST_GUARD = 1 << 20
 _MMAPPED_CHUNK, _CHUNK_HEADER = 2, 16
+# The stack pointer of a thread in a system call, before the place of its code.
+_POINTER = re.compile(rb" 0x([0-9a-f]{1,16}) 0x[0-9a-f]{1,16}\s*\Z")
 
 #: Takes an address and a length and returns the process's bytes there; empty if they cannot be read.
 Peek = Callable[[int, int], bytes]
@@ -230,13 +233,13 @@ def stack_pointers(pid: int, proc: str = "/proc") -> list[int]:
         except OSError:
             return []
         try:
-            words = os.read(fd, 256).split()
+            pointer = _POINTER.search(os.read(fd, 256))
         except ProcessLookupError:
             continue
         except OSError:
             return []
         finally:
             os.close(fd)
-        if len(words) > 2 and words[-2].startswith(b"0x"):
-            found.append(int(words[-2], 16))
+        if pointer:
+            found.append(int(pointer[1], 16))
     return sorted(found)

@@ -30,10 +30,11 @@ def _control(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
     return {"unit": unit, **commands.control(parameters, unit, False)}
 
 
-def _trace(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
+def _trace(request: dict[str, Any], write: wire.Write) -> dict[str, Any]:
+    """A block of data before the answer says that the first window begins."""
     wanted = running_trace.Wanted(**request["wanted"])
     _known(wanted.unit)
-    return windows.trace(wanted).to_json()
+    return windows.trace(wanted, begun=lambda: wire.write_data(write, b"begun")).to_json()
 
 
 def _known(unit: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Callable
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
@@ -50,8 +50,9 @@ class Traced:
         return vars(self)
 
 
-def trace(wanted: Wanted, check_mode: bool = False) -> Traced:
-    """Trace, and wait for the end. In check mode, only find out whether that can be. Raises OffheapError."""
+def trace(wanted: Wanted, check_mode: bool = False, begun: Callable[[], None] = lambda: None) -> Traced:
+    """Trace, and wait for the end; ``begun`` is called when the first window begins. In check mode, only find out
+    whether that can be. Raises OffheapError."""
     wanted.check()
     unit = service.load(unit_name.service(wanted.unit))
     source, tracer = _tracer(unit, wanted)
@@ -63,6 +64,7 @@ def trace(wanted: Wanted, check_mode: bool = False) -> Traced:
     boot = procfs.boot_id().replace("-", "")
     try:
         with interruptible(), tracer.windows() as windows:
+            begun()
             try:
                 for number, window in enumerate(windows):
                     result.held = tracer.held

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from ...module_utils.formats import values
 from ..base.directory_name import directory_name
 from ..base.errors import ControllerError
 from .far_archive import FarArchive
@@ -123,6 +124,8 @@ class Rollout:
     def _canary(self) -> Canary:
         try:
             found = json.loads(self._read(CANARY))
+            if not values.is_time(found["time"]):
+                raise ValueError("it began at no time")
             return Canary(str(found["hosts"]), str(found["run"]), float(found["time"]), str(found["token"]))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise self._damaged(CANARY, error) from error

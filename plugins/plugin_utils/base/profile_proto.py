@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The messages of pprof's ``profile.proto`` and of OpenTelemetry's profiles (``Otlp...``), declared at run time:
-generated code would have to fit the library.
+"""The messages of pprof's ``profile.proto`` and of OpenTelemetry's profiles (``Otlp...``), and of a question to
+Pyroscope, declared at run time: generated code would have to fit the library.
 
 Field numbers and types: github.com/google/pprof, proto/profile.proto; github.com/open-telemetry/opentelemetry-proto
-1.10, opentelemetry/proto/profiles/v1development/profiles.proto and its collector's service, of which what is neither
-read nor written is left out.
+1.10, opentelemetry/proto/profiles/v1development/profiles.proto and its collector's service;
+github.com/grafana/pyroscope, querier.v1.SelectMergeProfileRequest. What is neither read nor written is left out.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ _MESSAGES: dict[str, list[tuple[str, int, str]]] = {
     "OtlpOfScope": [("profiles", 2, "[OtlpProfile]")],
     "OtlpResponse": [("partial_success", 1, "OtlpPartialSuccess")],
     "OtlpPartialSuccess": [("rejected", 1, "int64"), ("error", 2, "string")],
+    "PyroscopeMerge": [("kind", 1, "string"), ("selector", 2, "string"), ("start", 3, "int64"), ("end", 4, "int64")],
 }
 
 

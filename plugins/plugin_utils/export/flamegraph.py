@@ -11,7 +11,7 @@ from typing import Any
 from ..base.printable import printable_lines
 from ..model.frame import Frame
 from ..model.samples import BYTES, Samples
-from ..model.sampling import CONFIDENCE
+from ..model.sampling import CONFIDENCE, Measure
 from . import embedding
 from .stack_tree import Frames, Held, StackTree, differences
 
@@ -66,7 +66,7 @@ def _data(page: Page, samples: Samples, older: Samples | None, row: int) -> dict
     dumps = [(page.baseline, hold(older)), ("now", newest)] if older is not None else [("now", newest)]
     marked = [(mark, tree.matching(mark.covers)) for mark in page.marks[:_MOST_MARKS]]
     left_out = tree.grow(set().union(*(paths for _mark, paths in marked)), _MOST_NODES, _MOST_NODES)
-    caution = samples.measure.caution
+    measure = samples.measure if row == BYTES else Measure.ALLOCATED
     live = dict(zip(newest.paths.tolist(), newest.bytes.tolist(), strict=True))
     host = {
         "host": page.host,
@@ -95,7 +95,8 @@ def _data(page: Page, samples: Samples, older: Samples | None, row: int) -> dict
     unit = {
         "unit": page.unit,
         "interval": samples.sampling.interval,
-        "sizes": samples.sampling.remark + (f" They are of memory {caution}." if caution else ""),
+        "measure": measure.value,
+        "sizes": samples.sampling.remark + (f" They are of memory {measure.caution}." if measure.caution else ""),
         "left_out": left_out,
         "hosts": [host],
         "tree": tree.columns(),

@@ -80,7 +80,8 @@ class CollectError(ControllerError):
 
     def __init__(self, reason: str, so_far: Collected) -> None:
         brought = len(so_far.captures)
-        super().__init__(reason + (f" ({brought} captures were collected before that)" if brought else ""))
+        before = "1 capture was" if brought == 1 else f"{brought} captures were"
+        super().__init__(reason + (f" ({before} collected before that)" if brought else ""))
         self.so_far = so_far
 
 

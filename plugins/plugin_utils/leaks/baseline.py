@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..base.durations import per_day
 from ..base.errors import ControllerError
@@ -23,13 +23,20 @@ class BaselineError(ControllerError):
     """A baseline cannot be read. The message says which and why."""
 
 
+class Offence(NamedTuple):
+    """Why a leak fails an assertion, in a sentence without a full stop."""
+
+    unit: str
+    text: str
+
+
 def too_much(
     leaks: Sequence[Leak],
     watched: Sequence[Watched],
     limit: float | None,
     known: Sequence[tuple[str, Key]] | None = None,
-) -> list[str]:
-    """Why leaks fail an assertion, one sentence each without a full stop: they grow faster than ``limit`` (bytes per
+) -> list[Offence]:
+    """Why leaks fail an assertion: they grow faster than ``limit`` (bytes per
     day on one host), a baseline does not have them, or live memory grows and no code path explains it.
 
     A leak is faster only if the lower end of its 95 % interval is, so that bad luck in sampling fails nothing.
@@ -39,14 +46,14 @@ def too_much(
         rate, surely = leak.example.growth, leak.example.growth - leak.example.error
         named = f"{leak.unit}: {short_path(leak.path)}"
         if known is not None and not any(unit == leak.unit and _is_same(key, leak.key) for unit, key in known):
-            found.append(f"{named} grows by {per_day(rate)} and is not in the baseline")
+            found.append(Offence(leak.unit, f"{named} grows by {per_day(rate)} and is not in the baseline"))
         elif limit is not None and surely > limit:
-            found.append(f"{named} grows by {per_day(rate)}, more than {per_day(limit)}")
+            found.append(Offence(leak.unit, f"{named} grows by {per_day(rate)}, more than {per_day(limit)}"))
     for process in _leaking_now(watched):
         verdict = process.verdict
         if not verdict.suspects and verdict.growth - verdict.error > (limit or 0):
             grows = f"grows by {per_day(verdict.growth)}, spread over many code paths"
-            found.append(f"{process.unit} on {process.host} {grows}")
+            found.append(Offence(process.unit, f"{process.unit} on {process.host} {grows}"))
     return found
 
 

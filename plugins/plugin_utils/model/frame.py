@@ -62,7 +62,8 @@ def without_hidden_class(name: str) -> str:
 
 
 # Functions of the allocator: jeprof's list (RemoveUninterestingFrames, 5.3.0 and 5.3.1), which cuts a stack after the
-# last of them, and the functions that a jemalloc with symbols shows between them, or async-profiler before malloc.
+# last of them, and the functions that a jemalloc or mimalloc with symbols shows between them, or async-profiler before
+# malloc.
 _ALLOCATOR_FUNCTION = re.compile(
     r"(?:_rjem_)?je_(?:[a-z_]*alloc[a-z_]*|prof_[a-z_]+)|operator new(?:\[\])?(?:\([^()]*\))?"
     r"|__builtin_(?:vec_)?(?:new|delete)"
@@ -71,13 +72,14 @@ _ALLOCATOR_FUNCTION = re.compile(
     r"|aligned_alloc|[mrx]allocx|s?dallocx(?:_noflags)?|imalloc(?:_body|_no_sample)?|do_rallocx|i[rx]allocx_prof"
     r"|malloc_default|prof_(?:alloc_prep|tctx_create|backtrace(?:_impl)?)|(?:fallback)?[nN]ewImpl|fallback_impl"
     r"|(?:::)?do_malloc|::do_malloc_or_cpp_alloc|DoSampledAllocation"
+    r"|_?mi_(?:theap|heap|prof)_[a-z_]+|_?mi_(?:[mzc]alloc|realloc|new)(?:_[a-z_]+)?|_?mi_page_malloc[a-z_]*"
     r"|simple_alloc::allocate|__malloc_alloc_template::allocate|TCMalloc.*|tcmalloc::.*"
 )
 _ALLOCATOR_MODULE = re.compile(r"libjemalloc[^/]*|lib(?:offheap|asyncProfiler)[^/]*\.so[^/]*")
 
 
 def is_allocator_function(frame: Frame) -> bool:
-    """Whether the frame is an entry point of an allocator (jeprof's list) or an inner function of jemalloc."""
+    """Whether the frame is an entry point of an allocator (jeprof's list), or within jemalloc or mimalloc."""
     return _ALLOCATOR_FUNCTION.fullmatch(frame.function) is not None
 
 

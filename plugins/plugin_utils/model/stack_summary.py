@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A stack in one line, for people: its telling frames, leaf first."""
+"""A stack for people: its telling frames in one line, leaf first; and where in the source its functions are."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 
+from ..base.printable import printable
 from .frame import Frame, Kind
 
 ARROW = " ← "
 _MOST = 5
+_MOST_LINES = 5  # of a function, as on the page
 _MANAGED = (Kind.JAVA, Kind.PYTHON, Kind.JS)
 # Code that comes with a language, by the start of the class name or of the file path.
 _JAVA_LIBRARY = ("java.", "javax.", "jdk.", "sun.", "com.sun.", "kotlin.", "kotlinx.", "scala.", "groovy.lang.")
@@ -43,6 +46,29 @@ def render(path: Sequence[Frame], most: int = _MOST) -> str:
     telling = telling or [frame.label for frame in path] or ["[no stack]"]
     names = [label for position, label in enumerate(telling) if position == 0 or telling[position - 1] != label]
     return ARROW.join([*names[:most], *(["…"] if len(names) > most else [])])
+
+
+def sources(path: Sequence[Frame], stacks: Iterable[Sequence[Frame]]) -> list[str]:
+    """At which lines these stacks are in each function of a path: ``/src/shop.c:6, 7``, or a file alone. Empty where no
+    debug information says it, or where the function is in several files."""
+    lines: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for stack in stacks:
+        for frame in stack:
+            if frame.file:
+                lines[frame.label][frame.file].add(frame.line)
+    return [_source(lines[frame.label]) if frame.label in lines else "" for frame in path]
+
+
+def with_source(name: str, source: str) -> str:
+    """``keep  (/src/shop.c:7)``"""
+    return f"{name}  ({source})" if source else name
+
+
+def _source(files: dict[str, set[int]]) -> str:
+    (file, seen), *others = files.items()
+    known = sorted(seen - {0})
+    shown = ", ".join(map(str, known[:_MOST_LINES])) + (", …" if len(known) > _MOST_LINES else "")
+    return "" if others else printable(f"{file}:{shown}" if shown else file)
 
 
 def _is_library(frame: Frame) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..archive.capture import Capture
 from ..base import profile_proto
 from ..base.printable import printable
-from .profile_server import PushError, Server
+from .profile_server import Server, ServerError
 
 
 def address(url: str) -> str:
@@ -30,8 +30,8 @@ def resource_of(capture: Capture) -> dict[str, str]:
 
 
 def push(server: Server, request: bytes) -> None:
-    """Send a capture's profiles (export/otlp.py) to such an address. Raises PushError, also if the server has taken but
-    a part of them."""
+    """Send a capture's profiles (export/otlp.py) to such an address. Raises ServerError, also if the server has taken
+    but a part of them."""
     answer = server.post("", {"body": request}, {"Content-Type": "application/x-protobuf"})
     try:
         partly = profile_proto.message_class("OtlpResponse", "bytes").FromString(answer).partial_success
@@ -39,4 +39,4 @@ def push(server: Server, request: bytes) -> None:
         return  # a server that took it, and says so in words of its own
     if partly.rejected:
         why = printable(partly.error.decode("utf-8", "replace")[:300])
-        raise PushError(f"{server.url} has refused {partly.rejected} of a capture's profiles: {why}", False)
+        raise ServerError(f"{server.url} has refused {partly.rejected} of a capture's profiles: {why}", False)

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A server that takes profiles by HTTP, and what its answers mean."""
+"""A server that takes or gives profiles by HTTP, and what its answers mean."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..base import libraries
+from ..base.byte_size import as_text
 from ..base.errors import ControllerError
 from ..base.printable import printable
 
@@ -22,14 +24,19 @@ _BUSY = (429, *range(500, 600))
 _LONGEST_WAIT = 30
 _SHOWN = 300
 _MOST_OF_ANSWER = 1 << 16
+# As of a service's own endpoint.
+_LARGEST_PROFILE = 64 << 20
+_LONGEST_ANSWER = 90
 
 
-class PushError(ControllerError):
-    """A profile could not be sent. The message says why; ``hopeless`` means that others would fail now, too."""
+class ServerError(ControllerError):
+    """A profile could not be sent or had. The message says why; ``hopeless`` means that others would fail now, too.
+    ``status`` is that of the answer, 0 if there was none."""
 
-    def __init__(self, message: str, hopeless: bool) -> None:
+    def __init__(self, message: str, hopeless: bool, status: int = 0) -> None:
         super().__init__(message)
         self.hopeless = hopeless
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,10 @@ class Server:
     timeout: float = 30.0
 
     def check(self) -> None:
-        """Raises PushError if ``url`` is not an HTTP address."""
+        """Raises ServerError if ``url`` is not an HTTP address."""
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise PushError(f"{self.url!r} is not the address of a server, such as https://pyroscope.example.org", True)
+            raise ServerError(f"{self.url!r} is no server's address, such as https://pyroscope.example.org", True)
 
     @property
     def key(self) -> str:
@@ -60,9 +67,23 @@ class Server:
     def post(self, path: str, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
         """Send ``content`` (urllib3's ``fields`` or ``body``) to a path below the address; the beginning of the answer.
 
-        Raises PushError. A redirect is an error: following it would send the headers to another server, whose answer
+        Raises ServerError. A redirect is an error: following it would send the headers to another server, whose answer
         would not mean that the profile was taken.
         """
+        return self._asked("POST", path, headers, content, _beginning)
+
+    def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None, **content: Any) -> bytes:
+        """The whole answer, unpacked. Raises ServerError, also of what is too large or takes too long."""
+        return self._asked(method, path, headers, content, self._whole)
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None,
+        content: Mapping[str, Any],
+        read: Callable[[Any], bytes],
+    ) -> bytes:
         retries = urllib3.Retry(
             self.attempts - 1,
             allowed_methods=None,
@@ -76,7 +97,7 @@ class Server:
         try:
             with self._connections() as connections:
                 answer = connections.request(
-                    "POST",
+                    method,
                     f"{self.url.rstrip('/')}{path}",
                     headers={"User-Agent": "offheap", **(headers or {}), **tenant, **self.headers},
                     timeout=self.timeout,
@@ -86,24 +107,35 @@ class Server:
                     **content,
                 )
                 with contextlib.closing(answer):
-                    # What is there, once: a server that goes on slowly is not waited for.
-                    told: bytes = answer.read1(_MOST_OF_ANSWER, decode_content=False)
+                    told = read(answer) if 200 <= answer.status < 300 else _beginning(answer)
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # no route, refused, cut off, not HTTP
             reason = getattr(error, "reason", None) or error
-            raise PushError(f"{self.url} cannot be reached: {reason} ({self.attempts} attempts)", True) from error
+            raise ServerError(f"{self.url} cannot be reached: {reason} ({self.attempts} attempts)", True) from error
         if 200 <= answer.status < 300:
             return told
         text = told[:_SHOWN].decode("utf-8", "replace").strip()
         problem = printable(f"{self.url} answered {answer.status} {answer.reason}" + (f": {text}" if text else ""))
         if answer.status in _BUSY:
-            raise PushError(f"{problem} ({self.attempts} attempts)", True)
+            raise ServerError(f"{problem} ({self.attempts} attempts)", True)
         if 300 <= answer.status < 400:
             place = printable(answer.headers.get("Location", "nowhere")[:_SHOWN])
-            raise PushError(
+            raise ServerError(
                 f"{self.url} answered {answer.status} and redirects to {place}: give the final address", True
             )
         # 401, 403 and 404 would refuse any profile; 400, 413 and 422 refuse this one.
-        raise PushError(problem, answer.status in (401, 403, 404))
+        raise ServerError(problem, answer.status in (401, 403, 404), answer.status)
+
+    def _whole(self, answer: Any) -> bytes:
+        parts: list[bytes] = []
+        size, end = 0, time.monotonic() + _LONGEST_ANSWER
+        while part := answer.read1(_MOST_OF_ANSWER, decode_content=True):
+            parts.append(part)
+            size += len(part)
+            if size > _LARGEST_PROFILE:
+                raise ServerError(f"{self.url} answered more than {as_text(_LARGEST_PROFILE)}", True)
+            if time.monotonic() > end:
+                raise ServerError(f"{self.url} took more than {_LONGEST_ANSWER} s to answer", True)
+        return b"".join(parts)
 
     def _connections(self) -> Any:
         """Connections to the server, through the environment's proxy if it names one."""
@@ -112,3 +144,9 @@ class Server:
         if proxy and not urllib.request.proxy_bypass(address.hostname or ""):
             return urllib3.ProxyManager(proxy)
         return urllib3.PoolManager()
+
+
+def _beginning(answer: Any) -> bytes:
+    """What is there, once: a server that goes on slowly is not waited for."""
+    told: bytes = answer.read1(_MOST_OF_ANSWER, decode_content=False)
+    return told

@@ -16,7 +16,7 @@ from ..archive.archive import Archive
 from ..archive.capture import Capture
 from ..leaks import survey
 from ..leaks.survey import Scope
-from .profile_server import PushError, Server
+from .profile_server import Server, ServerError
 
 #: a capture, and all captures of its process
 OfProcess = tuple[Capture, list[Capture]]
@@ -55,13 +55,13 @@ def push(
 ) -> Pushed:
     """Send the first ``most`` captures. Raises OSError.
 
-    ``send`` makes a capture's profile and sends it, or raises PushError; it also gets all captures of the process.
+    ``send`` makes a capture's profile and sends it, or raises ServerError; it also gets all captures of the process.
     """
     done = Pushed(left=len(captures))
     for capture, process in captures[:most]:
         try:
             send(capture, process)
-        except PushError as error:
+        except ServerError as error:
             if error.hopeless:
                 done.failure = str(error)
                 break

@@ -26,7 +26,7 @@ def name_of(capture: Capture) -> str:
 
 
 def push(server: Server, capture: Capture, pprof: bytes) -> None:
-    """Send the profile (gzipped pprof) of a capture. Raises PushError."""
+    """Send the profile (gzipped pprof) of a capture. Raises ServerError."""
     moment = int(capture.time)
     query = {"name": name_of(capture), "from": moment, "until": moment + 1, "format": "pprof", "spyName": "offheap"}
     server.post(f"/ingest?{urlencode(query)}", {"fields": _form(pprof)})

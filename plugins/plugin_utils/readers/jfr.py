@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Recordings of async-profiler's mode nativemem: what was allocated since it began, and is not freed.
+"""Recordings of native memory: async-profiler's mode nativemem, and that of Datadog's profiler for Java.
 
 ``profiler.Malloc`` has the address, size and stack of every allocation that carries the count of bytes over a multiple
 of the interval R, and ``profiler.Free`` the address of every free (async-profiler 4, src/mallocTracer.cpp). Sizes are
@@ -9,6 +9,10 @@ always recorded. So each counts max(size, R). R is a setting in the file's first
 
 An allocation ends when its address is freed. One whose free was lost counts as live until the address is recorded
 again. A recording without any free (``nofree``) says what was allocated, not what is live.
+
+``datadog.NativeMemoryAllocation`` is chosen at random, each byte alike (Poisson), and has in ``weight`` how many
+objects it stands for, 1 / (1 - exp(-size / R)), with an R that is made larger while there is much to record. Frees are
+not recorded (github.com/DataDog/java-profiler, nativemem).
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ else:
     np = libraries.optional("numpy")
 
 _MALLOC, _FREE, _SETTING = "profiler.Malloc", "profiler.Free", "jdk.ActiveSetting"
+_DATADOG = "datadog.NativeMemoryAllocation"
 _NATIVE = frozenset({"Native", "C++", "Kernel"})
 _MOST_EVENTS = 1 << 24
 # No process allocates so much.
@@ -47,19 +52,20 @@ _LARGEST = 1 << 62
 
 
 class Allocations(NamedTuple):
-    """Every recorded allocation: when (seconds since the epoch), how large, when it ended (infinite if it is still
-    live), whether that was by a free, and its stack, a number in ``stacks``, whose frames are leaf first. ``begin`` and
-    ``end`` are those of the recording; ``interval`` is R."""
+    """Every recorded allocation: when (seconds since the epoch), how large, how many objects it stands for, when it
+    ended (infinite if it is still live), whether that was by a free, and its stack, a number in ``stacks``, whose
+    frames are leaf first. ``begin`` and ``end`` are those of the recording; ``sampling`` has R."""
 
     times: Numbers
     sizes: Column
+    objects: Numbers
     ended: Numbers
     freed: Flags
     stack: Column
     stacks: list[tuple[Frame, ...]]
     begin: float
     end: float
-    interval: int
+    sampling: Sampling
     frees: int
 
     @property
@@ -67,9 +73,9 @@ class Allocations(NamedTuple):
         return np.isinf(self.ended)
 
     @property
-    def weights(self) -> Column:
+    def weights(self) -> Numbers:
         """Bytes that each stands for."""
-        return np.maximum(self.sizes, np.uint64(max(self.interval, 1)))
+        return self.objects * self.sizes
 
 
 def recognizes(data: bytes) -> bool:
@@ -85,8 +91,7 @@ def records(found: Allocations, name: str) -> Records:
     """What each of its stacks has allocated and holds; ``name`` is only for messages. Raises UnusableError."""
     builder = StackBuilder(name)
     places = [[builder.named(frame) for frame in frames] for frames in found.stacks]
-    weights = found.weights.astype(np.float64)
-    objects = weights / np.maximum(found.sizes, 1)
+    weights, objects = found.weights, found.objects
     counted = found.stack.astype(np.int64)
 
     def sums(values: Numbers) -> list[int]:
@@ -99,8 +104,7 @@ def records(found: Allocations, name: str) -> Records:
     for stack, counts in zip(places, zip(*columns, strict=True), strict=True):
         builder.add(stack, counts)
     measure = Measure.LIVE if found.frees else Measure.ALLOCATED
-    sampling = Sampling(Scheme.SYSTEMATIC, found.interval) if found.interval > 1 else EXACT
-    return builder.records(measure, sampling, unbiased=True, time=found.end)
+    return builder.records(measure, found.sampling, unbiased=True, time=found.end)
 
 
 def allocations(data: bytes, name: str, told: Told) -> Allocations:
@@ -120,7 +124,7 @@ class _Recording:
         self._asked = False
         self._begin, self._end = math.inf, 0.0
         self._numbers: dict[tuple[Frame, ...], int] = {}
-        self._mallocs: list[tuple[Numbers, Column, Column, Column, Column]] = []
+        self._mallocs: list[tuple[Numbers, Column, Column, Column, Column, Numbers]] = []
         self._frees: list[tuple[Numbers, Column, Column]] = []
         self._order: tuple[list[int], list[int]] = ([], [])
         self._events = 0
@@ -133,13 +137,18 @@ class _Recording:
         # A service at rest allocates nothing, and is told from a recording of something else by the setting.
         if not self._asked and not any(len(column[0]) for column in self._mallocs):
             raise UnusableError(
-                self._name, f"has no {_MALLOC}: it is no recording of native memory (async-profiler, -e nativemem)"
+                self._name,
+                f"has no {_MALLOC}: it is no recording of native memory (async-profiler, -e nativemem; Datadog's"
+                " profiler for Java, DD_PROFILING_EXPERIMENTAL_DDPROF_NATIVEMEM_ENABLED)",
             )
         if self._interval is None:
             raise UnusableError(
                 self._name, "does not say how it was sampled: say it, source_interval (fab: --source live:bytes:1MiB)"
             )
-        times, ticks, addresses, sizes, stack = (np.concatenate(parts) for parts in zip(*self._mallocs, strict=True))
+        times, ticks, addresses, sizes, stack, told = (
+            np.concatenate(parts) for parts in zip(*self._mallocs, strict=True)
+        )
+        objects, sampling = _stood_for(sizes, told, self._interval)
         freed_times, freed_at, freed = (np.concatenate(parts) for parts in zip(*self._frees, strict=True))
         chunks = [np.repeat(np.arange(len(counts)), counts) for counts in self._order]
         next_there = _next_there(
@@ -150,13 +159,14 @@ class _Recording:
         return Allocations(
             times,
             sizes,
+            objects,
             ended,
             (next_there >= len(addresses)) & np.isfinite(ended),
             stack,
             list(self._numbers),
             self._begin,
             self._end,
-            self._interval,
+            sampling,
             len(freed),
         )
 
@@ -164,7 +174,11 @@ class _Recording:
         self._begin = min(self._begin, chunk.start / 1e9)
         self._end = max(self._end, (chunk.start + chunk.duration) / 1e9)
         self._learn_interval(chunk)
-        start, traces, addresses, sizes = chunk.columns(_MALLOC, ("startTime", "stackTrace", "address", "size"))
+        kind, more = (_DATADOG, ("weight",)) if chunk.has(_DATADOG) else (_MALLOC, ())
+        start, traces, addresses, sizes, *told = chunk.columns(
+            kind, ("startTime", "stackTrace", "address", "size", *more)
+        )
+        weights = told[0] if told else np.zeros(len(sizes))
         freed_at, freed = chunk.columns(_FREE, ("startTime", "address"))
         self._events += len(start) + len(freed)
         if self._events > _MOST_EVENTS:
@@ -173,11 +187,13 @@ class _Recording:
             )
         if len(sizes) and (sizes.max() >= _LARGEST or not sizes.min()):
             raise JfrError("an allocation of an impossible size")
+        if told and not ((weights >= 1) & (weights < _LARGEST)).all():
+            raise JfrError("an allocation of an impossible weight")
         known, back = np.unique(traces, return_inverse=True)
         frames = _Frames(chunk)
         numbers = [self._numbers.setdefault(frames.of(trace), len(self._numbers)) for trace in known.tolist()]
         stack = np.array(numbers, dtype=np.uint64)[back]
-        self._mallocs.append((_seconds(chunk, start), start, addresses, sizes, stack))
+        self._mallocs.append((_seconds(chunk, start), start, addresses, sizes, stack, weights))
         self._frees.append((_seconds(chunk, freed_at), freed_at, freed))
         for counts, column in zip(self._order, (start, freed), strict=True):
             counts.append(len(column))
@@ -246,6 +262,16 @@ class _Frames:
         while isinstance(found, tuple):
             found = found[0]
         return found if isinstance(found, str) else ""
+
+
+def _stood_for(sizes: Column, told: Numbers, interval: int) -> tuple[Numbers, Sampling]:
+    """How many objects each allocation stands for, as its recording says (0 if it does not), and how it was chosen."""
+    if not told.any():
+        scheme = Sampling(Scheme.SYSTEMATIC, interval) if interval > 1 else EXACT
+        return np.maximum(sizes, np.uint64(max(interval, 1))) / np.maximum(sizes, 1), scheme
+    sampled = told > 1
+    largest = sizes[sampled] / -np.log1p(-1 / told[sampled])
+    return told, Sampling(Scheme.POISSON, max(interval, int(largest.max(initial=0))))
 
 
 def _seconds(chunk: Chunk, ticks: Column) -> Numbers:

@@ -69,6 +69,11 @@ class Chunk:
         """The number of the type with this name."""
         return next((number for number, found in self.types.items() if found.name == name), None)
 
+    def has(self, name: str) -> bool:
+        """Whether there are events of the type with this name."""
+        number = self.number_of(name)
+        return number is not None and bool(self._places.get(number))
+
     def each(self, name: str) -> Iterator[dict[str, Any]]:
         """The events of a type, one by one. Raises JfrError."""
         number = self.number_of(name)
@@ -77,8 +82,9 @@ class Chunk:
             fields = self.types[number or 0].fields
             yield dict(zip([field.name for field in fields], self._reader(number or 0)(cursor), strict=True))
 
-    def columns(self, name: str, wanted: Sequence[str]) -> list[Column]:
-        """Fields of all events of a type, which must have nothing but numbers up to these. Raises JfrError."""
+    def columns(self, name: str, wanted: Sequence[str]) -> list[Any]:
+        """Fields of all events of a type, which must have nothing but numbers up to these: as integers without a sign,
+        those of a ``float`` as such. Raises JfrError."""
         number = self.number_of(name)
         if number is None or not self._places.get(number):
             return [np.zeros(0, dtype=np.uint64) for _field in wanted]
@@ -87,12 +93,14 @@ class Chunk:
         sizes, places = _numbers(data, begins)
         ends = begins + sizes.astype(np.int64)
         _kinds, places = _numbers(data, places)
-        found: dict[str, Column] = {}
+        found: dict[str, NDArray[Any]] = {}
         for field in self.types[number].fields:
             size = width(self.types, field)
             if size is None:
                 break
             if size:
+                if self.types[field.type].name == "float":
+                    found[field.name] = _floats(data, places)
                 places = places + size
             else:
                 found[field.name], places = _numbers(data, places)
@@ -171,6 +179,14 @@ def split(data: bytes) -> Iterator[bytes]:
 
 def _contains_itself(_cursor: Cursor) -> Any:
     raise JfrError("a type contains itself")
+
+
+def _floats(data: NDArray[np.uint8], places: Integers) -> NDArray[np.float64]:
+    """The numbers of four bytes, big endian, at these places. Raises JfrError."""
+    if len(places) and places.max() + 4 > len(data):
+        raise JfrError("a number is cut off")
+    found: NDArray[np.float64] = data[places[:, None] + np.arange(4)].reshape(-1).view(">f4").astype(np.float64)
+    return found
 
 
 def _numbers(data: NDArray[np.uint8], places: Integers) -> tuple[Column, Integers]:

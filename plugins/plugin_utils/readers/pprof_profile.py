@@ -16,10 +16,14 @@ of the Poisson sample that they come from. What a value means is the name of its
 A Profile is read piece by piece: fields at its top level may be cut anywhere into several Profiles, and one piece at a
 time bounds the memory that a few bytes can ask for. Samples may come before the locations that they name, so their
 numbers are kept in columns until all is read.
+
+mimalloc-pprof (1.1.1, by its comment) tells all of an image as one mapping, which begins where the image does. So its
+addresses are linked ones, and no offsets in a file, for which other readers take them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -47,6 +51,7 @@ else:
     np = libraries.optional("numpy")
 
 _MOST_STACKS = 10_000_000
+_WHOLE_IMAGES = re.compile(r"dropped_samples=[0-9]+ stack_table_overflows=[0-9]+")
 # Locations, functions, mappings or texts. A Go service of 100 MB has some 200,000 functions.
 _MOST_ENTRIES = 1 << 22
 _MOST_LINES = 256
@@ -146,6 +151,7 @@ class _Profile:
         self._name = name
         self._types: list[tuple[int, int]] = []
         self._strings: list[str] = []
+        self._comments: list[int] = []
         # location id -> (mapping id, address, ((function id, line), ...))
         self._locations: dict[int, tuple[int, int, tuple[tuple[int, int], ...]]] = {}
         self._functions: dict[int, tuple[int, int]] = {}
@@ -161,6 +167,7 @@ class _Profile:
         """Take what a piece of the profile has, but for its samples."""
         self._types += [(kind.type, kind.unit) for kind in piece.sample_type]
         self._strings += [text.decode("utf-8", "replace") for text in piece.string_table]
+        self._comments += piece.comment
         for location in piece.location:
             if len(location.line) > _MOST_LINES:
                 raise Damaged(f"a location with more than {_MOST_LINES} lines")
@@ -174,7 +181,7 @@ class _Profile:
         self._period_unit = piece.period_type.unit or self._period_unit
         self._default = piece.default_sample_type or self._default
         self.time = piece.time_nanos / 1e9 or self.time
-        entries = (self._types, self._strings, self._locations, self._functions, self._mappings)
+        entries = (self._types, self._strings, self._comments, self._locations, self._functions, self._mappings)
         if any(len(some) > _MOST_ENTRIES for some in entries):
             raise Damaged(f"it has more than {_MOST_ENTRIES} functions or texts")
 
@@ -278,8 +285,9 @@ class _Profile:
         ranges = sorted((start, end) for start, end, *_more in self._mappings.values())
         if any(start == 0 for start, _end in ranges) or any(one[1] > next_one[0] for one, next_one in pairwise(ranges)):
             return False
+        whole = any(_WHOLE_IMAGES.fullmatch(self._text(comment)) for comment in self._comments)
         for start, end, offset, file, build_id in self._mappings.values():
-            self._learn_mapping(start, end, offset, file, build_id)
+            self._learn_mapping(start, end, LINKED if whole and not offset else offset, file, build_id)
         return True
 
     def _linked(self) -> dict[int, int]:

@@ -31,7 +31,7 @@ from ..leaks.survey import Host, Process, Watched, last_on_each_host
 from ..leaks.verdict import Answer, Verdict
 from ..leaks.without_agent import Beside
 from ..model.samples import BYTES, Samples
-from ..model.sampling import CONFIDENCE, EXACT, Sampling, coarsest
+from ..model.sampling import CONFIDENCE, EXACT, Measure, Sampling, coarsest
 from ..model.series import Series, evenly_spread
 from ..model.stack_summary import render as short_path
 from .rss_breakdown import Unsampled, first_unsampled, reconcile, with_jvm
@@ -63,13 +63,15 @@ _HELD_BEFORE = 0.2
 class Observed:
     """A unit on a host and what was found.
 
-    ``suspects`` are those to show, ``hints`` the known causes of each, ``newest`` the newest profile in full.
+    ``suspects`` are those to show, ``hints`` the known causes of each, ``sources`` where its functions are in the
+    source, ``newest`` the newest profile in full.
     """
 
     host: Host
     headline: str
     suspects: Sequence[Suspect]
     hints: Sequence[Sequence[Hint]] = ()
+    sources: Sequence[Sequence[str]] = ()
     newest: Samples | None = None
 
 
@@ -122,7 +124,7 @@ class Fleet:
         self._trees: dict[str, StackTree] = {}
         self._hosts: dict[str, list[_Kept]] = {}
         self._sampling: dict[str, Sampling] = {}
-        self._caution: dict[str, str] = {}
+        self._measure: dict[str, Measure] = {}  # of units with something else than live memory
         self._watched: dict[str, list[Watched]] = {}
 
     def add(self, seen: Observed) -> None:
@@ -153,7 +155,8 @@ class Fleet:
                     memory = _memory(with_jvm(process.captures, position), live, series.sampling, first)
                     kept.dumps.append(({"time": time, "process": number, "memory": memory}, held))
             self._sampling[unit] = coarsest([self._sampling.get(unit, EXACT), series.sampling])
-            self._caution[unit] = series.measure.caution or self._caution.get(unit, "")
+            if series.measure is not Measure.LIVE:
+                self._measure[unit] = series.measure
         if seen.newest is not None:
             paths = tree.paths(seen.newest.each_stack_of_frames())
             for group in by_name(seen.newest):
@@ -161,10 +164,9 @@ class Fleet:
                 told = {"name": printable(group.name), "count": group.count, "live": round(held.total)}
                 kept.threads.append((told, held))
         began = min((time for process in seen.host.processes for time in process.series.times), default=0.0)
-        for number, suspect in enumerate(seen.suspects):
+        for suspect, known, sources in zip(seen.suspects, seen.hints, seen.sources, strict=True):
             covered = tree.matching(suspect.covers)
-            known = seen.hints[number] if number < len(seen.hints) else []
-            kept.suspects.append((_suspect(suspect, covered, judged, began, known), covered))
+            kept.suspects.append((_suspect(suspect, covered, judged, began, known, sources), covered))
         shown_process = seen.host.decisive
         kept.data["sizes"] = [] if shown_process is None else [_size(one) for one in by_size(shown_process.series)]
         kept.data["points"] = points
@@ -199,7 +201,7 @@ class Fleet:
 
     def _sizes(self, unit: str) -> str:
         """What the sizes of a unit are, as sentences."""
-        caution = self._caution.get(unit)
+        caution = self._measure.get(unit, Measure.LIVE).caution
         not_live = f" Some are of memory {caution}." if caution else ""
         return self._sampling.get(unit, EXACT).remark + not_live
 
@@ -234,6 +236,7 @@ class Fleet:
             "since_ever": ever,
             "suspects": _over_hosts(self._watched[unit], leaking),
             "interval": self._sampling.get(unit, EXACT).interval,
+            "measure": self._measure.get(unit, Measure.LIVE).value,
             "sizes": self._sizes(unit),
             "left_out": left_out,
             "hosts": [host.data for host in hosts],
@@ -348,7 +351,12 @@ def _version(process: Process) -> str:
 
 
 def _suspect(
-    suspect: Suspect, paths: set[int], judged: Sequence[_Judged], began: float, known: Sequence[Hint]
+    suspect: Suspect,
+    paths: set[int],
+    judged: Sequence[_Judged],
+    began: float,
+    known: Sequence[Hint],
+    sources: Sequence[str],
 ) -> dict[str, Any]:
     """``since`` is when it held nothing, going back at its rate; ``since_ever``: before the second dump of the process,
     while the watch of the unit ``began`` with it, so nobody saw it begin."""
@@ -361,6 +369,7 @@ def _suspect(
         ever = from_the_start or sizes[0] > _HELD_BEFORE * sizes[-1]
     return {
         "path": [printable(frame.label) for frame in suspect.path[:_MOST_FRAMES]],
+        "sources": list(sources[:_MOST_FRAMES]),
         "short": short_path(suspect.path),
         "growth": round(suspect.growth),
         "error": round(suspect.error),
@@ -400,23 +409,27 @@ def _lives(curve: LifeCurve | None) -> dict[str, Any] | None:
 
 def _over_hosts(watched: Sequence[Watched], leaking: Sequence[_Kept]) -> list[dict[str, Any]]:
     """The suspects of all hosts, each path once: its hosts, its average rate, and the version it appeared with."""
+    each = [suspect for host in leaking for suspect, _paths in host.suspects]
     hints: dict[str, list[dict[str, str]]] = {}  # hosts may run releases with different causes
-    for suspect in (suspect for host in leaking for suspect, _paths in host.suspects):
+    for suspect in each:
         known = hints.setdefault(suspect["short"], [])
         known += [hint for hint in suspect["hints"] if hint not in known]
-    held = {
-        suspect["short"]: suspect["held"] for host in leaking for suspect, _paths in host.suspects if suspect["held"]
-    }
+    held = {suspect["short"]: suspect["held"] for suspect in each if suspect["held"]}
+    sources: dict[tuple[str, str], str] = {}
+    for one in reversed(each):  # the build on the host that leaks most
+        sources.update(((one["short"], name), at) for name, at in zip(one["path"], one["sources"], strict=True))
     found: dict[str, list[Leak]] = {}
     for leak in together(watched):  # builds of a library may differ in frames that a short path omits
         found.setdefault(short_path(leak.path), []).append(leak)
     merged = []
     for short, leaks in list(found.items())[:_MOST_SUSPECTS]:
         hosts = list(dict.fromkeys(host for leak in leaks for host in leak.hosts))
+        path = [printable(frame.label) for frame in leaks[0].path[:_MOST_FRAMES]]
         merged.append(
             {
                 "short": short,
-                "path": [printable(frame.label) for frame in leaks[0].path[:_MOST_FRAMES]],
+                "path": path,
+                "sources": [sources.get((short, name), "") for name in path],
                 "hosts": hosts,
                 "outliers": [host for leak in leaks for host in leak.outliers],
                 "growth": round(math.fsum(leak.growth for leak in leaks) / len(hosts)),

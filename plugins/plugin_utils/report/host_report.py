@@ -29,6 +29,7 @@ from ..leaks.trend import window
 from ..leaks.verdict import Answer, Verdict
 from ..model.samples import Samples
 from ..model.stack_summary import render as short_path
+from ..model.stack_summary import sources, with_source
 from ..views.table import Granularity, Measure, Table
 from . import rss_breakdown
 from .fleet import Fleet, Observed
@@ -46,7 +47,8 @@ HEADLINES = {
 
 @dataclass(frozen=True)
 class Report:
-    """What is known about a unit on a host. ``files`` maps name suffixes to the content to write."""
+    """What is known about a unit on a host. ``files`` maps name suffixes to the content to write; ``sources`` has for
+    each suspect where its functions are in the source, by the newest dump."""
 
     unit: str
     host: str
@@ -55,6 +57,7 @@ class Report:
     suspects: list[Suspect]
     files: dict[str, str] = field(default_factory=dict)
     hints: list[list[Hint]] = field(default_factory=list)
+    sources: list[list[str]] = field(default_factory=list)
 
     @property
     def headline(self) -> str:
@@ -108,6 +111,8 @@ def _report(host: Host, limits: Limits, reader: Reader, warn: Callable[[str], No
     seen = Seen.of(shown.captures[-1].facts)
     report.hints.extend(hints.for_path(limits.hints, suspect.path, seen) for suspect in report.suspects)
     newest = _samples(shown, -1, reader, warn)
+    every = list(newest.each_stack_of_frames()) if newest is not None else []
+    report.sources.extend(sources(suspect.path, filter(suspect.covers, every)) for suspect in report.suspects)
     if newest is not None:
         first = _first(shown)
         older = _samples(shown, first, reader, warn) if len(shown.captures) > 1 else None
@@ -115,7 +120,7 @@ def _report(host: Host, limits: Limits, reader: Reader, warn: Callable[[str], No
     if fleet is not None:
         last = host.processes[-1]
         of_last = newest if last is shown else _samples(last, -1, reader, warn)
-        fleet.add(Observed(host, report.headline, report.suspects, report.hints, of_last))
+        fleet.add(Observed(host, report.headline, report.suspects, report.hints, report.sources, of_last))
     return report
 
 
@@ -183,7 +188,8 @@ def _files(
     table_facts = [("Unit", report.unit), ("Host", report.host), *facts]
     table_facts.append(("Verdict", f"{report.headline}: {report.verdict.reason}"))
     for number, suspect in enumerate(report.suspects, 1):
-        frames = "\n".join(frame.label for frame in suspect.path)
+        labels = [frame.label for frame in suspect.path]
+        frames = "\n".join(map(with_source, labels, report.sources[number - 1]))
         table_facts.append((f"Suspect {number}", f"{rate_text(suspect.growth, suspect.error)}\n{frames}"))
         if suspect.freed is not None:
             table_facts.append(("Freed", turnover.text(suspect.freed)))

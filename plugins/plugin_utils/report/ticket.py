@@ -8,10 +8,12 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from ..base.byte_size import as_text
 from ..base.printable import printable_lines
+from ..model.stack_summary import with_source
 from ..triage.rules import Diagnosis
 
 _WIDTH = 100
@@ -78,7 +80,8 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
             )
             if suspect["label"]:
                 yield f"     appeared with version {suspect['label']}"
-            yield from (f"       {frame}" for frame in suspect["path"][:_MOST_FRAMES])
+            frames = map(with_source, suspect["path"], suspect["sources"])
+            yield from (f"       {frame}" for frame in islice(frames, _MOST_FRAMES))
             if len(suspect["path"]) > _MOST_FRAMES:
                 yield f"       ... {len(suspect['path']) - _MOST_FRAMES} more"
             if held := suspect.get("held"):

@@ -115,7 +115,7 @@ RULES = (
         Diagnosis.CANNOT_TELL,
         lambda g: g.problem is not None,
         "two looks at one process are needed",
-        "see that {unit} runs, and look again as root: {triage} -e ansible_become=true",
+        "see that {unit} is its name and that it runs, and look again as root: {triage} -e ansible_become=true",
     ),
     Rule(
         Diagnosis.DOES_NOT_FIT,

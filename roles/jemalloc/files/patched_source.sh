@@ -2,17 +2,24 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
 #
-# patched_source.sh PYTHON RELEASE DIRECTORY RESULT [PATCH ...]
+# patched_source.sh PYTHON RELEASE SHA256 DIRECTORY RESULT [PATCH ...]
 #
-# Unpack a release tarball that holds DIRECTORY, apply the patches exactly, and pack it again as RESULT.
+# Unpack a release tarball that has this SHA-256 and holds DIRECTORY, apply the patches exactly, and pack it again as RESULT.
 set -eu
-python=$1 release=$2 directory=$3 result=$4
-shift 4
+python=$1 release=$2 sha256=$3 directory=$4 result=$5
+shift 5
 
 work=$(mktemp -d "$result.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+# What is compared is what is unpacked: others may be able to write to the release, but not to our copy.
+cp "$release" "$work/release"
+found=$("$python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())' <"$work/release")
+if [ "$found" != "$sha256" ]; then
+    echo "$release has the SHA-256 $found now, and the release has $sha256: it was changed after it was looked at" >&2
+    exit 1
+fi
 # Python unpacks every format that releases come in; tar may lack bzip2.
-"$python" -m tarfile -e "$release" "$work"
+"$python" -m tarfile -e "$work/release" "$work"
 for patch in "$@"; do
     patch --directory="$work/$directory" --strip=1 --fuzz=0 --no-backup-if-mismatch --batch --input="$patch"
 done

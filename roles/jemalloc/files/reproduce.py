@@ -67,7 +67,7 @@ def patched(release: Path, directory: Path, applied: Sequence[Path] | None = Non
     """The release with our patches, or with these of them, as a tarball in the directory."""
     source = directory / "source.tar"
     script = str(ROLE / "files" / "patched_source.sh")
-    files = map(str, (release, f"jemalloc-{VERSION}", source, *(patches() if applied is None else applied)))
+    files = map(str, (release, RELEASE, f"jemalloc-{VERSION}", source, *(patches() if applied is None else applied)))
     subprocess.run(["sh", script, sys.executable, *files], check=True, stdout=subprocess.DEVNULL)
     return source
 

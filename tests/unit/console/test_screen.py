@@ -26,6 +26,19 @@ def test_the_last_hosts_that_are_waited_for_are_named() -> None:
     ]
 
 
+def test_a_host_that_is_waited_for_says_what_it_is_at() -> None:
+    progress = Progress(disable=True)
+    steps = Steps(progress, "tracing", ["app1", "app2", "app3", "app4"])
+    at = ["window 1 of 6, 179 s left"]
+    steps.working("app2", lambda: at[0])
+    steps.refresh()
+    assert progress.tasks[0].description == "tracing, waiting for app2 (window 1 of 6, 179 s left) and 3 more"
+    at[0] = "window 2 of 6, 120 s left"
+    steps.done("app1")
+    told = "tracing, waiting for app2 (window 2 of 6, 120 s left), app3, app4"
+    assert progress.tasks[0].description == told
+
+
 def test_rows_that_come_later_stand_below_the_first_without_a_second_heading(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

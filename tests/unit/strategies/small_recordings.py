@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jfr_header import HEADER, MAGIC
@@ -13,6 +14,7 @@ _TYPES: dict[int, tuple[str, tuple[tuple[str, int, str], ...]]] = {
     1: ("long", ()),
     2: ("java.lang.String", ()),
     3: ("boolean", ()),
+    4: ("float", ()),
     10: ("jdk.types.Symbol", (("string", 2, ""),)),
     11: ("java.lang.Class", (("hidden", 3, ""), ("name", 10, "p"))),
     12: ("jdk.types.Method", (("name", 10, "p"), ("type", 11, "p"))),
@@ -24,10 +26,14 @@ _TYPES: dict[int, tuple[str, tuple[tuple[str, int, str], ...]]] = {
         (("size", 1, ""), ("flag", 3, ""), ("address", 1, ""), ("stackTrace", 15, "p"), ("startTime", 1, "")),
     ),
     21: ("profiler.Free", (("address", 1, ""), ("startTime", 1, ""))),
+    23: (
+        "datadog.NativeMemoryAllocation",
+        (("startTime", 1, ""), ("stackTrace", 15, "p"), ("weight", 4, ""), ("size", 1, ""), ("address", 1, "")),
+    ),
     22: ("jdk.ActiveSetting", (("value", 2, ""), ("name", 2, ""))),
 }  # fmt: skip
-#: an allocation is (ticks, address, size, stack), a free (ticks, address)
-Event = tuple[int, int, int, int] | tuple[int, int]
+#: an allocation is (ticks, address, size, stack), one of Datadog's has its weight behind, a free is (ticks, address)
+Event = tuple[int, int, int, int] | tuple[int, int, int, int, float] | tuple[int, int]
 
 
 def recording(
@@ -46,7 +52,11 @@ def recording(
 def _chunk(events: Sequence[Event], interval: int | None, native: Sequence[str], nanoseconds: int) -> bytes:
     parts = [_event(22, _text(str(interval)) + _text("nativemem"))] if interval is not None else []
     for event in events:
-        if len(event) == 4:
+        if len(event) == 5:
+            ticks, address, size, stack, weight = event
+            numbers = _number(ticks) + _number(stack) + struct.pack(">f", weight)
+            parts.append(_event(23, numbers + _number(size) + _number(address)))
+        elif len(event) == 4:
             ticks, address, size, stack = event
             parts.append(_event(20, _number(size) + b"\0" + _number(address) + _number(stack) + _number(ticks)))
         else:

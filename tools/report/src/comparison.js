@@ -28,10 +28,18 @@ export function compared({ host, dump, base }) {
     return turned ? { older: dump, newer: base } : { older: base, newer: dump };
 }
 
-export function nameOf(one, { unit, host }) {
-    const owner = unit.hosts.find((each) => each.dumps.includes(one));
+const ownerOf = (one, { unit }) => unit.hosts.find((each) => each.dumps.includes(one));
+
+// A dump as `baseline` wants it.
+export function numbered(one, view) {
+    const owner = ownerOf(one, view);
+    return `${view.unit.hosts.indexOf(owner) + 1}.${owner.dumps.indexOf(one) + 1}`;
+}
+
+export function nameOf(one, view) {
+    const owner = ownerOf(one, view);
     const when = one.name || moment(one.time);
-    return owner === host ? when : `${owner.host}, ${when}`;
+    return owner === view.host ? when : `${owner.host}, ${when}`;
 }
 
 // Of two hosts, their ages mean nothing.
@@ -46,7 +54,7 @@ export function against(view) {
 
 export function direction(view) {
     const { older, newer } = view.pair;
-    if (ofTwoHosts(view)) return `${view.host.host}, ${nameOf(view.dump, view)}, against ${nameOf(view.base, view)}:`;
+    if (ofTwoHosts(view)) return `${view.host.host}, ${nameOf(view.dump, view)}, against ${nameOf(view.base, view)}`;
     const age = (one, other) => (one.time < other.time ? "older" : "newer");
-    return `from ${nameOf(older, view)} (${age(older, newer)}) to ${nameOf(newer, view)} (${age(newer, older)}):`;
+    return `from ${nameOf(older, view)} (${age(older, newer)}) to ${nameOf(newer, view)} (${age(newer, older)})`;
 }

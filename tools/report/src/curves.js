@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// Resident and live memory over time, with the dumps as points. A click goes to the nearest dump.
+// Resident and live memory over time, with the dumps as points. A click goes to the nearest dump, one with Shift compares
+// with it.
 
 import uPlot from "uplot";
 import { bytes, moment } from "./format.js";
@@ -59,17 +60,18 @@ export class Curves {
             [data.time, ...all],
             this.element,
         );
-        this.plot.over.addEventListener("click", () => this.click());
+        this.plot.over.addEventListener("mousedown", (event) => event.shiftKey && event.preventDefault()); // selects no text
+        this.plot.over.addEventListener("click", (event) => this.click(event.shiftKey));
         this.tell(this.plot);
     }
 
-    click() {
+    click(compare) {
         const time = this.plot.posToVal(this.plot.cursor.left, "x");
         let best = null;
         this.host.dumps.forEach((dump, index) => {
             if (best === null || Math.abs(dump.time - time) < Math.abs(this.host.dumps[best].time - time)) best = index;
         });
-        if (best !== null) this.choose(best);
+        if (best !== null) this.choose(best, compare);
     }
 
     drawMarks(plot, colour) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// The table of functions: flat is what a function allocated itself, cum what it and all that it called did, growth how
+// The table of functions: flat is what a function allocated itself, cum itself plus everything it called, growth how
 // either has changed between the two dumps that are compared.
 
 import { bytes, h, percent, signed } from "./format.js";

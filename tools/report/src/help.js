@@ -9,6 +9,7 @@ const KEYS = [
     ["/", "search: a regular expression, over functions and libraries"],
     ["n N", "next and previous frame that the search has found, the largest first"],
     [", .", "earlier and later dump"],
+    ["Shift", "and a click on a curve: compare with that time"],
     ["g", "live memory, or only what has grown"],
     ["i", "turn the graph over: from malloc, or from main"],
     ["w", "call graph: who calls whom; again for the flame graph"],

@@ -2,11 +2,11 @@
 // SPDX-FileCopyrightText: Offheap contributors
 //
 // Resident memory as a waterfall: each part begins where the one before ends, and the last ends at RSS, or beyond
-// it, which a note explains. Texts are numbers of `texts` (report/page.py).
+// it, which a note explains. Texts are numbers of `texts` (report/page.py). What the parts mean is told where `open`.
 
 import { bytes, h, percent } from "./format.js";
 
-export function waterfall(memory, texts) {
+export function waterfall(memory, texts, open) {
     if (!memory) {
         return [h("p", { class: "note" }, "No memory statistics came with the dumps of this process: the agent writes them beside each of its own.")];
     }
@@ -34,7 +34,7 @@ export function waterfall(memory, texts) {
         .map((part) => h("li", {}, h("b", {}, part.name), `: ${part.meaning}`));
     return [
         h("table", { class: "waterfall" }, h("tbody", {}, head, ...rows)),
-        h("details", {}, h("summary", {}, "What these mean"), h("ul", {}, ...meanings)),
+        h("details", { open }, h("summary", {}, "What these mean"), h("ul", {}, ...meanings)),
         ...memory.notes.map((note) => h("p", { class: "note" }, texts[note])),
     ];
 }

@@ -9,7 +9,7 @@ import "./report.css";
 import * as address from "./address.js";
 import { appear, isDark, onChange, otherTheme } from "./appearance.js";
 import { BirthsRange } from "./births_range.js";
-import { baseline, compared } from "./comparison.js";
+import { baseline, compared, numbered } from "./comparison.js";
 import { Curves } from "./curves.js";
 import { bytes, count, h, moment, percent, replace, showSeconds } from "./format.js";
 import { helpDialog } from "./help.js";
@@ -40,6 +40,7 @@ function make(name, tag, properties = {}, ...children) {
     return el[name];
 }
 const MANY_HOSTS = 20; // more are searched by name, and those without a leak are one line
+const WIDE = 900; // pixels: on such a screen there is room for what parts of the memory mean
 const MOST_HOSTS = 300; // are listed at once
 const panel = (name, title, ...children) => make(name, "section", { class: "panel" }, h("h2", {}, title), ...children);
 const stacksPanel = new StacksPanel(data, go, step);
@@ -131,6 +132,11 @@ function step(by) {
     const { host, dump } = view;
     const next = Math.min(Math.max(host.dumps.indexOf(dump) + by, 0), host.dumps.length - 1);
     go({ dump: String(next + 1) });
+}
+
+// A dump of the host, by number, to show or to compare with.
+function atTime(index, compare) {
+    go(compare ? { base: numbered(view.host.dumps[index], view), zoom: "" } : { dump: String(index + 1) });
 }
 
 function choose() {
@@ -229,15 +235,17 @@ function showHost() {
         el.hint.textContent = "A line for each process: red where its host leaks, blue and thick on the chosen host. A click chooses a host.";
     } else {
         const events = (host.marks ||= marksOf(host));
-        curves ||= new Curves(el.plot, showReadout, (index) => go({ dump: String(index + 1) }));
+        curves ||= new Curves(el.plot, showReadout, atTime);
         curves.show(host, { now: dump.time, base: base && host.dumps.includes(base) ? base.time : null, events });
         el.marks.replaceChildren(markList(events));
-        el.hint.textContent = "Each point is a dump. Click one to see its stacks below.";
+        el.hint.textContent = "Each point is a dump. Click one to see its stacks below; click another with Shift to compare.";
     }
     const distance = (one) => Math.abs(one.time - dump.time);
     const known = host.dumps.filter((one) => one.memory && one.process === dump.process).sort((a, b) => distance(a) - distance(b))[0];
     el.memory.querySelector("h2").replaceChildren("Where the resident memory is", h("span", { class: "about" }, known ? moment(known.time) : ""));
-    el.reconciled.replaceChildren(...waterfall(known && known.memory, data.texts));
+    const meanings = el.reconciled.querySelector("details");
+    const told = view.printing || (meanings ? meanings.open : innerWidth >= WIDE);
+    el.reconciled.replaceChildren(...waterfall(known && known.memory, data.texts, told));
 }
 
 function showReadout(when, parts) {

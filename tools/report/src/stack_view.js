@@ -131,6 +131,6 @@ export function legend(pair, twoHosts) {
     const entry = (kind, text) => h("span", {}, h("i", { class: `swatch ${kind}` }), text);
     const own = h("span", {}, h("b", {}, "bold"), " own code");
     return pair
-        ? [h("span", {}, pair), own, ...Object.entries(twoHosts ? ACROSS : OVER_TIME).map(([kind, text]) => entry(kind, text)), entry("same", "no more than sampling explains")]
+        ? [h("span", {}, `${pair}:`), own, ...Object.entries(twoHosts ? ACROSS : OVER_TIME).map(([kind, text]) => entry(kind, text)), entry("same", "no more than sampling explains")]
         : [own, entry("suspect", "on a suspected path"), entry("calm", "other code, by library")];
 }

@@ -63,6 +63,13 @@ export class Stacks {
             .join("; ");
     }
 
+    // The only file of these sites and their only line, where there is just one: [file, line].
+    siteOf(seen = []) {
+        const sites = [...seen].map((site) => this.sites[site]);
+        const only = (values) => (values.every((value) => value === values[0]) ? values[0] : undefined);
+        return [only(sites.map(([file]) => file)) || "", only(sites.map(String)) ? sites[0][1] : 0];
+    }
+
     framesOf(hidden) {
         const { name, module } = this.frames;
         const names = new Set(hidden);

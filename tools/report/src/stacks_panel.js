@@ -5,16 +5,18 @@
 // table of functions.
 
 import { CallGraph } from "./call_graph_view.js";
-import { against, direction, nameOf, ofTwoHosts } from "./comparison.js";
+import { against, direction, nameOf, numbered, ofTwoHosts } from "./comparison.js";
 import { Flame } from "./flame.js";
 import { bytes, count, h, moment, percent, signed } from "./format.js";
 import { Functions } from "./functions.js";
 import { ANSWERS } from "./lists.js";
+import { gzipped, pprof } from "./pprof.js";
 import { counted, searching } from "./search.js";
 import { legend } from "./stack_view.js";
 import { measure } from "./stacks.js";
-import { callPicture, folded as foldedText, picture, save, stackText, toClipboard } from "./take_away.js";
+import { callPicture, foldedText, picture, save, stacksShown, stackText, toClipboard } from "./take_away.js";
 
+const COUNTED = { live: "live", largest: "live", allocated: "allocated", grown: "mapped" };
 const KINDS = { jit: "code made at run time", inlined: "inlined", unknown: "in no mapping" };
 
 export class StacksPanel {
@@ -84,8 +86,9 @@ export class StacksPanel {
                 this.made("found", "output"),
                 button("reset", "Reset", () => go({ zoom: "", around: "", thread: "" }), { title: "Whole graph ( Esc )" }),
                 button("copy", "Copy link", () => this.copy("copy", location.href, "It is in the address bar")),
-                button("savesvg", "Save SVG", () => this.save("svg"), { title: "The graph as it is shown, as a picture" }),
-                button("savefolded", "Save folded", () => this.save("folded"), { title: "What is shown, as folded stacks for other tools" }),
+                button("savesvg", "Save SVG", () => this.saveSvg(), { title: "The graph as it is shown, as a picture" }),
+                button("savefolded", "Save folded", () => this.saveFolded(), { title: "What is shown, as folded stacks for other tools" }),
+                button("savepprof", "Save pprof", () => this.savePprof(), { title: "What is shown, as a profile for pprof" }),
                 this.made("files", "span", { class: "files" }),
             ),
         );
@@ -234,9 +237,7 @@ export class StacksPanel {
     showBases() {
         const { view } = this;
         const { unit, host, dump, base } = view;
-        const owner = (one) => unit.hosts.find((each) => each.dumps.includes(one));
-        const value = (one) => `${unit.hosts.indexOf(owner(one)) + 1}.${owner(one).dumps.indexOf(one) + 1}`;
-        const option = (one, text) => h("option", { value: value(one), selected: one === base }, text);
+        const option = (one, text) => h("option", { value: numbered(one, view), selected: one === base }, text);
         const own = host.dumps.filter((one) => one !== dump).map((one) => option(one, `${moment(one.time)} (${bytes(one.total)})`));
         const others = unit.hosts.filter((each) => each !== host && each.dumps.length).slice(0, 200).map((each) => option(each.dumps.at(-1), `${each.host} (${ANSWERS[each.answer].toLowerCase()})`));
         const versions = new Map();
@@ -251,7 +252,7 @@ export class StacksPanel {
         this.el.base.replaceChildren(
             ...[h("option", { value: "none" }, "nothing"), group("Another time", own), group("Another host, newest dump", others), group("Another version", labels)].filter(Boolean),
         );
-        this.el.base.value = base ? value(base) : "none";
+        this.el.base.value = base ? numbered(base, view) : "none";
     }
 
     errorOf(live) {
@@ -274,7 +275,7 @@ export class StacksPanel {
         if (where) found.push(["where", where]);
         const source = this.source(flame, node);
         if (source) found.push(["where", source]);
-        found.push(["", `${bytes(now)} ± ${bytes(this.errorOf(now))} live, ${percent(now, values.now[0])}`]);
+        found.push(["", `${bytes(now)} ± ${bytes(this.errorOf(now))} ${COUNTED[view.unit.measure]}, ${percent(now, values.now[0])}`]);
         if (pair) {
             const [older, newer] = [values.older[node], values.newer[node]];
             const words = older === 0 ? "new" : newer === 0 ? "gone" : signed(newer - older);
@@ -361,15 +362,54 @@ export class StacksPanel {
         setTimeout(() => (button.textContent = label), 2000);
     }
 
-    save(kind) {
-        const { main, calls, shown, view, el } = this;
-        const name = `${view.unit.unit}-${view.host.host}.${kind}`.replace(/[^\w.@-]/g, "_");
+    // The tree of which the picture is, with its widths, and the node that fills it.
+    seen() {
+        const { shown, calls, main } = this;
+        return shown === calls ? { tree: calls.given.stacks, values: calls.given.values, zoom: 0 } : main;
+    }
+
+    save(ending, type, content) {
+        const { unit, host } = this.view;
+        save(`${unit.unit}-${host.host}.${ending}`.replace(/[^\w.@-]/g, "_"), type, content);
+    }
+
+    title() {
+        return `${this.el.stacks.querySelector("h2").textContent}, ${nameOf(this.view.dump, this.view)}`;
+    }
+
+    saveFolded() {
+        const seen = this.seen();
+        this.save("folded", "text/plain", foldedText(stacksShown(seen), (node) => this.frames.name[seen.tree.frame[node]]));
+    }
+
+    saveSvg() {
+        const { main, calls, shown, el } = this;
         const about = (node) => this.lines(shown, node).map(([, line]) => line).join(" · ");
-        if (kind === "folded") return save(name, "text/plain", foldedText(shown === calls ? { ...calls.given, tree: calls.given.stacks, frames: this.frames, zoom: 0 } : main));
-        const title = `${el.stacks.querySelector("h2").textContent}, ${nameOf(view.dump, view)}`;
         const background = getComputedStyle(el.stacks).backgroundColor;
-        if (shown === calls) return save(name, "image/svg+xml", callPicture(calls.picture(about), background, `${title}. ${calls.note}`));
-        const boxes = main.drawn().map((box) => ({ ...box, title: about(box.node) }));
-        return save(name, "image/svg+xml", picture(boxes, el.graph.clientWidth, el.graph.clientHeight, background, title));
+        const drawn = () => main.drawn().map((box) => ({ ...box, title: about(box.node) }));
+        const made = shown === calls ? callPicture(calls.picture(about), background, `${this.title()}. ${calls.note}`) : picture(drawn(), el.graph.clientWidth, el.graph.clientHeight, background, this.title());
+        this.save("svg", "image/svg+xml", made);
+    }
+
+    async savePprof() {
+        const { frames, view } = this;
+        const { unit, host, dump, pair, what } = view;
+        const { tree, values, zoom } = this.seen();
+        const frame = (node) => {
+            const one = tree.frame[node];
+            const [file, line] = view.stacks.siteOf(tree.lines.get(node));
+            return { name: frames.name[one], module: frames.module[one], file, line };
+        };
+        const stacks = stacksShown({ tree, values, zoom }).map(({ path, size }) => ({ frames: path.reverse().map(frame), size }));
+        const change = what === "live" ? "" : what;
+        const profile = pprof(stacks, {
+            measure: unit.measure,
+            change,
+            program: host.processes[dump.process].exe || "",
+            time: this.data.alone ? 0 : dump.time,
+            interval: unit.interval,
+            comment: `${unit.unit}. ${this.title()}${change && `. ${change} ${direction(view)}`}`,
+        });
+        this.save("pb.gz", "application/gzip", await gzipped(profile));
     }
 }

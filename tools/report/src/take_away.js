@@ -29,22 +29,28 @@ export function stackText({ tree, frames }, node, about, source) {
     return [about, ...path.map((at) => `    ${line(at)}`)].join("\n");
 }
 
-// What is below the node that is zoomed to, as its widths have it: main;read;inflate 1048576
-export function folded({ tree, values, frames, zoom }) {
+// The stacks through the node that is zoomed to, as the widths have them: [{path, size}]. A path has nodes, the function that
+// allocates last; none if the stack is not known.
+export function stacksShown({ tree, values, zoom }) {
     const own = Float64Array.from(values.width);
     for (let node = 1; node < tree.size; node++) own[tree.parent[node]] -= values.width[node];
     const within = new Uint8Array(tree.size);
     within[zoom] = 1;
-    const lines = [];
+    const found = [];
     for (let node = zoom; node < tree.size; node++) {
         if (node !== zoom) within[node] = within[tree.parent[node]];
         if (!within[node] || own[node] < 0.5) continue;
         const path = down(tree, node).slice(tree.kind === "callees" ? 0 : 1);
         if (TURNED.includes(tree.kind)) path.reverse();
-        const names = path.map((at) => frames.name[tree.frame[at]].replaceAll(";", ":"));
-        lines.push(`${names.join(";") || "[no stack]"} ${Math.round(own[node])}`);
+        found.push({ path, size: Math.round(own[node]) });
     }
-    return lines.map((line) => `${line}\n`).join("");
+    return found;
+}
+
+// main;read;inflate 1048576
+export function foldedText(stacks, nameOf) {
+    const names = (path) => path.map((node) => nameOf(node).replaceAll(";", ":")).join(";") || "[no stack]";
+    return stacks.map(({ path, size }) => `${names(path)} ${size}\n`).join("");
 }
 
 // `boxes`: [{x, y, w, h, fill, text, title, color, bold}] as they are drawn.

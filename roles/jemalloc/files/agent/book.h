@@ -72,7 +72,10 @@ void book_memory(const void **start, size_t *size);   // where it lies
 // How many that live share a byte, counted to 255: whoever frees anything sees without a lock what is not in the book.
 extern uint8_t *book_filter __attribute__((visibility("hidden")));
 
-#define BOOK_FILTER_AT(address) ((uint64_t)(address) * UINT64_C(0x9e3779b97f4a7c15) >> 44)
+// A byte for 64 of memory, a page for 256 KiB: what lies together is looked up together. With each block's byte anywhere
+// in the MiB, as good as each look was a miss of the processor's cache.
+#define BOOK_FILTER_AT(address) \
+    (((uint64_t)(address) >> 18) * UINT64_C(0x9e3779b97f4a7c15) >> 44 ^ ((uint64_t)(address) >> 6 & 4095))
 
 static inline bool book_may_have(const void *pointer) {
     return __atomic_load_n(&book_filter[BOOK_FILTER_AT((uintptr_t)pointer)], __ATOMIC_RELAXED) != 0;

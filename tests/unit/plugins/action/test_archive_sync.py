@@ -82,15 +82,19 @@ def test_what_is_pushed_is_read_in_place(
     assert len(list(archive.root.rglob(NAME))) == (6 if writable else 0), "made on the way"
 
 
-@pytest.mark.parametrize("part", ["capture.json", "dump.heap.zst", "perf.map.gz", "image", "the image's end"])
+@pytest.mark.parametrize(
+    "part", ["capture.json", "the depth of capture.json", "dump.heap.zst", "perf.map.gz", "image", "the image's end"]
+)
 def test_what_is_not_sound_is_left(archive: Archive, url: str, tmp_path: Path, part: str) -> None:
     _run(archive.root, url, "push")
     files, root = fsspec.core.url_to_fs(url)
-    wanted = "images/" if "image" in part else part
+    wanted = "images/" if "image" in part else part.rpartition(" ")[2]
     path = next(path for path in sorted(files.find(root)) if wanted in path)
     content = files.cat_file(path)
     if part == "capture.json":
         content = json.dumps({**json.loads(content), "host": "../../etc"}).encode()
+    elif "depth" in part:
+        content = b"[" * 500_000
     elif part == "dump.heap.zst":
         content = zstandard.compress(b"x" + zstandard.decompress(content)[1:])
     elif part == "perf.map.gz":
@@ -113,6 +117,9 @@ def test_other_places_are_refused(archive: Archive, tmp_path: Path) -> None:
         _run(archive.root, f"file://{tmp_path}/home", "push")
     (tmp_path / "home" / "archive.json").write_text('{"format": 1}')
     with pytest.raises(AnsibleActionFail, match="is not in format 3 or 2"):
+        _run(archive.root, f"file://{tmp_path}/home", "pull")
+    (tmp_path / "home" / "archive.json").write_text("[" * 60_000)
+    with pytest.raises(AnsibleActionFail, match="is not JSON"):
         _run(archive.root, f"file://{tmp_path}/home", "pull")
     with pytest.raises(AnsibleActionFail, match="nosuch://place: Protocol not known"):
         _run(archive.root, "nosuch://place", "push")

@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from ansible.errors import AnsibleActionFail
 
 from ansible_collections.offheap.profiler.plugins.action import heap_import, leak_assert
+from ansible_collections.offheap.profiler.tests.unit.fakes import profile_stores
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 
 MIB = 1 << 20
@@ -55,3 +57,42 @@ def test_check_mode_foretells_it(profiles: list[Path]) -> None:
 def test_a_time_that_is_none(profiles: list[Path]) -> None:
     with pytest.raises(AnsibleActionFail, match="'yesterday' is not a time: write it like 2026-11-22T03:00:00"):
         _import(profiles[:1], time="yesterday")
+
+
+@pytest.mark.parametrize("handler", [profile_stores.Parca, profile_stores.Pyroscope])
+def test_what_a_server_keeps_is_judged(handler: type[profile_stores.Handler]) -> None:
+    asked: dict[str, Any] = {
+        "query": profile_stores.KIND + '{instance="app1:6060"}',
+        "archive": "archive",
+        "unit": "web",
+        "host": "app1",
+        "source_interval": "1",
+    }
+    begun = time.time() - 80_000
+    with profile_stores.served(handler) as server:
+        for hour in range(20):
+            server.kept.append(({"instance": "app1:6060"}, begun + 3600 * hour, {"inflate;main": (9 + hour) * MIB}))
+        foretold = run_action(heap_import, True, server=server.url, **asked)
+        assert foretold["changed"] and not Path("archive").exists()
+        assert run_action(heap_import, False, server=server.url, **asked)["changed"]
+        assert not run_action(heap_import, False, server=server.url, **asked)["changed"], "it is there already"
+        since = str(begun + 3600 * 18 - 60)
+        assert len(run_action(heap_import, True, server=server.url, since=since, **asked)["captures"]) == 2
+    verdict = run_action(leak_assert, False, archive="archive")
+    assert verdict["failed"] and verdict["msg"].startswith("web.service: inflate ← main grows by 24.")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, "one of the following is required: src, server"),
+        ({"server": "http://127.0.0.1:1", "src": ["a"], "query": "a:b"}, "mutually exclusive: src|server"),
+        ({"server": "http://127.0.0.1:1"}, "parameters are required together: server, query"),
+        ({"src": ["a"], "since": "2026-11-22"}, "missing parameter(s) required by 'since': server"),
+        ({"server": "parca", "query": "a:b"}, "'parca' is no server's address, such as https://pyroscope.example.org"),
+    ],
+)
+def test_what_does_not_go_together_is_said(more: dict[str, Any], told: str) -> None:
+    with pytest.raises(AnsibleActionFail) as error:
+        run_action(heap_import, False, archive="archive", unit="web", host="app1", **more)
+    assert told in str(error.value)

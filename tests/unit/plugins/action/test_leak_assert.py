@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from ansible.errors import AnsibleActionFail
@@ -72,6 +73,25 @@ def test_nothing_judged_is_no_success() -> None:
     assert result["failed"] and "cannot tell whether anything leaks: the dumps of process" in result["msg"]
     assert "no captures" in _run(units=["other"])["msg"]
     assert not _run(units=["other"], require_verdict=False).get("failed")
+
+
+def test_a_pipeline_is_shown_which_unit_leaks(here: Path) -> None:
+    def cases() -> dict[str, list[tuple[str, str | None]]]:
+        (suite,) = ElementTree.parse(here / "leaks.xml").getroot()
+        found = {case.get("name") or "": [(one.tag, one.get("message")) for one in case] for case in suite}
+        failed = sum(("failure", why) == (kind, why) for said in found.values() for kind, why in said)
+        assert (suite.get("tests"), suite.get("failures")) == (str(len(found)), str(failed))
+        return found
+
+    assert _run(junit="leaks.xml", check=True)["failed"] and not (here / "leaks.xml").exists()
+    result = _run(junit="leaks.xml")
+    assert result["changed"] and result["failed"] and not _run(junit="leaks.xml")["changed"]
+    assert cases() == {"frontend.service": [("failure", result["offences"][0])]}
+    assert not _run(junit="leaks.xml", hosts=["app2"]).get("failed")
+    assert cases() == {"frontend.service": []}
+    result = _run(junit="leaks.xml", min_span=100000)
+    assert cases()["a verdict"] == [("failure", result["msg"])]
+    assert cases()["frontend.service"][0][0] == "skipped"
 
 
 def test_pruning(here: Path) -> None:

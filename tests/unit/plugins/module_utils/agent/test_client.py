@@ -81,6 +81,12 @@ def test_a_dump(serve: Serve) -> None:
         assert connection.dump("/spool") == client.WrittenDump(path, 10, 1.5, 4096, 1, None)
 
 
+@pytest.mark.parametrize("time", [pytest.param(10**400, id="digits"), float("nan"), float("inf"), -1, True, "1"])
+def test_a_time_that_no_calendar_has(serve: Serve, time: object) -> None:
+    with client.Connection(serve(line(path="/spool/jeprof.1.2.m3.heap", time=time))) as connection:
+        assert connection.dump("/spool").time == 0.0
+
+
 @pytest.mark.parametrize(
     "path",
     ["/etc/shadow", "/spool/../etc/jeprof.1.2.m3.heap", "/spool/x", "jeprof.1.2.m3.heap", None, 5, "/spool/a\nb"],

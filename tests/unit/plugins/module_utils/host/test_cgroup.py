@@ -60,3 +60,10 @@ def test_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("group", ["", "a.service", "/../../etc", "/nowhere.service"])
 def test_a_group_that_tells_nothing(group: str) -> None:
     assert set(cgroup.read(group).values()) == {None}
+
+
+@pytest.mark.parametrize("text", ["\n", "some avg60=\n", "some avg60=nan\n", "some avg60=1.2.3\n", "avg60=1\n"])
+def test_pressure_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(cgroup, "_UNIFIED", (str(tmp_path),))
+    _group(tmp_path / "a.service", memory__current="1\n", memory__pressure=text)
+    assert cgroup.read("/a.service")["pressure"] is None

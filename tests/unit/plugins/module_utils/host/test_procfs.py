@@ -112,3 +112,24 @@ def test_other_lines_than_the_kernels_raise_procfs_error(line: bytes) -> None:
         for question in (procfs.mappings, procfs.mapped_files):
             with contextlib.suppress(procfs.ProcfsError):
                 question(7, proc)
+
+
+@pytest.mark.parametrize("text", [b"", b"btime \n", b"btime soon\n", b"btime 1e9\n"])
+def test_a_host_without_a_start(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "stat").write_bytes(text)
+    with pytest.raises(procfs.ProcfsError, match="no btime"):
+        procfs.boot_time(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", [b"", b"flags:\n", b"flags:\t019\n", b"flags:\tx\n"])
+def test_a_descriptor_whose_flags_are_none_is_not_written_to(tmp_path: Path, text: bytes) -> None:
+    for directory in ("fd", "fdinfo"):
+        (tmp_path / "7" / directory).mkdir(parents=True)
+        (tmp_path / "7" / directory / "3").write_bytes(text)
+    assert [found.writable for found in procfs.open_files(7, str(tmp_path))] == [False]
+
+
+def test_memory_that_is_blank(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text("VmRSS:\n")
+    assert procfs.resident(7, str(tmp_path)) == 0

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 from hypothesis import given
@@ -57,3 +58,10 @@ def test_every_entry_is_read_whatever_its_path(rows: list[tuple[int, int, str]])
 def test_a_text_that_is_no_map_is_refused() -> None:
     with pytest.raises(procfs.ProcfsError, match="not an entry"):
         list(regions.parse(io.BytesIO(b"x" * (2 << 20))))
+
+
+def test_a_text_without_an_end_takes_as_long_as_it_is() -> None:
+    head, lines = _text(Region(0x1000, 0x2000, "rw-p", "", 0, 0, 0)).split(b"\n", 1)[0], b"Rss: 1 kB\nPss: 1 kB\n"
+    began = time.process_time()
+    assert list(regions.parse(io.BytesIO(head + b"\n" + lines * 20_000))) == []
+    assert time.process_time() - began < 5

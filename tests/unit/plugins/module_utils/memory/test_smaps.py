@@ -201,3 +201,19 @@ def test_a_map_of_any_length_takes_the_same_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert found.mappings == 20000
     assert peak < 4 * MIB
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("0 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffd10 0x7f99\n", [0x7FFD10]),
+        ("-1 0x7ffd20 0x7f99\n", [0x7FFD20]),
+        ("running\n", []),
+        ("-1 0xzz 0x7f99\n", []),
+        ("0x1\n", []),
+    ],
+)
+def test_the_pointer_of_a_thread(tmp_path: Path, said: str, found: list[int]) -> None:
+    (tmp_path / "7/task/8").mkdir(parents=True)
+    (tmp_path / "7/task/8/syscall").write_text(said)
+    assert smaps.stack_pointers(7, str(tmp_path)) == found

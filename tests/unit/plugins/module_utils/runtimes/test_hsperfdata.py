@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hsperfdata
 
 
-def _file(*entries: tuple[str, int], first: int = 32) -> bytes:
+def perf_data(*entries: tuple[str, int], first: int = 32) -> bytes:
     body = b""
     for name, value in entries:
         text = name.encode() + b"\0"
@@ -21,7 +21,7 @@ def _file(*entries: tuple[str, int], first: int = 32) -> bytes:
 
 
 def test_the_numbers_by_name() -> None:
-    assert hsperfdata.parse(_file(("java.threads.live", 7), ("sun.gc.x", -1))) == {
+    assert hsperfdata.parse(perf_data(("java.threads.live", 7), ("sun.gc.x", -1))) == {
         "java.threads.live": 7,
         "sun.gc.x": -1,
     }
@@ -29,7 +29,7 @@ def test_the_numbers_by_name() -> None:
 
 def test_what_is_no_such_file() -> None:
     assert hsperfdata.parse(b"") == hsperfdata.parse(b"x" * 100) == {}
-    assert hsperfdata.parse(_file(("a", 1), first=-8)) == {}
+    assert hsperfdata.parse(perf_data(("a", 1), first=-8)) == {}
 
 
 @given(st.binary(max_size=200), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1))

@@ -4,15 +4,21 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
 from ansible_collections.offheap.profiler.plugins.module_utils.host.systemd import SystemdError
 from ansible_collections.offheap.profiler.plugins.module_utils.session import running_units, units
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import into_spool, windows
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Window
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 
 ASKED: list[tuple[str, dict[str, Any]]] = []
@@ -96,3 +102,40 @@ def test_a_sample_has_the_units_state_and_what_is_allocated(systemctl: Systemctl
     systemctl.states(shown(ActiveState="active"))
     found = units.ANSWERS["sample"]({"unit": "web"}, lambda _block: None)
     assert (found["active"], found["allocated"]) == ("active", 5000), "jemalloc calls another number active"
+
+
+class Tracer:
+    """So many windows of a process, each of which leaves a dump; it notes what happens."""
+
+    prefix, pid, release, held, owner = "jvm", 7, 17, 0.0, (0, 0)
+
+    def __init__(self, happened: list[Any], count: int) -> None:
+        self._happened = happened
+        self._count = count
+
+    @contextmanager
+    def windows(self) -> Iterator[Iterator[Window]]:
+        self._happened.append("prepared")
+        yield self._windows()
+
+    def _windows(self) -> Iterator[Window]:
+        for number in range(self._count):
+            self._happened.append(number)
+            yield Window(-1, 0, 0, f"dump{number}")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_trace_says_when_its_first_window_begins_and_leaves_nothing_without_a_dump(
+    count: int, systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemctl.states(shown(Id="web.service", LoadState="loaded"))
+    happened: list[Any] = []
+    monkeypatch.setattr(windows, "_tracer", lambda _unit, _wanted: ("jvm", Tracer(happened, count)))
+    monkeypatch.setattr(into_spool, "have", lambda _unit, _owner: True)
+    monkeypatch.setattr(into_spool, "remove_empty", happened.append)
+    wanted = {"unit": "web", "library": "", "seconds": 5, "count": 2, "interval": 1 << 19, "largest": 1 << 20}
+    answer = units.ANSWERS["trace"]({"wanted": wanted}, happened.append)
+    assert answer["dumps"] == [f"dump{number}" for number in range(count)]
+    prepared, block, *rest = happened
+    assert (prepared, wire.read(io.BytesIO(block).read, 0)) == ("prepared", (None, b"begun"))
+    assert rest == ([0, 1] if count else ["web.service"])

@@ -47,7 +47,7 @@ def _check(chunks: list[bytes]) -> Iterator[tuple[jfr.Allocations, jfr.Allocatio
             whole, thin = (jfr.allocations(data, "x", Told()) for data in (b"".join(chunks[:number]), _read(kept)))
             for name in ("times", "sizes", "ended", "freed", "stack"):
                 assert getattr(thin, name).tolist() == getattr(whole, name).tolist()
-            assert (thin.stacks, thin.end, thin.interval) == (whole.stacks, whole.end, whole.interval)
+            assert (thin.stacks, thin.end, thin.sampling) == (whole.stacks, whole.end, whole.sampling)
             assert bool(thin.frees) == bool(whole.frees)
             yield whole, thin
 

@@ -478,9 +478,10 @@ def test_addresses_that_do_not_do(s3_store: s3.Server, tmp_path: Path) -> None:
     ObjectStore(address).put("notes.txt", b"mine")
     with pytest.raises(ArchiveError, match=f"{address} is not an archive, and not empty"):
         far_archive.created(address)
-    ObjectStore(address).put("archive.json", b'{"format": 99}')
-    with pytest.raises(ArchiveError, match="is not in format 3"):
-        far_archive.opened(address)
+    for content, why in ((b'{"format": 99}', "is not in format 3"), (b"[" * 60_000, "archive.json is damaged")):
+        ObjectStore(address).put("archive.json", content)
+        with pytest.raises(ArchiveError, match=why):
+            far_archive.opened(address)
 
 
 def test_a_library_that_an_address_needs_is_named_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,15 @@ def test_all_numbers_are_there_and_threads_sum_to_stacks() -> None:
     assert text[profile.default_sample_type] == "inuse_space"
     assert profile.period == 524288 and profile.time_nanos == 1761234567250000000
     assert [text[comment] for comment in profile.comment] == ["host app1"]
+
+
+def test_threads_that_stand_for_more_than_their_stack_leave_it_no_negative_rest() -> None:
+    samples = samples_of()
+    more = replace(samples, thread_values=samples.thread_values * 1.7)
+    written = read(pprof.render(more, ABOUT))
+    for row in range(4):
+        values = [sample.value[row] for sample in written.sample]
+        assert min(values) >= 0 and sum(values) == pytest.approx(samples.total(row), abs=len(values))
 
 
 def test_mappings_have_build_ids_and_locations_lie_in_them() -> None:

@@ -19,7 +19,7 @@ def _spread(
 
 def test_growth_that_no_code_path_explains_is_too_much() -> None:
     (reason,) = too_much([], [_spread()], limit=0.0)
-    assert reason == "web.service on app1 grows by 60.0 MiB/day, spread over many code paths"
+    assert reason.text == "web.service on app1 grows by 60.0 MiB/day, spread over many code paths"
     assert len(too_much([], [_spread()], limit=None, known=[])) == 1, "no baseline knows it"
 
 

@@ -151,7 +151,7 @@ def test_a_recording_that_goes_on(agent: Path, directory: Path) -> None:
 
 def test_a_recording_of_something_else(agent: Path, directory: Path) -> None:
     path = recordings.recording(directory, agent, "event=itimer")
-    with pytest.raises(OffheapError, match=r"no recording of native memory \(async-profiler, -e nativemem\)"):
+    with pytest.raises(OffheapError, match=r"no recording of native memory \(async-profiler, -e nativemem;"):
         _read(path)
 
 

@@ -218,6 +218,22 @@ def test_linked_addresses_lead_to_the_image() -> None:
     assert [frame.label for frame in records.names] == ["app+0x2000", "app+0x4000"]
 
 
+def test_a_mapping_of_a_whole_image_has_linked_addresses() -> None:
+    """mimalloc-pprof: what lies in the image's second segment has another offset in the file than from its begin."""
+    made = profile(DDPROF, [[1, 8, 1, 8]], ("bytes", 1))
+    for location in made.location:
+        del location.line[:]
+    made.string_table.append("dropped_samples=0 stack_table_overflows=0")
+    made.comment.append(len(made.string_table) - 1)
+    places = located(read(made), {}).locations
+    assert [(one.path, one.shown, one.offset & LINKED) for one in places] == [
+        ("/srv/app", 0x1000, LINKED),
+        ("/srv/app", 0x3000, LINKED),
+    ]
+    made.mapping[0].file_offset = 0x1000  # one of a segment says so
+    assert all(not one.offset & LINKED for one in located(read(made), {}).locations)
+
+
 def test_a_build_id_is_no_path() -> None:
     made = profile(DDPROF, [])
     made.string_table.append("../../etc/passwd")

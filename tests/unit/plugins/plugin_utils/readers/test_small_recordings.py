@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Counts, Told
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Sampling, Scheme
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure, Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import jfr
 from ansible_collections.offheap.profiler.tests.unit.strategies.small_recordings import Event, recording
 
@@ -51,6 +53,24 @@ def test_an_address_that_is_used_again_had_been_freed() -> None:
 def test_every_allocation_is_exact() -> None:
     records = jfr.parse(recording([ELSEWHERE, (1, 10, 40, 1)], interval=0), "x", Told())
     assert (records.sampling, records.total.bytes, records.total.objects) == (EXACT, 40, 1)
+
+
+def test_an_allocation_of_datadog_counts_as_its_weight() -> None:
+    """What it stands for is 1 / (1 - exp(-size / R)), with an R of 4000 for the last."""
+    data = recording([(1, 10, 40, 1, 25.5), (2, 20, 5000, 2, 1.0)], [(3, 10, 40, 1, 100.50083)])
+    records = jfr.parse(data, "x", Told())
+    assert records.measure is Measure.ALLOCATED and records.unbiased
+    assert records.total == Counts(127, 10040, 0, 0)
+    assert records.sampling.scheme is Scheme.POISSON
+    assert records.sampling.interval == pytest.approx(4000, abs=1), (
+        "the largest that it had: an error is never too small"
+    )
+
+
+@pytest.mark.parametrize("weight", [0.5, 0.0, math.nan, math.inf, -1.0])
+def test_a_weight_that_cannot_be(weight: float) -> None:
+    with pytest.raises(OffheapError, match="impossible weight"):
+        jfr.parse(recording([(1, 10, 40, 1, weight)]), "x", Told())
 
 
 def test_a_recording_that_does_not_say_its_interval() -> None:

@@ -17,6 +17,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.holding imp
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Process, Scope, survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report, ticket
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.files import Files
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, Report
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.leaks import test_without_agent
@@ -172,6 +173,15 @@ def test_many_healthy_hosts_share_a_line(archive: Archive) -> None:
     assert [line for line in lines if "No leak" in line] == ["  9 hosts  No leak: web0, web1, web2 and 6 more"]
     few = [line for _answer, line in host_report.summary([(leaking, None), *many[:8]])]
     assert sum("No leak" in line for line in few) == 8
+
+
+def test_a_list_that_is_longer_than_a_screen_ends_with_the_leak(archive: Archive) -> None:
+    (leaking, _healthy), _warnings = _reports(archive)
+    told = [(Answer.NO_LEAK, "db.service does not leak (3 hosts)"), (Answer.LEAK, "web.service leaks 1 MiB a day")]
+    many = Files([(replace(leaking, host=f"web{number}"), {}) for number in range(20)], told, {"page": "report.html"})
+    assert many.lines()[-3:] == [*told, (None, "full report: report.html")]
+    few = Files([(leaking, {})], told, {"page": "report.html"})
+    assert not set(told) & set(few.lines())
 
 
 @pytest.mark.parametrize(
