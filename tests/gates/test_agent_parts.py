@@ -18,7 +18,7 @@ FLOORS = (  # the lowest first; a part is <name>.c with <name>.h
     {"got"},
     {"blocks", "book", "deepbind", "goroutine", "json", "maps", "objects", "pages", "threads"},
     {"ranges", "reach", "sampler"},
-    {"feeder", "roots"},
+    {"cfi", "feeder", "roots"},
     {"cost", "unwind"},
     {"config"},
     {"facts", "holders", "images", "ledger", "problem", "spool"},

@@ -14,8 +14,11 @@ int main(int count, char **arguments) {
         void (*leak)(void) = plugin ? (void (*)(void))(uintptr_t)dlsym(plugin, "plugin_leak") : NULL;
         if (!leak)
             return 1;
-        for (int n = 0; n < 2000; n++)
+        for (int n = 0; n < 2000; n++) {
+            if (n % 1000 == 0)
+                sleep(2);   // until the agent has seen that it is there, and again, to meet what it remembers of it
             leak();
+        }
         printf("%#lx\n", (unsigned long)(uintptr_t)leak);
         sleep(3);   // until the agent has looked at what is mapped
         if (i + 1 < count)

@@ -70,6 +70,7 @@ static void status(const struct command *command, struct json *answer) {
     json_string(answer, "why", command->sampling->unwinder_why);
     unwind_read_counts(&counts);
     json_unsigned(answer, "walks", counts.walks);
+    json_unsigned(answer, "by_libgcc", counts.by_libgcc);
     json_unsigned(answer, "continued", counts.continued);
     json_unsigned(answer, "off_stack", counts.off_stack);
     json_unsigned(answer, "unmapped", counts.unmapped);

@@ -44,7 +44,8 @@ static bool find(void *library, const char *of_type, const char *name, struct fi
         !number(library, "gHotSpotVMStructEntryFieldNameOffset", &field) ||
         !number(library, "gHotSpotVMStructEntryOffsetOffset", &offset) ||
         !number(library, "gHotSpotVMStructEntryAddressOffset", &address) ||
-        !number(library, "gHotSpotVMStructEntryArrayStride", &stride) || !table)
+        !number(library, "gHotSpotVMStructEntryArrayStride", &stride) || !table ||
+        !stride)   // the library is still being initialised
         return false;
     for (const char *entry = (const char *)table; word(entry, type); entry += stride)
         if (!strcmp((const char *)word(entry, type), of_type) && !strcmp((const char *)word(entry, field), name)) {

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "images.h"
 
+#include "cfi.h"
 #include "descriptors.h"
 #include "loader.h"
 #include "maps.h"
@@ -108,7 +109,10 @@ void images_note(void) {
     unsigned long long opened = 0;
     struct mapping mapping;
     loader_list(objects_opened, &opened);
-    if (opened == known || !maps_open(&reader))
+    if (opened == known)
+        return;
+    cfi_forget();
+    if (!maps_open(&reader))
         return;
     known = opened;
     while (maps_next(&reader, &mapping))

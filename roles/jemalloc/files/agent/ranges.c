@@ -22,6 +22,7 @@
 
 struct range {
     _Atomic uintptr_t start, end;
+    atomic_bool file;
 };
 
 static struct range tables[2][RANGES];
@@ -40,8 +41,10 @@ static bool search(const struct range *table, size_t size, uintptr_t address, st
             high = middle;
         else if (address >= found->end)
             low = middle + 1;
-        else
+        else {
+            found->file = atomic_load_explicit(&table[middle].file, memory_order_relaxed);
             return true;
+        }
     }
     return false;
 }
@@ -70,8 +73,9 @@ bool ranges_wanted(void) {
     return atomic_load_explicit(&missed, memory_order_relaxed);
 }
 
-static bool add(struct range *table, size_t *size, uintptr_t start, uintptr_t end) {
-    if (*size && atomic_load_explicit(&table[*size - 1].end, memory_order_relaxed) == start) {
+static bool add(struct range *table, size_t *size, uintptr_t start, uintptr_t end, bool file) {
+    if (*size && atomic_load_explicit(&table[*size - 1].end, memory_order_relaxed) == start &&
+        atomic_load_explicit(&table[*size - 1].file, memory_order_relaxed) == file) {
         atomic_store_explicit(&table[*size - 1].end, end, memory_order_relaxed);
         return true;
     }
@@ -79,6 +83,7 @@ static bool add(struct range *table, size_t *size, uintptr_t start, uintptr_t en
         return false;
     atomic_store_explicit(&table[*size].start, start, memory_order_relaxed);
     atomic_store_explicit(&table[*size].end, end, memory_order_relaxed);
+    atomic_store_explicit(&table[*size].file, file, memory_order_relaxed);
     ++*size;
     return true;
 }
@@ -88,7 +93,8 @@ static bool equal(size_t size) {
         size != atomic_load_explicit(&sizes[1], memory_order_relaxed))
         return false;
     for (size_t i = 0; i < size; i++)
-        if (tables[0][i].start != tables[1][i].start || tables[0][i].end != tables[1][i].end)
+        if (tables[0][i].start != tables[1][i].start || tables[0][i].end != tables[1][i].end ||
+            tables[0][i].file != tables[1][i].file)
             return false;
     return true;
 }
@@ -115,9 +121,9 @@ bool ranges_refresh(void) {
         if (mapping.executable && is_libjvm(mapping.path))
             hotspot_find();
         if (jit && reserved && reserved_end == mapping.start)
-            kept = add(tables[next], &size, reserved, reserved_end);
+            kept = add(tables[next], &size, reserved, reserved_end, false);
         if (kept && (mapping.executable || (spare && code_end == mapping.start)))
-            kept = add(tables[next], &size, mapping.start, mapping.end);
+            kept = add(tables[next], &size, mapping.start, mapping.end, !mapping.anonymous);
         if (!kept)
             break;   // far more than processes have; a walk ends where the table does
         reserved = spare && code_end != mapping.start ? mapping.start : 0;

@@ -10,6 +10,7 @@
 
 struct code {
     uintptr_t start, end;
+    bool file;   // of a file, not made by the program
 };
 
 // From any thread, without a lock. *last is the range of the walk's last address, where the next one mostly lies too.

@@ -4,7 +4,8 @@
 // The backtrace hook. It runs inside malloc, in any thread, whatever locks that thread holds. So it must neither wait
 // nor read memory that may not be there:
 //
-// - First libgcc's unwinder walks, as in jemalloc itself. It stops at JIT code, for which it has no table, but knows
+// - First the compiler's tables lead from frame to frame (cfi.c), as in libgcc's unwinder, which jemalloc itself takes.
+//   Where a frame is not plain, libgcc does the whole walk. Both stop at JIT code, for which there is no table, but know
 //   the frame pointer register of that frame; from there the chain of frame pointers goes on. JIT code of HotSpot
 //   keeps one with -XX:+PreserveFramePointer, and libjvm is built with frame pointers.
 // - The chain is followed only inside the thread's own stack. Its bounds do not come from pthread_getattr_np: that
@@ -18,6 +19,7 @@
 // - A frame of HotSpot's interpreter becomes the address of what it interprets (hotspot.c).
 #include "unwind.h"
 
+#include "cfi.h"
 #include "feeder.h"
 #include "goroutine.h"
 #include "hotspot.h"
@@ -56,7 +58,7 @@ const char *const unwinder_names[] = {"hybrid", "fp", "builtin", NULL};
 static bool use_libgcc;
 
 static uintptr_t page_size, main_top;
-static _Atomic uint64_t walks, continued, off_stack, unmapped;
+static _Atomic uint64_t walks, by_libgcc, continued, off_stack, unmapped;
 
 // What this thread found out about its stacks: [low, top) can be read; what lies at `hole`, above hole_low, cannot.
 static _Thread_local struct {
@@ -66,7 +68,7 @@ static _Thread_local struct {
 struct walk {
     void **frames;
     unsigned length, limit, skip;
-    bool ended;              // by the unwinder, at the start of the thread
+    bool ended;              // at the start of the thread
     struct code code;
     uintptr_t pointer, cfa;  // of the last frame
 };
@@ -92,10 +94,10 @@ static uintptr_t stack_top(uintptr_t pointer) {
         return known.top;
     if (page >= known.hole_low && pointer < known.hole)
         return 0;
-    if (pointer < self && self - pointer <= STACK_LIMIT)
-        return probe(page, self) ? self : 0;
     if (pointer < main_top && main_top - pointer <= STACK_LIMIT)
         return probe(page, main_top) ? main_top : 0;
+    if (pointer < self && self - pointer <= STACK_LIMIT)
+        return probe(page, self) ? self : 0;
     return 0;
 }
 
@@ -173,14 +175,57 @@ static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
     return _URC_NO_REASON;
 }
 
+// True once the walk is over, or at a frame without a table; false: the walk is one for libgcc.
+static bool follow_tables(struct walk *walk, struct frame frame) {
+    uintptr_t top = stack_top(frame.stack);
+    while (top) {
+        switch (cfi_step(&frame, top)) {
+        case CFI_HARD:
+            return false;
+        case CFI_FIRST:
+            walk->ended = true;
+            return true;
+        case CFI_NO_TABLE:
+            return true;
+        case CFI_CALLER:
+            break;
+        }
+        frame.address = code_address(frame.address);
+        if (!frame.address)
+            walk->ended = true;
+        if (walk->ended || walk->length == walk->limit)
+            return true;
+        walk->frames[walk->length++] = (void *)frame.address;
+        walk->pointer = frame.pointer;
+        walk->cfa = frame.stack;
+    }
+    return false;
+}
+
+// Where the caller is, in its code and in its stack. The address is behind its instruction, as a return address is.
+static inline __attribute__((always_inline)) struct frame here(void) {
+    struct frame frame;
+#if defined(__x86_64__)
+    __asm__ volatile("lea (%%rip), %0; mov %%rsp, %1; mov %%rbp, %2"
+                     : "=&r"(frame.address), "=&r"(frame.stack), "=&r"(frame.pointer));
+#else
+    __asm__ volatile("adr %0, . + 4; mov %1, sp; mov %2, x29"
+                     : "=&r"(frame.address), "=&r"(frame.stack), "=&r"(frame.pointer));
+#endif
+    return frame;
+}
+
 __attribute__((noinline)) void unwind_hook(void **frames, unsigned *length, unsigned limit) {
     int saved = errno;
     struct walk walk = {.frames = frames, .limit = limit, .skip = 1};
     atomic_fetch_add_explicit(&walks, 1, memory_order_relaxed);
-    if (use_libgcc)
-        libgcc.backtrace(step, &walk);
-    else
+    if (!use_libgcc) {
         walk.pointer = walk.cfa = (uintptr_t)__builtin_frame_address(0);
+    } else if (!follow_tables(&walk, here())) {
+        atomic_fetch_add_explicit(&by_libgcc, 1, memory_order_relaxed);
+        walk.length = 0;
+        libgcc.backtrace(step, &walk);
+    }
     if (walk.length && !walk.ended && walk.length < limit &&
         !ranges_executable((uintptr_t)frames[walk.length - 1], &walk.code)) {
         atomic_fetch_add_explicit(&unmapped, 1, memory_order_relaxed);
@@ -194,6 +239,7 @@ __attribute__((noinline)) void unwind_hook(void **frames, unsigned *length, unsi
 
 void unwind_read_counts(struct unwind_counts *counts) {
     counts->walks = atomic_load_explicit(&walks, memory_order_relaxed);
+    counts->by_libgcc = atomic_load_explicit(&by_libgcc, memory_order_relaxed);
     counts->continued = atomic_load_explicit(&continued, memory_order_relaxed);
     counts->off_stack = atomic_load_explicit(&off_stack, memory_order_relaxed);
     counts->unmapped = atomic_load_explicit(&unmapped, memory_order_relaxed);
@@ -211,6 +257,7 @@ void unwind_find_libgcc(void) {
     *(void **)&libgcc.backtrace = dlsym(library, "_Unwind_Backtrace");
     if (!libgcc.ip || !libgcc.cfa || !libgcc.gr)
         libgcc.backtrace = NULL;
+    cfi_find_libgcc(library);
 }
 
 enum unwinder unwind_prepare(enum unwinder wanted, const char **why) {

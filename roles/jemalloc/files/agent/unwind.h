@@ -11,6 +11,7 @@ enum unwinder { UNWINDER_HYBRID, UNWINDER_FP, UNWINDER_BUILTIN };
 
 struct unwind_counts {
     uint64_t walks;       // stacks taken
+    uint64_t by_libgcc;   // of them, those with a frame that is not plain
     uint64_t continued;   // of them, those that frame pointers carried on
     uint64_t off_stack;   // not continued: on another stack than the thread's own
     uint64_t unmapped;    // ended by a frame in no executable mapping
