@@ -31,7 +31,7 @@ NOTES = """
   tasks:
     - ansible.builtin.lineinfile:
         path: "{{ noted }}"
-        line: "{{ {'host': offheap_hosts, 'units': offheap_units} | to_json }}"
+        line: "{{ {'host': offheap_hosts, 'units': offheap_units, 'archive': offheap_archive} | to_json }}"
         create: true
         mode: "0600"
 """
@@ -72,10 +72,10 @@ def post(tmp_path: Path, noted: Path) -> Iterator[Post]:
     shutil.copy(RULEBOOK, collection / "extensions" / "eda" / "rulebooks")
     shutil.copy(ROOT / "galaxy.yml", collection)
     port = free_port()
-    given = {"offheap_webhook_port": port, "offheap_webhook_token": TOKEN}
+    given = {"offheap_webhook_port": port, "offheap_webhook_token": TOKEN, "offheap_evidence_directory": "/srv"}
     (tmp_path / "vars.yml").write_text(json.dumps(given))
     local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "noted": str(noted)}
-    (tmp_path / "inventory.yml").write_text(json.dumps({"all": {"hosts": {"localhost": local}}}))
+    (tmp_path / "inventory.yml").write_text(json.dumps({"all": {"hosts": {"app1": {}}, "vars": local}}))
     command = ["ansible-rulebook", "-r", "offheap.profiler.alerts", "-i", "inventory.yml", "--vars", "vars.yml"]
     log = tmp_path / "log"
     with log.open("w") as output:
@@ -137,10 +137,6 @@ def test_a_storm_makes_one_run_a_unit_and_host_and_nothing_else_makes_any(post: 
     for _alert in range(50):
         assert post(alert()) == post(alert(host="app2")) == 200
     assert post(alert(unit="last@1.service")) == 200
-    found = runs(noted, 3)
-    assert found == [
-        {"host": "app1", "units": ["frontend.service"]},
-        {"host": "app2", "units": ["frontend.service"]},
-        {"host": "app1", "units": ["last@1.service"]},
-    ]
+    wanted = [("app1", "frontend.service"), ("app2", "frontend.service"), ("app1", "last@1.service")]
+    assert runs(noted, 3) == [{"host": host, "units": [unit], "archive": "/srv/archive"} for host, unit in wanted]
     assert not list(noted.parent.rglob("planted"))
