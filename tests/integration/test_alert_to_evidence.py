@@ -121,8 +121,11 @@ def enabled(host: Callable[[str], LabHost], playbook: RunPlaybook, library: dict
         "profiled_service_dump_seconds": 10,
         "profiled_service_agent_settings": {"start_delay": 1},
     }
+    # A verdict wants dumps that are a minute apart; taking evidence lasts half of it.
+    old = f"find /var/lib/offheap/{UNIT}.service -name '*.heap' -mmin +0.5"
     with small_services.installed(app1, UNIT, begin=WAITS):
         playbook("enable_profiling.yml", limit="app1", extra_vars=variables).check()
+        wait_for(lambda: app1.run(old).stdout, "a dump of half a minute ago", timeout=120)
         yield app1
         ends = {"offheap_units": [UNIT], "rollback_discard": True}
         playbook("rollback.yml", limit="app1", extra_vars=ends).check()
