@@ -21,7 +21,7 @@ gates=ansible_collections.offheap.profiler.tests.gates
 .venv/bin/python -B -m $gates.sbom "$tree" >"$tree/meta/sbom.cdx.json"
 .venv/bin/python -B -m $gates.provenance >"$copy/provenance.json"
 mv "$copy/provenance.json" "$tree/meta"
-.venv/bin/python -B -m $gates.published "$tree" $release
+.venv/bin/python -B -m $gates.published "$tree" ${release:+"$release"}
 unset PYTHONPATH
 .venv/bin/ansible-galaxy collection build --force --output-path "$to" "$tree" >"$copy/said"
 tarball=$(sed -n 's/^Created collection for .* at //p' "$copy/said")
