@@ -178,9 +178,9 @@ def test_what_a_service_took_is_judged_as_the_archive_is(
 ) -> None:
     """Each profile has the total that heap_analyze gives, and read back they lead to the same verdicts."""
     monkeypatch.chdir(tmp_path)
-    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=6)
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
     found, address = service
-    assert _run(otlp_url=address)["pushed"] == 12
+    assert _run(otlp_url=address)["pushed"] == 24
     taken: dict[str, list[Path]] = {}
     for number, (_told, request) in enumerate(found.requests):
         (host,) = {
