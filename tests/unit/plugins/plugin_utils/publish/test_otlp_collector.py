@@ -193,7 +193,13 @@ def test_what_a_service_took_is_judged_as_the_archive_is(
             sent = run_action(heap_analyze, False, src=str(file))
             kept = run_action(heap_analyze, False, src=str(capture.dump))
             assert sent["total"] == pytest.approx(kept["total"], abs=1), file
-        said = {"archive": "back", "unit": "frontend", "host": host, "process": 12, "source_interval": "512KiB"}
+        said: dict[str, Any] = {
+            "archive": "back",
+            "unit": "frontend",
+            "host": host,
+            "process": 12,
+            "source_interval": "512KiB",
+        }
         run_action(heap_import, False, src=[str(file) for file in files], **said)
     back, own = (
         {one["host"]: one for one in run_action(leak_report, False, archive=name, dest=name + "-report")["reports"]}
