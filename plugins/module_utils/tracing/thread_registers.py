@@ -167,8 +167,7 @@ class Machine(ABC):
         return found
 
     @abstractmethod
-    def _called(self, registers: list[int]) -> int:
-        """The number of the system call that they stand in."""
+    def _called(self, registers: list[int]) -> int: ...
 
     @abstractmethod
     def with_call(self, registers: list[int], number: int) -> list[int]:
@@ -198,8 +197,7 @@ class Machine(ABC):
     @abstractmethod
     def function_call(
         self, again: list[int], frame: Frame, ways: tuple[int, ...], address: int, *given: int
-    ) -> list[int]:
-        """What calls the function at an address, which returns into ``frame``."""
+    ) -> list[int]: ...
 
     @abstractmethod
     def has_returned(self, registers: list[int], frame: Frame, ways: tuple[int, ...]) -> bool:

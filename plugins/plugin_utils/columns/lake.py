@@ -21,7 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -327,7 +327,7 @@ def _schema(name: str) -> Any:
 def _about(capture: Capture) -> dict[str, Any]:
     facts = capture.facts
     return {
-        "time": datetime.fromtimestamp(capture.time, timezone.utc),
+        "time": datetime.fromtimestamp(capture.time, UTC),
         "host": capture.host,
         "process": capture.process,
         "sequence": capture.sequence,
@@ -354,7 +354,7 @@ def _repeated(value: Any, count: int) -> Any:
 
 
 def _week(time: float) -> str:
-    year, week, _day = datetime.fromtimestamp(time, timezone.utc).isocalendar()
+    year, week, _day = datetime.fromtimestamp(time, UTC).isocalendar()
     return f"{year}-W{week:02}"
 
 
