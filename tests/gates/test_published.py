@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ansible_collections.offheap.profiler.tests.agent.service import wait_for
 from ansible_collections.offheap.profiler.tests.gates.files import ROOT
 from ansible_collections.offheap.profiler.tests.gates.published import full_links
 
@@ -61,8 +63,7 @@ def with_a_public_place(tmp_path: Path) -> Path:
 @pytest.fixture
 def key(tmp_path: Path) -> Iterator[dict[str, str]]:
     """An environment with a key for signatures, and its ring."""
-    home = Path("/tmp") / f"offheap-gpg-{os.getpid()}"  # the agent's socket must have a short name
-    home.mkdir(mode=0o700)
+    home = Path(tempfile.mkdtemp(prefix="offheap-gpg-", dir="/tmp"))  # the agent's socket must have a short name
     environment = {"GNUPGHOME": str(home)}
     command = ["gpg", "--batch", "--passphrase", "", "--quick-generate-key", "Publisher <publisher@example.org>"]
     try:
@@ -71,7 +72,8 @@ def key(tmp_path: Path) -> Iterator[dict[str, str]]:
             subprocess.run(["gpg", "--export"], env={**os.environ, **environment}, check=True, stdout=ring)
         yield environment
     finally:
-        subprocess.run(["gpgconf", "--kill", "gpg-agent"], env={**os.environ, **environment}, check=True)
+        subprocess.run(["gpgconf", "--kill", "all"], env={**os.environ, **environment}, check=True)
+        wait_for("gpg's agents have gone, with their sockets", lambda: not list(home.glob("S.*")))
         shutil.rmtree(home)
 
 
