@@ -16,7 +16,6 @@
 #include "book.h"
 
 #include "clock.h"
-#include "probes.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -195,8 +194,7 @@ void book_born(const void *pointer, size_t size, void **frames, unsigned length,
     if (!enter(book))
         return;
     uint32_t stack = has_slot(book) ? number_of(book, frames, length) : BOOK_STACKS;
-    bool lost = stack == BOOK_STACKS;
-    if (lost) {
+    if (stack == BOOK_STACKS) {
         book->lost++;
         book->lost_bytes += usable;
     } else {
@@ -206,8 +204,6 @@ void book_born(const void *pointer, size_t size, void **frames, unsigned length,
         region.stacks[stack].bytes += usable;
     }
     leave(book);
-    if (!lost)
-        probes_born(pointer, usable);
 }
 
 static void take_out(struct object *table, uint32_t slots, uint32_t hole) {
@@ -266,8 +262,6 @@ bool book_end(const void *pointer, struct death *death) {
         count_death(death, 1);
     }
     leave(book);
-    if (found)
-        probes_died(pointer);
     return found;
 }
 
@@ -284,13 +278,11 @@ static void unborn(const struct object *object) {
 
 void book_undo(const struct death *death) {
     struct book *book = region.book;
-    bool back = false;
     if (!enter(book))
         return;
     if (death->began == book->began) {   // else another book began meanwhile
         count_death(death, -1);
-        back = has_slot(book);
-        if (back) {
+        if (has_slot(book)) {
             *add(book, death->object.address) = death->object;
         } else {
             unborn(&death->object);
@@ -299,8 +291,6 @@ void book_undo(const struct death *death) {
         }
     }
     leave(book);
-    if (back)
-        probes_born((const void *)death->object.address, death->object.size);
 }
 
 bool book_forget(const void *pointer) {
@@ -312,8 +302,6 @@ bool book_forget(const void *pointer) {
     if (found)
         unborn(&object);
     leave(book);
-    if (found)
-        probes_died(pointer);
     return found;
 }
 
