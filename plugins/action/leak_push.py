@@ -97,13 +97,13 @@ class ActionModule(ActionBase):
         problems: list[str],
     ) -> None:
         """Send what a server of this kind lacks. Raises ServerError."""
-        url, tenant = arguments[f"{kind}_url"], arguments["pyroscope_tenant"]
-        server = Server(
-            url if kind == "pyroscope" else otlp_collector.address(url),
-            tenant if kind == "pyroscope" else "",
-            {str(name): str(value) for name, value in arguments[f"{kind}_headers"].items()},
-            max(arguments["attempts"], 1),
-            max(arguments["timeout"], 1),
+        url = arguments[f"{kind}_url"]
+        headers = {str(name): str(value) for name, value in arguments[f"{kind}_headers"].items()}
+        tries, seconds = max(arguments["attempts"], 1), max(arguments["timeout"], 1)
+        server = (
+            Server(url, arguments["pyroscope_tenant"], headers, tries, seconds)
+            if kind == "pyroscope"
+            else otlp_collector.collector(url, headers, tries, seconds)
         )
         server.check()
         wanted = push.wanted(archive, server, Scope(units, arguments["hosts"]), problems.append)

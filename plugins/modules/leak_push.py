@@ -70,7 +70,9 @@ options:
   otlp_url:
     description:
       - The address of a collector of OpenTelemetry, such as C(http://collector:4318), or of what takes its profiles.
-        They are sent to C(/v1development/profiles) below it, as protobuf by HTTP. gRPC is not spoken.
+        They are sent to C(/v1development/profiles) below it, as protobuf by HTTP.
+      - C(grpc://collector:4317) is one that speaks gRPC, and C(grpcs://) one with TLS.
+        This needs C(grpcio) on the controller.
       - What lives and what was allocated are profiles of their own, in bytes and in objects. The resource has
         C(service.name) (the unit), C(service.version) (the label of M(offheap.profiler.heap_fetch)),
         C(service.instance.id), C(host.name), C(process.executable.path) and C(systemd.unit).

@@ -21,6 +21,8 @@ tell what stays.
 ``live-perf`` and ``live-memleak`` are live traces of the C program: the CPU time of a slice while it is traced, beside
 that of the same process before and after. memleak has no promise: a trace by it ends itself where it costs much.
 ``live-heaptrack`` is what people attach today, which records every allocation.
+``otel-memory`` is the C program under the library and the agent, while somebody attaches to the agent's probes: what
+the kernel takes for each sample and its end, without the profiler's own work.
 ``attach-c`` is the same with the agent attached, which samples what glibc allocates, and ``attach-jvm`` of the JVM that
 compresses, and ``attach-redis`` of redis, which has its own jemalloc; ``attach-c-detached`` is after it has put back
 all that it changed. ``c-own`` and ``jvm-own`` are with the agent preloaded alone, beside no preload.
@@ -74,7 +76,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import procf
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import attach_trace, inject, kernel_trace
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 from ansible_collections.offheap.profiler.roles.jemalloc.files import reproduce
-from ansible_collections.offheap.profiler.tests.agent import builds
+from ansible_collections.offheap.profiler.tests.agent import builds, probes
 from ansible_collections.offheap.profiler.tests.bench import attached_redis
 from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings
 
@@ -105,8 +107,14 @@ LIVE_JVM = {LIVE: TRACED, "live-jvm-4KiB": TRACED, "live-jvm-4KiB-without-frees"
 JVM, STEADY_JVM = "jvm", "jvm-24KiB"
 # Live traces of the C program. memleak slows it so much that it gets little to do.
 LIVE_PERF, LIVE_MEMLEAK, ATTACHED, ATTACHED_JVM = "live-perf", "live-memleak", "attach-c", "attach-jvm"
-LIVE_HEAPTRACK = "live-heaptrack"
-LIVE_ROUNDS = {LIVE_PERF: 1_200_000, LIVE_MEMLEAK: 20_000, LIVE_HEAPTRACK: 20_000, ATTACHED: 1_200_000}
+LIVE_HEAPTRACK, PROBED = "live-heaptrack", "otel-memory"
+LIVE_ROUNDS = {
+    LIVE_PERF: 1_200_000,
+    LIVE_MEMLEAK: 20_000,
+    LIVE_HEAPTRACK: 20_000,
+    ATTACHED: 1_200_000,
+    PROBED: 1_200_000,
+}
 LIVE_SLICES = 24
 # Callgrind takes fifty times as long, so what it counts is less: the difference of so many slices.
 COUNTED_ROUNDS, COUNTED_SLICES, COUNTED_RUNS = 60_000, (1, 9), 12
@@ -265,7 +273,10 @@ class Bench:
             command = self.workloads[JVM](endless)
         else:
             command = [*self.workloads["c"](endless)[:-1], str(LIVE_ROUNDS[case])]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as program, contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
+            environment = self.environment("512KiB-agent", command[0]) if case == PROBED else None
+            started = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, env=environment)
+            program = stack.enter_context(started)
             stack.callback(program.kill)
             lines = program.stdout
             assert lines is not None
@@ -279,6 +290,7 @@ class Bench:
                 LIVE_HEAPTRACK: lambda: self._heaptrack(program.pid),
                 ATTACHED: lambda: self.attached(program.pid),
                 ATTACHED_JVM: lambda: self.attached(program.pid),
+                PROBED: lambda: probes.attached(self.pair.agent),
             }[case]
             with tracer():
                 _catch_up(lines)

@@ -14,7 +14,7 @@ from ansible_collections.offheap.profiler.tests.gates.files import ROOT
 
 AGENT = ROOT / "roles" / "jemalloc" / "files" / "agent"
 FLOORS = (  # the lowest first; a part is <name>.c with <name>.h
-    {"clock", "descriptors", "exec", "hotspot", "loader", "mallctl", "readable"},
+    {"clock", "descriptors", "exec", "hotspot", "loader", "mallctl", "probes", "readable"},
     {"got"},
     {"blocks", "book", "deepbind", "goroutine", "json", "maps", "objects", "pages", "threads"},
     {"ranges", "reach", "sampler"},

@@ -18,13 +18,14 @@ from ansible_collections.offheap.profiler.tests.gates.files import ROOT, kept
 from ansible_collections.offheap.profiler.tests.gates.locked import locked
 
 SHIPPED = {
-    "CHANGELOG.md",
     "CHANGELOG.rst",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "FILES.json",
     "LICENSE",
     "MANIFEST.json",
     "README.md",
+    "SECURITY.md",
     "changelogs",
     "console",
     "docs",
@@ -34,6 +35,7 @@ SHIPPED = {
     "playbooks",
     "plugins",
     "roles",
+    "tests",
 }
 _PATCHES = f"roles/jemalloc/files/patches/{reproduce.VERSION}/"
 
@@ -54,6 +56,7 @@ def members(tarball: Path) -> dict[str, tarfile.TarInfo]:
 
 def test_nothing_of_the_workshop_is_in_it(members: dict[str, tarfile.TarInfo]) -> None:
     assert {name.split("/")[0] for name in members} - SHIPPED == set()
+    assert {name for name in members if name.startswith("tests/")} == {"tests/config.yml"}
     assert [name for name in members if "__pycache__" in name or name.endswith((".pyc", ".log", ".heap"))] == []
 
 

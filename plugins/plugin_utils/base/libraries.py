@@ -24,12 +24,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _REQUIREMENTS = Path(__file__).parents[3] / "meta" / "ee-requirements.txt"
 
-#: import name -> pip's name; meta/ee-requirements.txt has the versions, but of what Ansible brings along, and of Dask
+#: import name -> pip's name; meta/ee-requirements.txt has the versions, but of what Ansible brings along, Dask and gRPC
 PACKAGES = {
     "deltalake": "deltalake",
     "distributed": "distributed",
     "fsspec": "fsspec",
     "google.protobuf": "protobuf",
+    "grpc": "grpcio",
     "jinja2": "Jinja2",
     "numpy": "numpy",
     "prometheus_client": "prometheus-client",

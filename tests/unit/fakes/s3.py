@@ -91,7 +91,7 @@ class _Strange:
             if self._random.random() < self._refused:
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(_BUSY)))])
-                return [_BUSY]
+                return [] if environ["REQUEST_METHOD"] == "HEAD" else [_BUSY]
             return self._answer(environ, start)
 
     def _control(self, method: str, path: str, start: Callable[..., Any]) -> list[bytes]:

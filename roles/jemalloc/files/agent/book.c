@@ -16,6 +16,7 @@
 #include "book.h"
 
 #include "clock.h"
+#include "probes.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -194,7 +195,8 @@ void book_born(const void *pointer, size_t size, void **frames, unsigned length,
     if (!enter(book))
         return;
     uint32_t stack = has_slot(book) ? number_of(book, frames, length) : BOOK_STACKS;
-    if (stack == BOOK_STACKS) {
+    bool lost = stack == BOOK_STACKS;
+    if (lost) {
         book->lost++;
         book->lost_bytes += usable;
     } else {
@@ -204,6 +206,8 @@ void book_born(const void *pointer, size_t size, void **frames, unsigned length,
         region.stacks[stack].bytes += usable;
     }
     leave(book);
+    if (!lost)
+        probes_born(pointer, usable);
 }
 
 static void take_out(struct object *table, uint32_t slots, uint32_t hole) {
@@ -262,6 +266,8 @@ bool book_end(const void *pointer, struct death *death) {
         count_death(death, 1);
     }
     leave(book);
+    if (found)
+        probes_died(pointer);
     return found;
 }
 
@@ -278,11 +284,13 @@ static void unborn(const struct object *object) {
 
 void book_undo(const struct death *death) {
     struct book *book = region.book;
+    bool back = false;
     if (!enter(book))
         return;
     if (death->began == book->began) {   // else another book began meanwhile
         count_death(death, -1);
-        if (has_slot(book)) {
+        back = has_slot(book);
+        if (back) {
             *add(book, death->object.address) = death->object;
         } else {
             unborn(&death->object);
@@ -291,6 +299,8 @@ void book_undo(const struct death *death) {
         }
     }
     leave(book);
+    if (back)
+        probes_born((const void *)death->object.address, death->object.size);
 }
 
 bool book_forget(const void *pointer) {
@@ -302,6 +312,8 @@ bool book_forget(const void *pointer) {
     if (found)
         unborn(&object);
     leave(book);
+    if (found)
+        probes_died(pointer);
     return found;
 }
 

@@ -128,8 +128,10 @@ static uint32_t number(const uint8_t *at, size_t size) {
     return value;
 }
 
-// Bytes of an address in this encoding (DW_EH_PE_*); 0: not one of a fixed size.
+// Bytes of an address in this encoding (DW_EH_PE_*); 0: not one of a fixed size, or at an aligned place.
 static size_t encoded(uint8_t encoding) {
+    if ((encoding & 0x70) == 0x50)
+        return 0;
     switch (encoding & 0x07) {
     case 0: return sizeof(uintptr_t);
     case 2: return 2;

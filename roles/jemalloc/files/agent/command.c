@@ -9,6 +9,7 @@
 #include "descriptors.h"
 #include "feeder.h"
 #include "ledger.h"
+#include "probes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -64,6 +65,7 @@ static void status(const struct command *command, struct json *answer) {
     json_seconds(answer, "uptime", clock_monotonic() - command->facts->started);
     put_sampling(command, answer);
     feeder_describe(answer);
+    json_bool(answer, "traced", probes_attached());
     json_open(answer, "unwinder", '{');
     json_string(answer, "wanted", unwinder_names[command->config->unwinder]);
     json_string(answer, "used", command->sampling->begun ? unwinder_names[command->facts->unwinder] : NULL);

@@ -11,6 +11,7 @@
 #include "feeder.h"
 #include "maps.h"
 #include "mallctl.h"
+#include "probes.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -83,6 +84,9 @@ static void write_lives(struct output *output, const struct book_copy *copy, int
 }
 
 void ledger_begin(void) {
+    size_t interval;
+    if (feeder_interval(&interval))
+        probes_interval(interval);
     if (feeder_is_sampler() || (book_reserve(false) && je_install_ledger(book_born, book_died)))
         book_begin();
 }

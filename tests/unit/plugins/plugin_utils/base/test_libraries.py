@@ -15,8 +15,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.base.libraries im
 _ROOT = Path(libraries.__file__).parents[3]
 # Each comes with ansible-core.
 _WITH_ANSIBLE = {"Jinja2", "PyYAML"}
-# Its option asks for it: a scheduler and workers need it as well, of the same version.
-_ON_REQUEST = {"distributed"}
+# What options ask for: a cluster, whose scheduler and workers need it as well, and a collector that wants gRPC.
+_ON_REQUEST = {"distributed", "grpcio"}
 
 _IMPORT_ALL = """
 import importlib, sys

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Pushing by OTLP to a real HTTP server: each capture once, and what the collector refuses is told."""
+"""Pushing by OTLP to real servers of HTTP and gRPC: each capture once, and what the collector refuses is told."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2, profiles_service_pb2_grpc
 
 from ansible_collections.offheap.profiler.plugins.action import leak_push
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
@@ -121,3 +124,90 @@ def test_a_server_without_such_a_place_fails_the_task(archive: Archive, collecto
     result = _run(otlp_url=collector.url)
     assert result["failed"] and "answered 404" in result["warnings"][0] and result["left"] == 6
     assert len(collector.requests) == 1, "none is tried in vain"
+
+
+class Service(profiles_service_pb2_grpc.ProfilesServiceServicer):
+    """Of OpenTelemetry's own package: keeps each request with its metadata. ``busy`` times it takes none."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[dict[str, str], Any]] = []
+        self.busy, self.code = 0, grpc.StatusCode.UNAVAILABLE
+        self.rejected = 0
+
+    def Export(self, request: Any, context: Any) -> Any:
+        if self.busy:
+            self.busy -= 1
+            context.abort(self.code, "too \x1b[2Jmuch")
+        self.requests.append((dict(context.invocation_metadata()), request))
+        partly = profiles_service_pb2.ExportProfilesPartialSuccess(
+            rejected_profiles=self.rejected, error_message="too old"
+        )
+        return profiles_service_pb2.ExportProfilesServiceResponse(partial_success=partly)
+
+
+@pytest.fixture
+def service() -> Iterator[tuple[Service, str]]:
+    """One that runs, and its address."""
+    found = Service()
+    with ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool)
+        profiles_service_pb2_grpc.add_ProfilesServiceServicer_to_server(found, server)  # type: ignore[no-untyped-call]
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield found, f"grpc://127.0.0.1:{port}"
+        server.stop(None).wait()
+
+
+def test_over_grpc_arrives_what_arrives_over_http(
+    archive: Archive, collector: Collector, service: tuple[Service, str]
+) -> None:
+    found, address = service
+    assert _run(otlp_url=address, otlp_headers={"Authorization": "Bearer 123"})["pushed"] == 6
+    assert not _run(otlp_url=address)["changed"]
+    assert _run(otlp_url=collector.url)["pushed"] == 6
+    told, _request = found.requests[0]
+    assert told["authorization"] == "Bearer 123"
+    kind = profiles_service_pb2.ExportProfilesServiceRequest
+    assert [request for _told, request in found.requests] == [
+        kind.FromString(body) for *_head, body in collector.requests
+    ]
+
+
+def test_grpc_tries_again_while_nobody_is_there(archive: Archive, service: tuple[Service, str]) -> None:
+    found, address = service
+    found.busy = 1
+    assert _run(otlp_url=address)["pushed"] == 6 and len(found.requests) == 6
+
+
+def test_what_grpc_refuses_is_told_and_sent_again(archive: Archive, service: tuple[Service, str]) -> None:
+    found, address = service
+    found.busy, found.code = 2, grpc.StatusCode.INVALID_ARGUMENT
+    result = _run(otlp_url=address, hosts=["app1"])
+    assert (result["pushed"], result["left"]) == (1, 2)
+    assert "answered INVALID_ARGUMENT: too" in result["warnings"][0] and "\x1b" not in result["warnings"][0]
+    found.rejected = 2
+    assert "has refused 2 of a capture's profiles: too old" in _run(otlp_url=address, hosts=["app1"])["warnings"][0]
+    found.rejected = 0
+    assert _run(otlp_url=address, hosts=["app1"])["pushed"] == 2
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED])
+def test_a_service_that_takes_none_fails_the_task(
+    archive: Archive, service: tuple[Service, str], code: grpc.StatusCode
+) -> None:
+    found, address = service
+    found.busy, found.code = 100, code
+    result = _run(otlp_url=address)
+    assert result["failed"] and f"answered {code.name}" in result["warnings"][0] and result["left"] == 6
+    assert found.busy == 99, "none is tried in vain"
+
+
+def test_no_service_fails_the_task(archive: Archive, service: tuple[Service, str]) -> None:
+    result = _run(otlp_url="grpc://127.0.0.1:9", attempts=2)
+    assert result["failed"] and "answered UNAVAILABLE" in result["warnings"][0] and result["left"] == 6
+
+
+@pytest.mark.parametrize("address", ["grpc://", "grpc://collector:4317/v1", "grpcs://user@collector"])
+def test_no_address_of_a_service(archive: Archive, address: str) -> None:
+    result = _run(otlp_url=address)
+    assert result["failed"] and "is no collector's address" in result["warnings"][0]
