@@ -128,7 +128,7 @@ pictures: setup
 #:                   agent under load for SOAK_SECONDS (600), what the controller builds for x86_64 and aarch64, 60 faults
 #:                   at random moments of a hunt, variants of tests on booted hosts, runs that are killed, and on hosts
 #:                   leaks known to the byte TRUTH_ROUNDS times (10), what all roads from a thousand archives say, and
-#:                   ansible-test sanity also by an older ansible-core
+#:                   ansible-test sanity by all releases of ansible-core from 2.17 on
 .PHONY: fuzz soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz
@@ -140,7 +140,7 @@ soak: setup
 	OFFHEAP_TEST_BUILD=aarch64 .venv/bin/python -m pytest \
 		tests/agent/test_control.py tests/agent/test_spool.py tests/agent/test_forked_workers.py tests/agent/test_named.py
 	OFFHEAP_ROADS=1000 .venv/bin/python -m pytest tests/unit/plugins/test_one_road.py
-	$(RUN) sanity
+	$(RUN) sanity sanity-others
 	.venv/bin/python -m pytest -m soak_only tests/agent tests/integration tests/gates tests/faults/test_random.py
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_ROUNDS:-10} .venv/bin/python -m pytest -s tests/integration/test_truth_on_hosts.py
 

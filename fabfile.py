@@ -210,18 +210,30 @@ def _watched(show: screen.Screen, view: Any, series: list[Any], interval: float)
 
 
 @on_hosts
-@helped(unit=_UNITS_HELP, archive=ARCHIVE_HELP, rows="functions to show (15)", who_holds="and who holds it")
-def dump(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, rows: int = 15, who_holds: bool = False) -> int:
+@helped(unit=_UNITS_HELP, archive=ARCHIVE_HELP, rows="functions (15)", who_holds="and who holds it", trim="trim first")
+def dump(
+    hosts: Hosts,
+    unit: Units = None,
+    archive: str = ARCHIVE,
+    rows: int = 15,
+    who_holds: bool = False,
+    trim: bool = False,
+) -> int:
     """
     Dump now, collect the dump into the archive, and show what holds the memory.
 
         fab -H app1 dump --unit frontend
     """
     at_least(1, rows=rows)
-    units, store, command = unit or [], _archive(archive), "holders" if who_holds else "dump"
+    if who_holds and trim:
+        raise target.TargetError("give --who-holds or --trim")
+    units, store = unit or [], _archive(archive)
+    command = "holders" if who_holds else "trim" if trim else "dump"
 
     def work(host: target.Target, session: Session, steps: screen.Steps) -> Any:
         done = [session.ask("control", 120.0, unit=name, parameters={"command": command}) for name in units]
+        for line in [line for each in done for line in answers.trimmed(each)]:
+            hosts.show.say(f"{host.name}: {line}")
         names = {Path(str(one["path"])).name for each in done for one in each["dumps"]}
         return [facts for facts in _collected(host, session, steps, store, units).captures if facts.dump.name in names]
 

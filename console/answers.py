@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..plugins.module_utils.formats import values
+from ..plugins.plugin_utils.base.byte_size import as_text
 from ..plugins.plugin_utils.fetch.host_session import SessionError
 
 _LONGEST = 4096
@@ -33,6 +34,19 @@ def switched(answer: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(answer.get("changed"), bool):
         raise _nonsense()
     return answer
+
+
+def trimmed(answer: dict[str, Any]) -> list[str]:
+    """What each process gave back, if it was asked to trim. Raises SessionError."""
+    lines = []
+    for dump in _mappings(answer, "dumps"):
+        if dump.get("rss_before") is None and dump.get("rss_after") is None:
+            continue
+        if not all(values.is_size(dump.get(key)) for key in ("pid", "rss_before", "rss_after")):
+            raise _nonsense()
+        before, after = as_text(dump["rss_before"]), as_text(dump["rss_after"])
+        lines.append(f"process {dump['pid']}: {before} resident before, {after} after")
+    return lines
 
 
 def traced(answer: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ attributes:
     support: none
   idempotent:
     support: partial
-    details: V(dump), V(holders) and V(reset) act each time.
+    details: V(dump), V(holders), V(trim) and V(reset) act each time.
   platform:
     support: full
     platforms: linux
@@ -41,13 +41,17 @@ options:
       - V(dump) takes a dump and waits until it is complete.
       - V(holders) takes a dump, and looks for two seconds at most who holds what lives in the process, which a report
         then says of each suspect. The look reads the memory of the process, and brings no content of it.
+      - V(trim) takes a dump, has the allocator give back all memory that it keeps for later (under glibc by
+        C(malloc_trim)), and takes another dump, so that the archive has both. An experiment that says how much of the
+        growth is only kept, without a restart. Threads that allocate may wait meanwhile, some hundred milliseconds for
+        each GiB.
       - V(activate) and V(deactivate) switch sampling.
       - V(reset) forgets all samples. It is refused under a jemalloc that the role C(offheap.profiler.jemalloc) did not
         build, since it could crash the service.
       - V(stats) returns the memory statistics of the process and its allocator.
       - V(schedule) changes O(dump_seconds), O(stats_seconds), O(keep_files) and O(keep_bytes).
     type: str
-    choices: [status, dump, holders, activate, deactivate, reset, stats, schedule]
+    choices: [status, dump, holders, trim, activate, deactivate, reset, stats, schedule]
     default: status
   pid:
     description: Talk only to this process. By default, to all processes of the unit that have an agent.
@@ -65,7 +69,7 @@ options:
     description: For V(schedule), how many bytes of dumps the spool may hold.
     type: int
   perf_map:
-    description: With V(dump) and V(holders), also ask a JVM for the map of its compiled code.
+    description: With V(dump), V(holders) and V(trim), also ask a JVM for the map of its compiled code.
     type: bool
     default: true
   timeout:
@@ -111,7 +115,7 @@ processes:
       description: The agent's answer. In check mode, its status.
       type: dict
 dumps:
-  description: For V(dump) and V(holders), the dumps that were written.
+  description: For V(dump), V(holders) and V(trim), the dumps that were written; of V(trim) the second.
   type: list
   elements: dict
   returned: success
@@ -130,6 +134,12 @@ dumps:
       type: int
     bytes:
       description: Their size in bytes, not unbiased.
+      type: int
+    rss_before:
+      description: For V(trim), how many bytes were resident before it.
+      type: int
+    rss_after:
+      description: For V(trim), how many bytes were resident after it.
       type: int
     perf_map:
       description: The map of compiled code that belongs to it.
@@ -155,7 +165,17 @@ def main() -> NoReturn:
             "unit": {"type": "str", "required": True},
             "command": {
                 "type": "str",
-                "choices": ["status", "dump", "holders", "activate", "deactivate", "reset", "stats", "schedule"],
+                "choices": [
+                    "status",
+                    "dump",
+                    "holders",
+                    "trim",
+                    "activate",
+                    "deactivate",
+                    "reset",
+                    "stats",
+                    "schedule",
+                ],
                 "default": "status",
             },
             "pid": {"type": "int"},

@@ -206,6 +206,9 @@ samples:
           description: Agents in the JVM, without their options. Each is a suspect.
           type: list
           elements: str
+        profiled:
+          description: Whether our agent is in it, preloaded or attached.
+          type: bool
         jvm:
           description:
             - C(version), C(flags), C(heap_used), C(heap_committed), C(heap_after_collection), C(collections),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.memory import process as memory
 from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled, service_program
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
 from ansible_collections.offheap.profiler.tests.agent.test_sampler import Taken, plugin, program
@@ -60,6 +62,14 @@ class Told:
 
     def dump(self) -> Taken:
         return Taken(self.service.ask("dump")["path"], self.service.pid, self._path)
+
+
+@needs_this_machine
+def test_triage_sees_that_it_is_profiled(own: Start) -> None:
+    service = own(service_program("workload"), "leak", "30")
+    service.wait_until_active()
+    assert memory.look(service.pid, 1.0)["profiled"] is True
+    assert memory.look(os.getpid(), 1.0)["profiled"] is False
 
 
 def test_a_leak_beside_a_churn_is_named_with_its_rate(own: Start, library: Path) -> None:

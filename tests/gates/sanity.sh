@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-# sanity.sh 2.19|newest    ansible-test sanity with the ansible-core of .venv, or with the newest on Python 3.13
+# sanity.sh newest|RELEASE    ansible-test sanity with the newest ansible-core, on Python 3.13, or another release's last
 set -euo pipefail
 
 if [ "$1" = newest ]; then
@@ -11,8 +11,15 @@ if [ "$1" = newest ]; then
     fi
     venv=$PWD/.cache/venvs/newest
     tests/gates/venv.sh "$venv" "$python" tests/requirements-newest.lock
-else
+elif [ "$1" = 2.19 ]; then
     venv=$PWD/.venv
+else
+    venv=$PWD/.cache/venvs/core-$1
+    if [ ! -x "$venv/bin/ansible-test" ]; then
+        python=$(tests/gates/find_python.sh "$([ "$1" = 2.22 ] && echo 3.13 || echo 3.12)")
+        .venv/bin/uv venv --quiet --clear --seed --python "$python" "$venv"
+        .venv/bin/uv pip install --quiet --python "$venv/bin/python" "ansible-core==$1.*"
+    fi
 fi
 
 # ansible-test keeps its environments and its pip below HOME; ours must not mix with the user's.

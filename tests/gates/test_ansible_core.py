@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 RUNTIME = yaml.safe_load((ROOT / "meta" / "runtime.yml").read_text(encoding="utf-8"))
 #: each release with the oldest Python of its controller that we support; the first is what runtime.yml declares
-RELEASES = [("2.17", "3.11"), ("2.18", "3.11"), ("2.19", "3.11"), ("2.20", "3.12"), ("2.21", "3.12")]
+RELEASES = [("2.17", "3.11"), ("2.18", "3.11"), ("2.19", "3.11"), ("2.20", "3.12"), ("2.21", "3.12"), ("2.22", "3.13")]
 PLAY = """
 - hosts: localhost
   connection: local
@@ -71,7 +71,7 @@ def _environment(release: str, python: Path) -> Path:
         subprocess.run([uv, "venv", "-q", "--clear", "-p", str(python), str(venv)], check=True)
         needs = ["-r", str(ROOT / "meta" / "ee-requirements.txt")]
         to = ["-p", str(venv / "bin" / "python")]
-        subprocess.run([uv, "pip", "install", "-q", *to, f"ansible-core~={release}.0", *needs], check=True)
+        subprocess.run([uv, "pip", "install", "-q", *to, f"ansible-core=={release}.*", *needs], check=True)
     return venv / "bin"
 
 

@@ -53,7 +53,10 @@ class AgentSocket(NamedTuple):
 
 
 class WrittenDump(NamedTuple):
-    """The answer to a dump command. ``objects`` and ``bytes`` are the header's totals, not unbiased, or None."""
+    """The answer to a dump command. ``objects`` and ``bytes`` are the header's totals, not unbiased, or None.
+
+    ``rss_before`` and ``rss_after`` are bytes, if it was ``trim``.
+    """
 
     path: str
     size: int
@@ -61,6 +64,8 @@ class WrittenDump(NamedTuple):
     sample_interval: int | None
     objects: int | None
     bytes: int | None
+    rss_before: int | None = None
+    rss_after: int | None = None
 
 
 def directory_of(unit: str, root: str = places.SOCKETS) -> str:
@@ -206,8 +211,10 @@ class Connection:
         return line
 
     def dump(self, spool: str, command: str = "dump") -> WrittenDump:
-        """Make the agent write a whole dump, by ``dump`` or ``holders``. Raises AgentError also if its path is not in
-        ``spool``."""
+        """Make the agent write a whole dump, by ``dump``, ``holders`` or ``trim``.
+
+        Raises AgentError also if its path is not in ``spool``.
+        """
         answer = self.request(command)
         path = answer.get("path")
         if not isinstance(path, str) or os.path.dirname(path) != spool or not dump_name.parse(os.path.basename(path)):
@@ -219,7 +226,14 @@ class Connection:
             _whole(answer, "sample_interval"),
             _whole(answer, "objects"),
             _whole(answer, "bytes"),
+            _resident(answer.get("before")),
+            _resident(answer.get("after")),
         )
+
+
+def _resident(memory: object) -> int | None:
+    found = memory.get("memory") if isinstance(memory, dict) else None
+    return _whole(found, "rss") if isinstance(found, dict) else None
 
 
 def _whole(answer: dict[str, Any], key: str) -> int | None:

@@ -73,7 +73,7 @@ def _one(
         changes = True
     if check_mode or not changes:
         return status, None, changes
-    if command in ("dump", "holders"):
+    if command in ("dump", "holders", "trim"):
         return status, _dump(connection, places.spool_of(unit), parameters), True
     return connection.request(command, **settings), None, True
 

@@ -32,6 +32,7 @@ _SIZES = {
     "swap": "VmSwap",
     "hugetlb": "HugetlbPages",
 }
+_AGENT = "liboffheap.so"  # a file, or memory that was lent to the process
 _TUNABLES = ("MALLOC_ARENA_MAX", "MALLOC_CONF", "GLIBC_TUNABLES")
 # name -> whether these heaps are the main arena's
 _HEAPS = {"heap": True, "arenas": False}
@@ -99,9 +100,11 @@ def _allocator(pid: int, proc: str, not_readable: list[str]) -> dict[str, Any]:
         "libc_version": allocator_libraries.host_platform()["libc_version"],
         "tunables": {},
         "agents": [],
+        "profiled": False,
     }
     try:
         facts.update(allocator_libraries.of_process(pid))
+        facts["profiled"] = any(_AGENT in os.path.basename(path) for path in procfs.mapped_files(pid, proc))
         environment = procfs.environ(pid, proc)
         facts["tunables"] = {
             name: value[:500]

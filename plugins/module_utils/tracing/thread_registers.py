@@ -167,7 +167,8 @@ class Machine(ABC):
         return found
 
     @abstractmethod
-    def _called(self, registers: list[int]) -> int: ...
+    def _called(self, registers: list[int]) -> int:
+        """The number of the system call that they stand in."""
 
     @abstractmethod
     def with_call(self, registers: list[int], number: int) -> list[int]:
@@ -197,7 +198,8 @@ class Machine(ABC):
     @abstractmethod
     def function_call(
         self, again: list[int], frame: Frame, ways: tuple[int, ...], address: int, *given: int
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """What calls the function at an address, which returns into ``frame``."""
 
     @abstractmethod
     def has_returned(self, registers: list[int], frame: Frame, ways: tuple[int, ...]) -> bool:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from .byte_size import as_text
 from .errors import ControllerError
@@ -21,7 +21,7 @@ class DurationError(ControllerError):
 
 def moment(time: float) -> str:
     """Seconds since the epoch as people write them: ``2026-11-22 03:00:00 UTC``."""
-    return datetime.fromtimestamp(min(time, _LATEST), tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(min(time, _LATEST), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def seconds_of(text: str) -> float:
@@ -35,7 +35,7 @@ def seconds_of(text: str) -> float:
         found = datetime.fromisoformat(text.removesuffix(" UTC"))
     except ValueError as error:
         raise DurationError(f"{text!r} is not a time: write it like 2026-11-22T03:00:00, in UTC") from error
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def duration(seconds: float) -> str:

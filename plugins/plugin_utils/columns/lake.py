@@ -21,7 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -327,7 +327,7 @@ def _schema(name: str) -> Any:
 def _about(capture: Capture) -> dict[str, Any]:
     facts = capture.facts
     return {
-        "time": datetime.fromtimestamp(capture.time, UTC),
+        "time": datetime.fromtimestamp(capture.time, timezone.utc),
         "host": capture.host,
         "process": capture.process,
         "sequence": capture.sequence,
@@ -354,7 +354,7 @@ def _repeated(value: Any, count: int) -> Any:
 
 
 def _week(time: float) -> str:
-    year, week, _day = datetime.fromtimestamp(time, UTC).isocalendar()
+    year, week, _day = datetime.fromtimestamp(time, timezone.utc).isocalendar()
     return f"{year}-W{week:02}"
 
 

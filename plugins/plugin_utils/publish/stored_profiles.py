@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -61,12 +61,14 @@ class Query:
 
 
 class _Store(Protocol):
-    def types(self, query: Query) -> list[str]: ...
+    def types(self, query: Query) -> list[str]:
+        """Those of the kind that the query names."""
 
     def moments(self, query: Query) -> dict[str, list[float]]:
         """By series, as its labels are told to people: when its profiles were taken."""
 
-    def profile(self, query: Query, taken: float) -> bytes: ...
+    def profile(self, query: Query, taken: float) -> bytes:
+        """The one that was taken then, for pprof."""
 
 
 @contextmanager
@@ -268,4 +270,4 @@ def _seconds(found: object, read: Callable[[str], float]) -> float:
 
 
 def _rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

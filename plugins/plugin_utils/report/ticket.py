@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
@@ -57,7 +57,7 @@ def sentence(unit: Mapping[str, Any]) -> str:
 
 
 def moment(time: float) -> str:
-    return datetime.fromtimestamp(time, tz=UTC).strftime("%a %Y-%m-%d %H:%M UTC")
+    return datetime.fromtimestamp(time, tz=timezone.utc).strftime("%a %Y-%m-%d %H:%M UTC")
 
 
 def _hosts(count: int) -> str:

@@ -79,7 +79,7 @@ class Process:
     ``parts`` is None if its memory map was not readable; ``direct`` is what native memory tracking counts as direct
     buffers, None if that is off; ``collected`` is what the Java heap held after its last collection, ``max_heap`` what
     it may hold. ``swap`` is swapped out, and ``huge`` in huge pages that are no part of the RSS. ``trim`` is what
-    malloc_trim would give back.
+    malloc_trim would give back. ``profiled``: our agent is in it.
     """
 
     key: str
@@ -96,6 +96,7 @@ class Process:
     agents: tuple[str, ...]
     not_readable: tuple[str, ...]
     exe: str = ""
+    profiled: bool = False
     swap: int = 0
     huge: int = 0
     max_heap: int | None = None
@@ -220,6 +221,7 @@ def _process(data: Any, boot: str) -> Process:
         huge=max(_optional(data, "hugetlb") or 0, 0),
         max_heap=_flag(jvm, "MaxHeapSize"),
         trim=sum(max(_optional(malloc[kind], "trim") or 0, 0) for kind in ("heap", "arenas")) if known else 0,
+        profiled=data.get("profiled") is True,
         exe=exe if values.is_text(exe := data.get("exe"), _LONGEST_PATH) else "",
     )
 

@@ -59,8 +59,9 @@ class Rule:
     """If it ``holds``, the ``diagnosis`` and the ``next_step`` follow; ``source`` says where the rule comes from.
 
     In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, ``{triage}`` for the command
-    that looks again, ``{limit}`` for the one that gives a unit a limit that suffices, and ``{enable}`` for the command
-    that profiles it: of several processes, the program that grows.
+    that looks again, ``{limit}`` for the one that gives a unit a limit that suffices, ``{enable}`` for the command
+    that profiles it: of several processes, the program that grows, and ``{profile}`` for that or, where it is profiled,
+    for those that say what came of it.
     """
 
     diagnosis: Diagnosis
@@ -98,10 +99,12 @@ class Triaged:
     source: str
 
 
-_PLAY = "ansible-playbook {inventory}offheap.profiler.{play} -l {host} -e '{{\"offheap_units\": [{named}]}}'"
+_PLAY = "ansible-playbook {inventory}offheap.profiler.{play} -l {host}"
+_UNITS = " -e '{{\"offheap_units\": [{named}]}}'"
 # What a shell, and JSON, take as it is: a host chooses these paths.
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.+/-]+\Z")
-_PROFILE = "find the code path: {enable}"
+_PROFILE = "find the code path: {profile}"
+_PROFILED = "it is profiled, so {collect}, and then offheap.profiler.report_leaks"
 _FRAGMENTATION = "run it under jemalloc without profiling, and compare RSS: {enable} -e profiled_service_mode=swap"
 _ARENAS = f"{_FRAGMENTATION}, or with MALLOC_ARENA_MAX=2: add -e profiled_service_swap_arena_max=2"
 _SHARED = (
@@ -294,21 +297,26 @@ def judge(growth: Growth, host: str, inventories: Sequence[str] = ()) -> Triaged
     """The first rule that holds, with its evidence. ``inventories`` are what the next command needs with -i."""
     rule = next(rule for rule in RULES if rule.holds(growth))
     heap = _own_heap(rule.diagnosis, growth)
+    enable = play("enable_profiling", [_named(growth)], host, inventories)
+    profiled = growth.process is not None and growth.process.profiled
+    collect = play("collect_profiles", [], host, inventories)
     step = (heap.next_step if heap else rule.next_step).format(
         host=host,
         unit=growth.name,
         pid=growth.process.pid if growth.process else 0,
         triage=play("triage", [json.dumps(growth.name)], host, inventories),
         limit=_enough(growth),
-        enable=play("enable_profiling", [_named(growth)], host, inventories),
+        enable=enable,
+        profile=_PROFILED.format(collect=collect) if profiled else enable,
     )
     return Triaged(rule.diagnosis, growth.problem or _reason(rule.diagnosis, growth), step, rule.source)
 
 
 def play(name: str, units: Sequence[str], host: str, inventories: Sequence[str]) -> str:
-    """The command that runs a playbook on a host, for units as JSON."""
+    """The command that runs a playbook on a host, for units as JSON, or for whatever it is for without them."""
     inventory = "".join(f"-i {shlex.quote(one)} " for one in inventories)
-    return _PLAY.format(inventory=inventory, play=name, host=host, named=", ".join(units))
+    command = _PLAY.format(inventory=inventory, play=name, host=host)
+    return command + (_UNITS.format(named=", ".join(units)) if units else "")
 
 
 def _enough(growth: Growth) -> str:

@@ -97,8 +97,8 @@ static void status(const struct command *command, struct json *answer) {
         json_seconds(answer, "problem_time", command->problem->time);
 }
 
-static void take_dump(const struct command *command, struct json *answer) {
-    if (!dump_take(command->dumps, "command")) {
+static void dump_now(const struct command *command, const char *reason, struct json *answer) {
+    if (!dump_take(command->dumps, reason)) {
         refuse(answer, command->problem->text);
         return;
     }
@@ -126,7 +126,7 @@ static void look_for_holders(const struct command *command, char *arguments, str
     }
     dumps->look = milliseconds;
     dumps->told = (struct holders_told){.complete = false};
-    take_dump(command, answer);
+    dump_now(command, "command", answer);
     dumps->look = 0;
     json_open(answer, "holders", '{');
     json_bool(answer, "complete", dumps->told.complete);
@@ -145,6 +145,25 @@ static void switch_sampling(const struct command *command, bool on, struct json 
     }
     json_bool(answer, "ok", true);
     put_sampling(command, answer);
+}
+
+// With a dump before and one after, so that the archive has what became of each part of the memory.
+static void trim(const struct command *command, struct json *answer) {
+    if (!dump_take(command->dumps, "before-trim")) {
+        refuse(answer, command->problem->text);
+        return;
+    }
+    json_open(answer, "before", '{');
+    facts_memory(answer);
+    json_close(answer, '}');
+    int64_t began = clock_monotonic();
+    bool given = feeder_trim();
+    json_bool(answer, "given_back", given);
+    json_seconds(answer, "trim_duration", clock_monotonic() - began);
+    json_open(answer, "after", '{');
+    facts_memory(answer);
+    json_close(answer, '}');
+    dump_now(command, "trim", answer);
 }
 
 // The sample interval stays: each thread keeps the distance to its next sample, which it drew at the old one.
@@ -222,7 +241,9 @@ void command_run(const struct command *command, char *line, struct json *answer)
     if (!strcmp(line, "status") && !arguments) {
         status(command, answer);
     } else if (!strcmp(line, "dump") && !arguments) {
-        take_dump(command, answer);
+        dump_now(command, "command", answer);
+    } else if (!strcmp(line, "trim") && !arguments) {
+        trim(command, answer);
     } else if ((!strcmp(line, "activate") || !strcmp(line, "deactivate")) && !arguments) {
         switch_sampling(command, *line == 'a', answer);
     } else if (!strcmp(line, "reset") && !arguments) {
@@ -238,6 +259,6 @@ void command_run(const struct command *command, char *line, struct json *answer)
     } else if (!strcmp(line, "schedule")) {
         schedule(command, arguments, answer);
     } else {
-        refuse(answer, "commands: status dump holders activate deactivate reset stats schedule detach");
+        refuse(answer, "commands: status dump holders trim activate deactivate reset stats schedule detach");
     }
 }

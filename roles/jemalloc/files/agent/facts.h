@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define AGENT_VERSION "1.0.0"
+#define AGENT_VERSION "1.1.0"
 
 struct facts {
     int64_t started;          // monotonic milliseconds

@@ -7,6 +7,8 @@
 #include "mallctl.h"
 #include "sampler.h"
 
+#include <malloc.h>
+
 static bool own;
 
 void feeder_use_sampler(void) {
@@ -79,6 +81,11 @@ void feeder_describe(struct json *json) {
     json_unsigned(json, "entries", sampler_entries());
     json_unsigned(json, "unseen", sampler_unseen());
     json_seconds(json, "spent", (int64_t)(sampler_spent() / 1000000));
+}
+
+// malloc_trim is the C library's, whoever the allocator is: under another one it finds nothing to give back.
+bool feeder_trim(void) {
+    return own ? malloc_trim(0) : je_purge();
 }
 
 bool feeder_reset(const char **why) {

@@ -22,6 +22,7 @@ bool feeder_follow(void);               // what the process opens and closes; tr
 size_t feeder_detach(size_t *left);      // of the sampler: how many entries it put back, and how many it could not
 uint64_t feeder_spent(void);            // nanoseconds that the sampler has taken
 void feeder_describe(struct json *json);
+bool feeder_trim(void);                 // the allocator gives back what it keeps; false: it cannot
 bool feeder_reset(const char **why);    // forgets all samples; false: *why says why not
 
 #endif

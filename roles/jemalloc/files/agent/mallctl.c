@@ -64,6 +64,10 @@ bool je_is_patched(void) {
     return get("experimental.hooks.prof_sample_free", &hook, sizeof hook);
 }
 
+bool je_purge(void) {
+    return set("arena.4096.purge", NULL, 0);   // of all arenas
+}
+
 bool je_reset(void) {
     return set("prof.reset", NULL, 0);
 }

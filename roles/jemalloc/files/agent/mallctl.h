@@ -18,6 +18,7 @@ bool je_dump(const char *path);
 bool je_set_prefix(const char *prefix);   // of the dumps that jemalloc takes and names itself
 bool je_owns(void *block);               // it has allocated the block
 bool je_is_patched(void);                 // it is the one that the role builds
+bool je_purge(void);   // gives back all pages that are kept for later
 bool je_reset(void);                      // the sample interval stays
 bool je_install_hook(void (*hook)(void **, unsigned *, unsigned));
 typedef void je_birth(const void *pointer, size_t size, void **frames, unsigned length, size_t usable);

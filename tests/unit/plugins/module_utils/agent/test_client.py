@@ -81,6 +81,22 @@ def test_a_dump(serve: Serve) -> None:
         assert connection.dump("/spool") == client.WrittenDump(path, 10, 1.5, 4096, 1, None)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"memory": {"rss": 300}}, {"memory": {"rss": 200}}, (300, 200)),
+        ({"memory": {"rss": -1}}, {"memory": [200]}, (None, None)),
+        ("much", None, (None, None)),
+    ],
+)
+def test_what_a_trim_gave_back(
+    serve: Serve, before: object, after: object, told: tuple[int | None, int | None]
+) -> None:
+    with client.Connection(serve(line(path="/spool/jeprof.1.2.m3.heap", before=before, after=after))) as connection:
+        dump = connection.dump("/spool", "trim")
+    assert (dump.rss_before, dump.rss_after) == told
+
+
 @pytest.mark.parametrize("time", [pytest.param(10**400, id="digits"), float("nan"), float("inf"), -1, True, "1"])
 def test_a_time_that_no_calendar_has(serve: Serve, time: object) -> None:
     with client.Connection(serve(line(path="/spool/jeprof.1.2.m3.heap", time=time))) as connection:

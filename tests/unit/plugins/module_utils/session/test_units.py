@@ -66,6 +66,7 @@ def control(**parameters: Any) -> dict[str, Any]:
         ("status", False, "status"),
         ("dump", True, "dump"),
         ("holders", True, "holders"),
+        ("trim", True, "trim"),
         ("deactivate", True, "deactivate"),
         ("activate", False, "status"),
     ],

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2, profiles_service_pb2_grpc
 
-from ansible_collections.offheap.profiler.plugins.action import leak_push
+from ansible_collections.offheap.profiler.plugins.action import heap_analyze, heap_import, leak_push, leak_report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
@@ -171,6 +171,44 @@ def test_over_grpc_arrives_what_arrives_over_http(
     assert [request for _told, request in found.requests] == [
         kind.FromString(body) for *_head, body in collector.requests
     ]
+
+
+def test_what_a_service_took_is_judged_as_the_archive_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: tuple[Service, str]
+) -> None:
+    """Each profile has the total that heap_analyze gives, and read back they lead to the same verdicts."""
+    monkeypatch.chdir(tmp_path)
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+    found, address = service
+    assert _run(otlp_url=address)["pushed"] == 24
+    taken: dict[str, list[Path]] = {}
+    for number, (_told, request) in enumerate(found.requests):
+        (host,) = {
+            one.value.string_value for one in request.resource_profiles[0].resource.attributes if one.key == "host.name"
+        }
+        taken.setdefault(host, []).append(tmp_path / f"{number:02}.otlp")
+        taken[host][-1].write_bytes(request.SerializeToString())
+    for host, files in taken.items():
+        for file, capture in zip(files, archive.captures(host=host)[::-1], strict=True):
+            sent = run_action(heap_analyze, False, src=str(file))
+            kept = run_action(heap_analyze, False, src=str(capture.dump))
+            assert sent["total"] == pytest.approx(kept["total"], abs=1), file
+        said: dict[str, Any] = {
+            "archive": "back",
+            "unit": "frontend",
+            "host": host,
+            "process": 12,
+            "source_interval": "512KiB",
+        }
+        run_action(heap_import, False, src=[str(file) for file in files], **said)
+    back, own = (
+        {one["host"]: one for one in run_action(leak_report, False, archive=name, dest=name + "-report")["reports"]}
+        for name in ("back", "archive")
+    )
+    for host, verdict in (("app1", "leak"), ("app2", "no-leak")):
+        assert back[host]["verdict"] == own[host]["verdict"] == verdict
+        assert back[host]["path"] == own[host]["path"]
+        assert back[host]["growth_bytes_per_day"] == pytest.approx(own[host]["growth_bytes_per_day"], rel=0.001)
 
 
 def test_grpc_tries_again_while_nobody_is_there(archive: Archive, service: tuple[Service, str]) -> None:

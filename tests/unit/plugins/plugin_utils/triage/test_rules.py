@@ -202,6 +202,16 @@ def test_the_process_that_grows_most_is_judged() -> None:
     assert "that is process 52; all 3 RSS +1.6 GiB/h" in found.reason
 
 
+def test_what_is_profiled_already_is_not_to_be_profiled() -> None:
+    def next_step(**more: Any) -> str:
+        return judged(sample(100, **more), sample(700, malloc_heap=90, **more)).next_step
+
+    assert "offheap.profiler.enable_profiling -l app1" in next_step()
+    told = next_step(profiled=True)
+    assert "enable_profiling" not in told
+    assert "offheap.profiler.collect_profiles -l app1, and then offheap.profiler.report_leaks" in told
+
+
 def test_agents_and_earlier_deaths_are_noted() -> None:
     crashes = {
         "error_files": [{"reason": "out-of-memory", "failed": 4096, "path": "/srv/hs_err_pid7.log"}],
