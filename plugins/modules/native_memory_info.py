@@ -19,7 +19,7 @@ description:
   - Changes nothing, stops nothing, and needs no restart.
   - Without the right to look into a process, returns what can be read, and names the rest in
     RV(samples[].processes[].not_readable).
-  - P(offheap.profiler.triage#role) takes two such samples and says what kind of growth it is.
+  - P(offheap.profiler.triage#role) takes some such samples and says what kind of growth it is.
 author:
   - Offheap contributors (@offheap)
 extends_documentation_fragment:
@@ -107,6 +107,14 @@ samples:
           what nothing explains, C(rest).
         - Null means that the host does not say, or that there is no limit.
       type: dict
+    files_in_memory:
+      description:
+        - The ten files in memory that take most (on a tmpfs, of memfd_create, System V's), from 1 MiB, of those that
+          the processes have open, or that lie on a tmpfs of theirs alone, or that belong to their user and were written
+          since they were started. Of root's closed ones, those below C(/dev/shm) and C(/tmp).
+        - Each has its C(path), its C(size) in bytes, and C(files), their number, where it is a directory of many.
+      type: list
+      elements: dict
     host:
       description:
         - All of the host's memory in bytes, from C(/proc/meminfo), C(total) and C(available), and the parts that add up
@@ -229,13 +237,13 @@ kept:
 """
 
 import time
-from typing import Any, NoReturn
+from typing import Any, Callable, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, host_memory, procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.memory import crashes, process
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, forked, host_memory, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.memory import crashes, files_in_memory, process
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
 
 
@@ -290,6 +298,18 @@ def _crashes(processes: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def add_files_in_memory(samples: list[dict[str, Any]], warn: Callable[[str], Any]) -> None:
+    """Those that the processes of each have written; none where the look at them has failed."""
+    groups = [[process["pid"] for process in sample["processes"]] for sample in samples]
+    try:
+        found = files_in_memory.of(groups)
+    except forked.ForkedError as exc:
+        warn(str(exc))
+        found = [[] for _sample in samples]
+    for sample, files in zip(samples, found):
+        sample["files_in_memory"] = files
+
+
 def hidden(samples: list[dict[str, Any]]) -> list[int]:
     """The processes whose memory map could not be read."""
     return [process["pid"] for sample in samples for process in sample["processes"] if process["classes"] is None]
@@ -315,6 +335,7 @@ def main() -> NoReturn:
         samples += [of_pid(pid, wanted["jvm_timeout"]) for pid in wanted["pids"]]
     except OffheapError as error:
         module.fail_json(msg=str(error))
+    add_files_in_memory(samples, module.warn)
     for pid in hidden(samples):
         module.warn(f"process {pid} lets this user read only its RSS: run the task with become: true")
     module.exit_json(changed=False, samples=samples)

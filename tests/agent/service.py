@@ -78,6 +78,15 @@ class Service:
         self.process.wait()
         Path(f"/tmp/.java_pid{self.pid}").unlink(missing_ok=True)  # a JVM that is killed leaves it
 
+    def do(self, command: str) -> str:
+        """Its one line of answer to a line on its standard input."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(f"{command}\n".encode())
+        self.process.stdin.flush()
+        answer: str = self.process.stdout.readline().decode().strip()
+        assert answer, f"it ended while it did {command!r}: {self.stderr()}"
+        return answer
+
     def result(self, timeout: float = 30.0) -> tuple[int, str]:
         """Exit status and stdout."""
         output, _errors = self.process.communicate(timeout=timeout)

@@ -52,13 +52,7 @@ class Told:
             self.service.wait_until_active()
 
     def do(self, command: str) -> str:
-        process = self.service.process
-        assert process.stdin and process.stdout
-        process.stdin.write(f"{command}\n".encode())
-        process.stdin.flush()
-        answer: str = process.stdout.readline().decode().strip()
-        assert answer, f"it ended while it did {command!r}: {self.service.stderr()}"
-        return answer
+        return self.service.do(command)
 
     def dump(self) -> Taken:
         return Taken(self.service.ask("dump")["path"], self.service.pid, self._path)

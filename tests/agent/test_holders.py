@@ -99,11 +99,7 @@ class Look:
 
 def begin(service: Service) -> None:
     service.wait_until_active()
-    process = service.process
-    assert process.stdin and process.stdout
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == b"ready\n"
+    assert service.do("") == "ready"
 
 
 @pytest.fixture

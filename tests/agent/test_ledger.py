@@ -30,11 +30,7 @@ class Living:
         self.service.wait_until_active()
 
     def do(self, what: str) -> None:
-        process = self.service.process
-        assert process.stdin and process.stdout
-        process.stdin.write(f"{what}\n".encode())
-        process.stdin.flush()
-        assert process.stdout.readline() == b"done\n"
+        assert self.service.do(what) == "done"
 
     def dump(self) -> tuple[Book, int, int]:
         """The book, and what jemalloc itself counts as living, in objects and bytes."""

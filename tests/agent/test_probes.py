@@ -41,11 +41,7 @@ class Traced:
         self.service.wait_until_active()
 
     def do(self, what: str) -> None:
-        process = self.service.process
-        assert process.stdin and process.stdout
-        process.stdin.write(f"{what}\n".encode())
-        process.stdin.flush()
-        assert process.stdout.readline() == b"done\n"
+        assert self.service.do(what) == "done"
 
     def again(self) -> None:
         """A new book."""

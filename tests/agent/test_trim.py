@@ -33,10 +33,7 @@ def keeping(
             settings |= {"preload": [library], "prefix": tmp_path / "spool" / "jeprof"}
         service = start(service_program("keeps"), "128", popen={"stdin": subprocess.PIPE}, **settings)
         service.wait_until_active()
-        assert service.process.stdin and service.process.stdout
-        service.process.stdin.write(b"\n")
-        service.process.stdin.flush()
-        assert service.process.stdout.readline() == b"done\n"
+        assert service.do("") == "done"
         return service
 
     return begin

@@ -90,7 +90,7 @@ def triage(lab: object, playbook: RunPlaybook, host: HostOf, controller: Control
         **variables,
         "offheap_units": ["grow-java@native-growth"],
         "offheap_triage": str(controller.directory / "triage-without-root"),
-        "triage_watch": "1s",
+        "triage_watch": "1m",
         "ansible_become": False,
     }
     unprivileged = playbook("triage.yml", extra_vars=few, limit="app3").check()
@@ -112,6 +112,11 @@ def test_the_verdict_is_right(triage: Triage, name: str, unit: str) -> None:
     verdict = triage.verdicts[name, unit]
     assert verdict["verdict"] == VERDICTS[unit], verdict
     assert verdict["reason"] and verdict["next_step"] and verdict["source"]
+
+
+@pytest.mark.parametrize("name", JDKS)
+def test_the_file_in_memory_that_grows_is_named(triage: Triage, name: str) -> None:
+    assert "/memfd:grown has grown by " in triage.verdicts[name, "grow@shared-memory.service"]["reason"]
 
 
 @pytest.mark.parametrize(("name", "unit"), [case for case in CASES if VERDICTS[case[1]] != "cannot-tell"])
@@ -184,6 +189,11 @@ def test_without_root_what_can_be_read_is_and_the_rest_is_named(triage: Triage) 
     assert "memory map" in verdict["reason"]
     assert verdict["rss"] > 1 << 20
     assert any("open files" in note for note in verdict["notes"])
+
+
+def test_within_a_minute_there_are_five_looks(triage: Triage, controller: Controller) -> None:
+    assert len(list((controller.directory / "triage-without-root/app3").glob("*.json"))) == 5
+    assert len(list((controller.directory / "triage/app3").glob("*.json"))) == 2
 
 
 def test_the_table_names_each_unit_with_its_next_step(triage: Triage) -> None:

@@ -17,19 +17,17 @@ import contextlib
 import ctypes
 import os
 import re
-import select
 import signal
-import time
-from typing import IO, Callable, Collection, NoReturn
+from typing import IO, Callable, Collection
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import forked, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host.forked import Write
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_protocol
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import (
     HotspotError,
     Jvm,
     Wake,
-    Write,
 )
 
 _CLONE_NEWNS = 0x00020000
@@ -37,9 +35,7 @@ _NO_ATTACH = "+DisableAttachMechanism"
 _OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _VERSION = re.compile(r"^JDK ([0-9]{1,3})\b", re.MULTILINE)
 _RETURNED = re.compile(r"^return code: (-?[0-9]{1,10})", re.MULTILINE)
-_CHUNK = 1 << 16
 _MAX_OUTPUT = 4 << 20
-_SECONDS_TO_END = 5.0
 
 
 class NotHotspot(HotspotError):
@@ -169,67 +165,20 @@ def _in_its_place(
     timeout: float,
     proc: str,
 ) -> None:
-    """Run ``work`` in a child process, in the JVM's namespace and as its user; pass what it writes to ``receive``.
-
-    The first byte in the pipe says whether the rest is output (``+``) or the reason why there is none (``-``).
-    """
-    deadline = time.monotonic() + timeout + 5.0  # the child enforces the timeout itself, with a better message
+    """Run ``work`` in a child process, in the JVM's namespace and as its user; pass what it writes to ``receive``."""
     with contextlib.ExitStack() as stack:
         wake = _prepare_signal(jvm, stack)
         enter = _prepare_entry(jvm, proc, stack)
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            _child(writing, enter, lambda write: work(wake, write))
-        os.close(writing)
-        whole = False
+
+        def in_its_place(write: Write) -> None:
+            enter()
+            work(wake, write)
+
         try:
-            _relay(jvm, reading, receive, limit, deadline)
-            whole = True
-        finally:
-            os.close(reading)
-            if not whole:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-            status = _end_of(child)  # it has closed its end of the pipe, or was killed, so it is about to end
-        if status != 0:
-            raise HotspotError(f"JVM {jvm.pid}: its answer was cut off")
-
-
-def _end_of(child: int) -> int:
-    """The status of a process that is about to end. One that is still there after a while waits for a file system of
-    the JVM's user, which need not answer: that one ends when it may, and its status is -1."""
-    deadline = time.monotonic() + _SECONDS_TO_END
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status
-        if time.monotonic() >= deadline:
-            return -1
-        time.sleep(0.01)
-
-
-def _relay(jvm: Jvm, pipe: int, receive: Write, limit: int, deadline: float) -> None:
-    kind, failure, size = b"", b"", 0
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([pipe], [], [], left)[0]:
-            raise HotspotError(f"JVM {jvm.pid} did not answer in time")
-        part = os.read(pipe, _CHUNK)
-        if not part:
-            break
-        if not kind:
-            kind, part = part[:1], part[1:]
-        size += len(part)
-        if size > limit:
-            raise HotspotError(f"JVM {jvm.pid} sent more than {limit} bytes")
-        if kind == b"+":
-            receive(part)
-        else:
-            failure += part
-    if kind != b"+":
-        raise HotspotError(f"JVM {jvm.pid}: {failure.decode('utf-8', 'replace') or 'the attempt ended early'}")
+            # The work enforces the timeout itself, with a better message.
+            forked.run(f"JVM {jvm.pid}", in_its_place, receive, limit, timeout + 5.0)
+        except forked.ForkedError as exc:
+            raise HotspotError(str(exc)) from exc
 
 
 def _prepare_signal(jvm: Jvm, stack: contextlib.ExitStack) -> Wake:
@@ -290,26 +239,3 @@ def _prepare_entry(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> Callable
         os.setresuid(jvm.uid, jvm.uid, jvm.uid)
 
     return enter
-
-
-def _child(pipe: int, enter: Callable[[], None], work: Callable[[Write], None]) -> NoReturn:
-    started = False
-
-    def write(part: bytes) -> None:
-        nonlocal started
-        if not started:
-            part, started = b"+" + part, True
-        while part:
-            part = part[os.write(pipe, part) :]
-
-    try:
-        enter()
-        work(write)
-        write(b"")
-        status = 0
-    except BaseException as exc:  # this is a forked copy, which no exception may leave
-        status = 1
-        if not started:
-            with contextlib.suppress(BaseException):
-                os.write(pipe, b"-" + str(exc).encode("utf-8", "replace")[:2000])
-    os._exit(status)

@@ -20,13 +20,13 @@ import time
 from typing import Any, Callable, Collection, Iterator, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host.forked import Write
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_methods, hotspot_structs
 
 _CHUNK = 1 << 16
 
 #: makes the JVM look for a client
 Wake = Callable[[], None]
-Write = Callable[[bytes], None]
 
 
 class HotspotError(OffheapError):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from .look import Beside, Part, Process, Sample
 from .rise import NONE, OF_TWO_LOOKS, SHORTEST, Rise, rise, since, together
@@ -15,6 +16,14 @@ _WARM = 600.0
 _MIB = 1 << 20
 
 
+class FileInMemory(NamedTuple):
+    """Sizes in bytes; ``growth`` between the first look and the last."""
+
+    path: str
+    size: int
+    growth: int
+
+
 @dataclass(frozen=True)
 class Growth:
     """What several looks at one process show. Sizes in bytes; what rises does so over ``seconds``.
@@ -22,8 +31,8 @@ class Growth:
     ``growth`` is that of what it holds, ``parts`` of its parts. ``processes`` of the unit were looked at twice, of
     which this one grows most; ``unit_growth`` is that of all, in the time of this one, ``unit_held`` what all hold, and
     ``limit`` what the unit may hold (None without a limit), of which it has ``charged``. ``beside`` is that of the
-    parts of its control group, and ``host`` what the host's memory was at the last look. ``problem`` says why there is
-    nothing to judge.
+    parts of its control group, and ``host`` what the host's memory was at the last look. ``in_memory`` is the file in
+    memory that grows most. ``problem`` says why there is nothing to judge.
     """
 
     name: str
@@ -43,6 +52,7 @@ class Growth:
     swapped: Rise = NONE
     beside: Mapping[Beside, Rise] = field(default_factory=dict)
     host: Mapping[str, int] = field(default_factory=dict)
+    in_memory: FileInMemory | None = None
 
     @property
     def room(self) -> int | None:
@@ -147,7 +157,13 @@ def growth(samples: Iterable[Sample]) -> Growth:
         limit=last.limit,
         charged=last.charged,
         host=last.host,
+        in_memory=_grown_most(ordered[0].in_memory, last.in_memory),
     )
+
+
+def _grown_most(before: Mapping[str, int], now: Mapping[str, int]) -> FileInMemory | None:
+    grown = [FileInMemory(path, size, size - before.get(path, 0)) for path, size in now.items()]
+    return max((file for file in grown if file.growth > 0), key=lambda file: file.growth, default=None)
 
 
 def _rss(growth: Growth) -> int:

@@ -20,6 +20,7 @@ from ..base.errors import ControllerError
 
 _LONGEST_PATH = 4096
 _MOST_OF_HOST = 50
+_MOST_FILES = 10
 _PID = re.compile(r"pid [0-9]{1,10}\Z")
 
 
@@ -111,7 +112,8 @@ class Process:
 class Sample:
     """A unit at a time (seconds since the epoch). ``limit`` is what it may hold of memory, in bytes, None if all;
     ``charged`` what its control group counts against it, without cached files, ``beside`` the parts of that which no
-    process may show, and ``host`` those of all the host's memory, None and empty if the host did not say."""
+    process may show, and ``host`` those of all the host's memory, None and empty if the host did not say. ``in_memory``
+    are its largest files in memory, by path."""
 
     name: str
     time: float
@@ -123,6 +125,7 @@ class Sample:
     beside: Mapping[Beside, int] = field(default_factory=dict)
     host: Mapping[str, int] = field(default_factory=dict)
     boot: str = ""
+    in_memory: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse(data: Any) -> Sample:
@@ -154,7 +157,15 @@ def parse(data: Any) -> Sample:
         beside,
         {name: size for name in of_host if (size := _optional(of_host, name)) is not None},
         boot,
+        dict(_in_memory(data.get("files_in_memory"))),
     )
+
+
+def _in_memory(files: Any) -> Iterator[tuple[str, int]]:
+    for file in files[:_MOST_FILES] if isinstance(files, list) else ():
+        size = _optional(file, "size")
+        if size is not None and values.is_text(path := file.get("path"), _LONGEST_PATH):
+            yield path, size
 
 
 def _deaths(crashes: Any) -> Iterator[str]:

@@ -61,7 +61,7 @@ class Rule:
     In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, ``{triage}`` for the command
     that looks again, ``{limit}`` for the one that gives a unit a limit that suffices, ``{enable}`` for the command
     that profiles it: of several processes, the program that grows, and ``{profile}`` for that or, where it is profiled,
-    for those that say what came of it.
+    for those that say what came of it, and ``{trim}`` for how a JVM gives back what malloc keeps.
     """
 
     diagnosis: Diagnosis
@@ -105,8 +105,11 @@ _UNITS = " -e '{{\"offheap_units\": [{named}]}}'"
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.+/-]+\Z")
 _PROFILE = "find the code path: {profile}"
 _PROFILED = "it is profiled, so {collect}, and then offheap.profiler.report_leaks"
-_FRAGMENTATION = "run it under jemalloc without profiling, and compare RSS: {enable} -e profiled_service_mode=swap"
+_FRAGMENTATION = (
+    "{trim}run it under jemalloc without profiling, and compare RSS: {enable} -e profiled_service_mode=swap"
+)
 _ARENAS = f"{_FRAGMENTATION}, or with MALLOC_ARENA_MAX=2: add -e profiled_service_swap_arena_max=2"
+_TRIM = "see what stays after a trim, which needs no restart: jcmd {pid} System.trim_native_heap, and {triage}; or "
 _SHARED = (
     "see which files in memory these are: df -t tmpfs, ls -l /dev/shm, ipcs -m; each stays until somebody removes it"
 )
@@ -300,11 +303,15 @@ def judge(growth: Growth, host: str, inventories: Sequence[str] = ()) -> Triaged
     enable = play("enable_profiling", [_named(growth)], host, inventories)
     profiled = growth.process is not None and growth.process.profiled
     collect = play("collect_profiles", [], host, inventories)
+    pid = growth.process.pid if growth.process else 0
+    triage = play("triage", [json.dumps(growth.name)], host, inventories)
+    is_jvm = growth.process is not None and growth.process.jvm
     step = (heap.next_step if heap else rule.next_step).format(
         host=host,
         unit=growth.name,
-        pid=growth.process.pid if growth.process else 0,
-        triage=play("triage", [json.dumps(growth.name)], host, inventories),
+        pid=pid,
+        triage=triage,
+        trim=_TRIM.format(pid=pid, triage=f"{triage} -e triage_watch=0") if is_jvm else "",
         limit=_enough(growth),
         enable=enable,
         profile=_PROFILED.format(collect=collect) if profiled else enable,
@@ -382,6 +389,8 @@ def _reason(diagnosis: Diagnosis, growth: Growth) -> str:
         )
         if (fits := (process.max_heap - growth.too_much) >> 20) > 0:
             words.append(f"-Xmx{fits}m would fit")
+    if diagnosis is Diagnosis.SHARED_MEMORY and (file := growth.in_memory) is not None:
+        words.append(f"{file.path} has grown by {as_text(file.growth)} to {as_text(file.size)}")
     if heap := _own_heap(diagnosis, growth):
         words.append(f"its runtime keeps there {heap.name}")
     if diagnosis in (Diagnosis.THREADS, Diagnosis.STACKS):

@@ -166,16 +166,6 @@ def test_a_socket_of_another_process(impostor: Callable[..., hotspot_protocol.Jv
         hotspot_attach.command(other, "VM.version", 1)
 
 
-def test_a_child_that_a_file_system_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a FUSE of the JVM's user that does not answer, not even SIGKILL ends it."""
-    monkeypatch.setattr(hotspot_attach, "_SECONDS_TO_END", 0.05)
-    with subprocess.Popen(["/bin/sleep", "60"]) as held:
-        assert hotspot_attach._end_of(held.pid) == -1
-        held.kill()
-    with subprocess.Popen(["/bin/false"]) as ended:
-        assert os.waitstatus_to_exitcode(hotspot_attach._end_of(ended.pid)) == 1
-
-
 def test_no_child_is_left(impostor: Callable[..., hotspot_protocol.Jvm]) -> None:
     jvm = impostor("0\n")
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")

@@ -159,6 +159,13 @@ def test_the_next_step_can_be_pasted(looks: list[dict[str, Any]], verdict: str, 
     assert json.loads(words[words.index("-e") + 1]) == {"offheap_units": [name]}
 
 
+def test_a_jvm_gives_back_what_malloc_keeps_without_a_restart() -> None:
+    kept: dict[str, Any] = {"malloc_heap": 90, "free": (70, 0)}
+    trim = "jcmd 50 System.trim_native_heap, and ansible-playbook offheap.profiler.triage -l app1 -e"
+    assert trim in judged(sample(0, jvm={}, **kept), sample(600, jvm={}, **kept)).next_step
+    assert "jcmd" not in judged(sample(0, **kept), sample(600, **kept)).next_step
+
+
 def test_direct_buffers_are_not_ruled_out_without_memory_tracking() -> None:
     found = judged(sample(100, jvm={}), sample(700, jvm={}, glibc_arenas=90))
     assert "direct buffers are not ruled out" in found.reason
@@ -289,6 +296,26 @@ def test_memory_that_is_in_no_process(part: str, verdict: str) -> None:
     assert judged(first, in_a_group(3600, **{**grown, part: 13})).diagnosis.value == "not-growing", "that is noise"
     leaks = {**sample(3600, glibc_arenas=90), "cgroup": {"parts": {part.replace("_", "-"): 400 * MIB}}}
     assert judged(first, leaks).diagnosis.value == "native-growth", "what a process holds comes first"
+
+
+def test_the_file_in_memory_that_grows_most_is_named() -> None:
+    def file(path: object, mib: object) -> dict[str, object]:
+        return {"path": path, "size": mib * MIB if isinstance(mib, int) else mib, "files": 1}
+
+    first = {**in_a_group(0, shared_memory=10), "files_in_memory": [file("/dev/shm/old", 90), file("/dev/shm/q", 5)]}
+    last = {
+        **in_a_group(3600, shared_memory=60),
+        "files_in_memory": [
+            file("/dev/shm/old", 91),
+            file("/dev/shm/q", 50),
+            file("/dev/shm/\ud800", 400),
+            file(3, "x"),
+        ],
+    }
+    found = judged(first, last)
+    assert found.diagnosis.value == "shared-memory"
+    assert found.reason.endswith("; /dev/shm/q has grown by 45.0 MiB to 50.0 MiB")
+    assert "has grown" not in judged(first, {**last, "files_in_memory": "none"}).reason
 
 
 def test_it_says_how_long_there_is_room_for_what_is_in_no_process() -> None:
