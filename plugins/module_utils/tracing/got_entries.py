@@ -20,6 +20,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import procf
 _WORD = 8
 _LARGEST = 256 << 20
 _BLOCK = 1 << 20
+_TRIES = 5
 _LOW = 2  # bytes of an address that are looked at one by one
 
 
@@ -51,17 +52,27 @@ def _written(pid: int, mappings: list[Mapping], proc: str) -> Iterator[tuple[int
     if not any(one.executable for one in mappings):
         return
     first = mappings[0]
-    try:
-        headers = elf_headers.read(os.path.join(proc, str(pid), "map_files", first.range_name))
-    except elf_headers.ElfError:
-        if first in procfs.mappings(pid, proc):
-            raise
-        return  # it was closed meanwhile
+    headers = _headers(pid, first, proc)
+    if headers is None:
+        return
     loaded = [one for one in headers.programs if one.type == elf_headers.PT_LOAD]
     begin = next((one.address - one.offset for one in loaded if one.offset <= first.offset + _BLOCK), 0)
     for one in loaded:
         if one.flags & elf_headers.PF_W:
             yield first.start - first.offset - begin + one.address, min(one.size, _LARGEST)
+
+
+def _headers(pid: int, first: Mapping, proc: str) -> elf_headers.Headers | None:
+    """Those of a file that is mapped; None if it was closed meanwhile. It may also come back at the same place."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return elf_headers.read(os.path.join(proc, str(pid), "map_files", first.range_name))
+        except elf_headers.ElfError:
+            if first not in procfs.mappings(pid, proc):
+                break
+            if not left:
+                raise
+    return None
 
 
 def _count(memory: int, start: int, size: int, first: int, last: int) -> int:

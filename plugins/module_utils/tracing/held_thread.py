@@ -47,6 +47,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.tracee im
 LONGEST_TEXT = TEXTS // 2 - 8
 # Seconds in which a thread that waits stops, and for which a busy one is let run at a time.
 _TO_STOP, _BUSY = 1.0, 0.1
+# Seconds that a call may wait for the loader's lock. To open a library takes less.
+_FOR_LOADER = 0.02
 # What the thread itself does wrong is seen; blocked, it would be death.
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS)
 _BLOCKED = ((1 << 64) - 1) & ~sum(1 << (number - 1) for number in _FAULTS)
@@ -113,9 +115,10 @@ class Held:
     ) -> None:
         self._leave()
 
-    def call(self, address: int, *given: int | bytes, deadline: float) -> int:
+    def call(self, address: int, *given: int | bytes, deadline: float, gives_way: bool = False) -> int:
         """What the function returns. Texts lie on the thread's stack, to the end of its hold, and end with a NUL.
 
+        With ``gives_way``, for dlopen, it does not wait behind others for the loader's lock, but raises LoaderBusy.
         Raises LetGo, Faulted and ThreadGone: then the hold is over.
         """
         numbers = [self._text(one) if isinstance(one, bytes) else one for one in given]
@@ -123,17 +126,15 @@ class Held:
         registers = self._machine.function_call(self._again, self._frame, self._ways, address, *numbers)
         self._thread.set_registers(registers)
         self._calls = True
-        try:
-            while True:
-                self._thread.resume()
-                self._next(deadline)
-                registers = self._thread.registers()
-                if self._machine.has_returned(registers, self._frame, self._ways):
-                    break
-        except TooLate:
-            registers = self._let_go(deadline)
-        result = self._machine.result_of(registers, self._frame, self._read)
-        self._thread.skip_call(registers)
+        back = self._given_way(deadline) if gives_way else None
+        back = back or self._returned(deadline) or self._interrupted()
+        if not back:
+            raise LetGo(
+                f"thread {self._thread.tid} of process {self._pid} has not finished within"
+                f" {deadline - self.began:.1f} seconds; it was let go, and finishes by itself"
+            )
+        result = self._machine.result_of(back, self._frame, self._read)
+        self._thread.skip_call(back)
         self._calls = False
         self._thread.resume()
         self._next(time.monotonic() + _TO_STOP)
@@ -162,24 +163,41 @@ class Held:
         self._texts += len(text) + 1
         return address
 
-    def _let_go(self, deadline: float) -> list[int]:
-        """Of a call that is not back. Returns the registers if it is back after all."""
+    def _returned(self, deadline: float) -> list[int] | None:
+        """The registers when the call is back; None if that is too late."""
+        try:
+            while True:
+                self._thread.resume()
+                self._next(deadline)
+                registers = self._thread.registers()
+                if self._machine.has_returned(registers, self._frame, self._ways):
+                    return registers
+        except TooLate:
+            return None
+
+    def _interrupted(self) -> list[int] | None:
+        """Stop a call that is not back. Returns the registers if it is back after all."""
         self._thread.interrupt()
         stop = self._thread.wait(time.monotonic() + 60)  # in a call that nothing interrupts, such as one to a dead disk
         if stop.kind is Kind.SYSCALL:
             registers = self._thread.registers()
             if self._machine.has_returned(registers, self._frame, self._ways):
                 return registers
-        if self._waits_for_loader(self._machine.call_of(self._thread.registers())):
-            self._calls = False
-            raise LoaderBusy(
-                f"process {self._pid} has been opening or closing another library for {deadline - self.began:.1f}"
-                " seconds. Nothing was opened, and its thread goes on. Try again"
-            )
-        raise LetGo(
-            f"thread {self._thread.tid} of process {self._pid} has not finished within"
-            f" {deadline - self.began:.1f} seconds; it was let go, and finishes by itself"
-        )
+        return None
+
+    def _given_way(self, deadline: float) -> list[int] | None:
+        """The registers when the call is back, None if it has yet to be, and does not wait for the loader."""
+        while time.monotonic() < deadline:
+            registers = self._returned(min(time.monotonic() + _FOR_LOADER, deadline)) or self._interrupted()
+            if registers:
+                return registers
+            if self._waits_for_loader(self._machine.call_of(self._thread.registers())):
+                self._calls = False
+                raise LoaderBusy(
+                    f"process {self._pid} is opening or closing another library. Nothing was opened, and its thread"
+                    " goes on. Try again"
+                )
+        return None
 
     def _waits_for_loader(self, call: Call) -> bool:
         """Whether it waits for the loader's lock, and has none of its own yet: then its call has done nothing.

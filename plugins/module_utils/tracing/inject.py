@@ -43,6 +43,8 @@ _LARGEST_ANSWER = 1 << 16
 _LONGEST_REASON = 500
 # Seconds more than it may take: for the child to say so itself.
 _GRACE = 5.0
+# Seconds to leave the loader to others.
+_AFTER_OTHERS = 0.01
 _POINTER = 8
 _UNWINDER = "libgcc_s.so.1"
 _NOBODY_TRACES = 3
@@ -105,8 +107,8 @@ def have_library(
 ) -> Injected:
     """Have the process open the library and call ``int symbol(const char *settings)``.
 
-    A thread is waited for so long (``patience``, seconds), and ``held`` so long at most. Raises TraceError, ElfError,
-    ProcfsError.
+    A thread is waited for so long (``patience``, seconds), and ``held`` so long at most, and as long again while others
+    have the loader. Raises TraceError, ElfError, ProcfsError.
     """
     target = examine(pid, library, symbol)
     with contextlib.ExitStack() as stack:
@@ -122,7 +124,8 @@ def have_library(
         before = _companions(stack, pid, library)
         stack.enter_context(urgency.calm_afterwards(pid))
         answer = _in_a_child(
-            lambda: asdict(_inject(target, path, content, before, settings, patience, held)), patience + held + _GRACE
+            lambda: asdict(_inject(target, path, content, before, settings, patience, held)),
+            2 * (patience + held) + _GRACE,
         )
     return Injected(**answer)
 
@@ -157,15 +160,46 @@ def _inject(
             filters = thread.filters()
         seccomp_filters.check(target.pid, filters, platform.machine(), in_memory=bool(content))
     copies = lent_memory.copies(target.pid) if content else 0
-    with held_thread.held(target.pid, target.machine, target.ways, patience) as thread:
+    deadline, longest = time.monotonic() + seconds, 0.0
+    while True:
+        thread = held_thread.held(target.pid, target.machine, target.ways, patience)
+        try:
+            result = _opened(target, thread, path, content, copies, before, settings, seconds)
+        except held_thread.LoaderBusy:
+            longest = max(longest, thread.seconds)
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_AFTER_OTHERS)
+        else:
+            return Injected(path, result, thread.name, max(longest, thread.seconds))
+
+
+def _opened(
+    target: Target,
+    held: held_thread.Held,
+    path: str,
+    content: bytes,
+    copies: int,
+    before: list[str],
+    settings: bytes,
+    seconds: float,
+) -> int:
+    """What the library's function returns, called by a thread that is held."""
+    with held as thread:
         if procfs.start_ticks(target.pid) != target.start_ticks:
             raise procfs.ProcessGone(target.pid)
         deadline = time.monotonic() + seconds
         for one in before:
-            thread.call(target.open, os.fsencode(one), target.open_flags, deadline=deadline)
+            thread.call(target.open, os.fsencode(one), target.open_flags, deadline=deadline, gives_way=True)
         number = _in_memory(target, thread, content) if content else -1
         opened = lent_memory.path(number, copies) if content else path
-        handle = thread.call(target.open, os.fsencode(opened), target.open_flags, deadline=deadline)
+        try:
+            file = os.fsencode(opened)
+            handle = thread.call(target.open, file, target.open_flags, deadline=deadline, gives_way=True)
+        except held_thread.LoaderBusy:
+            if content:
+                thread.system_call(target.machine.close, number)
+            raise
         if content:
             thread.system_call(target.machine.close, number)
         if not handle:
@@ -174,8 +208,7 @@ def _inject(
         base = int.from_bytes(thread.read(handle, _POINTER), "little")
         result = thread.call((base + target.function) & ((1 << 64) - 1), settings, deadline=deadline)
     result &= 0xFFFFFFFF
-    signed = result - (1 << 32) if result >> 31 else result
-    return Injected(path, signed, thread.name, thread.seconds)
+    return result - (1 << 32) if result >> 31 else result
 
 
 def _in_memory(target: Target, thread: held_thread.Held, content: bytes) -> int:

@@ -115,9 +115,10 @@ class Tracee:
                     raise ThreadGone(f"thread {self.tid} has ended, or runs another program") from None
                 if found:
                     return self._stop(status)
-                if time.monotonic() > deadline:
+                left = deadline - time.monotonic()
+                if left < 0:
                     raise TooLate(f"thread {self.tid} did not stop in time")
-                signal.sigtimedwait(_STOPPED, _PAUSE)
+                signal.sigtimedwait(_STOPPED, min(left, _PAUSE))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
