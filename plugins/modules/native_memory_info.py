@@ -236,27 +236,45 @@ kept:
   returned: with O(keep)
 """
 
+import json
 import time
 from typing import Any, Callable, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, forked, host_memory, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import (
+    cgroup,
+    forked,
+    host_memory,
+    procfs,
+    systemd,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import crashes, files_in_memory, process
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
+
+_LARGEST_ANSWER = 16 << 20
+_PATIENCE = 10.0  # seconds
+_PROPERTIES = ("Id", "LoadState", "ActiveState", "ControlGroup")
 
 
-def of_unit(name: str, jvm_timeout: int, kernel_log: str) -> dict[str, Any]:
-    """One sample of a unit."""
-    unit = service.load(name)
+def of_units(names: list[str], jvm_timeout: int) -> list[dict[str, Any]]:
+    """One sample of each unit, of which systemd is asked once."""
+    wanted = [unit_name.service(name) for name in names]
+    log = crashes.kernel_log() if wanted else ""
+    return [of_unit(unit, jvm_timeout, log) for unit in systemd.show_each(wanted, _PROPERTIES)]
+
+
+def of_unit(unit: dict[str, str], jvm_timeout: int, kernel_log: str) -> dict[str, Any]:
+    """One sample of a unit, by what systemd says of it."""
+    name, group = unit["Id"], unit.get("ControlGroup", "")
+    pids = systemd.processes(group)
     problem = None
-    if unit.text["LoadState"] == "not-found":
-        problem = f"there is no unit {unit.name} on this host"
-    elif not unit.pids():
-        problem = f"{unit.name} has no process: it is {unit.text['ActiveState']}"
-    group = unit.text["ControlGroup"]
-    found = sample(unit.name, unit.pids(), group, problem, jvm_timeout)
+    if unit["LoadState"] == "not-found":
+        problem = f"there is no unit {name} on this host"
+    elif not pids:
+        problem = f"{name} has no process: it is {unit['ActiveState']}"
+    found = sample(name, pids, group, problem, jvm_timeout)
     names = {one["name"] for one in found["processes"]}
     found["crashes"]["oom_kills"] = crashes.oom_kills(kernel_log, group, names)
     return found
@@ -280,34 +298,50 @@ def sample(name: str, pids: list[int], control_group: str, problem: str | None, 
     return {
         "name": name,
         "time": now,
-        "boot_id": procfs.boot_id(),
         "problem": problem,
         "cgroup": cgroup.read(control_group),
-        "host": host_memory.read(),
-        "crashes": _crashes(processes),
+        "files_in_memory": [],
+        "crashes": {"error_files": [], "core_dumps": [], "oom_kills": []},
         "processes": processes,
     }
 
 
-def _crashes(processes: list[dict[str, Any]]) -> dict[str, Any]:
+def add_host(samples: list[dict[str, Any]]) -> None:
+    """What is the same for all."""
+    same = {"boot_id": procfs.boot_id(), "host": host_memory.read()}
+    for one in samples:
+        one.update(same)
+
+
+def add_files(samples: list[dict[str, Any]], warn: Callable[[str], Any]) -> None:
+    """What lies in the services' own file systems, which may hang whoever looks (fuse(4)): of the first that does, and
+    of those after it, nothing is known."""
+    parts: list[bytes] = []
+
+    def work(write: forked.Write) -> None:
+        found = files_in_memory.FilesInMemory()
+        for one in samples:
+            write(json.dumps(_files(one["processes"], found)).encode() + b"\n")
+
+    try:
+        forked.run("the look into the services' files", work, parts.append, _LARGEST_ANSWER, _PATIENCE)
+    except forked.ForkedError as exc:
+        left = ", ".join(one["name"] for one in samples[b"".join(parts).count(b"\n") :])
+        warn(f"{exc}; so files in memory, error files and core dumps of {left} are not known")
+    for one, line in zip(samples, b"".join(parts).split(b"\n")[:-1]):
+        told = json.loads(line)
+        one["files_in_memory"] = told.pop("files_in_memory")
+        one["crashes"].update(told)
+
+
+def _files(processes: list[dict[str, Any]], found: files_in_memory.FilesInMemory) -> dict[str, Any]:
     largest = processes[0] if processes else None
     return {
-        "error_files": crashes.error_files(largest["pid"]) if largest else [],
+        "files_in_memory": found.of([one["pid"] for one in processes]),
+        # No other program writes such.
+        "error_files": crashes.error_files(largest["pid"]) if largest and largest["jvm"] is not None else [],
         "core_dumps": crashes.core_dumps(largest["pid"], largest["name"]) if largest else [],
-        "oom_kills": [],
     }
-
-
-def add_files_in_memory(samples: list[dict[str, Any]], warn: Callable[[str], Any]) -> None:
-    """Those that the processes of each have written; none where the look at them has failed."""
-    groups = [[process["pid"] for process in sample["processes"]] for sample in samples]
-    try:
-        found = files_in_memory.of(groups)
-    except forked.ForkedError as exc:
-        warn(str(exc))
-        found = [[] for _sample in samples]
-    for sample, files in zip(samples, found):
-        sample["files_in_memory"] = files
 
 
 def hidden(samples: list[dict[str, Any]]) -> list[int]:
@@ -330,12 +364,12 @@ def main() -> NoReturn:
     if not wanted["units"] and not wanted["pids"]:
         module.fail_json(msg="nothing to look at: name units or pids")
     try:
-        log = crashes.kernel_log() if wanted["units"] else ""
-        samples = [of_unit(name, wanted["jvm_timeout"], log) for name in wanted["units"]]
+        samples = of_units(wanted["units"], wanted["jvm_timeout"])
         samples += [of_pid(pid, wanted["jvm_timeout"]) for pid in wanted["pids"]]
     except OffheapError as error:
         module.fail_json(msg=str(error))
-    add_files_in_memory(samples, module.warn)
+    add_host(samples)
+    add_files(samples, module.warn)
     for pid in hidden(samples):
         module.warn(f"process {pid} lets this user read only its RSS: run the task with become: true")
     module.exit_json(changed=False, samples=samples)

@@ -58,10 +58,16 @@ _AT = re.compile(r'(?:AT_FDCWD|\d+)<([^>]*)>, "((?:[^"\\]|\\.)*)"')
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _DESCRIPTOR = re.compile(r"\d+<([^>]*)>")
 _STARTED = re.compile(r"\) += (\d+)")
+# Where this machine has one, but for /tmp, which has other files as well.
+_TMPFS = [
+    words[4] for line in Path("/proc/self/mountinfo").read_text().splitlines() if "tmpfs" in (words := line.split())
+]
+_TMPFS = sorted({*_TMPFS, "/dev/shm"} - {"/", "/tmp"})
 # What differs from one process, file or run to the next.
 _ANY = (
     (r"^/proc/(?:self|thread-self)/fd/\d+", "/proc/self/fd/<n>"),
     (r"^/proc/\d+(?=/|$)", "/proc/<pid>"),
+    (rf"^/proc/<pid>/root(?:{'|'.join(map(re.escape, _TMPFS))})$", "/proc/<pid>/root/<tmpfs>"),
     (r"/task/\d+", "/task/<tid>"),
     (r"/(fd|fdinfo)/\d+", r"/\1/<n>"),
     (r"/map_files/[0-9a-f]+-[0-9a-f]+", "/map_files/<range>"),
@@ -202,9 +208,13 @@ assert fetch.ANSWERS["mark"]({{"dumps": dumps, "delete": False}}, None)["collect
 _TRIAGE = """
 from {ours}.modules import native_memory_info
 from {ours}.module_utils.host import cgroup
+from {ours}.module_utils.memory import files_in_memory
+files_in_memory._LEAST = 1 << 60  # what lies there is this machine's
 cgroup._UNIFIED = (systemd._CGROUP_ROOTS[0],)
 BEGIN
-sample = native_memory_info.of_unit("app", 20, native_memory_info.crashes.kernel_log())
+samples = [sample] = native_memory_info.of_units(["app"], 20)
+native_memory_info.add_host(samples)
+native_memory_info.add_files(samples, print)
 assert len(sample["processes"]) == 2 and sample["cgroup"]["current"], sample
 """
 _TRACE = """

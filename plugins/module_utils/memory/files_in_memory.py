@@ -14,13 +14,12 @@ This module is private to the collection.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 from typing import Any, Dict, Iterable, NamedTuple, Sequence, Tuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import values
-from ansible_collections.offheap.profiler.plugins.module_utils.host import forked, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
 _MOST_NAMES = 20_000
 _MOST_DESCRIPTORS = 10_000
@@ -32,8 +31,6 @@ _BLOCK = 512  # st_blocks (inode(7))
 _DELETED = " (deleted)"
 _MEMFD = "/memfd:"
 _OF_ROOT = ("/dev/shm/", "/tmp/")
-_LARGEST_ANSWER = 4 << 20
-_PATIENCE = 5.0  # seconds
 
 #: device and inode
 Key = Tuple[int, int]
@@ -52,31 +49,18 @@ class Entry(NamedTuple):
     written: float
 
 
-def of(groups: Sequence[Sequence[int]], proc: str = "/proc") -> list[list[dict[str, Any]]]:
-    """For each group of processes the ten that take most memory: ``path``, ``size`` in bytes and ``files``, their
-    number, for a directory's files together where none of them is half of all. Raises ForkedError."""
-    parts: list[bytes] = []
+class FilesInMemory:
+    """Those of a host; each file system is read once. What is a service's own may hang who looks at it (forked.py)."""
 
-    def work(write: forked.Write) -> None:
-        found = _Found(proc)
-        write(json.dumps([found.of(pids) for pids in groups]).encode())
-
-    forked.run("the look at files in memory", work, parts.append, _LARGEST_ANSWER, _PATIENCE)
-    told: list[list[dict[str, Any]]] = json.loads(b"".join(parts))
-    return told
-
-
-class _Found:
-    """What lies in the memory of a host; each file system is read once."""
-
-    def __init__(self, proc: str) -> None:
+    def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[int, dict[Key, Entry]] = {}
         self._shared = set(self._mounts(1).values())
 
-    def of(self, pids: Iterable[int]) -> list[dict[str, Any]]:
+    def of(self, pids: Sequence[int]) -> list[dict[str, Any]]:
+        """The ten that take most memory, of these processes: ``path``, ``size`` in bytes and ``files``, their number,
+        for a directory's files together where none of them is half of all."""
         found: dict[Key, Entry] = {}
-        pids = list(pids)
         for pid in pids:
             with contextlib.suppress(procfs.ProcfsError, OSError):  # it has ended, or is another user's
                 found.update(self._of_process(pid))
@@ -162,7 +146,7 @@ class _Found:
             os.close(root)
         return found
 
-    def _segments(self, pids: list[int]) -> list[dict[str, Any]]:
+    def _segments(self, pids: Sequence[int]) -> list[dict[str, Any]]:
         """System V's, of our own namespace. Columns: ipc/shm.c, sysvipc_shm_proc_show."""
         try:
             with open(os.path.join(self._proc, "sysvipc/shm"), encoding="ascii", errors="replace") as file:

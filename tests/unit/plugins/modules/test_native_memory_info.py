@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ansible_collections.offheap.profiler.plugins.action import native_memory_in
 from ansible_collections.offheap.profiler.plugins.action import triage_report
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import process as process_memory
 from ansible_collections.offheap.profiler.plugins.modules import native_memory_info
+from ansible_collections.offheap.profiler.tests.agent import hanging_disk
 from ansible_collections.offheap.profiler.tests.unit.fakes import actions, programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
@@ -99,6 +101,7 @@ def _run(module: Any, check: bool = False, **arguments: Any) -> dict[str, Any]:
     plugin = actions.action(module, check, **arguments)
     if module is action:
         samples = [native_memory_info.of_pid(pid, 1) for pid in arguments["pids"]]
+        native_memory_info.add_host(samples)
         plugin._execute_module = lambda **_more: {"changed": False, "samples": samples}
     result: dict[str, Any] = plugin.run(task_vars={"inventory_hostname": "app1"})
     return result
@@ -119,3 +122,37 @@ def test_looks_are_kept_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(AnsibleActionFail, match="nothing has no looks at these units and hosts"):
         _run(triage_report, samples="nothing", show=False)
     assert not (tmp_path / "nothing").exists()
+
+
+class Silent(hanging_disk.HangingDisk):
+    """Hangs whoever asks what it is."""
+
+    def _answer(self, operation: int, node: int, argument: bytes) -> bytes:
+        if operation == hanging_disk._GETATTR:
+            self._free.wait()
+        return super()._answer(operation, node, argument)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount it")
+def test_a_file_system_that_does_not_answer_hides_no_more_than_what_lies_there(
+    run: Run, pid: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_memory_info, "_PATIENCE", 0.5)
+    (tmp_path / "disk").mkdir()
+    disk = Silent(tmp_path / "disk")
+    line = (
+        "mount -t tmpfs t /mnt && head -c 2M /dev/zero > /mnt/large && mkdir /mnt/disk"
+        f" && mount --bind {disk.path} /mnt/disk && exec sleep 60"
+    )
+    try:
+        with subprocess.Popen(["unshare", "--mount", "sh", "-c", line]) as process:
+            programs.settled(process, "sleep")
+            disk.hangs()
+            result = run(pids=[pid, process.pid])
+            disk.let_go()
+            process.kill()
+    finally:
+        disk.close()
+    assert [sample["processes"][0]["pid"] for sample in result["samples"]] == [pid, process.pid]
+    (warning,) = [one for one in result["warnings"] if "did not answer in time" in str(one)]
+    assert f"error files and core dumps of pid {process.pid} are not known" in str(warning)

@@ -15,25 +15,13 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import forked
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import files_in_memory
-from ansible_collections.offheap.profiler.tests.agent import hanging_disk
-from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 
 MIB = 1 << 20
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user, and mount")
 NOBODY = 65534
 
 Program = Callable[..., int]
-
-
-class Silent(hanging_disk.HangingDisk):
-    """Hangs whoever asks what it is."""
-
-    def _answer(self, operation: int, node: int, argument: bytes) -> bytes:
-        if operation == hanging_disk._GETATTR:
-            self._free.wait()
-        return super()._answer(operation, node, argument)
 
 
 @pytest.fixture
@@ -69,8 +57,7 @@ def shared() -> Iterator[Path]:
 
 
 def of(*pids: int) -> list[dict[str, Any]]:
-    (told,) = files_in_memory.of([pids])
-    return told
+    return files_in_memory.FilesInMemory().of(pids)
 
 
 def written(path: Path, mib: int, keep: str = "") -> str:
@@ -115,8 +102,12 @@ def test_a_tmpfs_of_its_own(running: Program) -> None:
 def test_each_unit_has_its_own(running: Program) -> None:
     memfd = "m = os.memfd_create('{0}'); os.write(m, b'x' * (2 << 20))"
     one, other = running(memfd.format("one")), running(memfd.format("other"))
-    told = files_in_memory.of([[one], [other], []])
-    assert [[file["path"] for file in files] for files in told] == [["/memfd:one"], ["/memfd:other"], []]
+    host = files_in_memory.FilesInMemory()
+    assert [[file["path"] for file in host.of(pids)] for pids in ([one], [other], [])] == [
+        ["/memfd:one"],
+        ["/memfd:other"],
+        [],
+    ]
 
 
 def test_system_v(running: Program) -> None:
@@ -132,26 +123,3 @@ def test_a_process_that_has_ended() -> None:
     with subprocess.Popen(["/bin/true"]) as process:
         pass
     assert of(process.pid) == []
-
-
-@needs_root
-def test_a_file_system_that_does_not_answer_costs_nobody_more_than_some_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files_in_memory, "_PATIENCE", 0.5)
-    (tmp_path / "disk").mkdir()
-    disk = Silent(tmp_path / "disk")
-    line = (
-        "mount -t tmpfs t /mnt && head -c 2M /dev/zero > /mnt/large && mkdir /mnt/disk"
-        f" && mount --bind {disk.path} /mnt/disk && exec sleep 60"
-    )
-    try:
-        with subprocess.Popen(["unshare", "--mount", "sh", "-c", line]) as process:
-            programs.settled(process, "sleep")
-            disk.hangs()
-            with pytest.raises(forked.ForkedError, match="did not answer in time"):
-                of(process.pid)
-            disk.let_go()
-            process.kill()
-    finally:
-        disk.close()
