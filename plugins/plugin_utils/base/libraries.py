@@ -21,6 +21,8 @@ from .errors import ControllerError
 
 # numpy's OpenBLAS would start a thread for each processor, and these spin a while. Nothing here multiplies matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# A thousand captures take as long with Arrow's own pools, and 20 MB more (tests/bench/archive.py).
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 _REQUIREMENTS = Path(__file__).parents[3] / "meta" / "ee-requirements.txt"
 
