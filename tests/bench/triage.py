@@ -116,7 +116,7 @@ def measured(case: Case, program: Path, rounds: int) -> list[dict[str, object]]:
     with contextlib.ExitStack() as stack:
         crowd = []
         for _process in range(case.processes):
-            command = [program, str(case.threads), str(case.mappings)]
+            command = [str(program), str(case.threads), str(case.mappings)]
             process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
             stack.callback(process.kill)
             if not process.stdout or process.stdout.readline() != b"ready\n":
