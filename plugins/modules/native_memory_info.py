@@ -169,6 +169,12 @@ samples:
         hugetlb:
           description: Bytes in reserved huge pages (hugetlbfs), which the RSS does not count.
           type: int
+        huge_pages:
+          description:
+            - Bytes in transparent huge pages (C(held)), and how many of those were never written (C(unwritten), within
+              C(error) in 19 of 20 looks), by some of them. Null if that cannot be read. Nothing is looked at below 32
+              MiB.
+          type: dict
         mappings:
           description: Number of mappings.
           type: int

@@ -155,11 +155,12 @@ class FilesInMemory:
             return []
         rows = [dict(zip(head, line)) for line in lines if len(line) == len(head)]
         creators = set(map(str, pids))
-        return [
-            {"path": f"System V segment {row['shmid']}", "size": int(row["rss"]) + int(row["swap"]), "files": 1}
+        sizes = [
+            int(row["rss"]) + int(row["swap"])
             for row in rows
             if row.get("cpid") in creators and row.get("rss", "").isdigit() and row.get("swap", "").isdigit()
         ]
+        return [{"path": "segments of System V", "size": sum(sizes), "files": len(sizes)}] if sizes else []
 
 
 def _may_be_of(entry: Entry, user: int) -> bool:
