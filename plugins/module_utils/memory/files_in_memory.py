@@ -3,10 +3,10 @@
 """Which files in memory a unit's processes have written: on a tmpfs, by memfd_create, or System V's shared memory.
 
 The kernel charges them to the control group, and tells of none who wrote it. So a file counts if a process has it open,
-if it lies on a tmpfs that the first process of the host does not see, or if it belongs to the user of a process and was
-written since that was started: of root only in /dev/shm and /tmp, since all of a host's services write the others. A
-segment counts if a process has created it. Of each tmpfs at most 20,000 names are looked at, once for all units.
-Formats: proc(5), proc_pid_mountinfo(5), sysvipc(7).
+if it lies on a tmpfs that we do not see ourselves, or if it belongs to the user of a process and was written since that
+was started: of root only in /dev/shm and /tmp, since all of a host's services write the others. A segment counts if a
+process has created it. Of each tmpfs at most 20,000 names are looked at, once for all units. Formats: proc(5),
+proc_pid_mountinfo(5), sysvipc(7).
 
 This module is private to the collection.
 """
@@ -22,6 +22,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import va
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
 _MOST_NAMES = 20_000
+_DEEPEST = 50  # of directories: each takes a descriptor, and a call
 _MOST_DESCRIPTORS = 10_000
 _MOST_TOLD = 10
 _LONGEST = 300
@@ -55,7 +56,7 @@ class FilesInMemory:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[int, dict[Key, Entry]] = {}
-        self._shared = set(self._mounts(1).values())
+        self._shared = set(self._mounts("self").values())
 
     def of(self, pids: Sequence[int]) -> list[dict[str, Any]]:
         """The ten that take most memory, of these processes: ``path``, ``size`` in bytes and ``files``, their number,
@@ -81,7 +82,7 @@ class FilesInMemory:
                     found[key] = entry
         return found
 
-    def _mounts(self, pid: int) -> Mounts:
+    def _mounts(self, pid: int | str) -> Mounts:
         """Where the process sees a tmpfs."""
         found: Mounts = {}
         try:
@@ -140,8 +141,8 @@ class FilesInMemory:
                         found[device, status.st_ino] = entry
                 if seen > _MOST_NAMES:
                     break
-                kept = [name for name in directories if _is_on(name, handle, device)]
-                directories[:] = kept
+                is_deep = below.count("/") >= _DEEPEST
+                directories[:] = [name for name in directories if not is_deep and _is_on(name, handle, device)]
         finally:
             os.close(root)
         return found

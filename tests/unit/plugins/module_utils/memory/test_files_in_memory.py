@@ -99,6 +99,15 @@ def test_a_tmpfs_of_its_own(running: Program) -> None:
     assert {"path": "/mnt/cache", "size": 2 * MIB, "files": 1} in of(pid)
 
 
+def test_directories_as_deep_as_a_service_makes_them_hide_no_others(running: Program, shared: Path) -> None:
+    deep = f"here = os.getcwd(); os.chdir({str(shared)!r})\nfor _one in range(3000): os.mkdir('d'); os.chdir('d')"
+    pid = running(f"{deep}\n{written(Path('large'), 2)}\nos.chdir(here)\n{written(shared / 'closed', 3)}")
+    try:
+        assert of(pid) == [{"path": str(shared / "closed"), "size": 3 * MIB, "files": 1}]
+    finally:
+        subprocess.run(["rm", "-rf", shared / "d"], check=True)
+
+
 def test_each_unit_has_its_own(running: Program) -> None:
     memfd = "m = os.memfd_create('{0}'); os.write(m, b'x' * (2 << 20))"
     one, other = running(memfd.format("one")), running(memfd.format("other"))
