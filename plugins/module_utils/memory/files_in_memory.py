@@ -5,7 +5,7 @@
 The kernel charges them to the control group, and tells of none who wrote it. So a file counts if a process has it open,
 if it lies on a tmpfs that we do not see ourselves, or if it belongs to the user of a process and was written since that
 was started: of root only in /dev/shm and /tmp, since all of a host's services write the others. A segment counts if a
-process has created it. Of each tmpfs at most 20,000 names are looked at, once for all units. Formats: proc(5),
+process has created it. Of each tmpfs at most 20,000 names are looked at, and 200,000 in all. Formats: proc(5),
 proc_pid_mountinfo(5), sysvipc(7).
 
 This module is private to the collection.
@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterable, NamedTuple, Sequence, Tuple
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import values
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
-_MOST_NAMES = 20_000
+_MOST_NAMES, _MOST_IN_ALL = 20_000, 200_000
 _DEEPEST = 50  # of directories: each takes a descriptor, and a call
 _MOST_DESCRIPTORS = 10_000
 _MOST_TOLD = 10
@@ -56,6 +56,7 @@ class FilesInMemory:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[int, dict[Key, Entry]] = {}
+        self._names = 0
         self._shared = set(self._mounts("self").values())
 
     def of(self, pids: Sequence[int]) -> list[dict[str, Any]]:
@@ -121,7 +122,7 @@ class FilesInMemory:
     def _on(self, pid: int, point: str, device: int) -> dict[Key, Entry]:
         """The files of a tmpfs, which the process may move, and fill with names, while we look."""
         found: dict[Key, Entry] = {}
-        seen = 0
+        most = min(self._names + _MOST_NAMES, _MOST_IN_ALL)
         try:
             root = os.open(f"{self._proc}/{pid}/root{point}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
@@ -132,14 +133,14 @@ class FilesInMemory:
             if os.fstat(root).st_dev != device or taken < _LEAST:
                 return found
             for below, directories, names, handle in os.fwalk(".", dir_fd=root, follow_symlinks=False):
-                seen += len(names) + len(directories)
+                self._names += len(names) + len(directories)
                 directory = os.path.normpath(os.path.join(point, below))
                 for name in names:
                     status = _status(name, handle)
                     if status is not None and stat.S_ISREG(status.st_mode) and status.st_dev == device:
                         entry = _entry(os.path.join(directory, name), directory, status)
                         found[device, status.st_ino] = entry
-                if seen > _MOST_NAMES:
+                if self._names > most:
                     break
                 is_deep = below.count("/") >= _DEEPEST
                 directories[:] = [name for name in directories if not is_deep and _is_on(name, handle, device)]

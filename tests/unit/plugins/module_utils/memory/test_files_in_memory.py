@@ -108,6 +108,15 @@ def test_directories_as_deep_as_a_service_makes_them_hide_no_others(running: Pro
         subprocess.run(["rm", "-rf", shared / "d"], check=True)
 
 
+def test_no_more_names_are_looked_at_than_that(running: Program, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = running("\n".join(written(shared / str(number), 1) for number in range(9)))
+    host = files_in_memory.FilesInMemory()
+    monkeypatch.setattr(files_in_memory, "_MOST_IN_ALL", 0)
+    assert host.of([pid]) == [] and host._names < 1000
+    monkeypatch.undo()
+    assert files_in_memory.FilesInMemory().of([pid])[0]["files"] == 9
+
+
 def test_each_unit_has_its_own(running: Program) -> None:
     memfd = "m = os.memfd_create('{0}'); os.write(m, b'x' * (2 << 20))"
     one, other = running(memfd.format("one")), running(memfd.format("other"))
