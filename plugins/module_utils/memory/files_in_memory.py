@@ -3,10 +3,9 @@
 """Which files in memory a unit's processes have written: on a tmpfs, by memfd_create, or System V's shared memory.
 
 The kernel charges them to the control group, and tells of none who wrote it. So a file counts if a process has it open,
-if it lies on a tmpfs that we do not see ourselves, or if it belongs to the user of a process and was written since that
-was started: of root only in /dev/shm and /tmp, since all of a host's services write the others. A segment counts if a
-process has created it. Of each tmpfs at most 20,000 names are looked at, and 200,000 in all. Formats: proc(5),
-proc_pid_mountinfo(5), sysvipc(7).
+if it lies on a tmpfs that we do not see ourselves, or if it was written since a process was started whose user none of
+others has. A segment counts if a process has created it. Of each tmpfs at most 20,000 names are looked at, 200,000 in
+all. Formats: proc(5), proc_pid_mountinfo(5), sysvipc(7).
 
 This module is private to the collection.
 """
@@ -31,7 +30,6 @@ _LEAST = 1 << 20
 _BLOCK = 512  # st_blocks (inode(7))
 _DELETED = " (deleted)"
 _MEMFD = "/memfd:"
-_OF_ROOT = ("/dev/shm/", "/tmp/")
 
 #: device and inode
 Key = Tuple[int, int]
@@ -57,6 +55,7 @@ class FilesInMemory:
         self._proc = proc
         self._known: dict[int, dict[Key, Entry]] = {}
         self._names = 0
+        self._users = {pid: user for pid in procfs.pids(proc) if (user := self._user(pid)) is not None}
         self._shared = set(self._mounts("self").values())
 
     def of(self, pids: Sequence[int]) -> list[dict[str, Any]]:
@@ -65,21 +64,29 @@ class FilesInMemory:
         found: dict[Key, Entry] = {}
         for pid in pids:
             with contextlib.suppress(procfs.ProcfsError, OSError):  # it has ended, or is another user's
-                found.update(self._of_process(pid))
+                found.update(self._of_process(pid, set(pids)))
         told = _by_directory(found.values()) + self._segments(pids)
         told = [one for one in told if one["size"] >= _LEAST]
         return sorted(told, key=lambda one: (-int(one["size"]), str(one["path"])))[:_MOST_TOLD]
 
-    def _of_process(self, pid: int) -> dict[Key, Entry]:
+    def _user(self, pid: int) -> int | None:
+        """That its files are made as."""
+        try:
+            return int(procfs.status(pid, self._proc)["Uid"].split()[3])
+        except (procfs.ProcfsError, KeyError, IndexError, ValueError):
+            return None  # it has ended
+
+    def _of_process(self, pid: int, among: set[int]) -> dict[Key, Entry]:
         mounts = self._mounts(pid)
-        user = int(procfs.status(pid, self._proc)["Uid"].split()[3])  # that files are made as
+        user = self._users.get(pid)
+        is_alone = not any(other == user for one, other in self._users.items() if one not in among)
         started = procfs.start_time(pid, self._proc) - 1  # which is known to a second
         found = self._open(pid, set(mounts.values()))
         for point, device in mounts.items():
             if device not in self._known:
                 self._known[device] = self._on(pid, point, device)
             for key, entry in self._known[device].items():
-                if device not in self._shared or (_may_be_of(entry, user) and entry.written >= started):
+                if device not in self._shared or (is_alone and entry.uid == user and entry.written >= started):
                     found[key] = entry
         return found
 
@@ -163,10 +170,6 @@ class FilesInMemory:
             if row.get("cpid") in creators and row.get("rss", "").isdigit() and row.get("swap", "").isdigit()
         ]
         return [{"path": "segments of System V", "size": sum(sizes), "files": len(sizes)}] if sizes else []
-
-
-def _may_be_of(entry: Entry, user: int) -> bool:
-    return entry.uid == user and (user != 0 or f"{entry.directory}/".startswith(_OF_ROOT))
 
 
 def _status(name: str, handle: int) -> os.stat_result | None:
