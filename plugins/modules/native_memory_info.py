@@ -110,8 +110,8 @@ samples:
     files_in_memory:
       description:
         - The ten files in memory that take most (on a tmpfs, of memfd_create, System V's), from 1 MiB, of those that
-          the processes have open, or that lie on a tmpfs of theirs alone, or that belong to their user and were written
-          since they were started. Of root's closed ones, those below C(/dev/shm) and C(/tmp).
+          the processes have open, or that lie on a tmpfs of theirs alone, or that were written since they were started
+          by a user that no other process has.
         - Each has its C(path), its C(size) in bytes, and C(files), their number, where it is a directory of many.
       type: list
       elements: dict
@@ -169,6 +169,12 @@ samples:
         hugetlb:
           description: Bytes in reserved huge pages (hugetlbfs), which the RSS does not count.
           type: int
+        huge_pages:
+          description:
+            - Bytes in transparent huge pages (C(held)), and how many of those were never written (C(unwritten), within
+              C(error) in 19 of 20 looks), by some of them. Null if that cannot be read. Nothing is looked at below 32
+              MiB.
+          type: dict
         mappings:
           description: Number of mappings.
           type: int

@@ -42,7 +42,8 @@ options:
     required: true
   url:
     description:
-      - The endpoint, C(http://) with V(127.0.0.1), V(localhost) or V([::1]) as its host.
+      - The endpoint, C(http://) or C(https://) with V(127.0.0.1), V(localhost) or V([::1]) as its host.
+      - No certificate of the server's is looked at, since the kernel says that a process of the unit answers.
     type: str
   socket:
     description: The path of the Unix socket to ask O(url) over, as C(curl --unix-socket) does.
@@ -52,6 +53,12 @@ options:
       - The path of a file on the host with the bearer token that O(url) takes. Nobody but root may be able to write it
         or to replace it.
       - The token is told to processes of the unit only, and is kept nowhere else.
+    type: path
+    version_added: 1.1.0
+  certificate_file:
+    description:
+      - The path of a file on the host with the certificate and its key, as PEM and without a password, that an O(url)
+        of C(https://) wants. Nobody but root may be able to write it or to replace it.
     type: path
     version_added: 1.1.0
   directory:
@@ -144,12 +151,13 @@ def main() -> NoReturn:
             "url": {"type": "str"},
             "socket": {"type": "path"},
             "token_file": {"type": "path", "no_log": False},
+            "certificate_file": {"type": "path"},
             "directory": {"type": "path"},
             "every": {"type": "int", "default": 0},
             "count": {"type": "int", "default": 144},
         },
         required_one_of=[("url", "directory")],
-        mutually_exclusive=[("url", "directory"), ("socket", "directory"), ("token_file", "directory")],
+        mutually_exclusive=[(name, "directory") for name in ("url", "socket", "token_file", "certificate_file")],
         supports_check_mode=True,
     )
     given: dict[str, Any] = {name: value for name, value in module.params.items() if value is not None}

@@ -21,13 +21,15 @@ _KIB = 1024
 # Lines between those that are read; the kernel has 3 and 14 at most.
 _OTHERS = rb"(?:\w+: .*\n){0,40}?"
 _ENTRY = re.compile(
-    rb"^" + maps.LINE + rb"\n" + _OTHERS + rb"Rss: +(\d+) kB\nPss: +(\d+) kB\n" + _OTHERS + rb"Swap: +(\d+) kB\n",
+    rb"^" + maps.LINE + rb"\n" + _OTHERS + rb"Rss: +(\d+) kB\nPss: +(\d+) kB\n"
+    rb"(?:" + _OTHERS + rb"AnonHugePages: +(\d+) kB\n)?" + _OTHERS + rb"Swap: +(\d+) kB\n",
     re.MULTILINE,
 )
 
 
 class Region(NamedTuple):
-    """One entry of smaps. Sizes in bytes; ``path`` is "" for anonymous memory."""
+    """One entry of smaps. Sizes in bytes; ``path`` is "" for anonymous memory, ``huge`` what is in transparent huge
+    pages."""
 
     start: int
     end: int
@@ -36,6 +38,7 @@ class Region(NamedTuple):
     rss: int
     pss: int
     swap: int
+    huge: int = 0
 
     @property
     def size(self) -> int:
@@ -72,7 +75,7 @@ def parse(stream: IO[bytes]) -> Iterator[Region]:
         end = 0
         for match in _ENTRY.finditer(rest):
             end = match.end()
-            first, last, permissions, _offset, _device, _inode, path, rss, pss, swap = match.groups()
+            first, last, permissions, _offset, _device, _inode, path, rss, pss, huge, swap = match.groups()
             yield Region(
                 int(first, 16),
                 int(last, 16),
@@ -81,6 +84,7 @@ def parse(stream: IO[bytes]) -> Iterator[Region]:
                 int(rss) * _KIB,
                 int(pss) * _KIB,
                 int(swap) * _KIB,
+                int(huge or 0) * _KIB,
             )
         rest = rest[end:]
         if not block:

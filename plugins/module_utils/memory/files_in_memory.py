@@ -3,10 +3,9 @@
 """Which files in memory a unit's processes have written: on a tmpfs, by memfd_create, or System V's shared memory.
 
 The kernel charges them to the control group, and tells of none who wrote it. So a file counts if a process has it open,
-if it lies on a tmpfs that the first process of the host does not see, or if it belongs to the user of a process and was
-written since that was started: of root only in /dev/shm and /tmp, since all of a host's services write the others. A
-segment counts if a process has created it. Of each tmpfs at most 20,000 names are looked at, once for all units.
-Formats: proc(5), proc_pid_mountinfo(5), sysvipc(7).
+if it lies on a tmpfs that we do not see ourselves, or if it was written since a process was started whose user none of
+others has. A segment counts if a process has created it. Of each tmpfs at most 20,000 names are looked at, 200,000 in
+all. Formats: proc(5), proc_pid_mountinfo(5), sysvipc(7).
 
 This module is private to the collection.
 """
@@ -21,7 +20,8 @@ from typing import Any, Dict, Iterable, NamedTuple, Sequence, Tuple
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import values
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
-_MOST_NAMES = 20_000
+_MOST_NAMES, _MOST_IN_ALL = 20_000, 200_000
+_DEEPEST = 50  # of directories: each takes a descriptor, and a call
 _MOST_DESCRIPTORS = 10_000
 _MOST_TOLD = 10
 _LONGEST = 300
@@ -30,7 +30,6 @@ _LEAST = 1 << 20
 _BLOCK = 512  # st_blocks (inode(7))
 _DELETED = " (deleted)"
 _MEMFD = "/memfd:"
-_OF_ROOT = ("/dev/shm/", "/tmp/")
 
 #: device and inode
 Key = Tuple[int, int]
@@ -55,7 +54,9 @@ class FilesInMemory:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[int, dict[Key, Entry]] = {}
-        self._shared = set(self._mounts(1).values())
+        self._names = 0
+        self._users = {pid: user for pid in procfs.pids(proc) if (user := self._user(pid)) is not None}
+        self._shared = set(self._mounts("self").values())
 
     def of(self, pids: Sequence[int]) -> list[dict[str, Any]]:
         """The ten that take most memory, of these processes: ``path``, ``size`` in bytes and ``files``, their number,
@@ -63,25 +64,33 @@ class FilesInMemory:
         found: dict[Key, Entry] = {}
         for pid in pids:
             with contextlib.suppress(procfs.ProcfsError, OSError):  # it has ended, or is another user's
-                found.update(self._of_process(pid))
+                found.update(self._of_process(pid, set(pids)))
         told = _by_directory(found.values()) + self._segments(pids)
         told = [one for one in told if one["size"] >= _LEAST]
         return sorted(told, key=lambda one: (-int(one["size"]), str(one["path"])))[:_MOST_TOLD]
 
-    def _of_process(self, pid: int) -> dict[Key, Entry]:
+    def _user(self, pid: int) -> int | None:
+        """That its files are made as."""
+        try:
+            return int(procfs.status(pid, self._proc)["Uid"].split()[3])
+        except (procfs.ProcfsError, KeyError, IndexError, ValueError):
+            return None  # it has ended
+
+    def _of_process(self, pid: int, among: set[int]) -> dict[Key, Entry]:
         mounts = self._mounts(pid)
-        user = int(procfs.status(pid, self._proc)["Uid"].split()[3])  # that files are made as
+        user = self._users.get(pid)
+        is_alone = not any(other == user for one, other in self._users.items() if one not in among)
         started = procfs.start_time(pid, self._proc) - 1  # which is known to a second
         found = self._open(pid, set(mounts.values()))
         for point, device in mounts.items():
             if device not in self._known:
                 self._known[device] = self._on(pid, point, device)
             for key, entry in self._known[device].items():
-                if device not in self._shared or (_may_be_of(entry, user) and entry.written >= started):
+                if device not in self._shared or (is_alone and entry.uid == user and entry.written >= started):
                     found[key] = entry
         return found
 
-    def _mounts(self, pid: int) -> Mounts:
+    def _mounts(self, pid: int | str) -> Mounts:
         """Where the process sees a tmpfs."""
         found: Mounts = {}
         try:
@@ -120,7 +129,7 @@ class FilesInMemory:
     def _on(self, pid: int, point: str, device: int) -> dict[Key, Entry]:
         """The files of a tmpfs, which the process may move, and fill with names, while we look."""
         found: dict[Key, Entry] = {}
-        seen = 0
+        most = min(self._names + _MOST_NAMES, _MOST_IN_ALL)
         try:
             root = os.open(f"{self._proc}/{pid}/root{point}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
@@ -131,17 +140,17 @@ class FilesInMemory:
             if os.fstat(root).st_dev != device or taken < _LEAST:
                 return found
             for below, directories, names, handle in os.fwalk(".", dir_fd=root, follow_symlinks=False):
-                seen += len(names) + len(directories)
+                self._names += len(names) + len(directories)
                 directory = os.path.normpath(os.path.join(point, below))
                 for name in names:
                     status = _status(name, handle)
                     if status is not None and stat.S_ISREG(status.st_mode) and status.st_dev == device:
                         entry = _entry(os.path.join(directory, name), directory, status)
                         found[device, status.st_ino] = entry
-                if seen > _MOST_NAMES:
+                if self._names > most:
                     break
-                kept = [name for name in directories if _is_on(name, handle, device)]
-                directories[:] = kept
+                is_deep = below.count("/") >= _DEEPEST
+                directories[:] = [name for name in directories if not is_deep and _is_on(name, handle, device)]
         finally:
             os.close(root)
         return found
@@ -155,15 +164,12 @@ class FilesInMemory:
             return []
         rows = [dict(zip(head, line)) for line in lines if len(line) == len(head)]
         creators = set(map(str, pids))
-        return [
-            {"path": f"System V segment {row['shmid']}", "size": int(row["rss"]) + int(row["swap"]), "files": 1}
+        sizes = [
+            int(row["rss"]) + int(row["swap"])
             for row in rows
             if row.get("cpid") in creators and row.get("rss", "").isdigit() and row.get("swap", "").isdigit()
         ]
-
-
-def _may_be_of(entry: Entry, user: int) -> bool:
-    return entry.uid == user and (user != 0 or f"{entry.directory}/".startswith(_OF_ROOT))
+        return [{"path": "segments of System V", "size": sum(sizes), "files": len(sizes)}] if sizes else []
 
 
 def _status(name: str, handle: int) -> os.stat_result | None:

@@ -16,7 +16,12 @@ from typing import Any
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.memory_class import MemoryClass
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries
-from ansible_collections.offheap.profiler.plugins.module_utils.memory import glibc_chunks, resident_pages, smaps
+from ansible_collections.offheap.profiler.plugins.module_utils.memory import (
+    glibc_chunks,
+    huge_pages,
+    resident_pages,
+    smaps,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import (
     hotspot_attach,
     hotspot_protocol,
@@ -129,6 +134,7 @@ def _memory(
         "largest": [],
         "malloc": None,
         "arenas": None,
+        "huge_pages": None,
     }
     with glibc_chunks.looking_into(pid, proc) as peek, resident_pages.of(pid, proc) as resident:
         pointers = smaps.stack_pointers(pid, proc)
@@ -142,6 +148,7 @@ def _memory(
             not_readable.append(f"its memory map: {exc}")
             return facts
         heaps = {name: [heap for heap in found.heaps if heap.main is main] for name, main in _HEAPS.items()}
+        huge = huge_pages.look(pid, found.huge, peek, proc)
         uses = {
             name: glibc_chunks.in_use(of_kind, peek, resident) if glibc else None for name, of_kind in heaps.items()
         }
@@ -152,6 +159,7 @@ def _memory(
         classes=found.classes,
         largest=found.largest,
         arenas=len(heaps["arenas"]),
+        huge_pages=huge._asdict() if huge else None,
         malloc={name: _use(use, heaps[name]) for name, use in uses.items()},
     )
     if glibc and any(heaps[name] and use is None for name, use in uses.items()):

@@ -61,11 +61,13 @@ class Knowledge(NamedTuple):
 
 class MemoryMap(NamedTuple):
     """The sums. ``classes`` gives each class's reserved, resident and swapped bytes and its number of mappings;
-    ``largest`` are the ten mappings with most resident memory; ``heaps`` those of glibc's malloc."""
+    ``largest`` are the ten mappings with most resident memory; ``heaps`` those of glibc's malloc, ``huge`` those that
+    have transparent huge pages."""
 
     classes: dict[str, dict[str, int]]
     largest: list[dict[str, Any]]
     heaps: list[Heap]
+    huge: list[Region]
     resident: int
     proportional: int
     swap: int
@@ -81,6 +83,7 @@ def summarize(entries: Iterator[Region], knowledge: Knowledge) -> MemoryMap:
     """Classify all mappings and add them up."""
     sums = {name: [0, 0, 0, 0] for name in MemoryClass}
     heaps: list[Heap] = []
+    huge: list[Region] = []
     largest: list[tuple[int, int, Region, MemoryClass]] = []
     proportional = 0
     reading = _Classifier(knowledge)
@@ -93,6 +96,8 @@ def summarize(entries: Iterator[Region], knowledge: Knowledge) -> MemoryMap:
         counts[3] += 1
         if name in (MemoryClass.MALLOC_HEAP, MemoryClass.GLIBC_ARENAS) and not region.protected:
             heaps.append(Heap(region.start, region.size, region.rss, region.swap, name == MemoryClass.MALLOC_HEAP))
+        if region.huge:
+            huge.append(region)
         if len(largest) < _LARGEST or region.rss > largest[0][0]:
             add = heapq.heappush if len(largest) < _LARGEST else heapq.heapreplace
             add(largest, (region.rss, -region.start, region, name))
@@ -103,6 +108,7 @@ def summarize(entries: Iterator[Region], knowledge: Knowledge) -> MemoryMap:
         },
         [_described(region, name) for _rss, _start, region, name in sorted(largest, reverse=True)],
         heaps,
+        huge,
         sum(counts[1] for counts in sums.values()),
         proportional,
         sum(counts[2] for counts in sums.values()),

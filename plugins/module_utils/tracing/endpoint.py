@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A profile from the HTTP endpoint of a unit, over its own TCP port or Unix socket.
+"""A profile from the HTTP or HTTPS endpoint of a unit, over its own TCP port or Unix socket.
 
 Whoever has taken over the service, or listens in its stead, may answer anything. So the process at the other end of
 the connection must be one of the unit's before it is asked; and an answer has its time and its size, and leads nowhere.
+Since the kernel says who answers, no certificate of the server's has to.
 
 This module is private to the collection.
 """
@@ -14,6 +15,7 @@ import http.client
 import io
 import re
 import socket
+import ssl
 import time
 from typing import Any, BinaryIO, Callable, NamedTuple, Sequence, cast
 
@@ -27,10 +29,12 @@ LARGEST = 64 << 20
 # Seconds until a service must have accepted the connection.
 _ACCEPTED = 5.0
 _POLL = 0.02
+_WHO_ASKS = ". If it wants to know who asks, name a certificate and its key (certificate_file)"
+_PORTS = {"http": 80, "https": 443}
 _BLOCK = 1 << 16
 # All that may come before the profile itself.
 _LARGEST_HEAD = 1 << 16
-_URL = re.compile(r"http://(127\.0\.0\.1|localhost|\[::1\])(?::([0-9]{1,5}))?(/[!-~]*)?\Z")
+_URL = re.compile(r"(https?)://(127\.0\.0\.1|localhost|\[::1\])(?::([0-9]{1,5}))?(/[!-~]*)?\Z")
 
 
 class OfferError(OffheapError):
@@ -38,24 +42,26 @@ class OfferError(OffheapError):
 
 
 class Endpoint(NamedTuple):
-    """Where to ask. With ``path``, that of a Unix socket, the address and port mean nothing."""
+    """Where to ask, ``encrypted`` or not. With ``path``, that of a Unix socket, the address and port mean nothing."""
 
     address: str
     port: int
     target: str
     path: str
+    encrypted: bool = False
 
     @classmethod
     def of(cls, url: str, path: str) -> Endpoint:
-        """Raises OfferError for anything but HTTP on this host itself."""
+        """Raises OfferError for anything but HTTP and HTTPS on this host itself."""
         match = _URL.match(url)
-        if not match or not 0 < int(match[2] or 80) < 1 << 16:
+        port = int(match[3] or _PORTS[match[1]]) if match else 0
+        if not match or not 0 < port < 1 << 16:
             raise OfferError(
-                f"{url[:300]!r} is no http:// URL with 127.0.0.1, localhost or [::1] as its host: profiles are only"
-                " taken from services of the host itself"
+                f"{url[:300]!r} is no http:// or https:// URL with 127.0.0.1, localhost or [::1] as its host:"
+                " profiles are only taken from services of the host itself"
             )
-        address = "::1" if match[1] == "[::1]" else "127.0.0.1"
-        return cls(address, int(match[2] or 80), match[3] or "/", path)
+        address = "::1" if match[2] == "[::1]" else "127.0.0.1"
+        return cls(address, port, match[4] or "/", path, match[1] == "https")
 
     def __str__(self) -> str:
         return self.path or f"port {self.port}"
@@ -68,28 +74,56 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def ask(endpoint: Endpoint, unit: str, pids: Callable[[], Sequence[int]], token: str = "") -> Answer:
-    """Ask for a profile; ``pids`` are the unit's processes, and only they are told the token. Raises OfferError."""
+def ask(
+    endpoint: Endpoint, unit: str, pids: Callable[[], Sequence[int]], token: str = "", certificate: str = ""
+) -> Answer:
+    """Ask for a profile; ``pids`` are the unit's processes, and only they are told the token, and shown the certificate
+    (a file that has its key as well). Raises OfferError."""
+    context = _context(certificate) if endpoint.encrypted else None
     authorization = f"Authorization: Bearer {token}\r\n" if token else ""
     deadline = time.monotonic() + PATIENCE
     try:
         with _connected(endpoint) as connection:
             pid = _who_answers(connection, endpoint, unit, pids)
             started = procfs.start_ticks(pid)
-            connection.sendall(
+            request = (
                 f"GET {endpoint.target} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: offheap.profiler\r\n"
                 f"{authorization}Connection: close\r\n\r\n".encode("ascii")
             )
-            body = _body(_Stream(connection, deadline), endpoint)
+            if context is None:
+                body = _body(connection, request, endpoint, deadline)
+            else:
+                with context.wrap_socket(connection) as encrypted:
+                    body = _body(encrypted, request, endpoint, deadline)
         if procfs.start_ticks(pid) != started:
             raise procfs.ProcessGone(pid)
     except procfs.ProcfsError as exc:
         raise OfferError(f"the process that answered for {unit} has ended: {exc}") from exc
     except (http.client.HTTPException, ValueError) as exc:
         raise OfferError(f"{endpoint} does not answer as HTTP has it: {type(exc).__name__}: {exc}"[:500]) from exc
+    except ssl.SSLError as exc:
+        # Some servers say no more than that to whoever shows no certificate.
+        hint = (
+            "" if certificate else ". If it wants to know who asks, name a certificate and its key (certificate_file)"
+        )
+        why = exc.reason or exc.strerror
+        raise OfferError(
+            f"{endpoint} of {unit} does not answer as HTTPS has it: {why}{hint * (not certificate)}"
+        ) from exc
     except OSError as exc:
         raise OfferError(f"{endpoint} of {unit} does not answer: {exc.strerror or exc}") from exc
     return Answer(pid, body)
+
+
+def _context(certificate: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate:
+        try:
+            context.load_cert_chain(certificate, password="")  # else it would ask at a terminal
+        except (OSError, ValueError) as exc:
+            raise OfferError(f"{certificate} holds no certificate and its key, without a password: {exc}") from exc
+    return context
 
 
 def _connected(endpoint: Endpoint) -> socket.socket:
@@ -172,7 +206,9 @@ def _too_large() -> OfferError:
     return OfferError(f"the answer is larger than {LARGEST >> 20} MiB, more than any profile: is it one?")
 
 
-def _body(stream: _Stream, endpoint: Endpoint) -> bytes:
+def _body(connection: socket.socket, request: bytes, endpoint: Endpoint, deadline: float) -> bytes:
+    connection.sendall(request)
+    stream = _Stream(connection, deadline)
     response = http.client.HTTPResponse(cast(socket.socket, stream), method="GET")
     try:
         response.begin()

@@ -38,8 +38,8 @@ _RESERVE = limits.LARGEST_SPOOL
 class Wanted:
     """Where a unit offers profiles: a URL, asked over a Unix socket if ``socket`` is its path, or a ``directory``.
 
-    One is taken now and, if ``every`` is not 0, ``count`` more so many seconds apart. ``token_file`` is the path of a
-    file with the token that the URL takes: the timer knows the path alone.
+    One is taken now and, if ``every`` is not 0, ``count`` more so many seconds apart. ``token_file`` and
+    ``certificate_file`` are paths of files with what the URL takes: the timer knows the paths alone.
     """
 
     unit: str
@@ -47,6 +47,7 @@ class Wanted:
     socket: str = ""
     directory: str = ""
     token_file: str = ""
+    certificate_file: str = ""
     every: int = 0
     count: int = 0
 
@@ -56,8 +57,10 @@ class Wanted:
             raise OfferError("name either a url (with socket, where it is asked over a Unix socket) or a directory")
         if self.url:
             endpoint.Endpoint.of(self.url, self.socket)
-        if self.token_file and not self.url:
-            raise OfferError("a token_file goes with a url: nobody asks for a token in a directory")
+        if (self.token_file or self.certificate_file) and not self.url:
+            raise OfferError("a token_file or certificate_file goes with a url: nobody asks who it is in a directory")
+        if self.certificate_file and not self.url.startswith("https:"):
+            raise OfferError("a certificate_file goes with a url of https://")
         if self.every and not (5 <= self.every <= 86400 and 1 <= self.count <= 10000):
             raise OfferError("every has to be between 5 seconds and a day, and count between 1 and 10000")
 
@@ -132,7 +135,10 @@ def take(wanted: Wanted, check_mode: bool = False) -> Taken:
     if wanted.directory:
         return _from_directory(wanted.directory, unit, pids, check_mode)
     token = _token(wanted.token_file) if wanted.token_file else ""
-    answer = endpoint.ask(endpoint.Endpoint.of(wanted.url, wanted.socket), unit.name, unit.pids, token)
+    if wanted.certificate_file:
+        _check_others(wanted.certificate_file, "certificate")
+    where = endpoint.Endpoint.of(wanted.url, wanted.socket)
+    answer = endpoint.ask(where, unit.name, unit.pids, token, wanted.certificate_file)
     result = Taken(unit.name, answer.pid)
     data = offered_profile.unpacked(answer.body)
     name = _Process.of(answer.pid).name(offered_profile.prefix_of(data), time.time_ns())
@@ -140,16 +146,24 @@ def take(wanted: Wanted, check_mode: bool = False) -> Taken:
     return result
 
 
-def _token(path: str) -> str:
-    """The token in a file. Raises OfferError if others than root decide what is in it, which is sent to a service."""
+def _check_others(path: str, what: str) -> None:
+    """Raises OfferError if others than root decide what is in a file."""
     try:
         fault = trusted_path.fault(path)
+    except OSError as exc:
+        raise OfferError(f"cannot read the {what} in {path}: {exc.strerror}") from exc
+    if fault:
+        raise OfferError(f"the {what} in {path} could be another file's content: {fault}. Only root may write there")
+
+
+def _token(path: str) -> str:
+    """The token in a file. Raises OfferError if others than root decide what is in it, which is sent to a service."""
+    _check_others(path, "token")
+    try:
         with open(path, "rb") as stream:
             content = stream.read(_LONGEST_TOKEN + 1)
     except OSError as exc:
         raise OfferError(f"cannot read the token in {path}: {exc.strerror}") from exc
-    if fault:
-        raise OfferError(f"the token in {path} could be another file's content: {fault}. Only root may write there")
     found = _TOKEN.fullmatch(content.decode("ascii", "replace"))
     if not found:
         raise OfferError(f"{path} holds no token: expected one line of printable characters without blanks")

@@ -15,11 +15,15 @@ from ..base.printable import printable
 from . import growth as memory_growth
 from . import host_growth, rules, snapshots
 from .growth import Growth
-from .look import Sample
+from .look import Process, Sample
 from .rules import Diagnosis, Triaged
 
 # Seconds by which hosts that are looked at in one run differ at most.
 _OLD = 600.0
+_UNWRITTEN = (
+    "{} of it was never written, and is resident since the kernel gives huge pages: try madvise in"
+    " /sys/kernel/mm/transparent_hugepage/enabled"
+)
 _HEADINGS = ("UNIT", "HOST", "VERDICT", "RSS", "GROWTH")
 
 
@@ -41,6 +45,7 @@ class Finding:
         """What is worth a look besides the growth."""
         process = self.growth.process
         return [
+            *([_UNWRITTEN.format(as_text(process.unwritten))] if process and _is_large(process) else []),
             *([f"this is of {moment(self.time)}, and was not looked at since"] if self.is_old else []),
             *(f"an agent in the JVM is a suspect: {agent}" for agent in (process.agents if process else ())),
             *(f"earlier: {death}" for death in self.growth.deaths),
@@ -68,6 +73,11 @@ class Finding:
             "growth_by_part": by_part,
             "notes": self.notes,
         }
+
+
+def _is_large(process: Process) -> bool:
+    """Whether what was never written is worth a word, as what malloc keeps free: 32 MiB, and a quarter of the RSS."""
+    return process.unwritten >= 32 << 20 and process.unwritten * 4 >= process.rss
 
 
 def findings(

@@ -80,7 +80,7 @@ class Process:
     ``parts`` is None if its memory map was not readable; ``direct`` is what native memory tracking counts as direct
     buffers, None if that is off; ``collected`` is what the Java heap held after its last collection, ``max_heap`` what
     it may hold. ``swap`` is swapped out, and ``huge`` in huge pages that are no part of the RSS. ``trim`` is what
-    malloc_trim would give back. ``profiled``: our agent is in it.
+    malloc_trim would give back, ``unwritten`` what was never written of huge pages. ``profiled``: our agent is in it.
     """
 
     key: str
@@ -102,6 +102,7 @@ class Process:
     huge: int = 0
     max_heap: int | None = None
     trim: int = 0
+    unwritten: int = 0
 
     @property
     def held(self) -> int:
@@ -144,6 +145,9 @@ def parse(data: Any) -> Sample:
     group = data.get("cgroup")
     of_group = group.get("parts") if isinstance(group, dict) else None
     beside = {part: size for part in Beside if (size := _optional(of_group, part.value)) is not None}
+    in_memory = dict(_in_memory(data.get("files_in_memory")))
+    if not of_group and "files_in_memory" in data:  # without a memory controller, that is what is known
+        beside = {Beside.SHARED_MEMORY: sum(in_memory.values())}
     current = _optional(group, "current")
     of_host = told if isinstance(told := data.get("host"), dict) and len(told) <= _MOST_OF_HOST else {}
     return Sample(
@@ -157,7 +161,7 @@ def parse(data: Any) -> Sample:
         beside,
         {name: size for name in of_host if (size := _optional(of_host, name)) is not None},
         boot,
-        dict(_in_memory(data.get("files_in_memory"))),
+        in_memory,
     )
 
 
@@ -232,6 +236,7 @@ def _process(data: Any, boot: str) -> Process:
         huge=max(_optional(data, "hugetlb") or 0, 0),
         max_heap=_flag(jvm, "MaxHeapSize"),
         trim=sum(max(_optional(malloc[kind], "trim") or 0, 0) for kind in ("heap", "arenas")) if known else 0,
+        unwritten=max(_optional(data.get("huge_pages"), "unwritten") or 0, 0),
         profiled=data.get("profiled") is True,
         exe=exe if values.is_text(exe := data.get("exe"), _LONGEST_PATH) else "",
     )

@@ -3,12 +3,14 @@
 """A service that answers over HTTP, in ways of its own. Run it as a program: a port (0 for any) or a socket's path.
 
 It prints its port and serves one connection at a time. ``/profile`` answers with the file named by its second argument.
+With a third, a certificate and its key, it speaks HTTPS, and only with whoever shows the same certificate.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -25,8 +27,8 @@ class Service(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(where: str | Path = "0", profile: Path | None = None) -> Iterator[Service]:
-    command = [sys.executable, __file__, str(where), *([str(profile)] if profile else [])]
+def running(where: str | Path = "0", profile: Path | None = None, certificate: Path | None = None) -> Iterator[Service]:
+    command = [sys.executable, __file__, str(where), *(str(path) for path in (profile, certificate) if path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -88,9 +90,17 @@ def main() -> None:
         listener.listen()
         port = 0
     print(port, flush=True)
+    context = None
+    if len(sys.argv) > 3:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=sys.argv[3])
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(sys.argv[3])
     while True:
         connection, _address = listener.accept()
-        with connection, contextlib.suppress(OSError):
+        with (
+            contextlib.suppress(OSError),
+            context.wrap_socket(connection, True) if context else connection as connection,
+        ):
             with connection.makefile("rb") as request:  # else it would keep the connection open
                 target, headers = request.readline().split()[1].decode(), list(iter(request.readline, b"\r\n"))
             _answer(target, connection, headers)

@@ -93,7 +93,7 @@ struct table {
     int64_t data_factor;
 };
 
-static uint64_t unsigned_leb(const uint8_t **at) {
+static uint64_t leb(const uint8_t **at, bool has_sign) {
     uint64_t value = 0;
     unsigned shift = 0, byte;
     do {
@@ -101,21 +101,12 @@ static uint64_t unsigned_leb(const uint8_t **at) {
         value |= shift < 64 ? (uint64_t)(byte & 0x7f) << shift : 0;
         shift += 7;
     } while (byte & 0x80);
-    return value;
+    return has_sign && shift < 64 && byte & 0x40 ? value | -(UINT64_C(1) << shift) : value;
 }
 
-static int64_t signed_leb(const uint8_t **at) {
-    uint64_t value = 0;
-    unsigned shift = 0, byte;
-    do {
-        byte = *(*at)++;
-        value |= shift < 64 ? (uint64_t)(byte & 0x7f) << shift : 0;
-        shift += 7;
-    } while (byte & 0x80);
-    if (shift < 64 && byte & 0x40)
-        value |= -(UINT64_C(1) << shift);
-    return (int64_t)value;
-}
+static uint64_t unsigned_leb(const uint8_t **at) { return leb(at, false); }
+
+static int64_t signed_leb(const uint8_t **at) { return (int64_t)leb(at, true); }
 
 static uint32_t number(const uint8_t *at, size_t size) {
     uint32_t value = 0;

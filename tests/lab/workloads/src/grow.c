@@ -4,15 +4,19 @@
 // A service without a JVM whose memory behaves in the way that its argument names.
 
 #define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { BLOCK = 2000, MIB = 1 << 20 };
+enum { BLOCK = 2000, MIB = 1 << 20, STEP = MIB / 4, HUGE_PAGE = 2 * MIB };
 
 static void *filled(size_t size)
 {
@@ -51,7 +55,6 @@ static void leak(void)
 // Maps memory by itself, some MiB a second, up to 400 MiB: of a file that is in memory only, or of none.
 static void map(int file)
 {
-    enum { STEP = MIB / 4 };
     int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     for (int i = 0; i < 400 * MIB / STEP; i++) {
         if (file >= 0 && ftruncate(file, (off_t)(i + 1) * STEP))
@@ -60,6 +63,55 @@ static void map(int file)
         if (mapped == MAP_FAILED)
             exit(1);
         memset(mapped, 1, STEP);
+        usleep(50000);
+    }
+    for (;;)
+        pause();
+}
+
+// As before, in huge pages.
+static void map_huge_pages(void)
+{
+    char *mapped = mmap(NULL, 401 * (size_t)MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED || madvise(mapped, 401 * (size_t)MIB, MADV_HUGEPAGE))
+        exit(1);
+    mapped += HUGE_PAGE - (size_t)mapped % HUGE_PAGE;
+    for (int i = 0; i < 400 * MIB / HUGE_PAGE - 1; i++) {
+        mapped[(size_t)i * HUGE_PAGE] = 1;
+        usleep(400000);
+    }
+    for (;;)
+        pause();
+}
+
+// Writes files in memory, some MiB a second, up to 400 MiB, and has none of them open.
+static void write_files(void)
+{
+    static char content[MIB];
+    memset(content, 1, sizeof content);
+    if (mkdir("/dev/shm/grown", 0700) && errno != EEXIST)
+        exit(1);
+    for (int i = 0; i < 400; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/dev/shm/grown/%d", i);
+        int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        if (file < 0 || write(file, content, sizeof content) != sizeof content || close(file))
+            exit(1);
+        usleep(200000);
+    }
+    for (;;)
+        pause();
+}
+
+// Attaches segments of System V, some MiB a second, up to 400 MiB. The kernel removes each with its last process.
+static void attach(void)
+{
+    for (int i = 0; i < 400 * MIB / STEP; i++) {
+        int segment = shmget(IPC_PRIVATE, STEP, IPC_CREAT | 0600);
+        void *attached = segment < 0 ? (void *)-1 : shmat(segment, NULL, 0);
+        if (attached == (void *)-1 || shmctl(segment, IPC_RMID, NULL))
+            exit(1);
+        memset(attached, 1, STEP);
         usleep(50000);
     }
     for (;;)
@@ -113,6 +165,14 @@ int main(int argc, char **argv)
         map(-1);
     if (argc == 2 && strcmp(argv[1], "shared-memory") == 0)
         map((int)syscall(SYS_memfd_create, "grown", 0));
+    if (argc == 2 && strcmp(argv[1], "shm-open") == 0)
+        map(open("/dev/shm/grow-opened", O_RDWR | O_CREAT | O_TRUNC, 0600));
+    if (argc == 2 && strcmp(argv[1], "tmpfs") == 0)
+        write_files();
+    if (argc == 2 && strcmp(argv[1], "system-v") == 0)
+        attach();
+    if (argc == 2 && strcmp(argv[1], "huge-pages") == 0)
+        map_huge_pages();
     if (argc == 2 && strcmp(argv[1], "stacks") == 0)
         deepen_in_a_thread();
     // Dies and restarts, so that no process is ever seen twice.
@@ -121,6 +181,7 @@ int main(int argc, char **argv)
         sleep(2);
         return 1;
     }
-    fputs("usage: grow slow-leak|fragmentation|native-growth|other-memory|shared-memory|stacks|cannot-tell\n", stderr);
+    fputs("usage: grow slow-leak|fragmentation|native-growth|other-memory|shared-memory|shm-open|tmpfs|system-v|"
+          "huge-pages|stacks|cannot-tell\n", stderr);
     return 2;
 }

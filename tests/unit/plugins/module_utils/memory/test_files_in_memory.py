@@ -19,7 +19,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.memory import fil
 
 MIB = 1 << 20
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user, and mount")
-NOBODY = 65534
+LONELY = 54321  # a user that nobody is
 
 Program = Callable[..., int]
 
@@ -79,15 +79,23 @@ def test_what_it_has_open_by_any_name_or_none(running: Program, shared: Path) ->
 @needs_root
 def test_what_its_user_has_written_since_it_was_started(running: Program, shared: Path) -> None:
     (shared / "older").write_bytes(b"x" * 2 * MIB)
-    os.chown(shared / "older", NOBODY, NOBODY)
+    os.chown(shared / "older", LONELY, LONELY)
     os.utime(shared / "older", (time.time() - 3600, time.time() - 3600))
     (shared / "others").write_bytes(b"x" * 2 * MIB)
-    pid = running(f"os.setuid({NOBODY})\n{written(shared / 'closed', 3)}")
+    pid = running(f"os.setuid({LONELY})\n{written(shared / 'closed', 3)}")
     assert of(pid) == [{"path": str(shared / "closed"), "size": 3 * MIB, "files": 1}]
 
 
+@needs_root
+def test_what_another_service_of_its_user_may_have_written_is_not_its_own(running: Program, shared: Path) -> None:
+    pid = running(f"os.setuid({LONELY})\n{written(shared / 'closed', 3)}")
+    other = running(f"os.setuid({LONELY})")
+    assert of(pid) == of(other) == []
+    assert len(of(pid, other)) == 1, "which are one unit's"
+
+
 def test_many_small_files_are_told_by_their_directory(running: Program, shared: Path) -> None:
-    pid = running("\n".join(written(shared / str(number), 1) for number in range(3)))
+    pid = running("\n".join(written(shared / str(number), 1, f"f{number} = f") for number in range(3)))
     assert of(pid) == [{"path": str(shared), "size": 3 * MIB, "files": 3}]
 
 
@@ -97,6 +105,24 @@ def test_a_tmpfs_of_its_own(running: Program) -> None:
         written(Path("/mnt/cache"), 2), "unshare", "--mount", "sh", "-c", 'mount -t tmpfs t /mnt; exec "$@"', "-"
     )
     assert {"path": "/mnt/cache", "size": 2 * MIB, "files": 1} in of(pid)
+
+
+def test_directories_as_deep_as_a_service_makes_them_hide_no_others(running: Program, shared: Path) -> None:
+    deep = f"here = os.getcwd(); os.chdir({str(shared)!r})\nfor _one in range(3000): os.mkdir('d'); os.chdir('d')"
+    pid = running(f"{deep}\n{written(Path('large'), 2)}\nos.chdir(here)\n{written(shared / 'closed', 3, 'g = f')}")
+    try:
+        assert of(pid) == [{"path": str(shared / "closed"), "size": 3 * MIB, "files": 1}]
+    finally:
+        subprocess.run(["rm", "-rf", shared / "d"], check=True)
+
+
+def test_no_more_names_are_looked_at_than_that(running: Program, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = running("\n".join(written(shared / str(number), 1, f"f{number} = f") for number in range(9)))
+    host = files_in_memory.FilesInMemory()
+    monkeypatch.setattr(files_in_memory, "_MOST_IN_ALL", 0)
+    assert len(host.of([pid])) == 1 and host._names < 1000
+    monkeypatch.undo()
+    assert files_in_memory.FilesInMemory().of([pid])[0]["files"] == 9
 
 
 def test_each_unit_has_its_own(running: Program) -> None:
@@ -115,8 +141,7 @@ def test_system_v(running: Program) -> None:
         "import ctypes\nc = ctypes.CDLL(None); c.shmat.restype = ctypes.c_void_p\n"
         "n = c.shmget(0, 2 << 20, 0o1600); a = c.shmat(n, None, 0); ctypes.memset(a, 1, 2 << 20); c.shmctl(n, 0, None)"
     )
-    (told,) = of(pid)
-    assert told["path"].startswith("System V segment ") and told["size"] == 2 * MIB
+    assert of(pid) == [{"path": "segments of System V", "size": 2 * MIB, "files": 1}]
 
 
 def test_a_process_that_has_ended() -> None:

@@ -126,6 +126,46 @@ def test_a_token_of_others_is_sent_nowhere(run: Run, profile: Path, tmp_path: Pa
     assert "cannot read the token" in run([os.getpid()], url=url, token_file="/nowhere")["msg"]
 
 
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """One that signs itself, and its key."""
+    path = tmp_path / "certificate.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=router".split()
+    subprocess.run([*command, "-keyout", path, "-out", tmp_path / "public.pem"], check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + (tmp_path / "public.pem").read_bytes())
+    return path
+
+
+def test_with_a_certificate(run: Run, spools: Path, profile: Path, certificate: Path, trusting: None) -> None:
+    with profile_server.running(profile=profile, certificate=certificate) as service:
+        asked = {"pids": [service.pid], "url": f"https://127.0.0.1:{service.port}/profile"}
+        assert run(**asked, certificate_file=str(certificate))["pid"] == service.pid
+        assert len(listed(spools).captures) == 1
+        assert "If it wants to know who asks" in run(**asked)["msg"]
+        plain = {**asked, "url": f"http://127.0.0.1:{service.port}/profile"}
+        assert "goes with a url of https://" in run(**plain, certificate_file=str(certificate))["msg"]
+        assert run(**plain)["failed"]
+        locked = certificate.with_name("locked.pem")
+        command = f"openssl ec -in {certificate} -aes256 -passout pass:secret -out {locked}".split()
+        subprocess.run(command, check=True, capture_output=True)
+        for path in (locked, profile):
+            assert "holds no certificate and its key" in run(**asked, certificate_file=str(path))["msg"]
+
+
+def test_a_certificate_of_others_is_shown_to_nobody(run: Run, profile: Path, certificate: Path) -> None:
+    certificate.chmod(0o666)
+    with profile_server.running(profile=profile, certificate=certificate) as service:
+        url = f"https://127.0.0.1:{service.port}/profile"
+        result = run([service.pid], url=url, certificate_file=str(certificate))
+    assert "the certificate in" in result["msg"] and "Only root may write there" in result["msg"]
+
+
+def test_https_that_is_none(run: Run, profile: Path) -> None:
+    with profile_server.running(profile=profile) as service:
+        result = run([service.pid], url=f"https://127.0.0.1:{service.port}/profile")
+    assert "does not answer as HTTPS has it" in result["msg"]
+
+
 def test_check_mode_asks_and_keeps_nothing(run: Run, spools: Path, profile: Path) -> None:
     with profile_server.running(profile=profile) as service:
         result = run([service.pid], check=True, url=f"http://localhost:{service.port}/profile")
@@ -240,7 +280,7 @@ def test_a_python_that_others_may_replace_runs_by_no_timer(
     ("arguments", "says"),
     [
         ({"url": "http://example.org/debug/pprof/heap"}, "only taken from services of the host itself"),
-        ({"url": "https://localhost/heap"}, "only taken from services of the host itself"),
+        ({"url": "https://localhost/heap"}, "port 443 of web.service does not answer: Connection refused"),
         ({"url": "http://127.0.0.1:99999/heap"}, "only taken from services of the host itself"),
         ({"url": "http://127.0.0.1/a b"}, "only taken from services of the host itself"),
         ({"url": "http://127.0.0.1:1/heap"}, "port 1 of web.service does not answer: Connection refused"),

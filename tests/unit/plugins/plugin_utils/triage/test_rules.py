@@ -318,6 +318,23 @@ def test_the_file_in_memory_that_grows_most_is_named() -> None:
     assert "has grown" not in judged(first, {**last, "files_in_memory": "none"}).reason
 
 
+def test_without_a_memory_controller_its_files_in_memory_count() -> None:
+    def look(time: float, mib: int) -> dict[str, Any]:
+        return {**sample(time), "files_in_memory": [{"path": "/dev/shm/q", "size": mib * MIB}] if mib else []}
+
+    found = judged(look(0, 0), look(3600, 40))
+    assert found.diagnosis.value == "shared-memory" and "files in memory +40.0 MiB/h" in found.reason
+    assert judged(look(0, 20), look(3600, 21)).diagnosis.value == "not-growing"
+
+
+@pytest.mark.parametrize(("unwritten", "is_noted"), [(10, False), (29, False), (40, True)])
+def test_what_was_never_written_of_huge_pages_is_noted(unwritten: int, is_noted: bool, tmp_path: Path) -> None:
+    huge = {"held": 60 * MIB, "unwritten": unwritten * MIB, "error": 0}
+    snapshots.keep(tmp_path, "app1", [sample(0, huge_pages=huge)])
+    (found,) = findings.findings(tmp_path, [], [], lambda _text: None)
+    assert [note for note in found.notes if "was never written" in note] == ([found.notes[0]] if is_noted else [])
+
+
 def test_it_says_how_long_there_is_room_for_what_is_in_no_process() -> None:
     def found(part: str) -> str:
         last = in_a_group(3600, **{part: 40})
