@@ -51,13 +51,16 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     if options.command == "images":
         _build(settings, list(images.SUITES))
     elif options.command == "up":
+        if set(images.MACHINES) & set(options.suites):
+            requirements.install_packages(requirements.MACHINE_PACKAGES)
         _build(settings, options.suites)
-        fleet.up(settings, options.hosts, options.suites)
+        fleet.up(settings, options.hosts or len(options.suites), options.suites)
     elif options.command == "down":
         fleet.down(settings)
     elif options.command == "ls":
         for host in fleet.known(settings):
-            state = f"up, pid {init_process(settings, host.name)}" if fleet.is_alive(settings, host) else "dead"
+            up = "up" if host.has_kernel else f"up, pid {init_process(settings, host.name)}"
+            state = up if fleet.is_alive(settings, host) else "dead"
             print(f"{host.name}\t{host.suite}\t{settings.address(host.index)}\t{state}")
     elif options.command == "ssh":
         argv = access.ssh_command(settings, _host(settings, options.host).name, options.words)
@@ -94,8 +97,8 @@ def _host(settings: Settings, name: str) -> access.Host:
 def _suites(text: str) -> list[str]:
     suites = text.split(",")
     for suite in suites:
-        if suite not in images.SUITES:
-            raise argparse.ArgumentTypeError(f"{suite!r} is not among {', '.join(images.SUITES)}")
+        if suite not in (every := (*images.SUITES, *images.MACHINES)):
+            raise argparse.ArgumentTypeError(f"{suite!r} is not among {', '.join(every)}")
     return suites
 
 
@@ -106,8 +109,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("images", help="build missing images and workloads, fetch missing sources")
     up = commands.add_parser("up", help="boot hosts; returns when all accept SSH commands")
-    up.add_argument("--hosts", type=int, default=3, help="how many (default 3)")
+    up.add_argument("--hosts", type=int, help="how many (default: one of each suite)")
     up.add_argument("--suites", type=_suites, default=list(images.SUITES), help="in turn (default %(default)s)")
+    up.add_argument(
+        "--kernel",
+        action="store_const",
+        dest="suites",
+        const=[images.KERNEL],
+        help="hosts that boot a kernel of their own, in QEMU; each needs a minute and 3 GiB",
+    )
     commands.add_parser("down", help="take everything down, also after a crash")
     commands.add_parser("ls", help="list the hosts")
     ssh = commands.add_parser("ssh", help="run a command on a host, or a shell")

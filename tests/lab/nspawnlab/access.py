@@ -8,6 +8,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import images
 from .command import run
 from .locks import locked
 from .settings import Settings
@@ -28,6 +29,11 @@ class Host:
     name: str
     suite: str
     image: Path
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether it boots a kernel of its own, in QEMU."""
+        return self.suite in images.MACHINES
 
 
 def write(settings: Settings, hosts: list[Host]) -> None:

@@ -23,16 +23,21 @@ def _groups(settings: Settings) -> list[Path]:
     return [root / settings.name for root in _roots()]
 
 
-def join(settings: Settings, host: str) -> None:
-    """Put this process into the host's own cgroup: with nspawn's --keep-unit all hosts would share one."""
+_SUPERVISOR = "supervisor"  # what nspawn calls the group into which it moves itself
+
+
+def join(settings: Settings, host: str, supervisor: bool = False) -> None:
+    """Put this process into the host's own cgroup: with nspawn's --keep-unit all hosts would share one. ``supervisor``:
+    into that of what keeps the host running, as nspawn does by itself."""
     for group in _groups(settings):
-        (group / host).mkdir(parents=True, exist_ok=True)
-        (group / host / "cgroup.procs").write_text(str(os.getpid()))
+        directory = group / host / (_SUPERVISOR if supervisor else "")
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def is_supervised(settings: Settings, host: str) -> bool:
-    """Whether the host's nspawn runs; it moves itself into this group."""
-    return bool(_processes(_groups(settings)[0] / host / "supervisor"))
+    """Whether the host's nspawn, or its QEMU, runs."""
+    return bool(_processes(_groups(settings)[0] / host / _SUPERVISOR))
 
 
 def init_process(settings: Settings, host: str) -> int | None:

@@ -36,6 +36,14 @@ _EXTRA = {
 SUITES = tuple(_EXTRA)
 BUILDER = "bullseye"
 
+# Hosts that boot Debian's kernel in QEMU, each with one of its access controls, enforcing.
+KERNEL, SELINUX = "kernel", "selinux"
+MACHINES = (KERNEL, SELINUX)
+_OF_A_KERNEL = "linux-image-cloud-amd64 initramfs-tools kmod openjdk-21-jre-headless".split()
+_EXTRA[KERNEL] = [*_OF_A_KERNEL, "apparmor"]
+_EXTRA[SELINUX] = [*_OF_A_KERNEL, "selinux-policy-default", "policycoreutils"]
+_RELEASES = dict.fromkeys(MACHINES, "trixie")
+
 _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
 
 
@@ -51,13 +59,18 @@ class Recipe:
     @classmethod
     def of(cls, suite: str) -> Recipe:
         if suite not in _EXTRA:
-            raise LabError(f"unknown suite {suite!r}: choose from {', '.join(SUITES)}")
+            raise LabError(f"unknown suite {suite!r}: choose from {', '.join(_EXTRA)}")
         return cls(suite, (*_BASE, *_EXTRA[suite]), _LEFT_OUT, CUSTOMIZE.read_text())
+
+    @property
+    def release(self) -> str:
+        """Debian's."""
+        return _RELEASES.get(self.suite, self.suite)
 
     @property
     def digest(self) -> str:
         """Changes whenever the image would."""
-        text = json.dumps([self.suite, self.packages, self.left_out, self.customize])
+        text = json.dumps([self.release, self.packages, self.left_out, self.customize])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -94,7 +107,7 @@ def _build(settings: Settings, recipe: Recipe, mirror: str, transport: list[str]
     argv += ['--essential-hook=mkdir -p "$1/usr/share/man/man1"']
     argv += [f"--customize-hook={CUSTOMIZE}"]
     try:
-        run_logged([*argv, recipe.suite, tree, mirror], settings.images / f"{recipe.suite}.log")
+        run_logged([*argv, recipe.release, tree, mirror], settings.images / f"{recipe.suite}.log")
         os.rename(tree, target)
     finally:
         _remove_tree(unfinished)
@@ -111,7 +124,7 @@ def _remove_unfinished(settings: Settings) -> None:
 def _prune(settings: Settings) -> None:
     """Remove images of former recipes, unless a running lab of any name uses them."""
     used = " ".join(state.read_text() for state in settings.directory.glob("run*/lab.json"))
-    current = {image_path(settings, suite).name for suite in SUITES}
+    current = {image_path(settings, suite).name for suite in _EXTRA}
     for path in settings.images.glob("*-*"):
         if path.is_dir() and path.name not in current and str(path) not in used:
             say(f"removing the outdated image {path.name}")

@@ -26,7 +26,7 @@ def find(settings: Settings) -> list[str]:
 
 def stray_processes(settings: Settings) -> list[int]:
     """Processes of the lab, recognized by their command line, in whatever cgroup they are."""
-    mount = f"--directory={settings.run}/mnt/root"
+    mount = f"{settings.run}/mnt/root"
     pids: list[int] = []
     for path in Path("/proc").glob("[0-9]*"):
         pid = int(path.name)

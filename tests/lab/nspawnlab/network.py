@@ -7,12 +7,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from .access import Host
 from .command import run
 from .settings import LabError, Settings
 
 
-def create(settings: Settings, hosts: list[str]) -> None:
-    """Create the bridge and one namespace per host; hosts reach only each other and this machine."""
+def create(settings: Settings, hosts: list[Host]) -> None:
+    """Create the bridge and one namespace per host, or a tap for QEMU; hosts reach only each other and this machine."""
     taken = json.loads(run(["ip", "-j", "-4", "addr", "show"]).stdout)
     for link in taken:
         for address in link.get("addr_info", []):
@@ -25,17 +26,19 @@ def create(settings: Settings, hosts: list[str]) -> None:
         f"addr add {settings.gateway}/24 dev {settings.bridge}",
         f"link set {settings.bridge} up",
     ]
-    for index, host in enumerate(hosts, 1):
-        netns, cable = settings.netns(host), settings.link(index)
-        root += [
-            f"netns add {netns}",
-            f"link add {cable} type veth peer name eth0 netns {netns}",
-            f"link set {cable} master {settings.bridge} up",
-        ]
+    for host in hosts:
+        cable = settings.link(host.index)
+        if host.has_kernel:
+            root.append(f"tuntap add {cable} mode tap")
+        else:
+            netns = settings.netns(host.name)
+            root += [f"netns add {netns}", f"link add {cable} type veth peer name eth0 netns {netns}"]
+        root += [f"link set {cable} master {settings.bridge} up"]
     run(["ip", "-batch", "-"], stdin="\n".join(root) + "\n")
-    for index, host in enumerate(hosts, 1):
-        inner = ["link set lo up", f"addr add {settings.address(index)}/24 dev eth0", "link set eth0 up"]
-        run(["ip", "-n", settings.netns(host), "-batch", "-"], stdin="\n".join(inner) + "\n")
+    for host in hosts:
+        if not host.has_kernel:
+            inner = ["link set lo up", f"addr add {settings.address(host.index)}/24 dev eth0", "link set eth0 up"]
+            run(["ip", "-n", settings.netns(host.name), "-batch", "-"], stdin="\n".join(inner) + "\n")
 
 
 def plug(settings: Settings, index: int, connected: bool) -> None:

@@ -27,8 +27,10 @@ apt-get clean
 def install(settings: Settings, host: Host, packages: list[str]) -> None:
     """Install ``packages`` and start their services, as Debian does.
 
-    Raises LabError if the host is dead, or with the end of what APT said if it fails.
+    Raises LabError if the host is dead or has a kernel of its own, or with the end of what APT said if it fails.
     """
+    if host.has_kernel:
+        raise LabError(f"{host.name} has a kernel of its own: what it has is in its image's recipe")
     init = cgroups.init_process(settings, host.name)
     if init is None:
         raise LabError(f"{host.name} is dead: nothing can be installed")

@@ -23,6 +23,9 @@ PACKAGES = {
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
 }
 
+# for a host with a kernel of its own
+MACHINE_PACKAGES = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
+
 
 def extend_path() -> None:
     """Add the sbin directories, which are not in a plain shell's PATH on Debian."""
@@ -49,9 +52,9 @@ def unified_root() -> Path | None:
     return None
 
 
-def install_packages() -> None:
-    """Install missing PACKAGES with the machine's own APT."""
-    missing = sorted({package for need, package in PACKAGES.items() if not _have(need)})
+def install_packages(wanted: dict[str, str] = PACKAGES) -> None:
+    """Install what is missing of ``wanted`` with the machine's own APT."""
+    missing = sorted({package for need, package in wanted.items() if not _have(need)})
     if not missing:
         return
     say(f"installing {' '.join(missing)} (apt-get)")

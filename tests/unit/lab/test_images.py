@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.tests.lab.nspawnlab.images import BUILDER, SUITES, Recipe, image_path
+from ansible_collections.offheap.profiler.tests.lab.nspawnlab.images import BUILDER, KERNEL, SUITES, Recipe, image_path
 from ansible_collections.offheap.profiler.tests.lab.nspawnlab.settings import LabError, Settings
 
 
@@ -27,6 +27,13 @@ def test_digest_is_stable_and_tells_recipes_apart() -> None:
 
 def test_only_the_builder_has_a_compiler() -> None:
     assert [suite for suite in SUITES if "gcc" in Recipe.of(suite).packages] == [BUILDER]
+
+
+def test_a_host_with_a_kernel_is_asked_for_by_name() -> None:
+    assert KERNEL not in SUITES
+    recipe = Recipe.of(KERNEL)
+    assert recipe.release == "trixie"
+    assert any(package.startswith("linux-image") for package in recipe.packages)
 
 
 def test_image_path_names_suite_and_recipe() -> None:

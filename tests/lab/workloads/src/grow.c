@@ -4,6 +4,7 @@
 // A service without a JVM whose memory behaves in the way that its argument names.
 
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -11,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/shm.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -36,8 +39,6 @@ static void fragment(void)
     for (int i = 0; i < COUNT - 1; i++)
         if (i % 10)
             free(blocks[i]);
-    for (;;)
-        pause();
 }
 
 // Leaks some MiB a second, up to 400 MiB.
@@ -48,8 +49,6 @@ static void leak(void)
             (void)!filled(BLOCK);
         usleep(50000);
     }
-    for (;;)
-        pause();
 }
 
 // Maps memory by itself, some MiB a second, up to 400 MiB: of a file that is in memory only, or of none.
@@ -65,8 +64,6 @@ static void map(int file)
         memset(mapped, 1, STEP);
         usleep(50000);
     }
-    for (;;)
-        pause();
 }
 
 // As before, in huge pages.
@@ -80,8 +77,6 @@ static void map_huge_pages(void)
         mapped[(size_t)i * HUGE_PAGE] = 1;
         usleep(400000);
     }
-    for (;;)
-        pause();
 }
 
 // Writes files in memory, some MiB a second, up to 400 MiB, and has none of them open.
@@ -97,10 +92,8 @@ static void write_files(void)
         int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         if (file < 0 || write(file, content, sizeof content) != sizeof content || close(file))
             exit(1);
-        usleep(200000);
+        usleep(400000);
     }
-    for (;;)
-        pause();
 }
 
 // Attaches segments of System V, some MiB a second, up to 400 MiB. The kernel removes each with its last process.
@@ -114,8 +107,6 @@ static void attach(void)
         memset(attached, 1, STEP);
         usleep(50000);
     }
-    for (;;)
-        pause();
 }
 
 // Calls itself, some MiB of stack a second, up to 400 MiB.
@@ -153,35 +144,176 @@ static void leak_slowly(void)
     }
 }
 
+static void map_anonymous(void)
+{
+    map(-1);
+}
+
+static void map_memfd(void)
+{
+    map((int)syscall(SYS_memfd_create, "grown", 0));
+}
+
+static void map_shm(void)
+{
+    map(open("/dev/shm/grow-opened", O_RDWR | O_CREAT | O_TRUNC, 0600));
+}
+
+// What follows takes a MiB a second, up to 400 MiB, of what no map of its process shows, or shows otherwise.
+enum { SECOND = 1000000, SLOWLY = 400 };
+
+static void *fresh(size_t size, int flags)
+{
+    void *found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    if (found == MAP_FAILED)
+        exit(1);
+    return found;
+}
+
+// Locked, so that it is never swapped out.
+static void lock(void)
+{
+    for (int i = 0; i < SLOWLY; i++) {
+        if (mlock(memset(fresh(MIB, 0), 1, MIB), MIB))
+            exit(1);
+        usleep(SECOND);
+    }
+}
+
+static void map_reserved_huge_pages(void)
+{
+    for (int i = 0; i < SLOWLY / 2; i++) {
+        memset(fresh(HUGE_PAGE, MAP_HUGETLB), 1, HUGE_PAGE);
+        usleep(2 * SECOND);
+    }
+}
+
+// Holds 200 MiB from its start, and has the kernel swap it out.
+static void swap_out(void)
+{
+    enum { PAGE_OUT = 21, ALL = 200 };  // MADV_PAGEOUT, which glibc knows from 2.32 on
+    char *held = memset(fresh(ALL * (size_t)MIB, 0), 1, ALL * (size_t)MIB);
+    sleep(10);
+    for (int i = 0; i < ALL; i++) {
+        if (madvise(held + (size_t)i * MIB, MIB, PAGE_OUT))
+            exit(1);
+        usleep(SECOND);
+    }
+}
+
+static void write_a_file(void)
+{
+    static char content[MIB];
+    int file = open("/var/tmp/grown", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    memset(content, 1, sizeof content);
+    for (int i = 0; i < SLOWLY; i++) {
+        if (write(file, content, sizeof content) != sizeof content)
+            exit(1);
+        usleep(SECOND);
+    }
+}
+
+static void allow_many_files(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        exit(1);
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit))
+        exit(1);
+}
+
+// Pipes that nobody reads, a page in each: the kernel limits how much a user may have in larger ones.
+static void fill_pipes(void)
+{
+    enum { PAGE = 4096 };
+    static char content[PAGE];
+    allow_many_files();
+    for (int i = 0; i < SLOWLY * MIB / PAGE; i++) {
+        int ends[2];
+        if (pipe(ends) || write(ends[1], content, PAGE) != PAGE)
+            exit(1);
+        if (i % 16 == 0)
+            usleep(SECOND / (MIB / PAGE / 16));
+    }
+}
+
+// Connections to itself that nobody reads.
+static void fill_connections(void)
+{
+    static char content[MIB / 4];
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof here;
+    int listening = socket(AF_INET, SOCK_STREAM, 0);
+    allow_many_files();
+    if (bind(listening, (struct sockaddr *)&here, size) || listen(listening, 1) ||
+        getsockname(listening, (struct sockaddr *)&here, &size))
+        exit(1);
+    for (int i = 0; i < SLOWLY * 4; i++) {
+        int sending = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(sending, (struct sockaddr *)&here, size) || accept(listening, NULL, NULL) < 0 ||
+            send(sending, content, sizeof content, MSG_DONTWAIT) <= 0)
+            exit(1);
+        usleep(SECOND / 4);
+    }
+}
+
+// Looks for files that are not there: the kernel remembers each name.
+static void look_for_files(void)
+{
+    for (int i = 0; i < SLOWLY * 5000; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/var/tmp/there-is-no-file-of-this-name-%d", i);
+        if (access(path, F_OK) == 0)
+            exit(1);
+        if (i % 250 == 0)
+            usleep(SECOND / 20);
+    }
+}
+
+// Dies and restarts, so that no process is ever seen twice.
+static void die(void)
+{
+    filled(MIB);
+    sleep(2);
+    exit(1);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} ways[] = {
+    {"slow-leak", leak_slowly},
+    {"fragmentation", fragment},
+    {"native-growth", leak},
+    {"other-memory", map_anonymous},
+    {"shared-memory", map_memfd},
+    {"shm-open", map_shm},
+    {"tmpfs", write_files},
+    {"system-v", attach},
+    {"huge-pages", map_huge_pages},
+    {"stacks", deepen_in_a_thread},
+    {"locked", lock},
+    {"hugetlb", map_reserved_huge_pages},
+    {"swapped", swap_out},
+    {"page-cache", write_a_file},
+    {"pipes", fill_pipes},
+    {"sockets", fill_connections},
+    {"names", look_for_files},
+    {"cannot-tell", die},
+};
+
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "slow-leak") == 0)
-        leak_slowly();
-    if (argc == 2 && strcmp(argv[1], "fragmentation") == 0)
-        fragment();
-    if (argc == 2 && strcmp(argv[1], "native-growth") == 0)
-        leak();
-    if (argc == 2 && strcmp(argv[1], "other-memory") == 0)
-        map(-1);
-    if (argc == 2 && strcmp(argv[1], "shared-memory") == 0)
-        map((int)syscall(SYS_memfd_create, "grown", 0));
-    if (argc == 2 && strcmp(argv[1], "shm-open") == 0)
-        map(open("/dev/shm/grow-opened", O_RDWR | O_CREAT | O_TRUNC, 0600));
-    if (argc == 2 && strcmp(argv[1], "tmpfs") == 0)
-        write_files();
-    if (argc == 2 && strcmp(argv[1], "system-v") == 0)
-        attach();
-    if (argc == 2 && strcmp(argv[1], "huge-pages") == 0)
-        map_huge_pages();
-    if (argc == 2 && strcmp(argv[1], "stacks") == 0)
-        deepen_in_a_thread();
-    // Dies and restarts, so that no process is ever seen twice.
-    if (argc == 2 && strcmp(argv[1], "cannot-tell") == 0) {
-        filled(MIB);
-        sleep(2);
-        return 1;
-    }
-    fputs("usage: grow slow-leak|fragmentation|native-growth|other-memory|shared-memory|shm-open|tmpfs|system-v|"
-          "huge-pages|stacks|cannot-tell\n", stderr);
+    for (size_t i = 0; argc == 2 && i < sizeof ways / sizeof *ways; i++)
+        if (strcmp(argv[1], ways[i].name) == 0) {
+            ways[i].run();
+            for (;;)
+                pause();
+        }
+    fputs("usage: grow WAY, one of:", stderr);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        fprintf(stderr, " %s", ways[i].name);
+    fputs("\n", stderr);
     return 2;
 }

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""Two hosts for all of these tests: app2 boots a kernel of its own, and app1 builds for it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.tests.integration.conftest import LOGS, NAME
+from ansible_collections.offheap.profiler.tests.integration.hosts import PREPARE, Lab, LabHost
+from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, build
+
+MACHINE = "app2"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """An emulated processor is slow."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("soak_only")
+
+
+@pytest.fixture(scope="session")
+def two() -> Iterator[Lab]:
+    lab = Lab(f"{NAME}k"[-9:])
+    keep = os.environ.get("OFFHEAP_LAB_KEEP") == "1"
+    if not keep:
+        lab.down()
+    lab.command("up", "--suites", "bullseye,kernel")
+    yield lab
+    if not keep:
+        lab.down()
+
+
+@pytest.fixture(scope="session")
+def machine(two: Lab) -> LabHost:
+    return two.host(MACHINE)
+
+
+@pytest.fixture(scope="session")
+def user(two: Lab) -> Iterator[Controller]:
+    """A controller with the collection; the workloads are installed, and none of them runs."""
+    with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
+        controller = Controller(Path(directory), two.inventory, LOGS)
+        controller.install(build(controller.directory))
+        controller.playbook(PREPARE, extra_vars={"workloads_running": []}).check()
+        yield controller
+
+
+@pytest.fixture(scope="session")
+def library_of_app1() -> dict[str, Any]:
+    """Variables with which app1 builds."""
+    return {
+        "offheap_cache": "cache",
+        "jemalloc_build_host": "app1",
+        "jemalloc_version": "5.3.0",
+        "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
+    }
