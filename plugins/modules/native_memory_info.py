@@ -119,7 +119,8 @@ samples:
       description:
         - All of the host's memory in bytes, from C(/proc/meminfo), C(total) and C(available), and the parts that add up
           to the total, C(free), C(processes), C(files), C(shared-memory), C(slab-reclaimable), C(slab), C(page-tables),
-          C(vmalloc), C(per-cpu), C(huge-pages), C(zswap), and what the kernel accounts to nothing, C(rest).
+          C(vmalloc), C(per-cpu), C(huge-pages), C(zswap), C(sockets), C(zram), and what the kernel accounts to nothing,
+          C(rest).
         - Null means that the host does not say.
       type: dict
     crashes:

@@ -36,41 +36,43 @@ def read(control_group: str) -> dict[str, Any]:
         return facts
     for root in _UNIFIED:
         directory = root + control_group
-        if os.path.exists(os.path.join(directory, "memory.current")):
+        current = _number(directory, "memory.current")
+        if current is not None:
             facts.update(
-                current=_number(directory, "memory.current"),
+                current=current,
                 peak=_number(directory, "memory.peak"),
                 limit=_number(directory, "memory.max"),
                 high=_number(directory, "memory.high"),
                 swap=_number(directory, "memory.swap.current"),
-                parts=_parts(directory),
+                parts=_parts(directory, current),
                 oom_kills=_pairs(directory, "memory.events").get("oom_kill"),
                 pressure=_pressure(directory),
             )
             return facts
     directory = _VERSION_1 + control_group
+    current = _number(directory, "memory.usage_in_bytes")
     limit = _number(directory, "memory.limit_in_bytes")
     facts.update(
-        current=_number(directory, "memory.usage_in_bytes"),
+        current=current,
         peak=_number(directory, "memory.max_usage_in_bytes"),
         limit=None if limit is None or limit >= _NO_LIMIT else limit,
-        parts=_parts_of_version_1(directory),
+        parts=None if current is None else _parts_of_version_1(directory, current),
         oom_kills=_pairs(directory, "memory.oom_control").get("oom_kill"),
     )
     return facts
 
 
-def _parts(directory: str) -> dict[str, int] | None:
-    current, told = _number(directory, "memory.current"), _pairs(directory, "memory.stat")
-    if current is None or not {"anon", "file", "shmem"}.issubset(told):
+def _parts(directory: str, current: int) -> dict[str, int] | None:
+    told = _pairs(directory, "memory.stat")
+    if not {"anon", "file", "shmem"}.issubset(told):
         return None
     kernel = told["kernel"] if "kernel" in told else sum(told.get(name, 0) for name in _OF_THE_KERNEL)
     return _with_rest(current, told["anon"], told["file"], told["shmem"], kernel, told.get("sock", 0))
 
 
-def _parts_of_version_1(directory: str) -> dict[str, int] | None:
-    current, told = _number(directory, "memory.usage_in_bytes"), _pairs(directory, "memory.stat")
-    if current is None or not {"total_rss", "total_cache"}.issubset(told):
+def _parts_of_version_1(directory: str, current: int) -> dict[str, int] | None:
+    told = _pairs(directory, "memory.stat")
+    if not {"total_rss", "total_cache"}.issubset(told):
         return None
     kernel, sockets = (_number(directory, f"memory.kmem.{name}usage_in_bytes") or 0 for name in ("", "tcp."))
     return _with_rest(current, told["total_rss"], told["total_cache"], told.get("total_shmem", 0), kernel, sockets)

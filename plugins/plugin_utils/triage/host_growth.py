@@ -39,6 +39,8 @@ _PARTS = {
         "see whether control groups pile up that nothing is left in: grep memory /proc/cgroups",
     ),
     "huge-pages": ("reserved huge pages", "see who reserved them: grep Huge /proc/meminfo, and vm.nr_hugepages"),
+    "sockets": ("what connections hold that nobody has read", "see whose queues are long: ss -tumnp"),
+    "zram": ("memory that is compressed instead of swapped out", "see what is: zramctl, and swapon --show"),
     "zswap": ("memory that is compressed instead of swapped out", "see what is: grep -i zswap /proc/meminfo"),
     "rest": (
         "memory that the kernel accounts to nothing",

@@ -42,7 +42,7 @@ CASES = (
     Case("grow@hugetlb.service", "huge-pages", "reserved huge pages", "HugetlbPages"),
     Case("grow@locked.service", "other-memory", "other anonymous memory", "VmRSS"),
     # What exceeds MemoryHigh= goes to swap.
-    Case("grow@native-growth.service", "native-growth", "malloc in use", "VmRSS VmSwap", "MemoryHigh=48M MemoryMax=1G"),
+    Case("grow@slow-leak.service", "native-growth", "malloc in use", "VmRSS VmSwap", "MemoryHigh=16M"),
     Case("grow-java@java-heap.service", "does-not-fit", limits="MemoryMax=400M MemorySwapMax=0"),
     Case("grow-java@not-growing.service", "not-growing"),
 )

@@ -16,6 +16,7 @@ from ansible_collections.offheap.profiler.tests.integration.playbooks import Con
 
 # What the program needs, and no more.
 PROFILE = """\
+#include <tunables/global>
 profile ticker {
   #include <abstractions/base>
   /usr/local/bin/ticker mr,

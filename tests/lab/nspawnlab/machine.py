@@ -39,10 +39,13 @@ def run(settings: Settings, host: Host, root: Path) -> None:
     wanted.mkdir(exist_ok=True)
     (wanted / unit.name).symlink_to(f"../{unit.name}")
     if host.suite == images.SELINUX:
-        contexts = "/etc/selinux/default/contexts/files/file_contexts"
-        command.run(["chroot", root, "setfiles", "-F", contexts, "/"])
+        upper = root.parent / "upper"
+        new = [f"/{path.relative_to(upper)}" for path in upper.rglob("*") if path.is_file() or path.is_symlink()]
+        command.run(["chroot", root, *images.LABEL, *new])  # the image has its labels, and these are the host's own
     disk = settings.run / f"{host.name}.img"
     command.run(["mke2fs", "-q", "-F", "-t", "ext4", "-d", root, disk, DISK])
+    if host.suite == images.SELINUX:  # the only one that mke2fs forgets
+        command.run(["debugfs", "-w", "-R", "ea_set / security.selinux system_u:object_r:root_t:s0", disk])
     (kernel,), (initrd,) = (list((root / "boot").glob(f"{name}-*")) for name in ("vmlinuz", "initrd.img"))
     qemu = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY]
     qemu += ["-nodefaults", "-display", "none", "-serial", "stdio", "-device", "virtio-rng-pci"]

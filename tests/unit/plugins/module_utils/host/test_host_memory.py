@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,20 @@ def test_the_parts_add_up_and_what_is_left_is_said(tmp_path: Path) -> None:
         "vmalloc": 4,
         "rest": 160,
     }
+
+
+def test_what_connections_and_zram_hold_has_names(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 300 kB\nMemAvailable: 500 kB\n")
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/sockstat").write_text("sockets: used 9\nTCP: inuse 3 alloc 3 mem 20\nUDP: inuse 0 mem 5\n")
+    for number, used in enumerate((4096, 8192)):
+        (tmp_path / f"block/zram{number}").mkdir(parents=True)
+        (tmp_path / f"block/zram{number}/mm_stat").write_text(f"100000 2000 {used} 0 9999 0 0 0\n")
+    found = host_memory.read(str(tmp_path), str(tmp_path))
+    assert found is not None
+    assert found["sockets"] == 25 * os.sysconf("SC_PAGE_SIZE")
+    assert found["zram"] == 4096 + 8192
+    assert found["rest"] == 700 * KIB - found["sockets"] - found["zram"]
 
 
 @pytest.mark.parametrize("text", [None, "", "MemTotal: many kB\n", "MemTotal: 1 kB\nMemFree: 1 kB\n"])
