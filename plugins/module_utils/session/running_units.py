@@ -12,10 +12,9 @@ import time
 from typing import Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client, commands
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import aids, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in_files, service
 
 #: seconds that an agent may take to answer; we do not wait for a busy one

@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 from typing import Mapping, Sequence
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf, preload
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
@@ -84,7 +84,7 @@ def check(unit: Service, by_hand: str) -> None:
         )
     may_be_ours = any(map(drop_in.is_ours, unit.drop_ins))
     for pid in unit.leaders():
-        theirs = {"LD_PRELOAD", drop_in.MALLOC_CONF} & set(procfs.environ(pid))
+        theirs = {"LD_PRELOAD", preload.MALLOC_CONF} & set(procfs.environ(pid))
         if theirs and not may_be_ours:
             raise Refusal(
                 "container",

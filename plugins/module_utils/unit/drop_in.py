@@ -14,21 +14,16 @@ import json
 import os
 from typing import Any, Mapping, NamedTuple, Sequence
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import command_line, dump_name, malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import aids, command_line, malloc_conf, preload
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 NAME = "90-offheap.conf"
 ENVIRONMENT_NAME = "90-offheap.env"
 # Not .conf: systemd would read it.
 CONTAINER_NAME = "90-offheap.containers"
-MALLOC_CONF = "MALLOC_CONF"
-EXECUTABLE = "OFFHEAP_EXECUTABLE"
-CHILDREN = "OFFHEAP_CHILDREN"
-UNSET = "OFFHEAP_UNSET"
-VARIABLES = ("LD_PRELOAD", MALLOC_CONF, "MALLOC_ARENA_MAX", *aids.VARIABLES)
+VARIABLES = (preload.LD_PRELOAD, preload.MALLOC_CONF, "MALLOC_ARENA_MAX", *aids.VARIABLES)
 _RECORD = "# offheap: "
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _HEAD = (
@@ -151,7 +146,7 @@ def read_environment(assignments: Sequence[systemd.Assignment], manager: Mapping
 
 def _may_be_set(name: str) -> bool:
     """Whether it is a variable that we may set. A jemalloc with a prefix has it in the name of its own."""
-    return name in VARIABLES or name.endswith(f"_{MALLOC_CONF}")
+    return name in VARIABLES or name.endswith(f"_{preload.MALLOC_CONF}")
 
 
 def _read_environment_files(value: str, unit: str) -> dict[str, str]:
@@ -175,7 +170,6 @@ def _read_environment_files(value: str, unit: str) -> dict[str, str]:
 def huge_page_options(path: str = _HUGE_PAGES) -> dict[str, malloc_conf.Value]:
     """Options for a host that backs all memory with huge pages; none elsewhere.
 
-    There a few living objects keep 2 MiB resident, so a service under jemalloc could hold more than it did before.
     Format of the file: the kernel's transhuge document, "Global THP controls".
     """
     try:
@@ -183,7 +177,7 @@ def huge_page_options(path: str = _HUGE_PAGES) -> dict[str, malloc_conf.Value]:
             always = "[always]" in file.read()
     except OSError:  # a kernel without them
         return {}
-    return {"thp": "never", "metadata_thp": "disabled"} if always else {}
+    return {**preload.WITHOUT_HUGE_PAGES} if always else {}
 
 
 def compose(
@@ -217,7 +211,7 @@ def compose(
         if variable.setting == "EnvironmentFile" or variable.path in late
     }
     # The agent tells starts apart by itself. systemd can at least tell boots apart, but not in a file.
-    conf = instead.variable if isinstance(instead, OwnMalloc) else MALLOC_CONF
+    conf = instead.variable if isinstance(instead, OwnMalloc) else preload.MALLOC_CONF
     boot = "" if agent or conf in overridden else systemd.expand("%b", unit)
     ours = _injected_variables(library, defaults or {}, options, effective, unit, agent, instead, boot)
     for name, added in (words or {}).items():
@@ -257,31 +251,29 @@ def _injected_variables(
     boot: str,
 ) -> dict[str, str]:
     if isinstance(instead, Swap) and instead.arena_max:
-        return {"MALLOC_ARENA_MAX": str(instead.arena_max), "OFFHEAP_UNIT": unit}
-    name = instead.variable if isinstance(instead, OwnMalloc) else MALLOC_CONF
-    preload = [library, agent.library] if agent else [library]
+        return {"MALLOC_ARENA_MAX": str(instead.arena_max), preload.UNIT: unit}
+    name = instead.variable if isinstance(instead, OwnMalloc) else preload.MALLOC_CONF
+    preloaded = [library, agent.library] if agent else [library]
     if "LD_PRELOAD" in effective.variables:
         # ld.so(8) splits the list at blanks and colons alike.
         theirs = effective.variables["LD_PRELOAD"].value.replace(":", " ").split()
-        preload += [path for path in theirs if path not in preload]
+        preloaded += [path for path in theirs if path not in preloaded]
     if agent and library == agent.library:
-        ours = {"LD_PRELOAD": ":".join(dict.fromkeys(preload))}
-        return {**ours, **({} if "LD_PRELOAD" in effective.variables else {UNSET: "1"}), **agent.variables}
+        ours = {"LD_PRELOAD": ":".join(dict.fromkeys(preloaded))}
+        return {**ours, **({} if "LD_PRELOAD" in effective.variables else {preload.UNSET: "1"}), **agent.variables}
     try:
         before = malloc_conf.parse(effective.variables[name].value) if name in effective.variables else {}
         if isinstance(instead, Swap):
             conf = malloc_conf.render({**before, **options})
-            return {"LD_PRELOAD": ":".join(preload), **({"MALLOC_CONF": conf} if conf else {}), "OFFHEAP_UNIT": unit}
-        merged: dict[str, malloc_conf.Value] = {"prof": True, **defaults, **before, **options}
+            return {"LD_PRELOAD": ":".join(preloaded), **({"MALLOC_CONF": conf} if conf else {}), preload.UNIT: unit}
+        wanted = {**defaults, **before, **options}
         start = f".{boot}" if boot else ""
-        merged.update(prof=True, prof_prefix=f"{places.spool_of(unit)}/{dump_name.PREFIX}{start}")
-        if agent:
-            merged["prof_active"] = False  # the agent switches sampling on after static initialisation
+        merged = preload.options_of_profiler(wanted, places.spool_of(unit), agent is not None, start)
         if instead:
-            return {name: malloc_conf.render(merged), "OFFHEAP_UNIT": unit}
-        ours = {"LD_PRELOAD": ":".join(preload), name: malloc_conf.render(merged)}
+            return {name: malloc_conf.render(merged), preload.UNIT: unit}
+        ours = {"LD_PRELOAD": ":".join(preloaded), name: malloc_conf.render(merged)}
         if agent and not {"LD_PRELOAD", name} & set(effective.variables):
-            ours[UNSET] = "1"  # nobody else's would be lost with them
+            ours[preload.UNSET] = "1"  # nobody else's would be lost with them
         return {**ours, **(agent.variables if agent else {})}
     except malloc_conf.MallocConfError as error:
         if name in effective.variables and effective.variables[name].setting == "EnvironmentFile":

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import aids, dump_name, preload
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     container,
     drop_in,
@@ -31,17 +30,6 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
-
-# Settings of the agent that are numbers; each is the variable OFFHEAP_<NAME>.
-_AGENT_NUMBERS = (
-    "start_delay",
-    "dump_seconds",
-    "dump_growth",
-    "stats_seconds",
-    "keep_files",
-    "keep_bytes",
-    "minimum_free",
-)
 
 _AUTO = "auto"
 # A sample per 512 KiB, and the largest interval that the agent takes (roles/jemalloc/files/agent/config.c).
@@ -64,7 +52,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
             "unwinder": {"type": "str", "choices": ["hybrid", "fp", "builtin"], "default": "hybrid"},
             "children": {"type": "bool"},
             "dump_pressure": {"type": "bool", "default": False},
-            **{name: {"type": "int"} for name in _AGENT_NUMBERS},
+            **{name: {"type": "int"} for name in preload.NUMBERS},
         },
     },
     "runtime": {"type": "str", "choices": ["auto", *aids.NAMES], "default": "native"},
@@ -144,7 +132,7 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         if os.path.exists(library):
             rehearsal.check(unit, program, injection.environment, own)
     if agent and owner and not root_commands.options_that_dump(injection.environment):
-        owner = programs.writer(unit, owner, program, drop_in.CHILDREN in agent.variables)
+        owner = programs.writer(unit, owner, program, preload.CHILDREN in agent.variables)
     return drop_in_files.WantedFiles(directory, injection, spool, owner)
 
 
@@ -176,7 +164,7 @@ def _prepare_container(
     if not (check_mode or _carries_everything(unit, injection)):
         resource_limits.check_memory(unit, replaces)
         container.rehearse(unit, program, injection.environment, libraries)
-    owner = programs.writer(unit, programs.Owner(0, 0), program, drop_in.CHILDREN in agent.variables)
+    owner = programs.writer(unit, programs.Owner(0, 0), program, preload.CHILDREN in agent.variables)
     injection = container.into(injection, unit, libraries, owner, directory)
     return drop_in_files.WantedFiles(directory, injection, places.spool_of(unit.name), owner)
 
@@ -192,7 +180,7 @@ def _check_container(parameters: dict[str, Any], unit: service.Service) -> None:
 
 
 def _by_hand(parameters: dict[str, Any], unit: service.Service) -> str:
-    variables = {"OFFHEAP_UNIT": unit.name, drop_in.EXECUTABLE: "/THE/PROGRAM/INSIDE", **_agent_numbers(parameters)}
+    variables = preload.variables_of_agent(unit.name, "/THE/PROGRAM/INSIDE", parameters["agent_settings"] or {}, False)
     agent = drop_in.AgentSettings(parameters["agent"], variables) if parameters["agent"] else None
     return container.by_hand(unit, preloaded(parameters) or "", parameters["malloc_conf"], agent)
 
@@ -256,7 +244,7 @@ def _prepare_own(parameters: dict[str, Any], unit: service.Service) -> drop_in_f
         directory := places.drop_ins_of(unit.name, parameters["until_reboot"]),
         instead=drop_in.OwnMalloc(variable),
     )
-    root_commands.check(unit, own, {drop_in.MALLOC_CONF: injection.environment[variable]})
+    root_commands.check(unit, own, {preload.MALLOC_CONF: injection.environment[variable]})
     return drop_in_files.WantedFiles(directory, injection, spool, owner)
 
 
@@ -309,23 +297,12 @@ def _agent_of(
     return drop_in.AgentSettings(
         library,
         {
-            "OFFHEAP_UNIT": unit.name,
-            drop_in.EXECUTABLE: program,
-            "OFFHEAP_START": wanted.get("start") or "sampling",
-            "OFFHEAP_UNWINDER": wanted.get("unwinder") or "hybrid",
             # Such a service is a child of the process that systemd starts, and children have no agent by default.
-            **({drop_in.CHILDREN: "1"} if children or unit.text["Type"] == "forking" else {}),
+            **preload.variables_of_agent(unit.name, program, wanted, children or unit.text["Type"] == "forking"),
             **({"OFFHEAP_MAY_UNSHARE": "1"} if syscall_filter.may_unshare(unit) else {}),
-            **({"OFFHEAP_DUMP_PRESSURE": "1"} if wanted.get("dump_pressure") else {}),
             **(_of_the_sampler(parameters, unit) if keeps_allocator(parameters) else {}),
-            **_agent_numbers(parameters),
         },
     )
-
-
-def _agent_numbers(parameters: dict[str, Any]) -> dict[str, str]:
-    wanted = parameters["agent_settings"] or {}
-    return {f"OFFHEAP_{name.upper()}": str(wanted[name]) for name in _AGENT_NUMBERS if wanted.get(name) is not None}
 
 
 def _of_the_sampler(parameters: dict[str, Any], unit: service.Service) -> dict[str, str]:
@@ -374,7 +351,7 @@ def _check_outliving(parameters: dict[str, Any], unit: service.Service) -> None:
 
 def warnings(unit: service.Service, wanted: drop_in_files.WantedFiles) -> list[str]:
     """What to know of the unit before it is restarted."""
-    program = wanted.injection.environment.get(drop_in.EXECUTABLE, "")
+    program = wanted.injection.environment.get(preload.EXECUTABLE, "")
     return list(filter(None, [_outliving(unit), preload_obstacles.advice(program) if program else ""]))
 
 

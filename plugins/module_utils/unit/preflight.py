@@ -15,7 +15,7 @@ import re
 import stat
 from typing import Mapping
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf, preload
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, health, preload_obstacles, programs
@@ -103,7 +103,7 @@ def check_wrappers(service: Service, library: str, environment: drop_in.Environm
     for origin, text in texts.items():
         for match in _PRELOAD_ASSIGNMENT.finditer(_COMMENT.sub("", text or "")):
             name = match.group("name")
-            if name == drop_in.MALLOC_CONF and not replaces:
+            if name == preload.MALLOC_CONF and not replaces:
                 continue
             if not name or not re.search(r"\$\{?" + name, match.group("value")):
                 _refuse_wrapper(service.name, f"{origin} contains '{match.group(0).strip()}'", library)

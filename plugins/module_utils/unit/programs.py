@@ -15,6 +15,7 @@ import pwd
 import time
 from typing import Any, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import preload
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
@@ -156,7 +157,7 @@ def _profiled_now(service: Service) -> str:
     """The program that our drop-in names; empty if there is none."""
     ours = systemd.read_assignments([path for path in service.drop_ins if drop_in.is_ours(path)])
     variables = drop_in.read_environment(ours, {}, service.name).variables
-    return variables[drop_in.EXECUTABLE].value if drop_in.EXECUTABLE in variables else ""
+    return variables[preload.EXECUTABLE].value if preload.EXECUTABLE in variables else ""
 
 
 def seen(service: Service, program: str, children: bool) -> list[dict[str, Any]]:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, NamedTuple, Sequence
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import preload
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     dependents,
-    drop_in,
     drop_in_files,
     enabling,
     health,
@@ -78,12 +78,12 @@ class Enabled:
 
     @property
     def _program(self) -> str:
-        return self.wanted.injection.environment.get(drop_in.EXECUTABLE, "") if self.wanted else ""
+        return self.wanted.injection.environment.get(preload.EXECUTABLE, "") if self.wanted else ""
 
     def look_at_programs(self, unit: service.Service) -> None:
         """See which of its processes have an agent, or will have one."""
         if self.wanted and self._program and unit.is_running:
-            children = drop_in.CHILDREN in self.wanted.injection.environment
+            children = preload.CHILDREN in self.wanted.injection.environment
             self.programs = programs.seen(unit, self._program, children)
 
     @property

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import malloc_conf, preload
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.host.systemd import Assignment
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in
@@ -301,8 +301,8 @@ def test_the_agent_stands_behind_jemalloc_and_before_all_others() -> None:
 def test_ours_leave_the_environment_of_children_unless_a_variable_was_the_unit_s(own: str, leaves: bool) -> None:
     agent = drop_in.AgentSettings("/opt/offheap/agent/1/liboffheap.so", {"OFFHEAP_UNIT": UNIT})
     injection = compose(setting("Environment", own), agent=agent)
-    assert (drop_in.UNSET in injection.environment) is leaves
-    assert drop_in.UNSET not in compose(setting("Environment", own)).environment
+    assert (preload.UNSET in injection.environment) is leaves
+    assert preload.UNSET not in compose(setting("Environment", own)).environment
 
 
 def test_options_of_a_runtime_are_added_to_its_own(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import preload
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
@@ -85,7 +86,7 @@ def test_a_shell_is_none(running: Unit) -> None:
 
 def test_what_is_profiled_remains_it_as_long_as_it_holds_a_quarter(running: Unit, tmp_path: Path) -> None:
     path = tmp_path / drop_in.NAME
-    path.write_text(f'[Service]\nEnvironment="{drop_in.EXECUTABLE}={WRAPPER}"\n')
+    path.write_text(f'[Service]\nEnvironment="{preload.EXECUTABLE}={WRAPPER}"\n')
     ours = {"DropInPaths": [str(path)]}
     assert programs.executable(running(Seen(WRAPPER, 70), Seen(JAVA, 182), lists=ours)) == WRAPPER
     assert programs.executable(running(Seen(WRAPPER, 4), Seen(JAVA, 182), lists=ours)) == JAVA

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import aids
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import aids
 
 NODE = ["--perf-basic-prof-only-functions", "--interpreted-frames-native-stack"]
 
