@@ -64,6 +64,7 @@ from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F
 )
 from ansible_collections.offheap.profiler.console.fab_program import at_least, versions
 from ansible_collections.offheap.profiler.console.host_tasks import Hosts, helped, on_hosts
+from ansible_collections.offheap.profiler.console.pod_tasks import pod, pod_config  # noqa: F401  # pylint: disable=unused-import
 from ansible_collections.offheap.profiler.console.report_tasks import (  # noqa: F401  # pylint: disable=unused-import
     report,
     serve,

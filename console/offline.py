@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..plugins.module_utils.formats import unit_name
 from ..plugins.module_utils.formats.capture_facts import CaptureFacts
-from ..plugins.module_utils.formats.dump_name import PERF_MAP
+from ..plugins.module_utils.formats.dump_name import PERF_MAP, beside
 from ..plugins.plugin_utils.archive import far_archive
 from ..plugins.plugin_utils.archive.archive import INDEX, Archive, ArchiveError
 from ..plugins.plugin_utils.archive.capture import Capture, capture_of
@@ -106,14 +106,22 @@ def _headers(path: Path | None) -> dict[str, str]:
 
 
 def imported(pattern: str, origin: Origin, archive: str | Path, binary_path: Sequence[Path]) -> list[Imported]:
-    """The files that match a pattern, or all of a directory, imported, oldest first. Raises OffheapError."""
+    """The files that match a pattern, or all of a directory, imported, oldest first. Raises OffheapError.
+
+    What lies beside a dump comes along with it.
+    """
     path = Path(pattern).expanduser()
     found = sorted(path.iterdir() if path.is_dir() else map(Path, glob(str(path))))
-    files = [file for file in found if file.is_file() and file.suffix != PERF_MAP]
+    files = [file for file in found if file.is_file() and file.suffix != PERF_MAP and not _lies_beside_another(file)]
     if not files:
         raise ArchiveError(f"there is no file {pattern}")
     done = import_profiles(files, origin, archive, binary_path)
     return sorted(done, key=lambda one: one.facts.dump.time)
+
+
+def _lies_beside_another(file: Path) -> bool:
+    name = beside(file.name)
+    return name != file.name and file.with_name(name).is_file()
 
 
 def analyzed(request: Request, dump: Path, places: Places, warn: Warn) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.formats import dump_name, limits, unit_name
+from ...module_utils.formats import dump_name, limits, sidecar, unit_name
 from ...module_utils.formats.capture_facts import (
     CaptureFacts,
     CaptureFactsError,
@@ -49,7 +49,8 @@ class Origin:
     """Where profiles come from, as the user says it.
 
     ``time`` is when a profile was taken (seconds since the epoch), None if it says that itself or its file's own time
-    does. ``process`` tells processes of a unit apart: the profiles of one are one series.
+    does. ``process`` tells processes of a unit apart: the profiles of one are one series. If it is 0, the names of our
+    own dumps tell them apart.
     """
 
     unit: str
@@ -165,20 +166,21 @@ def _looked_at(file: Path, origin: Origin, images: Images, aside: Path, sum_of: 
     except OSError as error:
         raise ProfileImportError(f"{file}: {error.strerror or error}") from error
     clock, time = _time(origin, float(said["time"]), status.st_mtime)
+    named = dump_name.parse(file.name)
+    process = origin.process or (named.pid if named else 0)
     places = {build_id: path for build_id in build_ids.values() if (path := images.find(build_id)) is not None}
     facts = CaptureFacts(
         host=origin.host,
         unit=unit_name.service(origin.unit),
         label=origin.label,
         # Two profiles with the same content, taken at two times, are two captures.
-        dump=DumpFacts(
-            f"{dump_name.PREFIX}.{origin.process}.{int(time) % _SEQUENCES}.m0.heap", len(data), sha256, time
-        ),
-        process=ProcessFacts(origin.process, _key(origin.process, said)),
+        dump=DumpFacts(f"{dump_name.PREFIX}.{process}.{int(time) % _SEQUENCES}.m0.heap", len(data), sha256, time),
+        process=ProcessFacts(process, _key(process, (named and named.start) or "", said)),
         images=tuple(
             _image(path, build_ids.get(path, ""), places, sum_of)
             for path in dict.fromkeys([*said["paths"], *build_ids])
         ),
+        agent=_agent(file, status.st_size) if named else None,
         source=said["source"],
         measure=said["measure"],
         sampling=SamplingFacts(said["scheme"], said["interval"] or None),
@@ -221,10 +223,21 @@ def _time(origin: Origin, of_profile: float, of_file: float) -> tuple[str, float
     return ("profile", of_profile) if of_profile else ("file", of_file)
 
 
-def _key(process: int, said: Mapping[str, Any]) -> str:
-    """The process's key: what sources count in different ways are never one series."""
-    counted = f"{said['source']} {said['measure']}".encode()
+def _key(process: int, start: str, said: Mapping[str, Any]) -> str:
+    """The process's key: what sources count in different ways are never one series, nor are two starts."""
+    counted = " ".join(filter(None, (said["source"], said["measure"], start))).encode()
     return f"{process}-{hashlib.sha256(counted).hexdigest()[:8]}"
+
+
+def _agent(dump: Path, size: int) -> dict[str, Any] | None:
+    """What the agent wrote beside a dump of a spool, as a capture has it. Raises OSError."""
+    try:
+        with dump.with_name(dump.name + dump_name.SIDECAR).open("rb") as stream:
+            return sidecar.read(stream.fileno(), dump.name, size).to_json()
+    except FileNotFoundError:
+        return None
+    except sidecar.SidecarError as error:
+        return {"problem": str(error)}
 
 
 def _image(

@@ -102,7 +102,7 @@ def profiled(
     for name, program in programs.items():
         if name not in there:
             others = ", ".join(there) or "none"
-            raise PodError(f"{_title(made)} has no container {name} that goes on running; it has: {others}")
+            raise PodError(f"{title(made)} has no container {name} that goes on running; it has: {others}")
         if not program.startswith("/") or not program.isprintable():
             raise PodError(
                 f"{program!r} is not the absolute path of the program that {name} runs: ask with"
@@ -199,11 +199,11 @@ def _mounts(name: str) -> list[dict[str, Any]]:
 def _check_workload(manifest: Mapping[str, Any], spec: Mapping[str, Any], architecture: str) -> None:
     owners = [f"{one.get('kind')} {one.get('name')}" for one in _owners(manifest)]
     if owners and manifest["kind"] in _SETTLED:
-        raise PodError(f"{_title(manifest)} is made by {owners[0]}: name that workload, which makes others like it")
+        raise PodError(f"{title(manifest)} is made by {owners[0]}: name that workload, which makes others like it")
     metadata = _mapping(manifest, "metadata")
     if manifest["kind"] == "Job" and metadata.get("uid") and not _mapping(manifest, "spec").get("manualSelector"):
         raise PodError(
-            f"{_title(manifest)} is there already, and can't be made again from this: give the file it is from"
+            f"{title(manifest)} is there already, and can't be made again from this: give the file it is from"
         )
     selected = _mapping(spec, "nodeSelector")
     systems = {
@@ -212,20 +212,18 @@ def _check_workload(manifest: Mapping[str, Any], spec: Mapping[str, Any], archit
         selected.get("beta.kubernetes.io/os"),
     }
     if "windows" in systems:
-        raise PodError(f"{_title(manifest)} runs on Windows, and the libraries are Linux's")
+        raise PodError(f"{title(manifest)} runs on Windows, and the libraries are Linux's")
     wanted = selected.get("kubernetes.io/arch", selected.get("beta.kubernetes.io/arch", architecture))
     if wanted != architecture:
-        raise PodError(
-            f"{_title(manifest)} runs on {wanted}, and the libraries are for {architecture}: --arch {wanted}"
-        )
+        raise PodError(f"{title(manifest)} runs on {wanted}, and the libraries are for {architecture}: --arch {wanted}")
     if len(_others(spec, "volumes")) < len(_list(spec, "volumes")):
-        raise PodError(f"{_title(manifest)} has a volume of its own named {_LIBRARIES} or {_SPOOL}: rename it")
+        raise PodError(f"{title(manifest)} has a volume of its own named {_LIBRARIES} or {_SPOOL}: rename it")
 
 
 def _of_workload(manifest: Mapping[str, Any]) -> list[str]:
     kind = manifest["kind"]
     found = [
-        f"{_title(manifest)} is made by {one.get('kind')} {one.get('name')}, which may undo this"
+        f"{title(manifest)} is made by {one.get('kind')} {one.get('name')}, which may undo this"
         for one in _owners(manifest)
     ]
     if kind in _SETTLED:
@@ -241,7 +239,7 @@ def _check_container(container: Mapping[str, Any], manifest: Mapping[str, Any]) 
     taken += _SET.findall(f"{container.get('command')} {container.get('args')}")
     if taken:
         raise PodError(
-            f"container {name} of {_title(manifest)} sets {' and '.join(dict.fromkeys(taken))} itself: take that out"
+            f"container {name} of {title(manifest)} sets {' and '.join(dict.fromkeys(taken))} itself: take that out"
             " while it is profiled"
         )
     places = {one["mountPath"] for one in _mounts(name)}
@@ -285,7 +283,8 @@ def _bytes(quantity: object) -> int | None:
     return int(float(match[1]) * 10 ** int(match[2] or 0) * _UNITS[match[3] or ""]) if match else None
 
 
-def _title(manifest: Mapping[str, Any]) -> str:
+def title(manifest: Mapping[str, Any]) -> str:
+    """Its kind and name, for people."""
     metadata = _mapping(manifest, "metadata")
     return f"{manifest['kind']} {metadata.get('name') or metadata.get('generateName') or 'without a name'}"
 
@@ -303,7 +302,7 @@ def _pod(manifest: Mapping[str, Any]) -> dict[str, Any]:
     for key in _TEMPLATES[kind]:
         found = _mapping(found, key)
     if not isinstance(found, dict) or not _list(_mapping(found, "spec"), "containers"):
-        raise PodError(f"{_title(manifest)} has no containers: is this the whole manifest?")
+        raise PodError(f"{title(manifest)} has no containers: is this the whole manifest?")
     return found
 
 
@@ -327,7 +326,7 @@ def _read(text: object, manifest: Mapping[str, Any]) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         raise PodError(
-            f"the annotation {ADDED} of {_title(manifest)} is not ours: remove it, and what we have added, by hand"
+            f"the annotation {ADDED} of {title(manifest)} is not ours: remove it, and what we have added, by hand"
         )
     return found
 

@@ -75,7 +75,7 @@ def test_captures_are_sorted_by_unit_host_and_time(archive: Path) -> None:
 
 
 def test_files_directories_and_patterns_are_imported(tmp_path: Path) -> None:
-    for name in ("b.folded", "a.folded", "a.folded.map", "other.txt"):
+    for name in ("b.folded", "a.folded", "a.folded.map", "a.folded.json", "other.txt", "other.json"):
         (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "in" / name).write_text(f"main;{name} 4096\n")
         os.utime(tmp_path / "in" / name, (1e9, 2e9 if name.startswith("a") else 1e9))
@@ -86,7 +86,7 @@ def test_files_directories_and_patterns_are_imported(tmp_path: Path) -> None:
 
     assert imported("in/*.folded") == ["b.folded", "a.folded"], "the oldest first"
     assert imported("in/a.folded") == ["a.folded"]
-    assert set(imported("in")) == {"a.folded", "b.folded", "other.txt"}, "a map of compiled code is no profile"
+    assert set(imported("in")) == {"a.folded", "b.folded", "other.txt", "other.json"}, "what lies beside one is none"
     with pytest.raises(ArchiveError, match=r"there is no file .*/in/\*\.pb"):
         imported("in/*.pb")
 

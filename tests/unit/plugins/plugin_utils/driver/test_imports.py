@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +139,37 @@ def test_what_cannot_be_stored_is_refused(origin: Origin, message: str, tmp_path
 def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(OffheapError, match=r"none\.pb: No such file"):
         import_profiles([tmp_path / "none.pb"], EXACT, tmp_path / "archive")
+
+
+def spooled(directory: Path, start: str, number: int, size: int) -> Path:
+    """A dump of ours with its sidecar, as a copy of a spool has them."""
+    dump = directory / f"jeprof.{start}.1.{number}.m{number}.heap"
+    dump.write_bytes(leaky_archives.dump_text(size, 9 * MIB))
+    os.utime(dump, (START + 3600 * number,) * 2)
+    facts = {
+        **{"format": 1, "dump": dump.name, "size": dump.stat().st_size, "pid": 1, "agent": "1", "reason": "schedule"},
+        **{"unwinder": "hybrid", "active": True, "active_since": START, "duration": 0.1, "memory": {"rss": 64 * MIB}},
+        "jemalloc": {"version": "5.3.0", "malloc_conf": "prof:true", "options": {}},
+    }
+    dump.with_name(f"{dump.name}.json").write_text(json.dumps(facts))
+    return dump
+
+
+def test_the_copy_of_a_spool_keeps_starts_apart_and_what_the_agent_said(tmp_path: Path) -> None:
+    files = [spooled(tmp_path, start, number, MIB) for start in ("0123abcd-1000", "0123abcd-9000") for number in (0, 1)]
+    found = import_profiles(files, Origin("web", "app-0"), tmp_path / "archive")
+    assert len({one.facts.process.key for one in found}) == 2
+    assert {(one.facts.process.pid, one.facts.memory["rss"]) for one in found} == {(1, 64 * MIB)}
+    again = import_profiles(files, Origin("web", "app-0"), tmp_path / "archive")
+    assert not [one for one in again if one.new]
+
+
+def test_a_sidecar_that_is_about_another_dump_is_told(tmp_path: Path) -> None:
+    dump = spooled(tmp_path, "0123abcd-1000", 0, MIB)
+    dump.write_bytes(leaky_archives.dump_text(2 * MIB, 9 * MIB))
+    dump.with_name(f"{dump.name}.json").write_text("{}")
+    (found,) = import_profiles([dump], Origin("web", "app-0"), tmp_path / "archive")
+    assert found.facts.agent == {"problem": "it is not of format 1"} and not found.facts.memory
 
 
 def test_images_named_by_the_user_come_into_the_archive_and_no_others(tmp_path: Path) -> None:
