@@ -308,7 +308,8 @@ def _pod(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def _all_containers(pod: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     spec = _mapping(pod, "spec")
-    return {str(one.get("name")): one for kind in ("containers", "initContainers") for one in _list(spec, kind)}
+    found = [one for kind in ("containers", "initContainers") for one in _list(spec, kind)]
+    return {one["name"]: one for one in found if isinstance(one.get("name"), str)}
 
 
 def _long_running(pod: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -211,6 +211,7 @@ def test_containers_that_are_refused(fields: dict[str, Any], reason: str) -> Non
         ({"containers": [{"name": "other"}]}, "has no container web that goes on running; it has: other"),
         ({"containers": [{"name": "x"}], "initContainers": [{"name": "web"}]}, "has no container web"),
         ({"containers": "web"}, "containers is no list"),
+        ({"containers": [{"image": "web"}]}, "has no container web that goes on running; it has: none"),
         ({"containers": []}, "has no containers"),
         ({"volumes": ["data"]}, "volumes is no list of mappings"),
         ({"nodeSelector": "linux"}, "nodeSelector is str"),
