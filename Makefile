@@ -127,8 +127,8 @@ pictures: setup
 #: make soak         ten million fuzzing inputs for the readers (FUZZ_INPUTS), the truth suite TRUTH_RUNS times (40), the
 #:                   agent under load for SOAK_SECONDS (600), what the controller builds for x86_64 and aarch64, 60 faults
 #:                   at random moments of a hunt, variants of tests on booted hosts, runs that are killed, and on hosts
-#:                   leaks known to the byte TRUTH_ROUNDS times (10), what all roads from a thousand archives say, and
-#:                   ansible-test sanity by all releases of ansible-core from 2.17 on
+#:                   leaks known to the byte TRUTH_ROUNDS times (10), what all roads from a thousand archives say, pods at
+#:                   an API server of Kubernetes, and ansible-test sanity by all releases of ansible-core from 2.17 on
 .PHONY: fuzz soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz
@@ -141,7 +141,8 @@ soak: setup
 		tests/agent/test_control.py tests/agent/test_spool.py tests/agent/test_forked_workers.py tests/agent/test_named.py
 	OFFHEAP_ROADS=1000 .venv/bin/python -m pytest tests/unit/plugins/test_one_road.py
 	$(RUN) sanity sanity-others
-	.venv/bin/python -m pytest -m soak_only tests/agent tests/integration tests/gates tests/faults/test_random.py
+	.venv/bin/python -m pytest -m soak_only tests/agent tests/integration tests/gates tests/kubernetes \
+		tests/faults/test_random.py
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_ROUNDS:-10} .venv/bin/python -m pytest -s tests/integration/test_truth_on_hosts.py
 
 #: make lock         lock the requirements again after a change; make lock UPGRADE=--upgrade takes the newest versions
