@@ -124,15 +124,20 @@ pictures: setup
 	.venv/bin/python tests/browser/screenshots.py docs/images
 
 #: make fuzz         a minute of coverage-guided fuzzing of what reads the bytes that hosts and their services send
-#: make soak         ten million fuzzing inputs for the readers (FUZZ_INPUTS), the truth suite TRUTH_RUNS times (40), the
-#:                   agent under load for SOAK_SECONDS (600), what the controller builds for x86_64 and aarch64, 60 faults
-#:                   at random moments of a hunt, variants of tests on booted hosts, runs that are killed, and on hosts
-#:                   leaks known to the byte TRUTH_ROUNDS times (10), what all roads from a thousand archives say, pods at
-#:                   an API server of Kubernetes, and ansible-test sanity by all releases of ansible-core from 2.17 on
-.PHONY: fuzz soak
+#: make fuzz-files   a million inputs (FUZZ_EACH) for each reader of files that people have, and what came of them, in
+#:                   build/fuzz/files.json (two hours)
+#: make soak         ten million fuzzing inputs for the readers (FUZZ_INPUTS) besides those of make fuzz-files, the truth
+#:                   suite TRUTH_RUNS times (40), the agent under load for SOAK_SECONDS (600), what the controller builds
+#:                   for x86_64 and aarch64, 60 faults at random moments of a hunt, variants of tests on booted hosts, and
+#:                   on one with a kernel of its own, runs that are killed, and on hosts leaks known to the byte
+#:                   TRUTH_ROUNDS times (10), what all roads from a thousand archives say, pods at an API server of
+#:                   Kubernetes, and ansible-test sanity by all releases of ansible-core from 2.17 on
+.PHONY: fuzz fuzz-files soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz
-soak: setup
+fuzz-files: setup
+	.venv/bin/python tests/fuzz/table.py -n $${FUZZ_EACH:-1000000}
+soak: setup fuzz-files
 	OFFHEAP_FUZZ_INPUTS=$${FUZZ_INPUTS:-10000000} .venv/bin/python -m pytest -s tests/fuzz
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_RUNS:-40} .venv/bin/python -m pytest -s tests/integration/truth
 	OFFHEAP_SOAK_SECONDS=$${SOAK_SECONDS:-600} .venv/bin/python -m pytest -m soak tests/agent

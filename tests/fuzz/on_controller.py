@@ -4,14 +4,18 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import pyarrow
 import zstandard
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import (
@@ -30,6 +34,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import located, named
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, heap_v2, lives_book
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.detect import Format
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import look
@@ -85,6 +90,20 @@ def read_dump(data: bytes) -> None:
             _read_as(found.parse, content)
 
 
+def read_file(form: Format, data: bytes) -> None:
+    """As a file of one source."""
+
+    def parse(content: bytes, name: str, told: Told) -> Records:
+        form.recognizes(content)
+        return form.parse(content, name, told)
+
+    _read_as(parse, data)
+
+
+def read_packed(data: bytes) -> None:
+    _unpack(data, [])
+
+
 def read_unknown(data: bytes) -> None:
     """As a file that could be anything."""
     for content in (data, data * (MANY // max(len(data), 1))):
@@ -98,6 +117,7 @@ def _unpack(data: bytes, contents: list[bytes]) -> None:
         contents.append(unpack.unpack(data, "fuzz", LIMIT))
     except unpack.UnpackError as error:
         assert str(error).isprintable()
+        raise
 
 
 @bounded
@@ -106,8 +126,10 @@ def _read_as(parse: Callable[[bytes, str, Told], Records], content: bytes) -> No
         _look_at(parse(content, "fuzz", _TOLD))
     except heap_v2.HeapFormatError as error:
         assert error.line >= 1 and error.expected and str(error).isprintable()
+        raise
     except ControllerError as error:
         assert str(error).isprintable()
+        raise
 
 
 def _look_at(dump: Records) -> None:
@@ -234,6 +256,22 @@ def _unknowns() -> dict[str, bytes]:
     return {**_dumps(), **others, **texts}
 
 
+def _packed() -> dict[str, bytes]:
+    packers = {"gzip": gzip.compress, "zstd": _PACKER.compress, "lz4": _lz4, "xz": lzma.compress, "bzip2": bz2.compress}
+    return {name: pack(JEMALLOC) for name, pack in packers.items()}
+
+
+def _lz4(data: bytes) -> bytes:
+    packed = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(packed, "lz4") as stream:
+        stream.write(data)
+    return bytes(packed.getvalue())
+
+
+def _of(source: str) -> dict[str, bytes]:
+    return {source: _dumps()[source]} | ({"xml": XML} if source == "memcheck" else {})
+
+
 def _messages() -> dict[str, bytes]:
     sent = io.BytesIO()
     wire.write_message(sent.write, {"captures": [{"unit": "frontend.service"}], "free": 1})
@@ -242,9 +280,15 @@ def _messages() -> dict[str, bytes]:
     return {"messages": sent.getvalue()}
 
 
-TARGETS = {
-    "dump": Target(read_dump, _dumps),
+#: readers of files that people have, whatever these are
+FILES = {
+    **{name: Target(partial(read_file, form), partial(_of, name)) for name, form in detect.FORMATS.items()},
+    "packed": Target(read_packed, _packed),
     "unknown": Target(read_unknown, _unknowns),
+}
+TARGETS = {
+    **FILES,
+    "dump": Target(read_dump, _dumps),
     "maps": Target(read_maps, lambda: {"maps": _MAPS}),
     "elf": Target(read_elf, lambda: {"small": Path("/bin/true").read_bytes()[:LIMIT]}),
     "facts": Target(read_facts, lambda: {"facts": json.dumps(_FACTS).encode()}),

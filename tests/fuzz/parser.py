@@ -7,8 +7,9 @@
 Where it reads (on_controller.py, on_target.py) and what is the reader: each says in its TARGETS what it takes the bytes
 for.
 
-Whatever the bytes are, there is a result or an error of ours. An input that takes one reader a second of CPU time, or
-more memory than 256 MiB, ends the run. Python code is measured by atheris, which knows which branches an input took.
+Whatever the bytes are, there is a result or an error of ours. An input that takes one reader a second of CPU time or
+256 MiB more than all before it, or the process to 512 MiB, ends the run. Python code is measured by atheris, which
+knows which branches an input took.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def main() -> None:
         corpus.mkdir(parents=True, exist_ok=True)
         for name, seed in target.seeds().items():
             (corpus / name).write_bytes(seed)
-    limits = ["-timeout=30", "-rss_limit_mb=1024", "-max_len=65536"]
+    limits = ["-timeout=30", "-rss_limit_mb=512", "-print_final_stats=1", "-max_len=65536"]
     dictionary = Path(__file__).with_name("heap_v2.dict")
     atheris.Setup([sys.argv[0], *limits, f"-dict={dictionary}", *sys.argv[3:]], target.read)
     atheris.Fuzz()

@@ -69,6 +69,7 @@ _ANY = (
     (r"^/proc/\d+(?=/|$)", "/proc/<pid>"),
     (rf"^/proc/<pid>/root(?:{'|'.join(map(re.escape, _TMPFS))})$", "/proc/<pid>/root/<tmpfs>"),
     (r"/task/\d+", "/task/<tid>"),
+    (r"/zram\d+", "/zram<n>"),
     (r"/(fd|fdinfo)/\d+", r"/\1/<n>"),
     (r"/map_files/[0-9a-f]+-[0-9a-f]+", "/map_files/<range>"),
     (r"/hsperfdata_[^/]+/\d+", "/hsperfdata_<user>/<pid>"),
