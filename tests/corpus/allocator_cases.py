@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ansible_collections.offheap.profiler.tests.corpus import own_readers
 from ansible_collections.offheap.profiler.tests.corpus.corpus_case import Case, Own, Writer
-from ansible_collections.offheap.profiler.tests.corpus.crowd_programs import built
+from ansible_collections.offheap.profiler.tests.corpus.crowd_programs import built, truth
+from ansible_collections.offheap.profiler.tests.unit.strategies import leak_tools
 
 _PYTHON = os.path.realpath(sys.executable)
 _ZLIB = (
@@ -38,6 +39,12 @@ JEMALLOC = Writer("jemalloc", debian("libjemalloc2"), "jeprof", "memory that doe
 JEPROF = Writer("jeprof", debian("libjemalloc-dev"), "jeprof", "collapsed stacks do not say what their numbers are")
 GOOGLE = Writer(
     "google-pprof", debian("google-perftools"), "google-pprof", "collapsed stacks do not say what their numbers are"
+)
+MIMALLOC = Writer(
+    "mimalloc-pprof",
+    lambda: "1.1.1",
+    "go tool pprof, and the program's truth",
+    "build-ids, so its program has to be where it was",
 )
 TCMALLOC = Writer("gperftools", debian("libgoogle-perftools4"), "google-pprof", "a time")
 
@@ -135,6 +142,34 @@ def _saying() -> list[str]:
     return [str(built("crowd_tcmalloc")), "30", "HERE/said.sample", "HERE/said.growth"]
 
 
+def _with_mimalloc() -> Path:
+    return built("crowd_mimalloc", leak_tools.mimalloc())
+
+
+def _mimalloc(many: int, **variables: str) -> Callable[[Path], Path]:
+    def write(directory: Path) -> Path:
+        file = directory / "dump"
+        told = {name: value.replace("HERE", str(file)) for name, value in variables.items()}
+        subprocess.run([_with_mimalloc(), str(many)], check=True, env={**os.environ, **told})
+        return file
+
+    return write
+
+
+def _of_mimalloc(form: str, interval: int, many: int) -> Case:
+    told = {"SAMPLE_INTERVAL": str(interval), "DUMP_FORMAT": form, "DUMP_AT_EXIT": "HERE"}
+    write = _mimalloc(many, MIMALLOC_PROF="1", **{f"MIMALLOC_PROF_{name}": value for name, value in told.items()})
+
+    def own(file: Path) -> Own:
+        if form == "text":
+            return own_readers.go_pprof("space", callees=_HOLDS, program=str(_with_mimalloc()))(file)
+        # pprof takes addresses for offsets in the file, and has wrong names.
+        total = own_readers.go_pprof()(file).total
+        return truth(many, total) if interval == 1 else Own(total)
+
+    return Case(f"mimalloc-{form}-{interval}", MIMALLOC, f"{form}, SAMPLE_INTERVAL={interval}", write, own)
+
+
 _RATE = {"TCMALLOC_SAMPLE_PARAMETER": "4096"}
 
 CASES = [
@@ -176,6 +211,17 @@ CASES = [
     _of_tcmalloc("python", lambda: [_PYTHON, "-c", _ZLIB], "HEAPPROFILE", only="arena|alias|locale"),
     _of_tcmalloc("sample", _saying, "GetHeapSample", "said.sample", HEAPPROFILE="", **_RATE),
     _of_tcmalloc("growth", _saying, "GetHeapGrowthStacks", "said.growth", HEAPPROFILE=""),
+    _of_mimalloc("text", 1, 1),
+    _of_mimalloc("text", 4096, 20),
+    _of_mimalloc("proto", 1, 2),
+    _of_mimalloc("proto", 65536, 200),
+    Case(
+        "mimalloc-dhat",
+        MIMALLOC,
+        "MIMALLOC_DHAT=1",
+        _mimalloc(1, MIMALLOC_DHAT="1", MIMALLOC_DHAT_DUMP_AT_EXIT="HERE"),
+        refused="MIMALLOC_PROF_DUMP_AT_EXIT",
+    ),
     Case(
         "gperftools-sampling-off",
         TCMALLOC,

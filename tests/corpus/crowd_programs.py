@@ -11,6 +11,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from ansible_collections.offheap.profiler.tests.corpus.corpus_case import Own
+
 ROOT = Path(__file__).resolve().parents[2]
 #: where programs are built, once
 PROGRAMS = ROOT / "build" / "corpus" / "programs"
@@ -92,6 +94,7 @@ SOURCES = {
         _c_source("malloc(100 * n + 7)", "free(p)", _OF_TCMALLOC, "", _TCMALLOC_SAYS),
         ["g++", "-Wl,--no-as-needed", "-ltcmalloc"],
     ),
+    "crowd_mimalloc": (".c", _c_source("malloc(100 * n + 7)", "free(p)"), ["gcc", "-pthread"]),
     "crowd_leak": (".c", _c_source("malloc(100 * n + 7)", "free(p)"), ["gcc", "-fsanitize=leak"]),
     "crowd_address": (".c", _c_source("malloc(100 * n + 7)", "free(p)"), ["gcc", "-fsanitize=address"]),
     "crowd_leak_cpp": (".cc", _c_source("new char[100 * n + 7]", "delete[] (char *)p"), ["g++", "-fsanitize=leak"]),
@@ -104,14 +107,19 @@ def bytes_of(number: int, many: int) -> int:
     return 10 * number * many * (100 * number + 7)
 
 
+def truth(many: int, total: int) -> Own:
+    """What the program knows of itself, with the total that the tool says."""
+    return Own(total, {f"hold_{number}": bytes_of(number, many) for number in NUMBERS[-10:]})
+
+
 @cache
-def built(name: str) -> Path:
-    """The program of this name."""
+def built(name: str, *linked: str | Path) -> Path:
+    """The program of this name, with what else is linked."""
     ending, source, (compiler, *options) = SOURCES[name]
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     file, program = PROGRAMS / f"{name}{ending}", PROGRAMS / name
     if not program.exists() or not file.exists() or file.read_text() != source:
         file.write_text(source)
         kept = ["-g", "-O1", "-w", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]
-        subprocess.run([compiler, *kept, "-o", program, file, *options], check=True)
+        subprocess.run([compiler, *kept, "-o", program, file, *options, *linked], check=True)
     return program

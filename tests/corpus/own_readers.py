@@ -18,7 +18,7 @@ from ansible_collections.offheap.profiler.tests.corpus.corpus_case import TOP, O
 from ansible_collections.offheap.profiler.tests.unit.strategies import go_program
 
 _PERL_ROW = re.compile(r"^ *(-?\d+) +\S+ +\S+ +(-?\d+) +\S+ (.*)", re.MULTILINE)
-_PPROF_ROW = re.compile(r"^ *(\d+)(?:B|B\b)? +\S+% +\S+% +\d+B? +\S+%  ?(.*?)(?: \(inline\))?$", re.MULTILINE)
+_PPROF_ROW = re.compile(r"^ *(\d+)(?:B|B\b)? +\S+% +\S+% +(\d+)B? +\S+%  ?(.*?)(?: \(inline\))?$", re.MULTILINE)
 _ALLOCATORS = r"(?:[mc]|re)alloc(?:_hook)?|operator new(?:\[\])?"
 #: bytes between samples of recordings
 JFR_INTERVAL = 65536
@@ -162,19 +162,25 @@ print(json.dumps([sum(size for _name, size in rows), rows]))
 """
 
 
-def go_pprof(index: str = "inuse_space") -> Callable[[Path], Own]:
-    """``go tool pprof``."""
+def go_pprof(index: str = "inuse_space", callees: str = "", program: str = "") -> Callable[[Path], Own]:
+    """``go tool pprof``. With ``callees``, what functions with such names hold and all that they call; ``program`` is
+    the one that a text without build-ids is of."""
 
     def read(file: Path) -> Own:
-        asked = (f"-sample_index={index}", "-unit=B", "-nodefraction=0", "-nodecount=500", "-top", "plain.pb")
+        asked = (f"-sample_index={index}", "-unit=B", "-nodefraction=0", "-nodecount=500", "-top")
         plain = file.with_name("plain.pb")  # it knows gzip only
         plain.write_bytes(unpack.read(file, limits.LARGEST_DUMP))
-        text = go_program.go(file.parent, "tool", "pprof", *asked)
+        text = go_program.go(file.parent, "tool", "pprof", *asked, *([program] if program else []), "plain.pb")
         total = re.search(r"of (\d+)B? total", text)
         assert total, text
-        rows = largest((name, int(flat)) for flat, name in _PPROF_ROW.findall(text))
+        rows = [
+            (name, int(with_callees if callees else flat))
+            for flat, with_callees, name in _PPROF_ROW.findall(text)
+            if callees in name
+        ]
         # Of a text, pprof scales each stack, and cuts it to whole bytes.
-        return Own(int(total[1]), rows, slack=max(1, file.read_bytes().count(b" @ 0x")))
+        slack = max(1, file.read_bytes().count(b" @ 0x"))
+        return Own(int(total[1]), largest(rows), cumulative=bool(callees), slack=slack)
 
     return read
 

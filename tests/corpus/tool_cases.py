@@ -13,7 +13,7 @@ from pathlib import Path
 from ansible_collections.offheap.profiler.tests.corpus import own_readers
 from ansible_collections.offheap.profiler.tests.corpus.allocator_cases import debian
 from ansible_collections.offheap.profiler.tests.corpus.corpus_case import Case, Own, Writer
-from ansible_collections.offheap.profiler.tests.corpus.crowd_programs import NUMBERS, built, bytes_of
+from ansible_collections.offheap.profiler.tests.corpus.crowd_programs import NUMBERS, built, bytes_of, truth
 
 MASSIF = Writer("massif", debian("valgrind"), "ms_print", "a stack for what lies below its threshold")
 LSAN = Writer(
@@ -26,11 +26,6 @@ MEMRAY = Writer(
     "memray", lambda: own_readers.said(sys.executable, "-m", "memray", "--version").split()[-1], "FileReader"
 )
 _OF_THE_LEAK = "live:bytes:1"
-
-
-def truth(many: int, total: int) -> Own:
-    """What the program knows of itself, with the total that the tool says."""
-    return Own(total, {f"hold_{number}": bytes_of(number, many) for number in NUMBERS[-10:]})
 
 
 def _valgrind(tool: str, name: str, many: int, *options: str) -> Callable[[Path], Path]:

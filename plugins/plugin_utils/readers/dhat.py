@@ -23,6 +23,7 @@ from .valgrind_place import frame_of
 
 _BEGINNING = b'{"dhatFileVersion"'
 _OF_MEMORY = ("heap", "rust-heap")
+_OF_MIMALLOC = "mimalloc-heap"
 _COUNTS = ("ebk", "eb", "tbk", "tb")
 
 
@@ -37,6 +38,12 @@ def parse(data: bytes, name: str, _told: Told) -> Records:
         mode, has_ends, points, frames = (found[key] for key in ("mode", "bklt", "pps", "ftbl"))
         if found["dhatFileVersion"] != 2:
             raise UnusableError(name, "is of another version of dhat: its 'dhatFileVersion' is not 2")
+        if mode == _OF_MIMALLOC:
+            raise UnusableError(
+                name,
+                "is mimalloc-pprof's, with addresses that nothing gives names to: have its sampling profiler write one"
+                " (MIMALLOC_PROF=1 MIMALLOC_PROF_DUMP_AT_EXIT=FILE)",
+            )
         if mode not in _OF_MEMORY or has_ends is not True:
             raise UnusableError(
                 name, f"counts what was {_verb(found)}, not memory: run valgrind --tool=dhat --mode=heap"

@@ -8,8 +8,13 @@ import glob
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from ansible_collections.offheap.profiler.tests.unit.strategies import rust_program
+
+_CACHE = Path(__file__).resolve().parents[3] / ".cache"
 _SOURCE = """\
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +104,51 @@ def gperftools_dump(directory: Path, blocks: int) -> Path:
     environment = {**os.environ, "LD_PRELOAD": library, "HEAPPROFILE": str(dump)}
     subprocess.run([built(directory), str(blocks)], check=True, env=environment, capture_output=True)
     return dump.with_name(f"{dump.name}.0001.heap")
+
+
+@cache
+def mimalloc() -> Path:
+    """mimalloc with the profilers of mimalloc-pprof, in place of malloc: an object file, from the C in its crate."""
+    directory = _CACHE / "mimalloc"
+    directory.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=directory) as made:
+        crate = rust_program.sources(Path(rust_program.__file__).parent / "mimalloc_pprof", Path(made) / "crates")
+        source = crate / "mimalloc-pprof" / "vendor"
+        defined = ["-DMI_MALLOC_OVERRIDE", "-DMI_PPROF=1", "-DMI_DHAT=1", "-DMI_MEMEVT=0", "-DMI_DIAGNOSTICS=0"]
+        options: list[str | Path] = [
+            "-w",
+            "-c",
+            *defined,
+            "-DMI_OWNER_GATE=0",
+            "-DNDEBUG",
+            "-I",
+            source,
+            "-o",
+            f"{made}/o",
+        ]
+        subprocess.run(["gcc", *options, source / "mimalloc-pprof-amalgamated.c"], check=True)
+        return Path(made, "o").rename(directory / "mimalloc.o")
+
+
+def mimalloc_dump(directory: Path, blocks: int, form: str = "text", interval: int = 1) -> Path:
+    """What mimalloc-pprof writes at the program's end: as ``text`` (heap_v2) or ``proto`` (pprof)."""
+    dump = directory / f"mimalloc{blocks}.{form}"
+    told = {"SAMPLE_INTERVAL": str(interval), "DUMP_FORMAT": form, "DUMP_AT_EXIT": str(dump), "SEED": "1"}
+    environment = {**os.environ, "MIMALLOC_PROF": "1", **{f"MIMALLOC_PROF_{name}": how for name, how in told.items()}}
+    subprocess.run([_with_mimalloc(directory), str(blocks)], check=True, env=environment)
+    return dump
+
+
+def mimalloc_dhat_file(directory: Path, blocks: int) -> Path:
+    """What its profiler that imitates dhat writes."""
+    file = directory / "mimalloc.json"
+    environment = {**os.environ, "MIMALLOC_DHAT": "1", "MIMALLOC_DHAT_DUMP_AT_EXIT": str(file)}
+    subprocess.run([_with_mimalloc(directory), str(blocks)], check=True, env=environment)
+    return file
+
+
+def _with_mimalloc(directory: Path) -> str:
+    return built(directory, "-fno-omit-frame-pointer", "-pthread", str(mimalloc()))
 
 
 def memray_file(directory: Path, blocks: int) -> Path:

@@ -214,6 +214,10 @@ def heaptrack(directory: Path, blocks: int) -> Path:
     return path
 
 
+def mimalloc_pprof(directory: Path, blocks: int) -> Path:
+    return leak_tools.mimalloc_dump(directory, blocks, "proto")
+
+
 @pytest.mark.parametrize(
     ("tool", "told"),
     [
@@ -224,8 +228,10 @@ def heaptrack(directory: Path, blocks: int) -> Path:
         (heaptrack, "live:bytes:1"),
         (leak_tools.gperftools_dump, ""),
         (leak_tools.memray_table, ""),
+        (leak_tools.mimalloc_dump, ""),
+        (mimalloc_pprof, ""),
     ],
-    ids="sanitizer massif dhat memcheck heaptrack gperftools memray".split(),
+    ids="sanitizer massif dhat memcheck heaptrack gperftools memray mimalloc mimalloc-pprof".split(),
 )
 def test_what_leak_tools_see_ends_in_the_true_verdict(
     tool: Callable[[Path, int], Path], told: str, tmp_path: Path

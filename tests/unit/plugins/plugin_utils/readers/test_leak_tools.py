@@ -14,10 +14,12 @@ from memray import FileReader
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import unpack
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records, Told
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure, Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
-from ansible_collections.offheap.profiler.tests.unit.strategies import leak_tools
+from ansible_collections.offheap.profiler.plugins.plugin_utils.views import table
+from ansible_collections.offheap.profiler.tests.unit.strategies import go_program, leak_tools
 
 BLOCKS, LEAKED = 100, 100099
 
@@ -89,6 +91,27 @@ def test_gperftools(tmp_path: Path) -> None:
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert f"Total: {ours} B" in printed
     assert records.total.bytes == LEAKED
+
+
+@pytest.mark.parametrize(("form", "source"), [("text", "gperftools"), ("proto", "pprof")])
+def test_mimalloc_pprof(form: str, source: str, tmp_path: Path) -> None:
+    dump = leak_tools.mimalloc_dump(tmp_path, BLOCKS, form)
+    data = dump.read_bytes()
+    assert detect.source_of(data, "x") == source
+    records = detect.parse(data, "x", Told())
+    assert (records.measure, records.sampling) == (Measure.LIVE, Sampling(Scheme.POISSON, 1))
+    shown = go_program.go(tmp_path, "tool", "pprof", "-unit=B", "-nodefraction=0", "-top", dump.name)
+    assert f"of {records.total.bytes}B total" in shown
+    samples = DumpReader(Images([tmp_path]), tmp_path).read(dump).samples
+    rows = table.Table(samples, table.Granularity.FUNCTIONS, table.Measure.INUSE_SPACE).rows()
+    assert {row.name: row.flat for row in rows}["take"] == LEAKED
+
+
+def test_mimallocs_imitation_of_dhat_has_no_names(tmp_path: Path) -> None:
+    data = leak_tools.mimalloc_dhat_file(tmp_path, BLOCKS).read_bytes()
+    assert detect.source_of(data, "x") == "dhat"
+    with pytest.raises(OffheapError, match="MIMALLOC_PROF_DUMP_AT_EXIT"):
+        detect.parse(data, "x", Told())
 
 
 def test_memray_through_its_own_reader(tmp_path: Path) -> None:
