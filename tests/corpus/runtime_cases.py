@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,14 +20,14 @@ from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.reader
 from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings, rust_program
 
 _PACKAGES = PROGRAMS.parent / "packages"
-_DD_JAVA, _DDTRACE, _FIL, _OTLP, _DATADOG = "1.68.1", "4.16.0", "2024.11.2", "1.45.2", "5.20.0"
+_DDTRACE, _FIL, _OTLP, _DATADOG = "4.16.0", "2024.11.2", "1.45.2", "5.20.0"
 ASYNC = Writer(
     "async-profiler",
     lambda: recordings.VERSION,
     "jfr print, or its own collapsed stacks",
     "what was allocated before it began",
 )
-DD_JAVA = Writer("dd-java-agent", lambda: _DD_JAVA, "jfr print", "what was freed")
+DD_JAVA = Writer("dd-java-agent", lambda: recordings.DATADOG_VERSION, "jfr print", "what was freed")
 DDTRACE = Writer("dd-trace-py", lambda: _DDTRACE, "go tool pprof", "the interval between its samples")
 FIL = Writer("filprofiler", lambda: _FIL, "its own flame graph", "what its numbers are")
 OTLP = Writer("opentelemetry-proto", lambda: _OTLP, "its own classes", "what a writer leaves out")
@@ -79,37 +78,6 @@ def _exported(directory: Path) -> Path:
     classes = f"{directory}:{recordings.JAR}"
     own_readers.said("java", "-Xmx64m", "-cp", classes, "Both", recordings.library(directory), directory)
     return directory / "x.otlp"
-
-
-_INFLATES = """\
-import java.util.ArrayList;
-import java.util.zip.Inflater;
-
-public final class Inflates {
-    public static void main(String[] arguments) {
-        ArrayList<Object> kept = new ArrayList<>();
-        for (int number = 0; number < 3000; number++) {
-            kept.add(number % 2 == 0 ? new Inflater() : java.nio.ByteBuffer.allocateDirect(20000));
-        }
-    }
-}
-"""
-
-
-def _datadog_java(directory: Path) -> Path:
-    """By the library that dd-java-agent brings, without the agent around it, which sends its recordings away."""
-    jar = PROGRAMS.parent / f"dd-java-agent-{_DD_JAVA}.jar"
-    if not jar.exists():
-        artifact = f"com.datadoghq:dd-java-agent:{_DD_JAVA}"
-        copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={jar.parent}"]
-        subprocess.run(copy, check=True, cwd=directory)
-    with zipfile.ZipFile(jar) as found:
-        library = found.extract("shared/META-INF/native-libs/linux-x64/libjavaProfiler.so", directory)
-    (directory / "Inflates.java").write_text(_INFLATES)
-    subprocess.run(["javac", directory / "Inflates.java"], check=True)
-    options = f"-agentpath:{library}=start,nativemem=65536,jfr,file={directory}/x.jfr"
-    own_readers.said("java", "-Xmx256m", options, "-cp", directory, "Inflates")
-    return directory / "x.jfr"
 
 
 _PYTHON_HOLDS = "".join(
@@ -284,7 +252,7 @@ CASES = [
     ),
     Case("async-profiler-otlp", ASYNC, "dump,otlp,total", _exported, own_readers.folded_beside),
     Case("async-profiler-cpu", ASYNC, "event=itimer", _recorded("event=itimer"), refused="nativemem"),
-    Case("datadog-java-nativemem", DD_JAVA, "nativemem=65536", _datadog_java, own_readers.jdk_weighted),
+    Case("datadog-java-nativemem", DD_JAVA, "nativemem=65536", recordings.datadogs_recording, own_readers.jdk_weighted),
     Case("dd-trace-py-heap", DDTRACE, "heap-space", _ddtrace, own_readers.go_pprof("heap-space")),
     Case("filprofiler-peak", FIL, "peak-memory.prof", _fil, own_readers.svg, "live:bytes:1"),
     Case("opentelemetry-proto", OTLP, "its classes for Python", _otlp, _own_of_otlp),

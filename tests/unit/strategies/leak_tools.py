@@ -130,10 +130,10 @@ def mimalloc() -> Path:
         return Path(made, "o").rename(directory / "mimalloc.o")
 
 
-def mimalloc_dump(directory: Path, blocks: int, form: str = "text", interval: int = 1) -> Path:
+def mimalloc_dump(directory: Path, blocks: int, form: str = "text") -> Path:
     """What mimalloc-pprof writes at the program's end: as ``text`` (heap_v2) or ``proto`` (pprof)."""
     dump = directory / f"mimalloc{blocks}.{form}"
-    told = {"SAMPLE_INTERVAL": str(interval), "DUMP_FORMAT": form, "DUMP_AT_EXIT": str(dump), "SEED": "1"}
+    told = {"SAMPLE_INTERVAL": "1", "DUMP_FORMAT": form, "DUMP_AT_EXIT": str(dump)}
     environment = {**os.environ, "MIMALLOC_PROF": "1", **{f"MIMALLOC_PROF_{name}": how for name, how in told.items()}}
     subprocess.run([_with_mimalloc(directory), str(blocks)], check=True, env=environment)
     return dump

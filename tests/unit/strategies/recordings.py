@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""async-profiler, as its makers publish it, and recordings of a program in Java with a known leak."""
+"""async-profiler and Datadog's profiler for Java, as their makers publish them, and recordings of programs in Java that
+leak."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ import zipfile
 from pathlib import Path
 
 VERSION = "4.5"
-_CACHE = Path(__file__).resolve().parents[3] / ".cache" / "async-profiler"
+#: of dd-java-agent, which brings Datadog's
+DATADOG_VERSION = "1.68.1"
+_CACHE = Path(__file__).resolve().parents[3] / ".cache" / "maven"
 #: what a program in Java that uses it is compiled with
 JAR = _CACHE / f"async-profiler-{VERSION}.jar"
 #: bytes of native memory that a Deflater holds (deflateInit2_ with the default window and memory level)
@@ -61,17 +64,49 @@ public final class Recorded {
 """
 
 
+_INFLATES = """\
+import java.util.ArrayList;
+import java.util.zip.Inflater;
+
+public final class Inflates {
+    public static void main(String[] arguments) {
+        ArrayList<Object> kept = new ArrayList<>();
+        for (int number = 0; number < 3000; number++) {
+            kept.add(number % 2 == 0 ? new Inflater() : java.nio.ByteBuffer.allocateDirect(20000));
+        }
+    }
+}
+"""
+
+
 def library(directory: Path) -> Path:
-    """async-profiler's library for this machine, in ``directory``. Maven fetches it once for a checkout."""
+    """async-profiler's library for this machine, in ``directory``."""
+    return _from_jar(f"tools.profiler:async-profiler:{VERSION}", "", "libasyncProfiler.so", directory)
+
+
+def _from_jar(artifact: str, folder: str, name: str, directory: Path) -> Path:
+    """A file for this machine out of a jar, which Maven fetches once for a checkout."""
     _CACHE.mkdir(parents=True, exist_ok=True)
+    jar = _CACHE / f"{'-'.join(artifact.split(':')[1:])}.jar"
     with (_CACHE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not JAR.exists():
-            artifact = f"tools.profiler:async-profiler:{VERSION}"
+        if not jar.exists():
             command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={_CACHE}"]
             subprocess.run(command, check=True, cwd=directory, stdout=subprocess.PIPE)
-    with zipfile.ZipFile(JAR) as jar:
-        return Path(jar.extract(f"{_FOLDERS[platform.machine()]}/libasyncProfiler.so", directory))
+    with zipfile.ZipFile(jar) as found:
+        return Path(found.extract(f"{folder}{_FOLDERS[platform.machine()]}/{name}", directory))
+
+
+def datadogs_recording(directory: Path) -> Path:
+    """By the library that dd-java-agent brings, without the agent around it, which sends its recordings away."""
+    artifact = f"com.datadoghq:dd-java-agent:{DATADOG_VERSION}"
+    agent = _from_jar(artifact, "shared/META-INF/native-libs/", "libjavaProfiler.so", directory)
+    (directory / "Inflates.java").write_text(_INFLATES)
+    subprocess.run(["javac", directory / "Inflates.java"], check=True)
+    options = f"-agentpath:{agent}=start,nativemem=65536,jfr,file={directory}/x.jfr"
+    command: list[str | Path] = ["java", "-Xmx256m", options, "-cp", directory, "Inflates"]
+    subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    return directory / "x.jfr"
 
 
 def recording(directory: Path, agent: Path, options: str, count: int = 300) -> Path:
