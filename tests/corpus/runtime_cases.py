@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.reader
 from ansible_collections.offheap.profiler.tests.unit.strategies import kernel_tools, recordings, rust_program
 
 _PACKAGES = PROGRAMS.parent / "packages"
-_DDTRACE, _FIL, _OTLP, _DATADOG = "4.16.0", "2024.11.2", "1.45.2", "5.20.0"
+_BUN, _DDTRACE, _FIL, _OTLP, _DATADOG = "1.4.5", "4.16.0", "2024.11.2", "1.45.2", "5.20.0"
 ASYNC = Writer(
     "async-profiler",
     lambda: recordings.VERSION,
@@ -32,6 +33,7 @@ DDTRACE = Writer("dd-trace-py", lambda: _DDTRACE, "go tool pprof", "the interval
 FIL = Writer("filprofiler", lambda: _FIL, "its own flame graph", "what its numbers are")
 OTLP = Writer("opentelemetry-proto", lambda: _OTLP, "its own classes", "what a writer leaves out")
 DATADOG = Writer("@datadog/pprof", lambda: _DATADOG, "go tool pprof", "native memory: it is of V8's own heap")
+BUN = Writer("Bun", lambda: _BUN, "-")
 NODE = Writer("Node", lambda: own_readers.said("node", "--version").strip(), "-")
 RUST_DHAT = Writer("dhat (Rust)", lambda: "0.3.2", "dh_view.html's code", "a time")
 RUST_PPROF = Writer(
@@ -183,6 +185,26 @@ def _of_node(option: str, pattern: str) -> Callable[[Path], Path]:
     return write
 
 
+_SNAPSHOT = """\
+require("fs").writeFileSync("x.json", JSON.stringify(Bun.generateHeapSnapshot()));
+"""
+
+
+def _of_bun(option: str, pattern: str, more: str = "") -> Case:
+    def write(directory: Path) -> Path:
+        machine = {"x86_64": "x64"}.get(platform.machine(), platform.machine())
+        modules = node_modules(f"@oven/bun-linux-{machine}@{_BUN}")
+        program = directory / "held.js"
+        program.write_text(f"const kept = [];\n{_NODE_HOLDS}{_NODE_CALLS}{more}")
+        command: list[str | Path] = [modules / "@oven" / f"bun-linux-{machine}" / "bin" / "bun", *option.split()]
+        subprocess.run([*command, program], check=True, cwd=directory, capture_output=True)
+        return next(directory.glob(pattern))
+
+    mode = option or "Bun.generateHeapSnapshot()"
+    refused = "CPU profile of JavaScript" if "cpu" in option else "JavaScript's own objects"
+    return Case(f"bun{option[1:] or '-snapshot'}", BUN, mode, write, refused=refused)
+
+
 def _rust_dhat(directory: Path) -> Path:
     program = rust_program.built(Path(__file__).parent / "rust_dhat", directory)
     own_readers.said(program, directory / "dhat.json")
@@ -258,8 +280,21 @@ CASES = [
     Case("opentelemetry-proto", OTLP, "its classes for Python", _otlp, _own_of_otlp),
     Case("datadog-pprof-8k", DATADOG, "heap.start(8192)", _datadog(8192), own_readers.go_pprof()),
     Case("datadog-pprof-64k", DATADOG, "heap.start(65536)", _datadog(65536), own_readers.go_pprof()),
-    Case("node-heap-prof", NODE, "--heap-prof", _of_node("--heap-prof", "*.heapprofile"), refused="V8's own objects"),
-    Case("node-cpu-prof", NODE, "--cpu-prof", _of_node("--cpu-prof", "*.cpuprofile"), refused="CPU profile of V8"),
+    Case(
+        "node-heap-prof",
+        NODE,
+        "--heap-prof",
+        _of_node("--heap-prof", "*.heapprofile"),
+        refused="JavaScript's own objects",
+    ),
+    Case(
+        "node-cpu-prof", NODE, "--cpu-prof", _of_node("--cpu-prof", "*.cpuprofile"), refused="CPU profile of JavaScript"
+    ),
+    _of_bun("--heap-prof", "*.heapprofile"),
+    _of_bun("--heap-prof-md", "Heap*.md"),
+    _of_bun("", "x.json", _SNAPSHOT),
+    _of_bun("--cpu-prof", "*.cpuprofile"),
+    _of_bun("--cpu-prof-md", "CPU*.md"),
     Case("rust-dhat", RUST_DHAT, "its own file", _rust_dhat, own_readers.dh_view(callees="hold_")),
     Case("rust-pprof-util", RUST_PPROF, "lg_prof_sample:0", _rust_endpoint, _own_total, "::1"),
     Case("perf-page-faults", PERF, "page-faults -c 1 -g", _faults, own_readers.perf_report),

@@ -14,6 +14,8 @@ _LEAKED = (
     " (source_measure=live, source_unit=bytes, source_interval=1; fab: --source live:bytes:1)"
 )
 _ASK_FOR_THE_HEAP = "ask the service for its heap (Go: /debug/pprof/heap)"
+_CPU_OF_JAVASCRIPT = "is a CPU profile of JavaScript, which says nothing of memory"
+_OF_JAVASCRIPT = "is a heap of JavaScript's own objects, not of native memory"
 # A file of blanks alone would take its time.
 _LOOKED_AT = 4096
 # By how a file begins: what it is, and what to do.
@@ -51,9 +53,11 @@ _BEGINNINGS = {
     rb"Nettrace|\x14\0\0\0!FastSerialization": (
         "is a trace of .NET, with objects of its own heap only: open it in PerfView or dotnet-gcdump"
     ),
-    rb'\s*\{\s*"nodes"': "is a CPU profile of V8, which says nothing of memory: open it in Chrome's DevTools",
-    rb'\s*\{\s*"(?:head|snapshot|meta)"': (
-        "is a heap of V8's own objects, not of native memory: open it in Chrome's DevTools"
+    rb'\s*\{\s*"nodes"': f"{_CPU_OF_JAVASCRIPT}: open it in Chrome's DevTools",
+    rb"# CPU Profile\s+\| Duration \|": f"{_CPU_OF_JAVASCRIPT}: it is text, to be read as it is",
+    rb'\s*\{\s*"(?:head|snapshot|meta)"': f"{_OF_JAVASCRIPT}: open it in Chrome's DevTools",
+    rb'\s*\{\s*"version":\s*\d+,\s*"type":\s*"Inspector"|# Bun Heap Profile': (
+        f"{_OF_JAVASCRIPT}: have Bun write it for Chrome's DevTools (--heap-prof, or Bun.generateHeapSnapshot('v8'))"
     ),
     rb'\s*\{\s*"resource_?[pP]rofiles"': "is OpenTelemetry's profiles as JSON: have them written as protobuf",
     rb"\s*(?:\{\s*\"(?!dhatFileVersion\")|\[\s*[\[{])": (

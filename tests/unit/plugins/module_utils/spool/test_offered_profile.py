@@ -52,7 +52,7 @@ def test_what_is_none(data: bytes) -> None:
     ("data", "why"),
     [
         (b"<html>", "it is a page or a picture"),
-        (b'{"head":{"callFrame":{}}}', "it is a heap of V8's own objects"),
+        (b'{"head":{"callFrame":{}}}', "it is a heap of JavaScript's own objects"),
         (b"Nettrace\x14\0\0\0!FastSerialization.1", r"it is a trace of \.NET"),
         (b"goroutine profile: total 5\n", "not of memory: ask the service for its heap"),
         (b"\x28\xb5\x2f\xfd\x20\x00", "packed with zstd: have the service write it plain or with gzip"),

@@ -88,7 +88,7 @@ def test_fil_s_peak() -> None:
         ("google-pprof-nodejs-5.0.0.pb.gz", "its type 'space' does not say of what"),
         ("google-pprof-nodejs-5.0.0-cpu.pb.gz", "it counts time; ask the service for its heap"),
         ("datadog-pprof-5.20.0-cpu.pb.gz", "it counts time; ask the service for its heap"),
-        ("node-20.heapprofile", "is a heap of V8's own objects, not of native memory"),
+        ("node-20.heapprofile", "is a heap of JavaScript's own objects, not of native memory"),
         ("filprofiler-2024.11.2.prof", "fab: --source live:bytes:1"),
     ],
 )
