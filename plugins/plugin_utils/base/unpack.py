@@ -97,10 +97,11 @@ def _unzstd(data: bytes, name: str) -> Iterator[bytes]:
 
 
 def _unlz4(data: bytes, name: str) -> Iterator[bytes]:
+    piece = bytearray(_PIECE)
     try:
         with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), "lz4") as stream:
-            while piece := stream.read(_PIECE):
-                yield piece
+            while size := stream.readinto(piece):  # read() of pyarrow 26 never frees its buffer once it has failed
+                yield bytes(piece[:size])
     except OSError as error:
         raise UnpackError(f"{name}: its LZ4 data is damaged or cut off: {error}") from error
 

@@ -65,6 +65,19 @@ def test_data_that_is_cut_off_anywhere_is_refused(packer: str) -> None:
 
 
 @pytest.mark.parametrize("packer", sorted(PACKERS))
+def test_what_was_refused_leaves_nothing_in_memory(packer: str) -> None:
+    damaged = PACKERS[packer](b"heap_v2/524288\n")[:-1]
+    tracemalloc.start()
+    try:
+        for _number in range(100):
+            with pytest.raises(UnpackError):
+                unpack.unpack(damaged, "x", LIMIT)
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("packer", sorted(PACKERS))
 def test_a_bomb_is_refused_before_it_is_in_memory(packer: str) -> None:
     bomb = PACKERS[packer](bytes(64 << 20))
     tracemalloc.start()
