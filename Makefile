@@ -112,7 +112,7 @@ shapes: setup
 holders: setup
 	.venv/bin/python tests/holders/watched_holders.py
 
-#: make corpus       files by others' writers read beside their own readers, in docs/corpus.md (ten minutes for all of them);
+#: make corpus       files by others' writers read beside their own readers, in docs/corpus.md (twenty minutes for all of them);
 #:                   what tests/corpus/seen has already is not tried again
 .PHONY: corpus
 corpus: setup

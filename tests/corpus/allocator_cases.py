@@ -11,7 +11,7 @@ from collections.abc import Callable
 from glob import glob
 from pathlib import Path
 
-from ansible_collections.offheap.profiler.tests.corpus import own_readers
+from ansible_collections.offheap.profiler.tests.corpus import google_tcmalloc, own_readers
 from ansible_collections.offheap.profiler.tests.corpus.corpus_case import Case, Own, Writer
 from ansible_collections.offheap.profiler.tests.corpus.crowd_programs import built, truth
 from ansible_collections.offheap.profiler.tests.unit.strategies import leak_tools
@@ -39,6 +39,9 @@ JEMALLOC = Writer("jemalloc", debian("libjemalloc2"), "jeprof", "memory that doe
 JEPROF = Writer("jeprof", debian("libjemalloc-dev"), "jeprof", "collapsed stacks do not say what their numbers are")
 GOOGLE = Writer(
     "google-pprof", debian("google-perftools"), "google-pprof", "collapsed stacks do not say what their numbers are"
+)
+GOOGLES = Writer(
+    "Google's tcmalloc", lambda: f"of libtcmalloc-sys {google_tcmalloc.VERSION}", "go tool pprof", "its interval"
 )
 MIMALLOC = Writer(
     "mimalloc-pprof",
@@ -142,6 +145,17 @@ def _saying() -> list[str]:
     return [str(built("crowd_tcmalloc")), "30", "HERE/said.sample", "HERE/said.growth"]
 
 
+def _of_google(name: str, interval: int, many: int, source: str = "") -> Case:
+    def write(directory: Path) -> Path:
+        environment = {**os.environ, "INTERVAL": str(interval)}
+        subprocess.run([google_tcmalloc.program(), str(many)], check=True, env=environment, cwd=directory)
+        return directory / name
+
+    own = own_readers.go_pprof("space", callees=_HOLDS)
+    mode = f"{name}, SetProfileSamplingInterval({interval})"
+    return Case(f"tcmalloc-{name}-{interval}", GOOGLES, mode, write, own, source)
+
+
 def _with_mimalloc() -> Path:
     return built("crowd_mimalloc", leak_tools.mimalloc())
 
@@ -211,6 +225,10 @@ CASES = [
     _of_tcmalloc("python", lambda: [_PYTHON, "-c", _ZLIB], "HEAPPROFILE", only="arena|alias|locale"),
     _of_tcmalloc("sample", _saying, "GetHeapSample", "said.sample", HEAPPROFILE="", **_RATE),
     _of_tcmalloc("growth", _saying, "GetHeapGrowthStacks", "said.growth", HEAPPROFILE=""),
+    _of_google("heap", 4096, 20),
+    _of_google("heap", 524288, 300),
+    _of_google("allocated", 16384, 30),
+    _of_google("peak", 131072, 300, "live"),
     _of_mimalloc("text", 1, 1),
     _of_mimalloc("text", 4096, 20),
     _of_mimalloc("proto", 1, 2),

@@ -70,6 +70,26 @@ _TCMALLOC_SAYS = """\
     if (count > 2) std::ofstream(words[2]) << heap;
     if (count > 3) std::ofstream(words[3]) << growth;
 """
+_OF_GOOGLE = """\
+#include <fstream>
+#include <string>
+#include "tcmalloc/malloc_extension.h"
+#include "tcmalloc/profile_marshaler.h"
+using tcmalloc::MallocExtension;
+static MallocExtension::AllocationProfilingToken all;
+__attribute__((constructor)) static void begin() {
+    MallocExtension::SetProfileSamplingInterval(atol(getenv("INTERVAL")));
+    void *volatile sampled = malloc(64 << 20); /* the interval holds from the next sample on */
+    free(sampled);
+    all = MallocExtension::StartAllocationProfiling();
+}
+static void say(const char *name, const tcmalloc::Profile &found) { std::ofstream(name) << *tcmalloc::Marshal(found); }
+"""
+_GOOGLE_SAYS = """\
+    say("allocated", std::move(all).Stop());
+    say("heap", MallocExtension::SnapshotCurrent(tcmalloc::ProfileType::kHeap));
+    say("peak", MallocExtension::SnapshotCurrent(tcmalloc::ProfileType::kPeakHeap));
+"""
 #: language's ending, source, options of the compiler
 SOURCES = {
     "crowd_c": (".c", _c_source("malloc(100 * n + 7)", "free(p)"), ["gcc"]),
@@ -93,6 +113,11 @@ SOURCES = {
         ".cc",
         _c_source("malloc(100 * n + 7)", "free(p)", _OF_TCMALLOC, "", _TCMALLOC_SAYS),
         ["g++", "-Wl,--no-as-needed", "-ltcmalloc"],
+    ),
+    "crowd_google": (
+        ".cc",
+        _c_source("malloc(100 * n + 7)", "free(p)", _OF_GOOGLE, "", _GOOGLE_SAYS),
+        ["g++", "-std=c++17"],
     ),
     "crowd_mimalloc": (".c", _c_source("malloc(100 * n + 7)", "free(p)"), ["gcc", "-pthread"]),
     "crowd_leak": (".c", _c_source("malloc(100 * n + 7)", "free(p)"), ["gcc", "-fsanitize=leak"]),
