@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ...module_utils.formats import aids, malloc_conf, preload, unit_name
@@ -24,8 +25,10 @@ from ..base.errors import ControllerError
 #: the annotation of a template that is profiled: JSON, the variables that were added, by container
 ADDED = "offheap.profiler/added"
 #: for jemalloc and for the agent, as the role profiled_service has them
-OPTIONS: Mapping[str, malloc_conf.Value] = {"lg_prof_sample": 19}
-SETTINGS: Mapping[str, Any] = {"start": "sampling", "dump_seconds": 600, "dump_growth": 20, "dump_pressure": False}
+OPTIONS: Mapping[str, malloc_conf.Value] = MappingProxyType({"lg_prof_sample": 19})
+SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {"start": "sampling", "dump_seconds": 600, "dump_growth": 20, "dump_pressure": False}
+)
 
 # Where a template lies in each kind of manifest.
 _TEMPLATES: Mapping[str, Sequence[str]] = {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Two hosts for all of these tests: app2 boots a kernel of its own, and app1 builds for it."""
+"""One host for all of these tests, which boots a kernel of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ansible_collections.offheap.profiler.tests.integration.conftest import LOGS
 from ansible_collections.offheap.profiler.tests.integration.hosts import PREPARE, Lab, LabHost
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, build
 
-MACHINE = "app2"
+MACHINE = "app1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,38 +27,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def two() -> Iterator[Lab]:
+def one() -> Iterator[Lab]:
     lab = Lab(f"{NAME}k"[-9:])
     keep = os.environ.get("OFFHEAP_LAB_KEEP") == "1"
     if not keep:
         lab.down()
-    lab.command("up", "--suites", "bullseye,kernel")
+    lab.command("up", "--kernel")
     yield lab
     if not keep:
         lab.down()
 
 
 @pytest.fixture(scope="session")
-def machine(two: Lab) -> LabHost:
-    return two.host(MACHINE)
+def machine(one: Lab) -> LabHost:
+    return one.host(MACHINE)
 
 
 @pytest.fixture(scope="session")
-def user(two: Lab) -> Iterator[Controller]:
+def user(one: Lab) -> Iterator[Controller]:
     """A controller with the collection; the workloads are installed, and none of them runs."""
     with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
-        controller = Controller(Path(directory), two.inventory, LOGS)
+        controller = Controller(Path(directory), one.inventory, LOGS)
         controller.install(build(controller.directory))
         controller.playbook(PREPARE, extra_vars={"workloads_running": []}).check()
         yield controller
 
 
 @pytest.fixture(scope="session")
-def library_of_app1() -> dict[str, Any]:
-    """Variables with which app1 builds."""
+def built_here() -> dict[str, Any]:
+    """Variables with which the controller builds."""
     return {
         "offheap_cache": "cache",
-        "jemalloc_build_host": "app1",
+        "jemalloc_method": "cross",
         "jemalloc_version": "5.3.0",
         "jemalloc_source": "{{ lab_sources }}/jemalloc-5.3.0.tar.bz2",
     }

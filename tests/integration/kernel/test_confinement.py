@@ -45,11 +45,11 @@ def _profile(host: LabHost, unit: str) -> str:
     return host.run(f"cat /proc/{host.main_pid(unit)}/attr/current").stdout.strip()
 
 
-def test_confined_and_free(confined: LabHost, user: Controller, library_of_app1: dict[str, Any]) -> None:
+def test_confined_and_free(confined: LabHost, user: Controller, built_here: dict[str, Any]) -> None:
     assert [_profile(confined, unit) for unit in UNITS] == ["ticker (enforce)", "unconfined"]
     before, pid = confined.listing(), confined.main_pid("ticker")
     variables = {
-        **library_of_app1,
+        **built_here,
         "offheap_hosts": MACHINE,
         "profiled_service_healthy_seconds": 3,
         "profiled_service_agent_settings": {"start_delay": 1},
