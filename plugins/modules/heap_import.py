@@ -45,7 +45,7 @@ options:
   src:
     description:
       - The files, plain or packed (gzip, zstd, LZ4, xz, bzip2). A C(FILE.map) beside one names its compiled code.
-      - C(FILE.json) and C(FILE.lives), which the agent writes beside its dumps, come along, as in the copy of a spool.
+      - What the agent writes beside its dumps, C(FILE.json), C(FILE.lives) and C(FILE.holders), comes along with them.
       - Either this or O(server).
     type: list
     elements: path
@@ -93,8 +93,8 @@ options:
     type: str
   process:
     description:
-      - The process's number, where O(unit) has several, or had others before a restart. Names of dumps that the agent
-        took tell that themselves.
+      - The process's number, where O(unit) has several, or had others before a restart.
+      - The names of the agent's own dumps tell that themselves.
     type: int
     default: 0
   label:
