@@ -38,6 +38,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.detect im
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
 from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import look
+from ansible_collections.offheap.profiler.tests.fuzz import mutators
 from ansible_collections.offheap.profiler.tests.fuzz.one_input import (
     GPERFTOOLS,
     JEMALLOC,
@@ -280,9 +281,13 @@ def _messages() -> dict[str, bytes]:
     return {"messages": sent.getvalue()}
 
 
+_MUTATORS = {"pprof": mutators.of_protobuf, "otlp": mutators.of_protobuf}
 #: readers of files that people have, whatever these are
 FILES = {
-    **{name: Target(partial(read_file, form), partial(_of, name)) for name, form in detect.FORMATS.items()},
+    **{
+        name: Target(partial(read_file, form), partial(_of, name), _MUTATORS.get(name))
+        for name, form in detect.FORMATS.items()
+    },
     "packed": Target(read_packed, _packed),
     "unknown": Target(read_unknown, _unknowns),
 }

@@ -81,10 +81,11 @@ CAME = _tally()
 
 @dataclass(frozen=True)
 class Target:
-    """What reads, and inputs to begin with."""
+    """What reads, and inputs to begin with. ``mutate`` (input, most bytes, seed) changes one for the next."""
 
     read: Callable[[bytes], None]
     seeds: Callable[[], dict[str, bytes]]
+    mutate: Callable[[bytes, int, int], bytes] | None = None
 
 
 def bounded(read: Callable[..., Any]) -> Callable[..., None]:

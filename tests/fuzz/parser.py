@@ -38,7 +38,8 @@ def main() -> None:
             (corpus / name).write_bytes(seed)
     limits = ["-timeout=30", "-rss_limit_mb=512", "-print_final_stats=1", "-max_len=65536"]
     dictionary = Path(__file__).with_name("heap_v2.dict")
-    atheris.Setup([sys.argv[0], *limits, f"-dict={dictionary}", *sys.argv[3:]], target.read)
+    more = {"custom_mutator": target.mutate} if target.mutate else {}
+    atheris.Setup([sys.argv[0], *limits, f"-dict={dictionary}", *sys.argv[3:]], target.read, **more)
     atheris.Fuzz()
 
 
