@@ -13,6 +13,16 @@ from __future__ import annotations
 import os
 import re
 
+#: What a profile must let our libraries do: be loaded, write dumps and answer, and read what they look at.
+LINES = (
+    "/opt/offheap/** mr,",
+    "/var/lib/offheap/** rw,",
+    "/run/offheap/** rw,",
+    "@{PROC}/@{pid}/** r,",
+    "@{PROC}/sys/kernel/random/boot_id r,",
+    "/sys/fs/cgroup/** r,",
+    "/sys/kernel/mm/transparent_hugepage/enabled r,",
+)
 _ACCESS = "/sys/kernel/security/apparmor/.access"
 _ENFORCED = re.compile(r"(.+) \((?:enforce|kill)\)\Z")
 _OF_FILES = b"\2"

@@ -59,8 +59,8 @@ def _check_process(unit: str, pid: int, libraries: Sequence[str]) -> None:
             raise Refusal(
                 "confined",
                 f"process {pid} of {unit} is confined by AppArmor ({label}), which does not let it load {library}: the"
-                " service would start without the profiler. Let the profile read and map it ('/opt/offheap/** mr,' in"
-                " /etc/apparmor.d/local, and reload the profile), and write to the spool ('/var/lib/offheap/** rw,')",
+                " service would start without the profiler. Add these lines to the profile's file in"
+                f" /etc/apparmor.d/local, and reload the profile: {' '.join(apparmor.LINES)}",
             )
 
 
