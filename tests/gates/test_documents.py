@@ -78,6 +78,11 @@ def test_each_refusal_has_its_way_out() -> None:
     assert refusals - told == set()
 
 
+def test_each_test_of_the_page_of_platforms_is_there() -> None:
+    named = re.findall(r"`(tests/[^` ]+)`", _page("platforms.md"))
+    assert named and [name for name in named if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_links_lead_somewhere(page: Path) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

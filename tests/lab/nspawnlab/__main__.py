@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     if options.command == "images":
         _build(settings, list(images.SUITES))
     elif options.command == "up":
-        if set(images.MACHINES) & set(options.suites):
+        if images.KERNEL in options.suites:
             requirements.install_packages(requirements.MACHINE_PACKAGES)
         _build(settings, options.suites)
         fleet.up(settings, options.hosts or len(options.suites), options.suites)
@@ -97,7 +97,7 @@ def _host(settings: Settings, name: str) -> access.Host:
 def _suites(text: str) -> list[str]:
     suites = text.split(",")
     for suite in suites:
-        if suite not in (every := (*images.SUITES, *images.MACHINES)):
+        if suite not in (every := (*images.SUITES, images.KERNEL)):
             raise argparse.ArgumentTypeError(f"{suite!r} is not among {', '.join(every)}")
     return suites
 

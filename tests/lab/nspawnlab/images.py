@@ -36,15 +36,10 @@ _EXTRA = {
 SUITES = tuple(_EXTRA)
 BUILDER = "bullseye"
 
-# Hosts that boot Debian's kernel in QEMU, each with one of its access controls, enforcing.
-KERNEL, SELINUX = "kernel", "selinux"
-MACHINES = (KERNEL, SELINUX)
-_OF_A_KERNEL = "linux-image-cloud-amd64 initramfs-tools kmod openjdk-21-jre-headless".split()
-_EXTRA[KERNEL] = [*_OF_A_KERNEL, "apparmor"]
-_EXTRA[SELINUX] = [*_OF_A_KERNEL, "selinux-policy-default", "policycoreutils"]
-# The program that gives files the labels of SELinux; with -m, whatever the machine that builds has mounted.
-LABEL = ("setfiles", "-m", "-F", "/etc/selinux/default/contexts/files/file_contexts")
-_RELEASES = dict.fromkeys(MACHINES, "trixie")
+# Hosts that boot Debian's kernel in QEMU: trixie with what a kernel needs, and AppArmor.
+KERNEL = "kernel"
+_EXTRA[KERNEL] = "linux-image-cloud-amd64 initramfs-tools kmod openjdk-21-jre-headless apparmor".split()
+_RELEASES = {KERNEL: "trixie"}
 
 _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
 
@@ -108,8 +103,6 @@ def _build(settings: Settings, recipe: Recipe, mirror: str, transport: list[str]
     # the JRE's update-alternatives fails without this directory
     argv += ['--essential-hook=mkdir -p "$1/usr/share/man/man1"']
     argv += [f"--customize-hook={CUSTOMIZE}"]
-    if recipe.suite == SELINUX:
-        argv += [f'--customize-hook=chroot "$1" {" ".join(LABEL)} /']
     try:
         run_logged([*argv, recipe.release, tree, mirror], settings.images / f"{recipe.suite}.log")
         os.rename(tree, target)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A host that boots Debian's own kernel in QEMU: with a memory controller, swap, AppArmor or SELinux that enforces, and
-modules of its own.
+"""A host that boots Debian's own kernel in QEMU: with a memory controller, swap, AppArmor, and modules of its own.
 
 Its processor is emulated, since not every machine lends its own: it is some ten times as slow.
 """
@@ -11,14 +10,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from . import cgroups, command, images
+from . import cgroups, command
 from .access import Host
 from .settings import Settings
 
 MEMORY = "3g"
 DISK = "4g"  # what is written to it is lost when QEMU ends
 _COMMAND_LINE = "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet systemd.show_status=false"
-_ENFORCING = "security=selinux selinux=1 enforcing=1"
 _NETWORK = """\
 [Unit]
 Before=network.target
@@ -38,19 +36,12 @@ def run(settings: Settings, host: Host, root: Path) -> None:
     wanted = root / "etc/systemd/system/multi-user.target.wants"
     wanted.mkdir(exist_ok=True)
     (wanted / unit.name).symlink_to(f"../{unit.name}")
-    if host.suite == images.SELINUX:
-        upper = root.parent / "upper"
-        new = [f"/{path.relative_to(upper)}" for path in upper.rglob("*") if path.is_file() or path.is_symlink()]
-        command.run(["chroot", root, *images.LABEL, *new])  # the image has its labels, and these are the host's own
     disk = settings.run / f"{host.name}.img"
     command.run(["mke2fs", "-q", "-F", "-t", "ext4", "-d", root, disk, DISK])
-    if host.suite == images.SELINUX:  # the only one that mke2fs forgets
-        command.run(["debugfs", "-w", "-R", "ea_set / security.selinux system_u:object_r:root_t:s0", disk])
     (kernel,), (initrd,) = (list((root / "boot").glob(f"{name}-*")) for name in ("vmlinuz", "initrd.img"))
     qemu = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY]
     qemu += ["-nodefaults", "-display", "none", "-serial", "stdio", "-device", "virtio-rng-pci"]
-    qemu += ["-kernel", str(kernel), "-initrd", str(initrd)]
-    qemu += ["-append", f"{_COMMAND_LINE} {_ENFORCING if host.suite == images.SELINUX else ''}"]
+    qemu += ["-kernel", str(kernel), "-initrd", str(initrd), "-append", _COMMAND_LINE]
     qemu += ["-drive", f"file={disk},format=raw,if=virtio,snapshot=on"]
     qemu += ["-netdev", f"tap,id=cable,ifname={settings.link(host.index)},script=no,downscript=no"]
     qemu += ["-device", f"virtio-net-pci,netdev=cable,mac=52:54:00:00:00:{host.index:02x}"]

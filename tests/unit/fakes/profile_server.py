@@ -102,8 +102,12 @@ def main() -> None:
             context.wrap_socket(connection, True) if context else connection as connection,
         ):
             with connection.makefile("rb") as request:  # else it would keep the connection open
-                target, headers = request.readline().split()[1].decode(), list(iter(request.readline, b"\r\n"))
-            _answer(target, connection, headers)
+                words = request.readline().split()
+                if words[-1:] != [b"HTTP/1.1"]:  # such as the random bytes of a handshake: no more lines may come
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    continue
+                headers = list(iter(request.readline, b"\r\n"))
+            _answer(words[1].decode(), connection, headers)
 
 
 if __name__ == "__main__":
