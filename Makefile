@@ -47,7 +47,7 @@ bench-analysis: setup
 	.venv/bin/python tests/bench/analysis.py
 
 #: make bench-overhead   the cost of jemalloc and the agent, in build/bench/overhead.json, and of asking who holds the memory,
-#:                       in build/bench/holders.json (twenty minutes, quiet machine)
+#:                       in build/bench/holders.json (twenty minutes, quiet machine; apt-get install redis-server)
 .PHONY: bench-overhead
 bench-overhead: setup
 	.venv/bin/python tests/bench/overhead.py

@@ -4,8 +4,10 @@
 
     holders_look.py [--rounds N] [--output build/bench/holders.json]
 
-``holders-2GiB`` is a process with 2 GiB in nine million blocks: how long a look takes, how much the process grows while
-it lasts, and how much of that stays (``faults_in``: what was not there before it was looked at). ``holders-requests``
+``holders-2GiB`` is a process with 2 GiB in nine million blocks, of which each page has some of a list, some of a table,
+and some that nobody holds; ``holders-redis`` is redis with 1.9 GiB in 900,000 keys. How long a look takes, how much the
+process grows while it lasts, and how much of that stays (``faults_in``: what was not there before it was looked at).
+``holders-requests``
 is the slowest of a hundred requests, of overhead/requests.c, which four threads answer at a fixed rate while one look
 follows another, beside the same while one dump follows another, which each look begins with, and beside neither; the
 medians of the rounds.
@@ -16,6 +18,7 @@ Exits with status 1 if a promise is not kept.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
@@ -23,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +34,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / ".cache" / "collections"))
 
+from ansible_collections.offheap.profiler.plugins.module_utils.agent.client import AgentGone
 from ansible_collections.offheap.profiler.tests.agent import builds
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 
 HELD = 2048  # MiB
+KEYS = (900_000, "key", 2000)  # of redis: how many, what they begin with, and bytes of each value
 # Stacks that are held, requests a second of each of four threads, and seconds.
 REQUESTS = (1000, 500, 20)
 # Seconds, MiB, MiB, and the part of the slowest requests' time.
@@ -53,8 +58,8 @@ def _resident(service: Service) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-def look(directory: Path, program: Path, rounds: int) -> list[tuple[float, float, float]]:
-    """Seconds, MiB at most, and MiB that stay, of each look."""
+@contextlib.contextmanager
+def _synthetic(directory: Path, program: Path) -> Iterator[Service]:
     service = _started(directory, program, str(HELD), conf="lg_prof_sample:19", popen={"stdin": subprocess.PIPE})
     try:
         service.wait_until_active()
@@ -63,27 +68,48 @@ def look(directory: Path, program: Path, rounds: int) -> list[tuple[float, float
         stdin.write(b"\n")
         stdin.flush()
         assert stdout.readline() == b"ready\n"
-        time.sleep(1.5)  # what is younger than a second is not looked at
-        service.ask("holders", milliseconds=_MILLISECONDS)  # and what the first look needs for good
-        done = []
-        for _round in range(rounds):
-            before, most, over = _resident(service), [0.0], threading.Event()
-
-            def watch(most: list[float] = most, over: threading.Event = over) -> None:
-                while not over.wait(0.005):
-                    most[0] = max(most[0], _resident(service))
-
-            watching = threading.Thread(target=watch)
-            watching.start()
-            answer = service.ask("holders", milliseconds=_MILLISECONDS)["holders"]
-            over.set()
-            watching.join()
-            if not answer["complete"]:
-                raise SystemExit(f"a look did not come to its end: {answer}")
-            done.append((answer["duration"], most[0] - before, _resident(service) - before))
-        return done
+        yield service
     finally:
         service.kill()
+
+
+@contextlib.contextmanager
+def _redis(directory: Path) -> Iterator[Service]:
+    path = directory / "redis.sock"
+    arguments = ["--port", "0", "--unixsocket", str(path), "--save", "", "--enable-debug-command", "local"]
+    service = _started(directory, Path("/usr/bin/redis-server"), *arguments, conf="lg_prof_sample:19")
+    try:
+        service.wait_until_active()
+        populate = ["redis-cli", "-s", str(path), "DEBUG", "POPULATE", *map(str, KEYS)]
+        told = subprocess.run(populate, check=True, capture_output=True, text=True).stdout
+        if told != "OK\n":
+            raise SystemExit(f"redis says {told!r}")
+        yield service
+    finally:
+        service.kill()
+
+
+def look(service: Service, rounds: int) -> list[tuple[float, float, float]]:
+    """Seconds, MiB at most, and MiB that stay, of each look."""
+    time.sleep(1.5)  # what is younger than a second is not looked at
+    service.ask("holders", milliseconds=_MILLISECONDS)  # and what the first look needs for good
+    done = []
+    for _round in range(rounds):
+        before, most, over = _resident(service), [0.0], threading.Event()
+
+        def watch(most: list[float] = most, over: threading.Event = over) -> None:
+            while not over.wait(0.005):
+                most[0] = max(most[0], _resident(service))
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        answer = service.ask("holders", milliseconds=_MILLISECONDS)["holders"]
+        over.set()
+        watching.join()
+        if not answer["complete"]:
+            raise SystemExit(f"a look did not come to its end: {answer}")
+        done.append((answer["duration"], most[0] - before, _resident(service) - before))
+    return done
 
 
 def requests(directory: Path, program: Path, ask: Callable[[Service], object] | None) -> float:
@@ -94,7 +120,7 @@ def requests(directory: Path, program: Path, ask: Callable[[Service], object] | 
         while ask is not None and service.process.poll() is None:
             try:
                 ask(service)
-            except OSError:  # it has ended meanwhile
+            except (OSError, AgentGone, AssertionError):  # it has ended meanwhile
                 service.process.wait(timeout=10)
         told = service.process.communicate(timeout=REQUESTS[2] + 60)[0]
         return float(told.split()[1])
@@ -124,22 +150,28 @@ def main() -> int:
         for program, source in ((held, "held_blocks.c"), (served, "requests.c")):
             command = ["gcc", "-O2", "-o", str(program), str(HERE / "overhead" / source), "-pthread"]
             subprocess.run(command, check=True)
-        seconds, most, stays = map(statistics.median, zip(*look(directory, held, options.rounds), strict=True))
+        looks: dict[str, list[float]] = {}
+        for case, started in (("holders-2GiB", _synthetic(directory, held)), ("holders-redis", _redis(directory))):
+            with started as service:
+                looks[case] = [statistics.median(column) for column in zip(*look(service, options.rounds), strict=True)]
         for _round in range(options.rounds):
             for name, ask in asked.items():
                 slowest[name].append(requests(directory, served, ask))
     looking, dumping, alone = (statistics.median(slowest[name]) for name in asked)
-    rows = [
-        _row("holders-2GiB", "seconds", "s", seconds, SECONDS, "promise"),
-        _row("holders-2GiB", "memory", "MiB", most, MEMORY, "promise"),
-        _row("holders-2GiB", "faults_in", "MiB", stays, FAULTED, "promise"),
+    rows = []
+    for case, (seconds, most, stays) in looks.items():
+        rows += [
+            _row(case, "seconds", "s", seconds, SECONDS, "promise"),
+            _row(case, "memory", "MiB", most, MEMORY, "promise"),
+            _row(case, "faults_in", "MiB", stays, FAULTED, "promise"),
+        ]
+    rows += [
         _row("holders-requests", "p99", "us", looking, dumping, "dumps alone"),
         _row("holders-requests", "p99", "us", looking, alone, "no look"),
     ]
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
-    limits = [1.0, 1.0, 1.0, SLOWER, SLOWER]
-    broken = [row for row, limit in zip(rows, limits, strict=True) if row["ratio"] > limit]
+    broken = [row for row in rows if row["ratio"] > (SLOWER if row["metric"] == "p99" else 1.0)]
     for row in rows:
         mark = "  not kept" if row in broken else ""
         told = f"{row['case']:18} {row['metric']:10} {row['ours']:>9} {row['unit']}"

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define HOLDERS_MEMORY (48 << 20)   // bytes that a look may take, besides a copy of the book
+#define HOLDERS_MEMORY (72 << 20)   // bytes that a look may take, besides a copy of the book
 
 struct holders_told {
     bool in_time, complete;      // the latter: everything that could hold a block was read

@@ -94,28 +94,54 @@ static bool peek(struct pages *pages, uintptr_t at, void *to, size_t size) {
     return false;
 }
 
-// What lies in a line, as it was a moment ago; NULL if it cannot be read.
-static const uint64_t *line_of(struct pages *pages, uintptr_t number) {
-    uint32_t at = (uint32_t)(number * UINT64_C(0x9e3779b97f4a7c15) >> 32) % PAGES_LINES;
-    if (pages->line[at] != number + 1 || pages->now - pages->line_read[at] > FRESH) {
-        pages->line[at] = 0;
-        if (!peek(pages, number * PAGES_LINE, pages->lines[at], PAGES_LINE))
-            return NULL;
-        pages->line[at] = number + 1;
-        pages->line_read[at] = pages->now;
-    }
-    return pages->lines[at];
+static uint32_t place_of(uintptr_t line) {
+    return (uint32_t)(line * UINT64_C(0x9e3779b97f4a7c15) >> 32) % PAGES_LINES;
 }
 
-// A small block in one line. False if it is not, or its page is not there.
-static bool from_line(struct pages *pages, uintptr_t at, size_t size) {
-    if (size > PAGES_LINE / 4 || at / PAGES_LINE != (at + size - 1) / PAGES_LINE ||
-        !has(chunk_of(pages, at / pages->page)->present, at / pages->page))
+static bool is_known(const struct pages *pages, uintptr_t part) {
+    uintptr_t line = part / PAGES_PARTS;
+    uint32_t at = place_of(line);
+    return pages->line[at] == line + 1 && pages->known[at] >> part % PAGES_PARTS & 1;
+}
+
+static bool is_present(struct pages *pages, uintptr_t part) {
+    uintptr_t page = part * PAGES_PART / pages->page;
+    return has(chunk_of(pages, page)->present, page);
+}
+
+// Reads the parts [part, end), and on to the line's end if the part before is known: then somebody goes through all.
+static bool read_parts(struct pages *pages, uintptr_t part, uintptr_t end) {
+    uintptr_t line = part / PAGES_PARTS, first = line * PAGES_PARTS;
+    uint32_t at = place_of(line);
+    for (uintptr_t after = is_known(pages, part - 1) ? first + PAGES_PARTS : end; end < after && is_present(pages, end); end++)
+        ;
+    char *to = (char *)pages->lines[at] + (part - first) * PAGES_PART;
+    if (!peek(pages, part * PAGES_PART, to, (end - part) * PAGES_PART))
         return false;
-    const uint64_t *line = line_of(pages, at / PAGES_LINE);
-    if (line)
-        memcpy(pages->words, line + at % PAGES_LINE / sizeof *line, size);
-    return line;
+    for (; part < end; part++)
+        pages->known[at] |= (uint8_t)(1u << (part - first));
+    return true;
+}
+
+// A small block in one line, as it was a moment ago. False if it is not, or is not there as a whole.
+static bool from_line(struct pages *pages, uintptr_t at, size_t size) {
+    uintptr_t line = at / PAGES_LINE, first = at / PAGES_PART, end = (at + size - 1) / PAGES_PART + 1;
+    uint32_t place = place_of(line);
+    if (size > PAGES_PART / 4 || line != (at + size - 1) / PAGES_LINE)
+        return false;
+    for (uintptr_t part = first; part < end; part++)
+        if (!is_present(pages, part))
+            return false;
+    if (pages->line[place] != line + 1 || pages->now - pages->line_read[place] > FRESH) {
+        pages->line[place] = line + 1;
+        pages->line_read[place] = pages->now;
+        pages->known[place] = 0;
+    }
+    for (uintptr_t part = first; part < end; part++)
+        if (!is_known(pages, part) && !read_parts(pages, part, end))
+            return false;
+    memcpy(pages->words, pages->lines[place] + at % PAGES_LINE / sizeof(uint64_t), size);
+    return true;
 }
 
 size_t pages_words(struct pages *pages, uintptr_t at, size_t size) {

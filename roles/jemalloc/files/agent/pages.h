@@ -15,8 +15,10 @@
 #define PAGES_PIECE 65536        // bytes that are read at once, at most
 #define PAGES_CHUNK 256          // pages whose state is asked for at once
 #define PAGES_CHUNKS 4096        // of which it is remembered
-#define PAGES_LINE 4096          // bytes that are read for a smaller block, since more such blocks lie there
-#define PAGES_LINES 256          // which are kept for a moment
+#define PAGES_PART 4096          // bytes that are read for a smaller block, since more such blocks lie there
+#define PAGES_PARTS 4            // of a line
+#define PAGES_LINE (PAGES_PARTS * PAGES_PART)
+#define PAGES_LINES 64           // which are kept for a moment
 
 struct pages_chunk {
     uintptr_t number;            // plus one; 0: none
@@ -34,6 +36,7 @@ struct pages {
     struct pages_chunk chunks[PAGES_CHUNKS];
     uintptr_t line[PAGES_LINES];     // number plus one
     int64_t line_read[PAGES_LINES];
+    uint8_t known[PAGES_LINES];      // a bit for each part
     uint64_t lines[PAGES_LINES][PAGES_LINE / sizeof(uint64_t)];
     uint64_t words[PAGES_PIECE / sizeof(uint64_t)];
 };

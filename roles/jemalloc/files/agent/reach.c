@@ -5,8 +5,9 @@
 // as blocks but as their kind: the root, and sizes and types of what lies between. So few are told apart, however many
 // blocks there are, and a list of any length is one step.
 //
-// What the queue holds is sorted by address, so that neighbours are read at once. While the queue is more than half full it
-// is read from its end: depth first, which needs less room.
+// What the queue holds is sorted by address, so that neighbours are read at once. When it is more than half full (by the
+// entries of a large hash table), blocks wait in a bitmap instead, which is sorted by itself; those that cannot wait there
+// are followed from the queue's end, sorted too: depth first.
 #include "reach.h"
 
 #include <string.h>
@@ -52,8 +53,8 @@ static uint16_t step(struct reach *reach, uint16_t parent, struct block block, u
     return reach_node(reach, node);
 }
 
-// Where the marks of this address's mebibyte are; NULL if there is no room for them.
-static uint64_t *marks_of(struct reach *reach, uintptr_t address) {
+// Which part of the marks is this address's mebibyte; REACH_PARTS if it has none, and `make` is not set or there is no room.
+static uint32_t part_of(struct reach *reach, uintptr_t address, bool make) {
     uintptr_t number = address / REACH_CHUNK;
     uint32_t at = reach->last;
     if (reach->chunks[at] != number + 1) {
@@ -61,30 +62,54 @@ static uint64_t *marks_of(struct reach *reach, uintptr_t address) {
         while (reach->chunks[at] && reach->chunks[at] != number + 1)
             at = (at + 1) % REACH_CHUNKS;
         if (!reach->chunks[at]) {
-            if (reach->marks_used == REACH_MARKED)
-                return NULL;
+            if (!make || reach->parts == REACH_PARTS)
+                return REACH_PARTS;
             reach->chunks[at] = number + 1;
-            reach->marks_of[at] = reach->marks_used++;
+            reach->starts[reach->parts] = number * REACH_CHUNK;
+            reach->part_of[at] = reach->parts++;
         }
         reach->last = at;
     }
-    return reach->marks[reach->marks_of[at]];
+    return reach->part_of[at];
+}
+
+// Where this block's mark is; NULL if there is no room for one.
+static uint64_t *mark_of(struct reach *reach, uintptr_t start, uint64_t *bit) {
+    uint32_t part = part_of(reach, start, true), at = start % REACH_CHUNK / 8;
+    reach->full |= part == REACH_PARTS;
+    *bit = UINT64_C(1) << at % 64;
+    return part == REACH_PARTS ? NULL : &reach->seen[part][at / 64];
 }
 
 // Whether it is marked now, and was not before.
 static bool mark(struct reach *reach, uintptr_t start) {
-    uint64_t *marks = marks_of(reach, start);
-    reach->full |= !marks;
-    if (!marks)
+    uint64_t bit, *seen = mark_of(reach, start, &bit);
+    if (!seen || *seen & bit)
         return false;
-    uint32_t bit = start % REACH_CHUNK / 8;
-    if (marks[bit / 64] >> bit % 64 & 1)
+    *seen |= bit;
+    return true;
+}
+
+// False if it cannot: the blocks of a page wait as one node.
+static bool let_wait(struct reach *reach, uintptr_t address, uint16_t node) {
+    uint32_t part = address % REACH_ALIGNED ? REACH_PARTS : part_of(reach, address, false);
+    if (part == REACH_PARTS)
         return false;
-    marks[bit / 64] |= UINT64_C(1) << bit % 64;
+    uint32_t at = address % REACH_CHUNK / REACH_ALIGNED, page = at / 64 / REACH_TOGETHER;
+    uint64_t *bits = &reach->waiting[part][page * REACH_TOGETHER], any = 0;
+    for (int i = 0; i < REACH_TOGETHER; i++)
+        any |= bits[i];
+    if (any && reach->waits_as[part][page] != node)
+        return false;
+    reach->waits_as[part][page] = node;
+    reach->waiting[part][at / 64] |= UINT64_C(1) << at % 64;
+    reach->waiting_count[part]++;
     return true;
 }
 
 static void push(struct reach *reach, uintptr_t address, uint16_t node) {
+    if (reach->some_wait && let_wait(reach, address, node))
+        return;
     if (reach->count == REACH_QUEUE)
         reach->full = true;
     else
@@ -96,11 +121,10 @@ bool reach_is_new(struct reach *reach, uint64_t word, size_t *size) {
     if (word - reach->blocks->low >= reach->blocks->high - reach->blocks->low ||
         !blocks_find(reach->blocks, word, &block))
         return false;
-    const uint64_t *marks = marks_of(reach, block.start);
-    uint32_t bit = block.start % REACH_CHUNK / 8;
-    reach->full |= !marks;
+    uint64_t bit;
+    const uint64_t *seen = mark_of(reach, block.start, &bit);
     *size = block.size;
-    return marks && !(marks[bit / 64] >> bit % 64 & 1);
+    return seen && !(*seen & bit);
 }
 
 void reach_point(struct reach *reach, uint64_t word, uint16_t node) {
@@ -183,19 +207,81 @@ void reach_sort(uint64_t *entries, size_t count) {
     }
 }
 
+static uint64_t take_first(struct reach *reach) {
+    uint64_t first = reach->queue[reach->head];
+    reach->head = (reach->head + 1) % REACH_QUEUE;
+    reach->count--;
+    return first;
+}
+
+static uint64_t take_last(struct reach *reach) {
+    return reach->queue[(reach->head + --reach->count) % REACH_QUEUE];
+}
+
+static void follow_entry(struct reach *reach, uint64_t entry) {
+    follow(reach, entry >> 16, (uint16_t)entry);
+}
+
+static void make_room(struct reach *reach) {
+    if (reach->count > REACH_QUEUE / 2 && !reach->some_wait) {
+        reach->some_wait = true;
+        for (uint32_t left = reach->count; left; left--) {
+            uint64_t entry = take_first(reach);
+            push(reach, entry >> 16, (uint16_t)entry);
+        }
+    }
+    while (reach->count > REACH_QUEUE / 2 && !reach->pages->late) {
+        for (uint32_t i = 0; i < REACH_BATCH; i++)
+            reach->batch[i] = take_last(reach);
+        reach_sort(reach->batch, REACH_BATCH);
+        for (uint32_t i = 0; i < REACH_BATCH && !reach->pages->late; i++) {
+            follow_entry(reach, reach->batch[i]);
+            while (reach->count > REACH_QUEUE - REACH_QUEUE / 8 && !reach->pages->late)
+                follow_entry(reach, take_last(reach));   // these lead to many
+        }
+    }
+}
+
+static void follow_part(struct reach *reach, uint32_t part) {
+    uint64_t *bits = reach->waiting[part];
+    for (uint32_t at = 0; at < REACH_MARKS / 2; at++) {
+        while (bits[at] && !reach->pages->late) {
+            uint32_t bit = at * 64 + (uint32_t)__builtin_ctzll(bits[at]);
+            bits[at] &= bits[at] - 1;
+            reach->waiting_count[part]--;
+            follow(reach, reach->starts[part] + bit * REACH_ALIGNED, reach->waits_as[part][at / REACH_TOGETHER]);
+            make_room(reach);
+        }
+    }
+}
+
+// Follows what waits, and what begins to wait meanwhile: downwards and upwards in turn, since a list leads either way.
+static void follow_waiting(struct reach *reach) {
+    bool down = false;
+    for (bool more = reach->some_wait; more && !reach->pages->late;) {
+        uint32_t parts = reach->parts;
+        for (uint32_t part = 0; part < parts; part++)
+            reach->order[part] = (uint64_t)reach->starts[part] << 16 | part;
+        reach_sort(reach->order, parts);
+        more = false;
+        down = !down;
+        for (uint32_t i = 0; i < parts; i++) {
+            uint32_t part = (uint16_t)reach->order[down ? parts - 1 - i : i];
+            for (; reach->waiting_count[part] && !reach->pages->late; more = true)
+                follow_part(reach, part);
+        }
+    }
+    reach->some_wait = false;
+}
+
 void reach_run(struct reach *reach) {
     while (reach->count && !reach->pages->late) {
         uint32_t here = REACH_QUEUE - reach->head, now = reach->count < here ? reach->count : here;
         reach_sort(reach->queue + reach->head, now);
         for (; now && reach->count && !reach->pages->late; now--) {
-            while (reach->count > REACH_QUEUE / 2 && !reach->pages->late) {
-                uint64_t last = reach->queue[(reach->head + --reach->count) % REACH_QUEUE];
-                follow(reach, last >> 16, (uint16_t)last);
-            }
-            uint64_t entry = reach->queue[reach->head];
-            reach->head = (reach->head + 1) % REACH_QUEUE;
-            reach->count--;
-            follow(reach, entry >> 16, (uint16_t)entry);
+            follow_entry(reach, take_first(reach));
+            make_room(reach);
         }
+        follow_waiting(reach);
     }
 }

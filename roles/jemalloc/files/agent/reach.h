@@ -18,10 +18,13 @@
 #define REACH_UNKNOWN 1           // the node of what there is no room to tell apart
 #define REACH_DEPTH 24            // a longer way is folded
 #define REACH_QUEUE (1u << 19)
+#define REACH_BATCH (REACH_QUEUE / 4)   // of it are sorted at once to make room
 #define REACH_CHUNKS 8192         // of a mebibyte, in which marks lie
-#define REACH_MARKED 2048         // of them may have marks: 2 GiB of small blocks
+#define REACH_PARTS 2304          // of them may have marks: 2.25 GiB of small blocks
 #define REACH_CHUNK (1u << 20)
 #define REACH_MARKS (REACH_CHUNK / 8 / 64)   // words; the smallest block has 8 bytes
+#define REACH_ALIGNED 16u         // what waits begins at such addresses
+#define REACH_TOGETHER 4          // words, of 4 KiB
 
 enum reach_kind { REACH_GLOBAL, REACH_THREAD_LOCAL, REACH_STACK, REACH_THREAD, REACH_MAPPED, REACH_JAVA_HEAP, REACH_BLOCK };
 
@@ -46,13 +49,19 @@ struct reach {
     uint32_t nodes;
     uint64_t marked;              // blocks
     uint32_t head, count;         // of the queue
-    uint32_t last, marks_used;
     uint32_t places[REACH_NODES];
     struct reach_node node[REACH_NODES];
+    uint64_t queue[REACH_QUEUE], batch[REACH_BATCH];   // an address and a node
+    uint32_t last, parts;
     uintptr_t chunks[REACH_CHUNKS];   // number plus one
-    uint32_t marks_of[REACH_CHUNKS];
-    uint64_t queue[REACH_QUEUE];  // an address and a node
-    uint64_t marks[REACH_MARKED][REACH_MARKS];
+    uint32_t part_of[REACH_CHUNKS];
+    uintptr_t starts[REACH_PARTS];    // where the part's chunk begins
+    uint64_t order[REACH_PARTS];      // the same, and the part
+    bool some_wait;               // to be followed, besides what is in the queue
+    uint16_t waits_as[REACH_PARTS][REACH_MARKS / 2 / REACH_TOGETHER];   // the node of each page's blocks
+    uint32_t waiting_count[REACH_PARTS];
+    uint64_t waiting[REACH_PARTS][REACH_MARKS / 2];
+    uint64_t seen[REACH_PARTS][REACH_MARKS];
 };
 
 void reach_begin(struct reach *reach);
