@@ -47,6 +47,15 @@ options:
     type: list
     elements: str
     default: []
+  containers:
+    description:
+      - Containers whose processes to look at, as V(NAMESPACE/POD/CONTAINER) of Kubernetes, or as Docker or Podman calls
+        them. C(*) and C(?) stand for any characters.
+      - No engine is asked. They are told by their control groups, and by the names that the engines leave on the host.
+    type: list
+    elements: str
+    default: []
+    version_added: 1.1.0
   pids:
     description: Further processes to look at.
     type: list
@@ -81,13 +90,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 samples:
-  description: One sample for each unit and pid.
+  description: One sample for each unit, container and pid.
   type: list
   elements: dict
   returned: success
   contains:
     name:
-      description: The canonical name of the unit, or C(pid N).
+      description: The canonical name of the unit, or C(container NAME), or C(pid N).
       type: str
       sample: frontend.service
     time:
@@ -243,6 +252,7 @@ kept:
   returned: with O(keep)
 """
 
+import fnmatch
 import json
 import time
 from typing import Any, Callable, NoReturn
@@ -253,6 +263,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import un
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import (
     cgroup,
+    containers,
     forked,
     host_memory,
     procfs,
@@ -262,6 +273,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.memory import cra
 
 _LARGEST_ANSWER = 16 << 20
 _PATIENCE = 10.0  # seconds
+_SOME = 10  # containers that are named where the one that was meant is not there
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "ControlGroup")
 
 
@@ -281,6 +293,28 @@ def of_unit(unit: dict[str, str], jvm_timeout: int, kernel_log: str) -> dict[str
         problem = f"there is no unit {name} on this host"
     elif not pids:
         problem = f"{name} has no process: it is {unit['ActiveState']}"
+    return _of_group(name, group, pids, problem, jvm_timeout, kernel_log)
+
+
+def of_containers(patterns: list[str], jvm_timeout: int) -> list[dict[str, Any]]:
+    """One sample of each container that one of these names."""
+    groups = containers.running()
+    log = crashes.kernel_log() if patterns else ""
+    samples = []
+    for pattern in patterns:
+        if not fnmatch.filter(groups, pattern):
+            some = ", ".join(list(groups)[:_SOME]) or "none"
+            problem = f"no container of that name runs on this host; {len(groups)} run here: {some}"
+            samples.append(sample(f"container {pattern}", [], "", problem, jvm_timeout))
+    for name, group in groups.items():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            samples.append(_of_group(f"container {name}", group, systemd.processes(group), None, jvm_timeout, log))
+    return samples
+
+
+def _of_group(
+    name: str, group: str, pids: list[int], problem: str | None, jvm_timeout: int, kernel_log: str
+) -> dict[str, Any]:
     found = sample(name, pids, group, problem, jvm_timeout)
     names = {one["name"] for one in found["processes"]}
     found["crashes"]["oom_kills"] = crashes.oom_kills(kernel_log, group, names)
@@ -361,6 +395,7 @@ def main() -> NoReturn:
     module = AnsibleModule(
         argument_spec={
             "units": {"type": "list", "elements": "str", "default": []},
+            "containers": {"type": "list", "elements": "str", "default": []},
             "pids": {"type": "list", "elements": "int", "default": []},
             "keep": {"type": "str"},
             "jvm_timeout": {"type": "int", "default": 5},
@@ -368,10 +403,11 @@ def main() -> NoReturn:
         supports_check_mode=True,
     )
     wanted = module.params
-    if not wanted["units"] and not wanted["pids"]:
-        module.fail_json(msg="nothing to look at: name units or pids")
+    if not wanted["units"] and not wanted["containers"] and not wanted["pids"]:
+        module.fail_json(msg="nothing to look at: name units, containers or pids")
     try:
         samples = of_units(wanted["units"], wanted["jvm_timeout"])
+        samples += of_containers(wanted["containers"], wanted["jvm_timeout"])
         samples += [of_pid(pid, wanted["jvm_timeout"]) for pid in wanted["pids"]]
     except OffheapError as error:
         module.fail_json(msg=str(error))

@@ -211,7 +211,7 @@ from {ours}.modules import native_memory_info
 from {ours}.module_utils.host import cgroup
 from {ours}.module_utils.memory import files_in_memory
 files_in_memory._LEAST = 1 << 60  # what lies there is this machine's
-cgroup._UNIFIED = (systemd._CGROUP_ROOTS[0],)
+cgroup._UNIFIED = (systemd.CGROUP_ROOTS[0],)
 BEGIN
 samples = [sample] = native_memory_info.of_units(["app"], 20)
 native_memory_info.add_host(samples)
@@ -231,7 +231,7 @@ from {ours}.module_utils.host import places, systemd
 from {ours}.module_utils.spool import directory
 places.SPOOLS, places.SOCKETS, places.TRACING = {spools!r}, {sockets!r}, {sockets!r} + "/tracing"
 directory.Root.__init__.__defaults__ = ({spools!r},)
-systemd._CGROUP_ROOTS = ({groups!r},)
+systemd.CGROUP_ROOTS = ({groups!r},)
 """
 
 

@@ -42,6 +42,15 @@ VERDICTS = {
     **{f"grow@{way}.service": "shared-memory" for way in IN_MEMORY},
     "grow@huge-pages.service": "other-memory",
 }
+# A control group as the kubelet has its container runtime make, and the link to a log that names it.
+SCOPE = f"cri-containerd-{'a1' * 32}.scope"
+CONTAINER = "container shop/cart-0/cart"
+START_CONTAINER = f"""
+mkdir -p /var/log/containers
+ln -sf /dev/null /var/log/containers/cart-0_shop_cart-{"a1" * 32}.log
+setsid systemd-run --quiet --scope --slice=kubepods-besteffort-pod1.slice --unit={SCOPE} \\
+    /usr/local/bin/grow native-growth < /dev/null > /dev/null 2>&1 &
+"""
 CASES = [(name, unit) for name in JDKS for unit in VERDICTS]
 
 
@@ -68,6 +77,7 @@ def triage(lab: object, playbook: RunPlaybook, host: HostOf, controller: Control
     steady = [unit for unit, verdict in VERDICTS.items() if verdict != "cannot-tell"]
     for name in JDKS:
         host(name).run(f"systemctl start --no-block {' '.join(VERDICTS)}")
+    host("app2").run(START_CONTAINER)
     for name in JDKS:
 
         def old_enough(name: str = name) -> bool:
@@ -83,6 +93,7 @@ def triage(lab: object, playbook: RunPlaybook, host: HostOf, controller: Control
     variables = {
         "offheap_hosts": ",".join(JDKS),
         "offheap_units": list(VERDICTS),
+        "offheap_containers": ["shop/cart-*"],
         "offheap_triage": str(controller.directory / "triage"),
         "triage_watch": "6s",
     }
@@ -112,6 +123,7 @@ def triage(lab: object, playbook: RunPlaybook, host: HostOf, controller: Control
         {key: (pids[key], after[key]) for key in pids},
         peaks,
     )
+    host("app2").run(f"systemctl stop {SCOPE}; rm -r /var/log/containers", check=False)
     for name in JDKS:
         host(name).run(f"systemctl stop {' '.join(VERDICTS)}; rm -rf /var/tmp/grow* /dev/shm/grow*", check=False)
 
@@ -121,6 +133,17 @@ def test_the_verdict_is_right(triage: Triage, name: str, unit: str) -> None:
     verdict = triage.verdicts[name, unit]
     assert verdict["verdict"] == VERDICTS[unit], verdict
     assert verdict["reason"] and verdict["next_step"] and verdict["source"]
+
+
+def test_a_container_is_looked_into(triage: Triage) -> None:
+    """By its control group; on the other host there is none of that name."""
+    verdict = triage.verdicts["app2", CONTAINER]
+    assert verdict["verdict"] == "native-growth", verdict
+    assert "fab pod" in verdict["next_step"]
+    (process,) = triage.samples["app2", CONTAINER]["processes"]
+    assert process["exe"] == "/usr/local/bin/grow"
+    absent = triage.verdicts["app3", "container shop/cart-*"]
+    assert absent["verdict"] == "cannot-tell" and "0 run here" in absent["reason"]
 
 
 @pytest.mark.parametrize("way", IN_MEMORY)
@@ -210,7 +233,8 @@ def test_within_a_minute_there_are_five_looks(triage: Triage, controller: Contro
 def test_the_table_names_each_unit_with_its_next_step(triage: Triage) -> None:
     lines = triage.result.stdout.splitlines()
     for (name, unit), verdict in triage.verdicts.items():
-        (row,) = [line for line in lines if line.split()[:3] == [unit, name, verdict["verdict"]]]
+        cells = [*unit.split(), name, verdict["verdict"]]
+        (row,) = [line for line in lines if line.split()[: len(cells)] == cells]
         at = lines.index(row)
         assert verdict["reason"] in lines[at + 1]
         if verdict["verdict"] != "not-growing":

@@ -17,7 +17,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import co
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
-_CGROUP_ROOTS = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
+CGROUP_ROOTS = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 # A journal of many files can take its time.
 _JOURNAL_SECONDS = 30.0
 # What systemd treats as blank; Python's own definition is wider.
@@ -332,7 +332,7 @@ def _file_value(text: str, position: int) -> tuple[str, int]:
 def users_with(unit: str) -> list[str]:
     """Ids of the users whose own systemd runs a unit of that name (systemd.special(7), user.slice)."""
     pattern = os.path.join("user.slice", "user-*.slice", "user@*.service", "**", glob.escape(unit))
-    found = [path for root in _CGROUP_ROOTS for path in glob.glob(os.path.join(root, pattern), recursive=True)]
+    found = [path for root in CGROUP_ROOTS for path in glob.glob(os.path.join(root, pattern), recursive=True)]
     return sorted({path.partition("/user@")[2].partition(".service/")[0] for path in found})
 
 
@@ -341,7 +341,7 @@ def processes(control_group: str) -> list[int]:
     if not control_group.startswith("/") or ".." in control_group.split("/"):
         return []
     found: set[int] = set()
-    for root in _CGROUP_ROOTS:
+    for root in CGROUP_ROOTS:
         top = root + control_group
         for directory, _subdirectories, files in os.walk(top):
             if "cgroup.procs" not in files:

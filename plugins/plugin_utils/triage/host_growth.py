@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,8 +12,9 @@ from ..base.byte_size import as_text
 from ..base.durations import duration
 from .growth import Growth
 from .look import Sample
+from .next_step import look_again
 from .rise import OF_TWO_LOOKS, SHORTEST, rise, since
-from .rules import Diagnosis, Triaged, lasts, per_hour, play
+from .rules import Diagnosis, Triaged, lasts, per_hour
 
 #: what stands in the place of a unit's name
 NAME = "(host)"
@@ -80,7 +80,7 @@ def judge(samples: Sequence[Sample], host: str, inventories: Sequence[str] = ())
         f" the {as_text(left)} that are left last {lasts(left, fallen, growth.seconds)}"
     )
     if not part or grown[part].size * 3 < fallen.size:
-        again = play("triage", [json.dumps(name) for name in sorted(counts)], host, inventories)
+        again = look_again(counts, host, inventories)
         step = f"watch for longer: {again} -e triage_watch=1h"
         return growth, Triaged(Diagnosis.HOST, f"{reason}; no part explains it", step, _SOURCE)
     name, step = _PARTS[part]

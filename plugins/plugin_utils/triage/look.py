@@ -22,6 +22,7 @@ _LONGEST_PATH = 4096
 _MOST_OF_HOST = 50
 _MOST_FILES = 10
 _PID = re.compile(r"pid [0-9]{1,10}\Z")
+_CONTAINER = re.compile(r"container ([A-Za-z0-9_.*?/-]{1,600})\Z")
 
 
 class Part(Enum):
@@ -129,14 +130,20 @@ class Sample:
     in_memory: Mapping[str, int] = field(default_factory=dict)
 
 
+def container(name: str) -> str:
+    """What the container is called whose samples have this name. Empty if it is none's."""
+    found = _CONTAINER.match(name)
+    return found[1] if found else ""
+
+
 def parse(data: Any) -> Sample:
     """A sample as the module returned it.
 
     Raises SampleError if it is not one.
     """
     name, problem = _value(data, "name", str), data.get("problem")
-    if not unit_name.is_service(name) and not _PID.match(name):
-        raise SampleError(f"{name[:50]!r} is not the name of a unit")
+    if not unit_name.is_service(name) and not _PID.match(name) and not container(name):
+        raise SampleError(f"{name[:50]!r} is not the name of a unit or container")
     boot = _value(data, "boot_id", str)
     processes = [_process(item, boot) for item in _value(data, "processes", list)]
     time = _value(data, "time", (int, float))

@@ -22,7 +22,7 @@ _BY_PROGRAM = (
         r"python[0-9.]*",
         OwnHeap(
             "CPython's arenas, which hold objects of up to 512 bytes",
-            'let a profile show them as well: {enable} -e \'{{"profiled_service_runtime_with": ["objects"]}}\'',
+            "let a profile show them as well: {objects}",
         ),
     ),
     (

@@ -8,17 +8,14 @@ it counts if it is at least 32 MiB and a quarter of the resident set.
 
 from __future__ import annotations
 
-import json
 import math
-import re
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..base.byte_size import as_text
 from ..base.durations import duration
-from . import own_heaps
+from . import next_step, own_heaps
 from .growth import Growth
 from .look import Beside, Part
 from .own_heaps import OwnHeap
@@ -58,10 +55,7 @@ class Diagnosis(Enum):
 class Rule:
     """If it ``holds``, the ``diagnosis`` and the ``next_step`` follow; ``source`` says where the rule comes from.
 
-    In ``next_step``, ``{host}``, ``{unit}`` and ``{pid}`` stand for what was looked at, ``{triage}`` for the command
-    that looks again, ``{limit}`` for the one that gives a unit a limit that suffices, ``{enable}`` for the command
-    that profiles it: of several processes, the program that grows, and ``{profile}`` for that or, where it is profiled,
-    for those that say what came of it, and ``{trim}`` for how a JVM gives back what malloc keeps.
+    ``next_step`` has the words of next_step.py in it, in braces.
     """
 
     diagnosis: Diagnosis
@@ -99,17 +93,9 @@ class Triaged:
     source: str
 
 
-_PLAY = "ansible-playbook {inventory}offheap.profiler.{play} -l {host}"
-_UNITS = " -e '{{\"offheap_units\": [{named}]}}'"
-# What a shell, and JSON, take as it is: a host chooses these paths.
-_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.+/-]+\Z")
 _PROFILE = "find the code path: {profile}"
-_PROFILED = "it is profiled, so {collect}, and then offheap.profiler.report_leaks"
-_FRAGMENTATION = (
-    "{trim}run it under jemalloc without profiling, and compare RSS: {enable} -e profiled_service_mode=swap"
-)
-_ARENAS = f"{_FRAGMENTATION}, or with MALLOC_ARENA_MAX=2: add -e profiled_service_swap_arena_max=2"
-_TRIM = "see what stays after a trim, which needs no restart: jcmd {pid} System.trim_native_heap, and {triage}; or "
+_FRAGMENTATION = "{trim}run it under jemalloc without profiling, and compare RSS: {swap}"
+_ARENAS = f"{_FRAGMENTATION}, or with MALLOC_ARENA_MAX=2: {{arena_max}}"
 _SHARED = (
     "see which files in memory these are: df -t tmpfs, ls -l /dev/shm, ipcs -m; each stays until somebody removes it"
 )
@@ -300,51 +286,14 @@ def judge(growth: Growth, host: str, inventories: Sequence[str] = ()) -> Triaged
     """The first rule that holds, with its evidence. ``inventories`` are what the next command needs with -i."""
     rule = next(rule for rule in RULES if rule.holds(growth))
     heap = _own_heap(rule.diagnosis, growth)
-    enable = play("enable_profiling", [_named(growth)], host, inventories)
-    profiled = growth.process is not None and growth.process.profiled
-    collect = play("collect_profiles", [], host, inventories)
-    pid = growth.process.pid if growth.process else 0
-    triage = play("triage", [json.dumps(growth.name)], host, inventories)
-    is_jvm = growth.process is not None and growth.process.jvm
-    step = (heap.next_step if heap else rule.next_step).format(
-        host=host,
-        unit=growth.name,
-        pid=pid,
-        triage=triage,
-        trim=_TRIM.format(pid=pid, triage=f"{triage} -e triage_watch=0") if is_jvm else "",
-        limit=_enough(growth),
-        enable=enable,
-        profile=_PROFILED.format(collect=collect) if profiled else enable,
-    )
+    step = (heap.next_step if heap else rule.next_step).format(**next_step.words(growth, host, inventories))
     return Triaged(rule.diagnosis, growth.problem or _reason(rule.diagnosis, growth), step, rule.source)
-
-
-def play(name: str, units: Sequence[str], host: str, inventories: Sequence[str]) -> str:
-    """The command that runs a playbook on a host, for units as JSON, or for whatever it is for without them."""
-    inventory = "".join(f"-i {shlex.quote(one)} " for one in inventories)
-    command = _PLAY.format(inventory=inventory, play=name, host=host)
-    return command + (_UNITS.format(named=", ".join(units)) if units else "")
-
-
-def _enough(growth: Growth) -> str:
-    """The command that raises a unit's limit to what a full Java heap and all else take."""
-    if growth.limit is None or not growth.too_much:
-        return ""
-    least = math.ceil((growth.limit + growth.too_much) / (1 << 20))
-    return f": systemctl set-property {shlex.quote(growth.name)} MemoryMax={least}M"
 
 
 def _own_heap(diagnosis: Diagnosis, growth: Growth) -> OwnHeap | None:
     """That of the runtime, where memory that malloc does not know grows."""
     program = growth.process.exe if growth.process else ""
     return own_heaps.of(program) if diagnosis is Diagnosis.OTHER_MEMORY else None
-
-
-def _named(growth: Growth) -> str:
-    program = growth.process.exe if growth.process and growth.processes > 1 else ""
-    if not _PLAIN_PATH.match(program):
-        return json.dumps(growth.name)
-    return json.dumps({"name": growth.name, "agent_settings": {"executable": program}})
 
 
 def per_hour(growth: Growth, found: Rise) -> str:

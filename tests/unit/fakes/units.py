@@ -107,7 +107,7 @@ class Systemctl:
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
         self.cgroups = directory / "cgroups"
-        monkeypatch.setattr(systemd, "_CGROUP_ROOTS", (str(self.cgroups),))
+        monkeypatch.setattr(systemd, "CGROUP_ROOTS", (str(self.cgroups),))
         self.manager("")
         self.restart(":")
         self.reload_fails(False)

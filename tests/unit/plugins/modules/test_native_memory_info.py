@@ -16,6 +16,7 @@ from ansible.errors import AnsibleActionFail
 
 from ansible_collections.offheap.profiler.plugins.action import native_memory_info as action
 from ansible_collections.offheap.profiler.plugins.action import triage_report
+from ansible_collections.offheap.profiler.plugins.module_utils.host import containers
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import process as process_memory
 from ansible_collections.offheap.profiler.plugins.modules import native_memory_info
 from ansible_collections.offheap.profiler.tests.agent import hanging_disk
@@ -56,6 +57,18 @@ def test_a_unit(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: 
     assert sum(sizes["resident"] for sizes in process["classes"].values()) == process["rss"] >= process["pss"] > 0
 
 
+def test_containers(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
+    group = f"/kubepods.slice/kubepods-pod1.slice/cri-containerd-{'a' * 64}.scope"
+    systemctl = Systemctl(tmp_path, monkeypatch)
+    systemctl.processes(group, pid)
+    monkeypatch.setattr(containers, "running", lambda: {"shop/cart-0/cart": group})
+    cart, none = sorted(run(containers=["shop/*", "shop/web-*"])["samples"], key=lambda sample: bool(sample["problem"]))
+    assert cart["name"] == "container shop/cart-0/cart"
+    assert [process["pid"] for process in cart["processes"]] == [pid]
+    assert none["name"] == "container shop/web-*" and none["processes"] == []
+    assert none["problem"] == "no container of that name runs on this host; 1 run here: shop/cart-0/cart"
+
+
 def test_what_is_not_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     systemctl = Systemctl(tmp_path, monkeypatch)
     systemctl.states(shown("/web", Id="web.service", LoadState="not-found"))
@@ -64,7 +77,7 @@ def test_what_is_not_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "has no process: it is inactive" in run(units=["web"])["samples"][0]["problem"]
     (sample,) = run(pids=[4194304])["samples"]
     assert "no longer exists" in sample["problem"] and sample["processes"] == []
-    assert "name units or pids" in run()["msg"]
+    assert "name units, containers or pids" in run()["msg"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes somebody else")

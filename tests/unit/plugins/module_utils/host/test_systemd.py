@@ -231,7 +231,7 @@ def test_variable() -> None:
 
 def test_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roots = [tmp_path / name for name in ("systemd", "unified")]
-    monkeypatch.setattr(systemd, "_CGROUP_ROOTS", tuple(map(str, roots)))
+    monkeypatch.setattr(systemd, "CGROUP_ROOTS", tuple(map(str, roots)))
     assert systemd.processes("/system.slice/x.service") == []
     for path, text in {"": "30\n4\n", "child": "7\n0\n", "child/deep": ""}.items():
         (roots[1] / "system.slice/x.service" / path).mkdir(parents=True)

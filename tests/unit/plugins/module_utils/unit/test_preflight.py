@@ -74,7 +74,7 @@ def test_a_unit_that_ends_again_and_again(
 
 
 def test_a_unit_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "_CGROUP_ROOTS", (str(tmp_path),))
+    monkeypatch.setattr(systemd, "CGROUP_ROOTS", (str(tmp_path),))
     (tmp_path / "user.slice/user-1000.slice/user@1000.service/app.slice/probe.service").mkdir(parents=True)
     missing = unit(text={"LoadState": "not-found"})
     refusal(lambda: preflight.check_state(missing), "user-unit", "of the user 1000", "systemctl --user edit")

@@ -219,6 +219,26 @@ def test_what_is_profiled_already_is_not_to_be_profiled() -> None:
     assert "offheap.profiler.collect_profiles -l app1, and then offheap.profiler.report_leaks" in told
 
 
+def test_a_container_has_its_own_next_steps() -> None:
+    def told(**grown: Any) -> rules.Triaged:
+        looks = [
+            {**sample(time, **more), "name": "container shop/cart-0/cart"} for time, more in ((100, {}), (700, grown))
+        ]
+        return rules.judge(memory_growth.growth(map(parse, looks)), "node1")
+
+    assert told(malloc_heap=90).diagnosis.value == "native-growth"
+    steps = [told(**grown).next_step for grown in ({"malloc_heap": 90}, {"glibc_arenas": 90}, {"unknown": 90}, {})]
+    assert "fab pod" in steps[0]
+    assert not any("enable_profiling" in step or "offheap_units" in step for step in steps)
+
+
+def test_a_container_is_looked_at_again_by_its_name() -> None:
+    look = {**sample(100), "name": "container shop/cart-*"}
+    found = rules.judge(memory_growth.growth(map(parse, [look])), "node1")
+    assert found.diagnosis.value == "cannot-tell"
+    assert """triage -l node1 -e '{"offheap_containers": ["shop/cart-*"]}'""" in found.next_step
+
+
 def test_agents_and_earlier_deaths_are_noted() -> None:
     crashes = {
         "error_files": [{"reason": "out-of-memory", "failed": 4096, "path": "/srv/hs_err_pid7.log"}],
