@@ -3,12 +3,12 @@
 """Dump to text and to collapsed stacks: this library against jeprof, as whole processes, in turn; and how long large
 profiles of other tools take.
 
-    analysis.py [--rounds N] [--output build/bench/analysis.json]
+    analysis.py [--rounds N] [--only SOURCE ...] [--output build/bench/analysis.json]
 
 Times are medians of wall-clock seconds, but for what is called best. A warm run finds symcaches, a cold one an empty
 directory; jeprof caches nothing, so both are compared with the same jeprof runs. ``child-cost`` is a warm run beside
 one that parses in its own process, without the limits. Memory is the largest resident set of the process and its
-children. Exits with status 1 if a promise is not kept.
+children. With ``--only`` these sources' profiles are all that is read. Exits with status 1 if a promise is not kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -194,13 +194,14 @@ def growth(dumps: list[Dump], rounds: int, directory: Path) -> tuple[list[dict[s
     return rows, broken
 
 
-def sources(rounds: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
+def sources(names: Iterable[str], rounds: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of reading other tools' files, pprof's beside pprof itself, and the promises that they break."""
     rows: list[dict[str, Any]] = []
     broken: list[str] = []
     symcaches = directory / "none"
     symcaches.mkdir()
-    for name, (megabytes, most) in SOURCES.items():
+    for name in names:
+        megabytes, most = SOURCES[name]
         path = directory / name
         subprocess.run([sys.executable, str(HERE / "source_files.py"), name, str(path), str(megabytes)], check=True)
         ours, peer = Runs(), Runs()
@@ -228,15 +229,19 @@ def sources(rounds: int, directory: Path) -> tuple[list[dict[str, Any]], list[st
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=SOURCES, metavar="SOURCE")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "analysis.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        rows, broken = compare(Dump.write(directory, 20_000), options.rounds, directory)
-        more = growth([Dump.write(directory, n) for n in (1_000, 10_000, 100_000)], options.rounds, directory)
-        foreign = sources(options.rounds, directory)
-    rows += [*more[0], *foreign[0]]
-    broken += [*more[1], *foreign[1]]
+        parts = []
+        if not options.only:
+            parts.append(compare(Dump.write(directory, 20_000), options.rounds, directory))
+            dumps = [Dump.write(directory, stacks) for stacks in (1_000, 10_000, 100_000)]
+            parts.append(growth(dumps, options.rounds, directory))
+        parts.append(sources(options.only or SOURCES, options.rounds, directory))
+    rows = [line for part, _broken in parts for line in part]
+    broken = [promise for _rows, promises in parts for promise in promises]
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
     print(f"{'case':22} {'metric':22} {'ours':>9} {'peer':>9} {'ratio':>7}")
