@@ -87,7 +87,7 @@ class _Ended(Exception):
     """The child has ended within a call. The text says why."""
 
 
-def call(function: Callable[..., bytes], *arguments: object, size: int) -> bytes:
+def call(function: Callable[..., bytes], *arguments: object, size: int) -> bytes | bytearray:
     """What ``function`` (of a module) answers to these arguments in the child, for input of ``size`` bytes.
 
     Raises ChildError, also for each OSError and ControllerError there, with the same text.
@@ -150,7 +150,7 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[int, int]:
     return requests.fileno(), answers.fileno()
 
 
-def _asked(request: bytes, allowance: Allowance) -> bytes:
+def _asked(request: bytes, allowance: Allowance) -> bytearray:
     """Raises ChildError for a refusal or for too long a time, and _Ended if the child ended for another reason."""
     process = _child()
     requests, answers = _pipes(process)
@@ -185,17 +185,17 @@ def _send(pipe: int, data: bytes, until: float) -> None:
         left = left[os.write(pipe, left) :]
 
 
-def _receive(pipe: int, count: int, until: float) -> bytes:
+def _receive(pipe: int, count: int, until: float) -> bytearray:
     """As many bytes. Raises OSError, TimeoutError, EOFError."""
-    parts = []
-    while count:
+    received = bytearray(count)
+    left = memoryview(received)
+    while left:
         _wait(pipe, select.POLLIN, until)
-        part = os.read(pipe, count)
-        if not part:
+        length = os.readv(pipe, [left])
+        if not length:
             raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        left = left[length:]
+    return received
 
 
 def _wait(pipe: int, for_what: int, until: float) -> None:

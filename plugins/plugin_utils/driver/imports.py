@@ -200,7 +200,7 @@ def _read(path: Path, told: Told, images: Images) -> bytes:
     """In the child: what a file says of itself (JSON, one line), and its unpacked content."""
     data = unpack.read(path, limits.LARGEST_DUMP)
     source = detect.source_of(data, str(path))
-    records = detect.parse(data, str(path), told)
+    records = detect.parse_as(source, data, str(path), told)
     detect.refuse_if_partial(records)
     mapped = [mapping.path for mapping in records.mappings if mapping.executable and mapping.path.startswith("/")]
     said: dict[str, Any] = {

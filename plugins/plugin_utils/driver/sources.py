@@ -213,7 +213,7 @@ def _parsed(path: Path, known: CaptureFacts | None, said: Told, images: Images) 
         raise AnalysisError(f"{path}: {error.strerror or error}") from error
     if known is None:
         source = detect.source_of(data, str(path))
-        dump = detect.parse(data, str(path), said)
+        dump = detect.parse_as(source, data, str(path), said)
         by_path = images.build_ids(dump)
         build_ids = {**by_path, **dump.build_ids}
         told: dict[str, Any] = {"build_ids": build_ids, **images.found()}

@@ -55,7 +55,7 @@ def packed(profile: Located, about: Mapping[str, Any]) -> bytes:
     return b"".join([len(text).to_bytes(_HEAD, "little"), text, *pieces])
 
 
-def unpacked(data: bytes) -> tuple[Located, dict[str, Any]]:
+def unpacked(data: bytes | bytearray) -> tuple[Located, dict[str, Any]]:
     """The profile, and what else was told. Raises LocatedError."""
     try:
         end = _HEAD + int.from_bytes(data[:_HEAD], "little")
@@ -67,7 +67,7 @@ def unpacked(data: bytes) -> tuple[Located, dict[str, Any]]:
         raise LocatedError(f"what was parsed is not a profile: {type(error).__name__}: {error}") from error
 
 
-def _arrays(data: bytes, start: int, described: Sequence[Sequence[Any]]) -> list[NDArray[Any]]:
+def _arrays(data: bytes | bytearray, start: int, described: Sequence[Sequence[Any]]) -> list[NDArray[Any]]:
     found = []
     for kind, count in described:
         if kind not in _TYPES:

@@ -60,6 +60,8 @@ _ROOM = 1 << 40
 _LARGEST_NUMBER = 15
 _SAMPLE = 2 << 3 | BYTES
 _LOOKED_AT = 64
+# No place and no position has this number.
+_NONE = -(1 << 31)
 
 
 def _keys(*numbers: int, kind: int = BYTES) -> bytes:
@@ -322,12 +324,12 @@ class _Profile:
             own, ids = samples.lengths[counted], samples.locations
             if not counted.all():
                 ids = ids[np.repeat(counted, samples.lengths)]
-            at = _positions(known, ids)
+            at = _each(ids, known, np.arange(len(known)) if inlined else flat)
             if inlined:  # a location with inlined calls has a place for each of them
                 ends = np.append(0, np.cumsum(lengths[at]))
-                at = np.arange(ends[-1]) + np.repeat(starts[at] - ends[:-1], lengths[at])
+                at = flat[np.arange(ends[-1]) + np.repeat(starts[at] - ends[:-1], lengths[at])]
                 own = np.diff(ends[np.append(0, np.cumsum(own))])
-            builder.add_all(flat[at], own, counts[counted])
+            builder.add_all(at, own, counts[counted])
 
     def _emptied(self) -> Iterator[SampleColumns]:
         """The samples, piece by piece; each is let go once the next is asked for."""
@@ -336,16 +338,18 @@ class _Profile:
             yield self._samples.pop()
 
 
-def _positions(known: NDArray[np.uint64], wanted: NDArray[np.unsignedinteger[Any]]) -> Integers:
-    """The position of each number among those that are known, which ascend."""
+def _each(wanted: NDArray[np.unsignedinteger[Any]], known: NDArray[np.uint64], values: Integers) -> Integers:
+    """For each number its value; ``values`` are those of the numbers that are known, which ascend."""
     if len(known) and known[-1] < 4 * len(known):  # as nearly always: then a table is ten times as fast
-        table = np.full(int(known[-1]) + 2, len(known), dtype=np.int32)
-        table[known] = np.arange(len(known))
-        at: Integers = table[np.minimum(wanted, np.uint64(len(table) - 1))]
-        missing = np.flatnonzero(at == len(known))
+        table = np.full(int(known[-1]) + 2, _NONE, dtype=np.int32)
+        table[known] = values
+        last = min(len(table) - 1, np.iinfo(wanted.dtype).max)
+        found: Integers = table.take(np.minimum(wanted, wanted.dtype.type(last)).astype(np.int64))
+        missing = np.flatnonzero(found == _NONE)
     else:
         at = np.searchsorted(known, wanted)
         missing = np.flatnonzero((at == len(known)) | (np.append(known, np.uint64(0))[at] != wanted))
+        found = np.append(values, _NONE)[at]
     if len(missing):
         raise Damaged(f"it has no location {wanted[missing[0]]}")
-    return at
+    return found

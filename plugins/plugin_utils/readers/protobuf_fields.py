@@ -6,6 +6,7 @@ ask for, since fields at the top of a message may be cut anywhere into several m
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -63,12 +64,11 @@ def pieces(data: bytes, largest_number: int, begin: int = 0, stop: int | None = 
         yield data[start:end]
 
 
-def pieces_apart(data: bytes, key: int, largest_number: int) -> Iterator[tuple[list[int], list[int], bytes]]:
+def pieces_apart(data: bytes, key: int, largest_number: int) -> Iterator[tuple[array[int], array[int], bytes]]:
     """A message in pieces of about _PIECE bytes, of each the fields with one key (of bytes, below 128) apart: where
     their contents begin, where they end, and all other fields. Made for millions of such fields. Raises Damaged."""
     start = position = 0
-    begins: list[int] = []
-    ends: list[int] = []
+    begins, ends = array("q"), array("q")
     others: list[bytes] = []
     while position < len(data):
         full = min(start + _PIECE, len(data))
@@ -91,7 +91,7 @@ def pieces_apart(data: bytes, key: int, largest_number: int) -> Iterator[tuple[l
         others.append(data[begin:position])
         if position >= full:
             yield begins, ends, b"".join(others)
-            start, begins, ends, others = position, [], [], []
+            start, begins, ends, others = position, array("q"), array("q"), []
     yield begins, ends, b"".join(others)
 
 

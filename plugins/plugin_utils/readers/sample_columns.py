@@ -98,7 +98,7 @@ def decoded(data: bytes, begins: Sequence[int], ends: Sequence[int]) -> list[Sam
     odd[left] = True
     lengths, locations = varints.joined(locations_at, odd)
     widths, values = varints.joined(values_at, odd)
-    columns = [SampleColumns(lengths, _narrow(locations), widths, values.view(np.int64))]
+    columns = [SampleColumns(lengths, _narrow(locations), widths, values.astype(np.uint64).view(np.int64))]
     if odd.any():
         message = profile_proto.message_class("Sample")
         columns.append(
@@ -113,17 +113,21 @@ class _Varints:
 
     def __init__(self, data: bytes) -> None:
         text = np.frombuffer(data + bytes(4), dtype=np.uint8)
-        after = np.flatnonzero(text[: len(data)] < 0x80) + 1
+        ends = text[: len(data)] < 0x80
+        # How many start before each position, the one behind the end as well.
+        self._before = np.cumsum(np.append(np.array([0, 1], np.uint8), ends.view(np.uint8)), dtype=np.int32)
+        after = np.flatnonzero(ends) + 1
         self.starts = np.zeros(len(after) + 4, dtype=np.int64)
         self.starts[1:-3] = after
         self.starts[-3:] = len(data) + 1
         starts = self.starts[: len(after)]
         sizes = after - starts
         self.longest = int(sizes.max(initial=0))
-        self.values = np.zeros(len(after) + 4, dtype=np.uint64)
+        self.values: Naturals = np.zeros(len(after) + 4, dtype=np.uint32 if self.longest <= 4 else np.uint64)
         # Four bytes at once are all of most varints.
-        words = np.ndarray(len(data), dtype="<u4", buffer=text, strides=(1,))[starts]
-        words &= np.array([0, 0x7F, 0x7F7F, 0x7F7F7F, 0x7F7F7F7F], dtype=np.uint32)[np.minimum(sizes, 4)]
+        words = np.ndarray(len(data), dtype="<u4", buffer=text, strides=(1,)).take(starts)
+        last = ~words & 0x80808080  # its lowest bit is in the last byte, if that is among the four
+        words &= last ^ (last - 1)
         self.values[: len(after)] = (
             (words & 0x7F) | (words >> 1 & 0x7F << 7) | (words >> 2 & 0x7F << 14) | (words >> 3 & 0x7F << 21)
         )
@@ -133,9 +137,9 @@ class _Varints:
             part = text[starts[longer] + byte].astype(np.uint64) & np.uint64(0x7F)
             self.values[longer] |= part << np.uint64(7 * byte)
 
-    def number(self, positions: Integers) -> Integers:
+    def number(self, positions: Integers) -> NDArray[np.int32]:
         """The first varint that starts there or later."""
-        return np.searchsorted(self.starts[:-1], positions)
+        return self._before.take(positions, mode="clip")
 
     def joined(
         self, runs: Sequence[tuple[Integers, Integers, Integers]], odd: NDArray[np.bool_]
@@ -148,7 +152,7 @@ class _Varints:
         ends = np.cumsum(sizes)
         which = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first[order] - ends + sizes, sizes)
         lengths = np.bincount(samples[order], sizes, len(odd)).astype(np.int64)
-        return lengths[~odd], self.values[which]
+        return lengths[~odd], self.values.take(which)
 
 
 def _narrow(numbers: NDArray[np.uint64]) -> Naturals:

@@ -90,12 +90,12 @@ class StackBuilder:
         if (counts < 0).any():
             raise UnusableError(self._file, _OUT_OF_RANGE)
         ends = np.cumsum(lengths, dtype=np.uint64) + np.uint64(len(self._places))
-        self._places.frombytes(places.astype(np.int32).tobytes())
-        self._ends.frombytes(ends.tobytes())
+        self._places.frombytes(_as_bytes(places, np.int32))
+        self._ends.frombytes(_as_bytes(ends, np.uint64))
         zeros = np.zeros(len(lengths), dtype=np.int64)
         columns = (self._counts.objects, self._counts.bytes, self._counts.accum_objects, self._counts.accum_bytes)
         for column, values in zip(columns, (*counts.T, zeros, zeros)[:4], strict=True):
-            column.frombytes(values.astype(np.uint64).tobytes())
+            column.frombytes(_as_bytes(values, np.uint64))
 
     def count(self, number: int, objects: int, size: int) -> None:
         """Add to the numbers of a stack. Raises as ``add`` does."""
@@ -132,6 +132,10 @@ class StackBuilder:
             names=list(self._names),
             **more,
         )
+
+
+def _as_bytes(numbers: NDArray[np.integer[Any]], kind: type[np.integer[Any]]) -> memoryview:
+    return np.ascontiguousarray(numbers, kind).data.cast("B")
 
 
 def _clean(text: str) -> str:

@@ -170,12 +170,12 @@ class Table:
             part = slice(start, min(start + _PART, len(self.samples)))
             names = name_of[self.samples.stacks[bounds[start] : bounds[part.stop]]]
             order = _stable_order(names)
-            names = names[order]
             lengths = np.diff(bounds[start : part.stop + 1])
-            stacks = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[order]
-            again = 1 + np.flatnonzero((names[1:] == names[:-1]) & (stacks[1:] == stacks[:-1]))
+            stacks = np.repeat(np.arange(len(lengths), dtype=np.uint16), lengths)
+            ordered, its_stacks = names.take(order), stacks.take(order)
+            again = order[1:][(ordered[1:] == ordered[:-1]) & (its_stacks[1:] == its_stacks[:-1])]
             for total, values in zip(sums, (self.values, self.variance), strict=True):
-                found = values[part][stacks]
+                found = np.repeat(values[part], lengths)
                 found[again] = 0
                 total += _sums(names, found, len(self.names))
         return sums

@@ -105,7 +105,7 @@ def test_what_it_may_not_do(trick: Callable[[str], bytes], tmp_path: Path) -> No
 
 
 def test_threads_take_turns() -> None:
-    answers: list[bytes] = []
+    answers: list[bytes | bytearray] = []
     data = [b"%d" % thread * 200_000 for thread in range(8)]
     threads = [threading.Thread(target=lambda one=one: answers.append(child.call(echo, one, size=0))) for one in data]
     for thread in threads:
