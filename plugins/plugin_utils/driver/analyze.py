@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.formats.capture_facts import JEMALLOC
 from ..base import libraries
 from ..base.durations import moment
 from ..export.top import Look
@@ -92,7 +91,7 @@ def analyze(request: Request, source: Source, base: Source | None, images: Image
         samples = subtract(samples, base.samples, request.drop_negative)
     if request.measure.accumulated and not samples.values[request.measure.row].any():
         why = "its source does not keep them"
-        if source.facts.get("source") == JEMALLOC:
+        if _is_of_jemalloc(source):
             why = "jemalloc keeps them only with prof_accum:true"
         if samples.measure.caution:
             why = f"inuse_space and inuse_objects stand for its own numbers, {samples.measure.caution}"
@@ -135,11 +134,18 @@ def _all_threads(request: Request, samples: Samples, source: Source, images: Ima
     return Analysis(iter([b"\n".join(parts)]), whole, source.facts)
 
 
+def _is_of_jemalloc(source: Source) -> bool:
+    # Imported on demand: that takes longer than reading a small dump.
+    from ...module_utils.formats.capture_facts import JEMALLOC
+
+    return source.facts.get("source") == JEMALLOC
+
+
 def _facts(
     source: Source, base: Source | None, samples: Samples, table: Table, request: Request
 ) -> list[tuple[str, str]]:
     facts = [("Names", source.facts["names"])] if "names" in source.facts else []
-    if source.facts.get("source") == JEMALLOC and len(samples) and not len(samples.stacks):
+    if len(samples) and not len(samples.stacks) and _is_of_jemalloc(source):
         facts.append(("Stacks", _NO_STACKS))
     facts.append(("Dump", str(source.path)))
     if base is not None:
