@@ -197,16 +197,18 @@ class _Reader:
         """Number the addresses of all blocks together, after the last block."""
         if not self._blocks:
             return
-        every = np.concatenate([distinct for distinct, _count in self._blocks])
-        addresses, number = np.unique(every, return_inverse=True)
+        addresses = np.concatenate([distinct for distinct, _count in self._blocks])
+        addresses.sort()  # in place: numpy.unique would copy it
+        first = np.ones(len(addresses), dtype=np.bool_)
+        np.not_equal(addresses[1:], addresses[:-1], out=first[1:])
+        addresses = addresses[first]
         _extend(self.columns.addresses, addresses)
         numbers = np.asarray(self.columns.stack_addresses)
-        start = first = 0
+        start = 0
         for distinct, count in self._blocks:
             part = numbers[start : start + count]
-            part[:] = number[first : first + len(distinct)][part]
+            part[:] = np.searchsorted(addresses, distinct)[part]
             start += count
-            first += len(distinct)
 
 
 def _parsed(words: Words, kept: Words, base: int) -> Words | None:
