@@ -198,7 +198,7 @@ class _Reader:
         if not self._blocks:
             return
         addresses = np.concatenate([distinct for distinct, _count in self._blocks])
-        addresses.sort()  # in place: numpy.unique would copy it
+        addresses.sort(kind="stable")  # those of each block are sorted, and this merges them
         first = np.ones(len(addresses), dtype=np.bool_)
         np.not_equal(addresses[1:], addresses[:-1], out=first[1:])
         addresses = addresses[first]
