@@ -32,14 +32,14 @@ attributes:
     platforms: linux
 options:
   path:
-    description: The directory of the build. The one above it must exist.
+    description: The directory of the build.
     type: path
     required: true
   tarball:
-    description: A tarball on the host that holds this directory. Without it, the module only looks.
+    description: A tarball on the controller that holds this directory. Without it, the module only looks.
     type: path
   sha256:
-    description: The SHA-256 that the tarball must have.
+    description: The SHA-256 that the tarball must have. By default, the one in the record beside it on the controller.
     type: str
   pinned:
     description:

@@ -89,6 +89,6 @@ def test_without_the_compiler_it_says_how_to_get_it(tmp_path: Path) -> None:
     plain = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", plain], check=True)
     command = [plain / "bin" / "python", reproduce.BUILDER]
-    done = subprocess.run(command, input='{"part": "agent"}', capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input='{"target": "x"}', capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.endswith("-m pip install ziglang==0.17.1\n")

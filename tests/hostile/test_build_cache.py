@@ -7,6 +7,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleActionFail
 
+from ansible_collections.offheap.profiler.plugins.action import finished_build, installed_tracer
 from ansible_collections.offheap.profiler.roles.jemalloc.files import reproduce
 from ansible_collections.offheap.profiler.tests.gates.files import ROOT
+from ansible_collections.offheap.profiler.tests.unit.fakes import wanted_builds
+from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 
-PLATFORM = "glibc-x86_64-4096"
+PLATFORM = wanted_builds.HOST["key"]
 ROLE = ROOT / "roles" / "jemalloc"
 CARRIED: dict[str, str] = json.loads(reproduce.CARRIED.read_text())
 
@@ -27,9 +33,8 @@ CARRIED: dict[str, str] = json.loads(reproduce.CARRIED.read_text())
 Swap = tuple[str, Path, Path]
 
 
-def role_tasks(directory: Path, *names: str, swap: Swap | None = None, **variables: Any) -> str:
+def role_tasks(directory: Path, *names: str, **variables: Any) -> str:
     """What comes of these files of the role on this machine, without root."""
-    directory.mkdir(exist_ok=True)
     play = {
         "hosts": "localhost",
         "connection": "local",
@@ -40,13 +45,16 @@ def role_tasks(directory: Path, *names: str, swap: Swap | None = None, **variabl
     variables = {
         "ansible_python_interpreter": sys.executable,
         "role_path": str(ROLE),
-        "_jemalloc_host": {"platform": {"key": PLATFORM, "libc_version": [2, 36]}},
-        "_jemalloc_agent_root": str(directory / "agent"),
+        "jemalloc_method": "cross",
+        "jemalloc_cache": str(directory / "cache"),
+        "_jemalloc_host": {"platform": wanted_builds.HOST, "unsound": {}},
+        "_jemalloc_root": str(directory / "opt" / "jemalloc"),
+        "_jemalloc_agent_root": str(directory / "opt" / "agent"),
         **variables,
     }
     book = directory / "play.yml"
     book.write_text(json.dumps([play]))
-    return played(directory, book, swap, **variables)
+    return played(directory, book, **variables)
 
 
 def played(directory: Path, book: Path, swap: Swap | None = None, **variables: Any) -> str:
@@ -70,12 +78,13 @@ def sum_of(file: Path) -> str:
 def planted(directory: Path, part: str, file: str) -> Path:
     """A whole build of the right name whose records are right, too; its library is another's."""
     name = part.partition("-")[2]
+    (directory / "cache").mkdir(mode=0o700)
     tree = directory / "planted" / name
     (tree / file).parent.mkdir(parents=True)
     (tree / file).write_bytes(b"theirs")
     record = {"files": {file: hashlib.sha256(b"theirs").hexdigest()}}
     (tree / "offheap.json").write_text(json.dumps(record))
-    tarball = directory / f"{part}-{PLATFORM}-cross.tar.gz"
+    tarball = directory / "cache" / f"{part}-{PLATFORM}-cross.tar.gz"
     with tarfile.open(tarball, "w:gz") as tar:
         tar.add(tree, name)
     Path(f"{tarball}.json").write_text(json.dumps({**record, "sha256": sum_of(tarball)}))
@@ -83,31 +92,30 @@ def planted(directory: Path, part: str, file: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("stem", "file"),
-    [(reproduce.agent_stem(), "liboffheap.so"), (reproduce.library_stem(), "lib/libjemalloc.so.2")],
-    ids=["agent", "library"],
+    ("part", "stem", "file"),
+    [
+        ("agent", reproduce.agent_stem(), "liboffheap.so"),
+        ("library", reproduce.library_stem(), "lib/libjemalloc.so.2"),
+    ],
 )
-def test_a_finished_build_that_is_not_ours_is_not_installed(tmp_path: Path, stem: str, file: str) -> None:
-    place = tmp_path / "opt" / stem.partition("-")[2]
-    place.parent.mkdir()
-    part = {"method": "cross", "what": "it", "path": str(place), "stem": stem, "file": file}
-    part.update(sha256="", sha256_option="")
+def test_a_finished_build_that_is_not_ours_is_not_installed(tmp_path: Path, part: str, stem: str, file: str) -> None:
     tarball = planted(tmp_path, stem, file)
-    said = role_tasks(tmp_path / "run", "install.yml", _jemalloc_part=part, _jemalloc_tarball=str(tarball))
-    assert f"{file} in {place}.tar.gz has the SHA-256 {hashlib.sha256(b'theirs').hexdigest()}" in said
+    said = role_tasks(tmp_path, f"{part}.yml")
+    assert re.search(rf"{file} in \S+/{tarball.name} has the SHA-256 {hashlib.sha256(b'theirs').hexdigest()}", said), (
+        said
+    )
     assert f"but the collection pins {CARRIED[f'{stem}-{PLATFORM}']}" in said
-    assert list(place.parent.iterdir()) == []
+    assert [path for path in (tmp_path / "opt").rglob("*") if path.is_file()] == []
 
 
 def test_the_role_names_the_agent_as_its_checksum_does(tmp_path: Path) -> None:
     """Under another name, nothing was compared."""
     said = role_tasks(tmp_path, "agent.yml", _jemalloc_installed={"installed": True})
-    assert f'"_jemalloc_agent_version": "{reproduce.agent_stem().partition("-")[2]}"' in said
+    assert f'/agent/{reproduce.agent_stem().partition("-")[2]}/liboffheap.so"' in said
 
 
 def test_an_agent_without_a_checksum_is_not_built(tmp_path: Path) -> None:
-    part = {"what": "the agent", "path": "/x", "stem": "agent-000000000000", "compile": "compile_agent.yml"}
-    said = role_tasks(tmp_path, "cross.yml", _jemalloc_part=part, _jemalloc_tarball=str(tmp_path / "x.tar.gz"))
+    said = role_tasks(tmp_path, "agent.yml", _jemalloc_agent_version="000000000000")
     assert f"The collection has no checksum of agent-000000000000-{PLATFORM}" in said
 
 
@@ -116,15 +124,17 @@ def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path, mode: int)
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(mode)
-    said = role_tasks(tmp_path / "run", "cache.yml", jemalloc_cache=str(cache))
+    said = role_tasks(tmp_path, "agent.yml")
     assert f"can write to {cache} on the controller" in said
     assert "failed=1" in said
 
 
 def test_a_new_cache_is_ours_alone_and_used_again(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    assert "failed=0" in role_tasks(tmp_path / "run", "cache.yml", "cache.yml", jemalloc_cache=str(cache))
-    assert cache.stat().st_mode & 0o777 == 0o700
+    build = wanted_builds.build("agent", tmp_path)
+    for _time in range(2):
+        with finished_build.alone(build.cache):
+            assert build.cache.stat().st_mode & 0o777 == 0o700
+        build.refuse_cache()
 
 
 def release_of(directory: Path, content: str) -> Path:
@@ -139,48 +149,40 @@ def release_of(directory: Path, content: str) -> Path:
 
 def test_a_planted_source_is_replaced(tmp_path: Path) -> None:
     """Only the release has a checksum: what we make of it is made each time."""
-    release, source = release_of(tmp_path, "ours"), tmp_path / "cache" / "source.tar"
-    source.parent.mkdir()
-    source.write_bytes(b"theirs")
-    variables: dict[str, Any] = {
-        "jemalloc_source": str(release),
-        "_jemalloc_patch_files": [],
-        "_jemalloc_patched_source": str(source),
-    }
-    said = role_tasks(tmp_path / "run", "source.yml", jemalloc_checksum=sum_of(release), **variables)
-    assert "failed=0" in said
-    with tarfile.open(source) as tar:
+    release = release_of(tmp_path, "ours")
+    build = wanted_builds.build("library", tmp_path, source=str(release), checksum=sum_of(release), patches={})
+    build.cache.mkdir()
+    (build.cache / f"{build.stem}-source.tar").write_bytes(b"theirs")
+    with tarfile.open(build.sources()) as tar:
         content = tar.extractfile("jemalloc-5.3.0/VERSION")
         assert content is not None and content.read() == b"ours"
 
 
-def test_a_source_that_is_swapped_after_it_was_looked_at_is_not_unpacked(tmp_path: Path) -> None:
-    release, theirs, source = release_of(tmp_path, "ours"), release_of(tmp_path, "theirs"), tmp_path / "source.tar"
-    variables: dict[str, Any] = {
-        "jemalloc_source": str(release),
-        "_jemalloc_patch_files": [],
-        "_jemalloc_patched_source": str(source),
-    }
-    swap, ours = ("Refuse a missing or different file", release, theirs), sum_of(release)
-    said = role_tasks(tmp_path / "run", "source.yml", swap=swap, jemalloc_checksum=ours, **variables)
-    assert f"{release} has the SHA-256 {sum_of(theirs)} now, and the release has {ours}" in said
-    assert not source.exists()
+def test_a_release_that_was_swapped_is_not_unpacked(tmp_path: Path) -> None:
+    ours, theirs = release_of(tmp_path, "ours"), release_of(tmp_path, "theirs")
+    build = wanted_builds.build("library", tmp_path, source=str(theirs), checksum=sum_of(ours), patches={})
+    build.cache.mkdir()
+    with pytest.raises(AnsibleActionFail, match=f"{sum_of(theirs)}, but jemalloc-5.3.0 has {sum_of(ours)}"):
+        build.sources()
+    assert list(build.cache.iterdir()) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the library that is installed belongs to root")
-@pytest.mark.parametrize("moment", ["Refuse what is missing", "Refuse another file", "Make its directory"])
-def test_a_tracer_that_is_swapped_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    """async-profiler's library, before it is looked at and after."""
-    library, theirs, place, scratch = (tmp_path / name for name in ("ours.so", "theirs.so", "place", "scratch"))
-    scratch.mkdir()
-    monkeypatch.setenv("TMPDIR", str(scratch))
-    library.write_bytes(b"ours")
+@pytest.fixture
+def tracers(tmp_path: Path) -> tuple[Path, Path]:
+    """async-profiler's library, and another's."""
+    ours, theirs = tmp_path / "ours.so", tmp_path / "theirs.so"
+    ours.write_bytes(b"ours")
     theirs.write_bytes(b"theirs")
-    wanted = sum_of(library)
+    return ours, theirs
+
+
+def test_a_tracer_that_is_swapped_before_it_is_read_is_not_sent(tmp_path: Path, tracers: tuple[Path, Path]) -> None:
+    library, theirs = tracers
+    wanted, place = sum_of(library), tmp_path / "place"
     said = played(
         tmp_path,
         ROOT / "playbooks" / "trace_live.yml",
-        (moment, library, theirs),
+        ("Refuse what is missing", library, theirs),
         ansible_connection="local",
         ansible_become=False,
         ansible_python_interpreter=sys.executable,
@@ -190,18 +192,38 @@ def test_a_tracer_that_is_swapped_is_not_sent(tmp_path: Path, monkeypatch: pytes
         offheap_trace_place=str(place),
     )
     assert library.read_bytes() == b"theirs", said
-    if moment == "Refuse what is missing":
-        assert f"ours.so has the SHA-256 {sum_of(theirs)}; wanted is {wanted}" in " ".join(said.split())
-        assert not place.exists()
-    else:
-        assert (place / "libasyncProfiler.so").read_bytes() == b"ours", said
-    assert not list(scratch.iterdir())
+    assert f"ours.so has the SHA-256 {sum_of(theirs)}; wanted is {wanted}" in " ".join(said.split())
+    assert not place.exists()
+
+
+def test_a_tracer_that_is_swapped_after_it_was_read_is_not_sent(
+    tmp_path: Path, tracers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, theirs = tracers
+    sent = []
+
+    def module(_self: Any, _name: str, _arguments: dict[str, Any], _variables: Any) -> dict[str, Any]:
+        shutil.copyfile(theirs, library)
+        return {"changed": True}
+
+    plugin = installed_tracer.ActionModule
+    monkeypatch.setattr(plugin, "_module", module)
+    monkeypatch.setattr(plugin, "_make_tmp_path", lambda _self: "/tmp/")
+    monkeypatch.setattr(plugin, "_transfer_file", lambda _self, file, _place: sent.append(Path(file).read_bytes()))
+    asked: dict[str, Any] = {
+        "src": str(library),
+        "checksum": sum_of(library),
+        "path": str(tmp_path / "place" / "libasyncProfiler.so"),
+    }
+    assert run_action(installed_tracer, **asked)["changed"]
+    assert sent == [b"ours"] and library.read_bytes() == b"theirs"
 
 
 def test_a_download_that_fails_is_told_with_how_to_do_without(tmp_path: Path) -> None:
     address = "http://127.0.0.1:9/jemalloc.tar.bz2"
-    variables: dict[str, Any] = {"_jemalloc_source_file": str(tmp_path / "source"), "_jemalloc_source_is_url": True}
-    said = role_tasks(tmp_path / "run", "source.yml", jemalloc_source=address, **variables)
+    build = wanted_builds.build("library", tmp_path, source=address)
+    with pytest.raises(AnsibleActionFail) as raised:
+        build.sources()
+    said = str(raised.value)
     assert f"The controller cannot download {address}: Request failed: <urlopen error" in said, said
     assert "-e jemalloc_source=/path/to/jemalloc-5.3.0.tar.bz2" in said and "https_proxy" in said
-    assert "Apply our patches" not in said

@@ -76,6 +76,7 @@ def install(path: str, tarball: str, sha256: str, pinned: Mapping[str, str] = Ma
     """
     parent, name = os.path.split(path)
     try:
+        _make_parents(parent)
         _remove_leftovers(parent, name)
         stage = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
         try:
@@ -108,6 +109,14 @@ def install(path: str, tarball: str, sha256: str, pinned: Mapping[str, str] = Ma
             shutil.rmtree(stage)
     except (OSError, tarfile.TarError, EOFError, ValueError) as error:
         raise BuildError(f"{path} was not installed: {error}") from error
+
+
+def _make_parents(parent: str) -> None:
+    """The directory of all builds and the one above it, which every user can read and only this one can write to."""
+    os.makedirs(parent, exist_ok=True)
+    for directory in (os.path.dirname(parent), parent):
+        os.chown(directory, os.geteuid(), os.getegid())
+        os.chmod(directory, 0o755)
 
 
 def _remove_leftovers(parent: str, name: str) -> None:

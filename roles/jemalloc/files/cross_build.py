@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Build the library or the agent on the controller for the hosts' platform, with the C compiler in ziglang.
+"""Build the library or the agent: on the controller for the hosts' platform, with the C compiler in ziglang, or on a
+host for itself and its like, with the host's own.
 
 Reads a description from stdin, as JSON:
 
-- ``part``: ``library`` or ``agent``; ``source``: the patched release as a tarball, or the agent's directory
-- ``target``: for the compiler, such as ``x86_64-linux-gnu.2.17``: no newer glibc than that is needed on a host
+- ``part``: ``library`` or ``agent``; ``source``: a tarball of the patched release or of the agent's directory, or that
+- ``target``: for ziglang, such as ``x86_64-linux-gnu.2.17``: no newer glibc than that is needed on a host; "" for the
+  machine's own compiler, ``CC`` or gcc
 - ``options``, ``cflags``: for the library's configure, and more flags for the compiler
 - ``place``: where hosts install it; its last part is the directory in the tarball
 - ``result``: the tarball to write; ``record``: what its offheap.json holds, but for ``files``
 - ``sha256``: what the built .so must have, or "" where nobody has built it before
 
-The same sources give the same bytes in any directory, on any machine. Writes the tarball and, after it, its record with
-its SHA-256 beside it; without that, the tarball does not count. Ends with status 1 and one line on stderr otherwise.
+With ziglang, the same sources give the same bytes in any directory, on any machine. Writes the tarball and, after it,
+its record with its SHA-256 beside it; without that, the tarball does not count. Prints that SHA-256. Ends with status 1
+and one line on stderr otherwise. Hosts have Python 3.8.
 """
 
 from __future__ import annotations
@@ -36,9 +39,11 @@ _ZIG = [sys.executable, "-m", "ziglang"]
 # What the compiler adds of the C library has debug information that names the directory.
 _BARE = "-Wl,--strip-debug"
 _UNWINDER = ("_Unwind_Backtrace", "_Unwind_GetIP")  # what jemalloc takes from libgcc
-# Else configure takes them from the machine that it runs on: from its processor, where 57 bits are possible, and from
-# its kernel. Linux hands out no address above 48 bits unasked.
-_OF_ANY_MACHINE = ("--with-lg-vaddr=48", "--with-lg-hugepage=21")
+# Else configure takes it from the machine that it runs on. With that of a host with pages of 64 KiB, each thread
+# reserves 512 MiB of addresses.
+_HUGE_PAGE = "--with-lg-hugepage=21"
+# The same for its processor, where 57 bits are possible. Linux hands out no address above 48 bits unasked.
+_ADDRESSES = "--with-lg-vaddr=48"
 _SHOWN = 15  # lines of a command that failed
 
 
@@ -88,32 +93,40 @@ def _libgcc(work: Path, tools: dict[str, str]) -> Path:
     return made
 
 
-def library(work: Path, wanted: dict[str, Any]) -> dict[str, Path]:
-    """The library's files by their place in the tarball."""
+def _tree(work: Path, source: Path) -> Path:
+    """The directory of the sources, unpacked if they are a tarball."""
+    if source.is_dir():
+        return source
     (work / "source").mkdir()
-    _run(work / "source", {}, "tar", "--extract", f"--file={wanted['source']}")
+    _run(work / "source", {}, "tar", "--extract", f"--file={source}")
     (tree,) = (work / "source").iterdir()
-    tools = _tools(work, wanted["target"])
-    environment = {
-        **tools,
-        "CFLAGS": f"-O3 -g0 -fPIC -ffile-prefix-map={tree}=.",
-        "EXTRA_CFLAGS": wanted["cflags"],
-        "LDFLAGS": _BARE,
-        "LIBS": str(_libgcc(work, tools)),
-        "ac_cv_lib_gcc__Unwind_Backtrace": "yes",
-    }
-    host = wanted["target"].rpartition(".2.")[0]
-    own = (f"--host={host}", f"--prefix={wanted['place']}", *_OF_ANY_MACHINE)
+    return tree
+
+
+def library(work: Path, tree: Path, wanted: dict[str, Any]) -> dict[str, Path]:
+    """The library's files by their place in the tarball."""
+    environment = {"EXTRA_CFLAGS": wanted["cflags"]}
+    own = [f"--prefix={wanted['place']}", _HUGE_PAGE]
+    if wanted["target"]:
+        tools = _tools(work, wanted["target"])
+        environment.update(
+            tools,
+            CFLAGS=f"-O3 -g0 -fPIC -ffile-prefix-map={tree}=.",
+            LDFLAGS=_BARE,
+            LIBS=str(_libgcc(work, tools)),
+            ac_cv_lib_gcc__Unwind_Backtrace="yes",
+        )
+        own += [f"--host={wanted['target'].rpartition('.2.')[0]}", _ADDRESSES]
     _run(tree, environment, "./configure", *own, *wanted["options"])
     _run(tree, environment, "make", f"-j{os.cpu_count() or 1}", "build_lib_shared")
     return {name: tree / name for name in ("lib/libjemalloc.so.2", "bin/jeprof")}
 
 
-def agent(work: Path, wanted: dict[str, Any]) -> dict[str, Path]:
+def agent(work: Path, tree: Path, wanted: dict[str, Any]) -> dict[str, Path]:
     """The agent's file by its place in the tarball."""
-    tools = _tools(work, wanted["target"])
-    flags = ("CFLAGS=-O2 -g0", f"LDFLAGS={_BARE}")
-    _run(Path(wanted["source"]), tools, "make", f"BUILD={work}", f"CC={tools['CC']}", *flags)
+    tools = _tools(work, wanted["target"]) if wanted["target"] else {}
+    flags = (f"CC={tools['CC']}", "CFLAGS=-O2 -g0", f"LDFLAGS={_BARE}") if tools else ()
+    _run(tree, tools, "make", f"BUILD={work}", *flags)
     return {"liboffheap.so": work / "liboffheap.so"}
 
 
@@ -136,19 +149,29 @@ def _packed(name: str, files: dict[str, bytes], path: Path) -> None:
     path.write_bytes(gzip.compress(plain.getvalue(), mtime=0))
 
 
-def build(wanted: dict[str, Any]) -> None:
-    """Raises BuildError, OSError."""
+def _named_compiler(target: str) -> str:
+    """What the record says of it. Raises BuildError if it is not the one that is needed."""
+    if not target:
+        command = [*shlex.split(os.environ.get("CC") or "gcc"), "--version"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0]
     if compiler() != COMPILER:
         raise BuildError(
             f"{sys.executable} has {compiler() or 'no'} ziglang, and {COMPILER} is needed:"
             f" {sys.executable} -m pip install ziglang=={COMPILER}"
         )
+    return f"ziglang {COMPILER}"
+
+
+def build(wanted: dict[str, Any]) -> str:
+    """The tarball's SHA-256. Raises BuildError, OSError."""
+    named = _named_compiler(wanted["target"])
     result = Path(wanted["result"])
     work = Path(tempfile.mkdtemp(prefix="offheap-build-"))
     try:
         if len(str(work).split()) > 1:
             raise BuildError(f"make can't build in {work.parent}, which has a blank: set TMPDIR to another directory")
-        built = library(work, wanted) if wanted["part"] == "library" else agent(work, wanted)
+        tree = _tree(work, Path(wanted["source"]))
+        built = (library if wanted["part"] == "library" else agent)(work, tree, wanted)
         files = {name: path.read_bytes() for name, path in built.items()}
         sums = {name: _sum(content) for name, content in files.items()}
         got = next(found for name, found in sums.items() if ".so" in name)
@@ -157,12 +180,14 @@ def build(wanted: dict[str, Any]) -> None:
                 f"the SHA-256 of the {wanted['part']} that was built is {got}, and everybody else's is"
                 f" {wanted['sha256']}: the compiler or the sources were changed; install the compiler anew"
             )
-        record = {**wanted["record"], "compiler": f"ziglang {COMPILER}", "files": sums}
+        record = {**wanted["record"], "compiler": named, "files": sums}
         files["offheap.json"] = _text(record)
         part = work / "result"
         _packed(Path(wanted["place"]).name, files, part)
-        shutil.move(part, result)
-        Path(f"{result}.json").write_bytes(_text({**record, "sha256": _sum(result.read_bytes())}))
+        shutil.move(str(part), str(result))
+        sha256 = _sum(result.read_bytes())
+        Path(f"{result}.json").write_bytes(_text({**record, "sha256": sha256}))
+        return sha256
     finally:
         shutil.rmtree(work)
 
@@ -173,6 +198,6 @@ def _text(record: dict[str, Any]) -> bytes:
 
 if __name__ == "__main__":
     try:
-        build(json.load(sys.stdin))
+        print(build(json.load(sys.stdin)))
     except (BuildError, OSError) as error:
         sys.exit(str(error))

@@ -15,7 +15,8 @@ trap 'rm -rf "$work"' EXIT
 cp "$release" "$work/release"
 found=$("$python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())' <"$work/release")
 if [ "$found" != "$sha256" ]; then
-    echo "$release has the SHA-256 $found now, and the release has $sha256: it was changed after it was looked at" >&2
+    echo "The SHA-256 of $release is $found, but $directory has $sha256. Supply the right file, or set jemalloc_version or" \
+        "jemalloc_checksum to match it." >&2
     exit 1
 fi
 # Python unpacks every format that releases come in; tar may lack bzip2.

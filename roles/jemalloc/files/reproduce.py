@@ -29,7 +29,7 @@ BUILDER = ROLE / "files" / "cross_build.py"
 AGENT = ROLE / "files" / "agent"
 DEFAULTS = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text())
 VARIABLES = yaml.safe_load((ROLE / "vars" / "main.yml").read_text())
-TARGETS: dict[str, str] = VARIABLES["_jemalloc_cross_targets"]
+TARGETS: dict[str, str] = VARIABLES["_jemalloc_cross"]["targets"]
 VERSION: str = DEFAULTS["jemalloc_version"]
 RELEASE: str = VARIABLES["_jemalloc_checksums"][VERSION]
 _SOMEBODY = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
@@ -46,7 +46,7 @@ def agent_sources() -> list[Path]:
 
 
 def agent_stem() -> str:
-    """As tasks/agent.yml names it, after its sources."""
+    """As vars/main.yml names it, after its sources."""
     texts = [path.read_text().rstrip() for path in agent_sources()]
     return f"agent-{hashlib.sha256(''.join(texts).encode()).hexdigest()[:12]}"
 
@@ -85,7 +85,7 @@ def built(
 
     Raises subprocess.CalledProcessError, whose ``stderr`` says why, also if its SHA-256 is not the ``expected`` one.
     """
-    page = VARIABLES["_jemalloc_lg_page"][int(platform.split("-")[-1])]
+    page = int(platform.split("-")[-1]).bit_length() - 1
     stem = library_stem() if part == "library" else agent_stem()
     wanted = {
         "part": part,

@@ -14,8 +14,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.base import optio
 
 PLUGINS = "ansible_collections.offheap.profiler.plugins"
 ACTIONS = """
-    archive_prune archive_sync heap_analyze heap_compare heap_fetch heap_import lake_update leak_assert leak_push
-    leak_report rollout_canary triage_report
+    archive_prune archive_sync finished_build heap_analyze heap_compare heap_fetch heap_import installed_tracer
+    lake_update leak_assert leak_push leak_report rollout_canary triage_report
 """.split()
 SHARED = ("type", "elements", "required", "default", "choices")
 #: types of our own, whose errors are plainer
