@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""A build of jemalloc or the agent: made on the controller for all, or on a host, or taken from an archive."""
+"""Builds of jemalloc and the agent: made on the controller for all, or on a host, or taken from an archive."""
 
 from __future__ import annotations
 
@@ -31,16 +31,13 @@ from ..plugin_utils.base.options import from_here
 from ..plugin_utils.fetch import ansible_ssh
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
-    "path": {"type": "path", "required": True},
-    "part": {"type": "str", "required": True, "choices": ["library", "agent"]},
+    "places": {"type": "dict", "required": True},
     "method": {"type": "str", "required": True, "choices": ["auto", "cross", "build", "archive"]},
-    "wanting": {"type": "list", "elements": "str", "required": True},
-    "platform": {"type": "dict", "required": True},
+    "hosts": {"type": "dict", "required": True},
     "build_host": {"type": "str", "default": ""},
-    "build_host_platform": {"type": "str", "default": ""},
     "cache": {"type": "path", "required": True},
     "archive": {"type": "path", "default": ""},
-    "archive_checksum": {"type": "str", "default": ""},
+    "archive_checksums": {"type": "dict", "default": {}},
     "files": {"type": "path", "required": True},
     "cross": {"type": "dict", "required": True},
     "version": {"type": "str", "required": True},
@@ -55,17 +52,18 @@ _PINNED = {"library": "lib/libjemalloc.so.2", "agent": "liboffheap.so"}
 
 
 class Build:
-    """What a task asks for, and what is called after it. Raises AnsibleActionFail wherever there is to be none."""
+    """The library or the agent for a host, and what is called after it. Refuses by AnsibleActionFail."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
+    def __init__(self, options: dict[str, Any], part: str, host: str) -> None:
+        self.options, self.part, self.host, self.path = options, part, host, options["places"][part]
         self.files, self.cache = Path(options["files"]), from_here(options["cache"])
-        self.is_library = options["part"] == "library"
-        self.name = os.path.basename(options["path"])
+        self.is_library = part == "library"
+        self.name = os.path.basename(self.path)
+        self.platform: dict[str, Any] = options["hosts"][host]["platform"]
+        self.wanting = [name for name, found in options["hosts"].items() if self._lacks_it(found)]
         self.what = f"jemalloc {self.name.partition('-')[0]}" if self.is_library else "the agent"
-        self.key: str = options["platform"]["key"]
         self.stem = f"{'jemalloc' if self.is_library else 'agent'}-{self.name}"
-        self.libc = ".".join(map(str, options["platform"]["libc_version"]))
+        self.libc = ".".join(map(str, self.platform["libc_version"]))
         sums = json.loads((self.files / "cross_checksums.json").read_text())
         self.carried: str = sums.get(f"{self.stem}-{self.key}", "")
         self.method: str = options["method"]
@@ -74,6 +72,18 @@ class Build:
             own = self.carried and self._libc_will_do() and not options["build_host"] and not self._lacks_compiler()
             self.method = "cross" if own else "build"
         self.tarball = self._tarball()
+
+    @property
+    def key(self) -> str:
+        """The host's platform."""
+        return str(self.platform["key"])
+
+    def _lacks_it(self, found: Any) -> bool:
+        """Whether that is of a host of the same platform without the build. It says so itself, in any words."""
+        try:
+            return bool(found["platform"]["key"] == self.key and self.path in found["missing"])
+        except (LookupError, TypeError):
+            return False
 
     def _tarball(self) -> Path | None:
         """The place of the finished build on the controller; None for one that stays on its host."""
@@ -103,7 +113,7 @@ class Build:
 
     def _libc_will_do(self) -> bool:
         needed = tuple(map(int, self.options["cross"]["libc"].split(".")))
-        return needed <= tuple(map(int, self.options["platform"]["libc_version"]))
+        return needed <= tuple(map(int, self.platform["libc_version"]))
 
     def _lacks_compiler(self) -> bool:
         try:
@@ -119,7 +129,7 @@ class Build:
         """One that is not there, or whose checksum nobody has given."""
         if self.tarball is None or not self.tarball.is_file():
             raise AnsibleActionFail(f"There is no file {self.tarball} on the controller.")
-        if not re.fullmatch("[0-9a-f]{64}", self.options["archive_checksum"]):
+        if not re.fullmatch("[0-9a-f]{64}", self.options["archive_checksums"].get(self.part, "")):
             raise AnsibleActionFail(
                 f"The SHA-256 of {self.tarball} is not given. It is in the file {self.tarball.name}.json, which the"
                 f" build left beside it. Set jemalloc_{'archive' if self.is_library else 'agent'}_checksum to it."
@@ -164,10 +174,11 @@ class Build:
                 " (jemalloc_method=build), which takes gcc and make there."
             )
 
-    def refuse_build_host(self, hosts: Sequence[str]) -> None:
+    def refuse_build_host(self) -> None:
         """One that is not in the play, or is of another platform than this host."""
-        named, platform = self.options["build_host"], self.options["build_host_platform"]
-        if named not in hosts or platform != self.key:
+        named, hosts = self.options["build_host"], self.options["hosts"]
+        platform = hosts[named]["platform"]["key"] if named in hosts else ""
+        if platform != self.key:
             raise AnsibleActionFail(
                 f"jemalloc_build_host is {named}, "
                 + (
@@ -179,15 +190,15 @@ class Build:
                 " host build for itself (no jemalloc_build_host)."
             )
 
-    def refuse_host(self, host: str, has_compiler: bool) -> None:
+    def refuse_host(self, has_compiler: bool) -> None:
         """One without a compiler, and a controller that cannot patch what the host is to build."""
         if not has_compiler:
             instead = "use a library that is already on the hosts (jemalloc_method=reuse)"
             if not self.is_library:
                 instead = "do without the agent (jemalloc_agent=false)"
-            wanting = ", ".join(self.options["wanting"]) if self.tarball else "itself"
+            wanting = ", ".join(self.wanting) if self.tarball else "itself"
             raise AnsibleActionFail(
-                f"{host} has no compiler (gcc and make are needed) to build {self.what} for {wanting}. Have the"
+                f"{self.host} has no compiler (gcc and make are needed) to build {self.what} for {wanting}. Have the"
                 f" controller build it, which needs a compiler there and none here ({self._zig}). Or install both here"
                 " (Debian: apt-get install gcc make libc6-dev), name a host that has one and the oldest C library in"
                 f" jemalloc_build_host, use a build made elsewhere (jemalloc_method=archive), or {instead}."
@@ -217,17 +228,24 @@ class Build:
         _run(["sh", *script, made, *patches])
         return made
 
+    def installed(self) -> dict[str, Any]:
+        """How installed_build is to install it."""
+        # Whatever lay in the cache, and whatever its record says.
+        pinned = {_PINNED[self.part]: self.carried} if self.method == "cross" and self.carried else {}
+        sha256 = self.options["archive_checksums"][self.part] if self.method == "archive" else ""
+        return {"path": self.path, "tarball": str(self.tarball), "sha256": sha256, "pinned": pinned}
+
     def asked(self, source: str, result: str) -> dict[str, Any]:
         """What cross_build.py is to do."""
-        page = int(self.options["platform"]["page_size"]).bit_length() - 1
+        page = int(self.platform["page_size"]).bit_length() - 1
         crosses = self.method == "cross"
         return {
-            "part": self.options["part"],
+            "part": self.part,
             "source": source,
             "target": self.options["cross"]["targets"][self.key] if crosses else "",
             "options": [f"--with-lg-page={page}", *self.options["configure_options"]],
             "cflags": self.options["cflags"],
-            "place": self.options["path"],
+            "place": self.path,
             "result": result,
             "sha256": self.carried if crosses else "",
             "record": self.record,
@@ -279,47 +297,51 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, options = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
-        build = Build(options)
-        result.update(changed=False, tarball=str(build.tarball or ""), sha256="")
-        # Whatever lay in the cache, and whatever its record says.
-        carried = build.carried if build.method == "cross" else ""
-        result["pinned"] = {_PINNED[options["part"]]: carried} if carried else {}
-        try:
-            if build.method == "archive":
-                build.refuse_archive()
-                result["sha256"] = options["archive_checksum"]
-            else:
-                result.update(self._made(build, task_vars or {}))
-        except (OSError, subprocess.SubprocessError) as error:
-            raise AnsibleActionFail(f"{build.what} cannot be built: {error}") from None
+        told: list[str] = []
+        result.update(changed=False, builds=[])
+        for part in options["places"]:
+            build = Build(options, part, (task_vars or {})["inventory_hostname"])
+            try:
+                told += self._finished(build, task_vars or {})
+            except (OSError, subprocess.SubprocessError) as error:
+                raise AnsibleActionFail(f"{build.what} cannot be built: {error}") from None
+            if build.tarball and build.host in build.wanting:
+                result["builds"].append(build.installed())
+        result["changed"] = bool(told)
+        if told and self._task.check_mode:
+            result.update(msg=told, _ansible_verbose_always=True)
         return result
 
-    def _made(self, build: Build, task_vars: dict[str, Any]) -> dict[str, Any]:
+    def _finished(self, build: Build, task_vars: dict[str, Any]) -> list[str]:
+        """What was done for it, in words."""
+        if build.host not in (*build.wanting, build.options["build_host"]):
+            return []
+        if build.method == "archive":
+            build.refuse_archive()
+            return []
         build.refuse_cache()
-        host, wanting, named = task_vars["inventory_hostname"], build.options["wanting"], build.options["build_host"]
-        crosses, finished = build.method == "cross", build.is_finished()
-        where, whose = "on the controller" if crosses else "here", ", ".join(wanting) if build.tarball else "this host"
+        named, crosses = build.options["build_host"], build.method == "cross"
         if crosses:
             build.refuse_controller()
-        elif named and host in wanting and not finished:
-            build.refuse_build_host(task_vars["ansible_play_hosts"])
-        if not (crosses or host == (named or host)) or finished or not wanting:
-            return {}
+        elif named and build.host in build.wanting and not build.is_finished():
+            build.refuse_build_host()
+        if build.is_finished() or not build.wanting or not (crosses or build.host == (named or build.host)):
+            return []
         if not crosses:
-            build.refuse_host(host, self._has_compiler())
+            build.refuse_host(self._has_compiler())
+        where, whose = "on the controller" if crosses else "here", ", ".join(build.wanting)
         if self._task.check_mode:
-            told = f"{build.what} would be built {where}, for {whose}"
-            return {"changed": True, "msg": told, "_ansible_verbose_always": True}
+            return [f"{build.what} would be built {where}, for {whose if build.tarball else 'this host'}"]
         with alone(build.cache):
             if build.is_finished():
-                return {}
+                return []
             source = build.sources()
             if crosses:
                 asked = build.asked(str(source), str(build.tarball))
                 _run([sys.executable, build.files / "cross_build.py"], json.dumps(asked))
-                return {"changed": True}
-        self._built_here(build, source, task_vars)
-        return {"changed": True}
+        if not crosses:
+            self._build_here(build, source, task_vars)
+        return [f"{build.what} was built {where}"]
 
     def _has_compiler(self) -> bool:
         environment = self._compute_environment_string()  # type: ignore[no-untyped-call]
@@ -337,11 +359,11 @@ class ActionModule(ActionBase):
         finally:
             self._connection.become = become
 
-    def _built_here(self, build: Build, source: Path, task_vars: dict[str, Any]) -> None:
+    def _build_here(self, build: Build, source: Path, task_vars: dict[str, Any]) -> None:
         """Build it on the host, and install it there or bring it to the controller."""
         ansible_ssh.prepare(self._connection)
         with self._as_login_user():
-            directory = self._make_tmp_path()
+            directory = self._connection._shell.tmpdir or self._make_tmp_path()
             script, sent, result = (directory + name for name in ("cross_build.py", "source.tar", "result.tar.gz"))
             with tempfile.NamedTemporaryFile(suffix=".tar") as packed:
                 if source.is_dir():
@@ -351,7 +373,7 @@ class ActionModule(ActionBase):
                 self._transfer_file(str(source), sent)  # type: ignore[no-untyped-call]
             self._transfer_file(str(build.files / "cross_build.py"), script)  # type: ignore[no-untyped-call]
             asked = {
-                "argv": ["env", "TMPDIR=/var/tmp", build.options["platform"]["python"], script],
+                "argv": ["env", "TMPDIR=/var/tmp", build.platform["python"], script],
                 "stdin": json.dumps(build.asked(sent, result)),
             }
             sha256 = self._module("ansible.builtin.command", asked, task_vars)["stdout"].strip()
@@ -363,7 +385,7 @@ class ActionModule(ActionBase):
                 record = {**build.record, "sha256": hashlib.sha256(content).hexdigest()}
                 Path(f"{build.tarball}.json").write_text(json.dumps(record, indent=4, sort_keys=True) + "\n")
         if not build.tarball:
-            asked = {"path": build.options["path"], "tarball": result, "sha256": sha256}
+            asked = {"builds": [{"path": build.path, "tarball": result, "sha256": sha256}]}
             self._module("offheap.profiler.installed_build", asked, task_vars)
 
     def _module(self, name: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The controller's half of installed_build: it sends the tarball."""
+"""The controller's half of installed_build: it sends the tarballs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
-        arguments = dict(self._task.args)
-        if arguments.get("tarball"):
-            if self._task.check_mode:
-                told = f"{arguments['path']} would be installed"
-                return {**result, "changed": True, "msg": told, "_ansible_verbose_always": True}
-            tarball = from_here(arguments["tarball"])
-            arguments["sha256"] = arguments.get("sha256") or _recorded(tarball)
-            arguments["tarball"] = self._make_tmp_path() + tarball.name
-            self._transfer_file(str(tarball), arguments["tarball"])  # type: ignore[no-untyped-call]
-        name = "offheap.profiler.installed_build"
-        return {**result, **self._execute_module(module_name=name, module_args=arguments, task_vars=task_vars)}
+        builds = [dict(build) for build in self._task.args.get("builds", [])]
+        # In check mode, they may not have been built.
+        if not self._task.check_mode:
+            directory = self._make_tmp_path()
+            for build in builds:
+                tarball = from_here(build["tarball"])
+                build["sha256"] = build.get("sha256") or _recorded(tarball)
+                build["tarball"] = directory + tarball.name
+                self._transfer_file(str(tarball), build["tarball"])  # type: ignore[no-untyped-call]
+        name, asked = "offheap.profiler.installed_build", {"builds": builds}
+        return {**result, **self._execute_module(module_name=name, module_args=asked, task_vars=task_vars)}
 
 
 def _recorded(tarball: Path) -> str:

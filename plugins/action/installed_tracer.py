@@ -64,7 +64,7 @@ class ActionModule(ActionBase):
         with tempfile.NamedTemporaryFile() as file:
             file.write(library)
             file.flush()
-            sent = self._make_tmp_path() + os.path.basename(path)
+            sent = (self._connection._shell.tmpdir or self._make_tmp_path()) + os.path.basename(path)
             self._transfer_file(file.name, sent)  # type: ignore[no-untyped-call]
         asked = {"src": sent, "dest": path, "remote_src": True, "mode": "0644", **owner}
         return {**result, "changed": self._module("copy", asked, task_vars)["changed"] or made["changed"]}

@@ -45,9 +45,18 @@ options:
     description: Run each library in a throw-away process.
     type: bool
     default: true
+  must_profile:
+    description: Fail if one of the libraries cannot profile, and warn of one that has none of our patches.
+    type: bool
+    default: false
   unit:
     description: A service unit whose processes to look at. You may leave out C(.service).
     type: str
+  builds:
+    description: Directories of builds of this collection. RV(missing) then has those that are not whole.
+    type: list
+    elements: path
+    default: []
   mapped_below:
     description: A directory. RV(mapped_by) then lists all processes on the host that have a file below it mapped.
     type: path
@@ -179,6 +188,11 @@ processes:
           description: How to profile it, or why that is impossible.
           type: str
           sample: "profiled_service_mode: own sets _RJEM_MALLOC_CONF"
+missing:
+  description: Those of O(builds) at which there is no whole build, with each file as its record says.
+  type: list
+  elements: str
+  returned: always
 mapped_by:
   description: Processes that have a file below O(mapped_below) mapped.
   type: list
@@ -196,8 +210,14 @@ from ansible_collections.offheap.profiler.plugins.module_utils.malloc import (
     allocator_libraries,
     process_allocators,
     proof,
+    whole_build,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
+
+_UNPATCHED = (
+    "in a service whose threads come and go, as with a thread per request, it can miss leaks altogether, or show them"
+    " too large. The library that jemalloc_method=build makes has no such fault (docs/jemalloc_patches.md)."
+)
 
 
 def processes(unit: str) -> list[dict[str, Any]]:
@@ -218,7 +238,9 @@ def main() -> NoReturn:
             "paths": {"type": "list", "elements": "path", "default": []},
             "discover": {"type": "bool", "default": True},
             "prove": {"type": "bool", "default": True},
+            "must_profile": {"type": "bool", "default": False},
             "unit": {"type": "str"},
+            "builds": {"type": "list", "elements": "path", "default": []},
             "mapped_below": {"type": "path"},
         },
         supports_check_mode=True,
@@ -229,12 +251,19 @@ def main() -> NoReturn:
         used = processes(wanted["unit"]) if wanted["unit"] else []
     except OffheapError as error:
         module.fail_json(msg=str(error))
+    libraries = [allocator_libraries.describe(path, wanted["prove"]) for path in paths]
+    for library in libraries if wanted["must_profile"] else []:
+        if not library["prof"]:
+            module.fail_json(msg=f"{library['path']}: {library['message']} ({library['failure']})")
+        if "seeds.patch" not in library["patches"]:
+            module.warn(f"{library['path']} is not patched: {_UNPATCHED}")
     module.exit_json(
         changed=False,
         platform=allocator_libraries.host_platform(),
-        libraries=[allocator_libraries.describe(path, wanted["prove"]) for path in paths],
+        libraries=libraries,
         unsound=proof.UNSOUND,
         processes=used,
+        missing=[path for path in wanted["builds"] if whole_build.fault(path)],
         mapped_by=service.pids_mapping(wanted["mapped_below"]) if wanted["mapped_below"] else [],
     )
 

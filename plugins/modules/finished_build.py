@@ -33,14 +33,11 @@ attributes:
     support: full
     platforms: linux
 options:
-  path:
-    description: The directory of the build on hosts. Its last part is the name of the build.
-    type: path
-    required: true
-  part:
-    description: What to build.
-    type: str
-    choices: [library, agent]
+  places:
+    description:
+      - What to build, C(library) or C(agent) or both, with the directory of each on the host. The last part of that is
+        the name of the build.
+    type: dict
     required: true
   method:
     description:
@@ -50,21 +47,14 @@ options:
     type: str
     choices: [auto, cross, build, archive]
     required: true
-  wanting:
-    description: The hosts of this host's platform that lack the build.
-    type: list
-    elements: str
-    required: true
-  platform:
-    description: This host's platform, as M(offheap.profiler.allocator_info) returns it.
+  hosts:
+    description:
+      - What M(offheap.profiler.allocator_info) has returned on each host of the play, this one among them, with
+        O(places) as its option C(builds).
     type: dict
     required: true
   build_host:
     description: The host that builds for all.
-    type: str
-    default: ""
-  build_host_platform:
-    description: The C(key) of its platform.
     type: str
     default: ""
   cache:
@@ -75,10 +65,10 @@ options:
     description: A tarball of the library on the controller, which an earlier build left. The agent's is beside it.
     type: path
     default: ""
-  archive_checksum:
-    description: The SHA-256 of O(archive), or, for V(agent), of the one beside it.
-    type: str
-    default: ""
+  archive_checksums:
+    description: The SHA-256 of O(archive), as C(library), and of the one beside it, as C(agent).
+    type: dict
+    default: {}
   files:
     description: The directory on the controller with the agent's sources, the patches, and what builds them.
     type: path
@@ -121,11 +111,9 @@ seealso:
 EXAMPLES = r"""
 - name: Build the agent, where it is missing
   offheap.profiler.finished_build:
-    path: /opt/offheap/agent/0a1b2c3d4e5f
-    part: agent
+    places: {agent: /opt/offheap/agent/0a1b2c3d4e5f}
     method: auto
-    wanting: "{{ ansible_play_hosts }}"
-    platform: "{{ host.platform }}"
+    hosts: "{{ {inventory_hostname: found} }}"
     cache: offheap/cache
     files: "{{ role_path }}/files"
     cross: {compiler: 0.17.1, libc: '2.17', targets: {glibc-x86_64-4096: x86_64-linux-gnu.2.17}}
@@ -140,16 +128,22 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-tarball:
-  description: The finished build on the controller. Empty for one that stays on its host.
-  type: str
+builds:
+  description: The builds that this host lacks and that lie on the controller now. In check mode, that would.
+  type: list
+  elements: dict
   returned: success
-sha256:
-  description: Its SHA-256, if it is from an archive. Else it is in the record beside it.
-  type: str
-  returned: success
-pinned:
-  description: The library in it, with the SHA-256 that the collection has for it.
-  type: dict
-  returned: success
+  contains:
+    path:
+      description: The directory on the host.
+      type: str
+    tarball:
+      description: The finished build on the controller.
+      type: str
+    sha256:
+      description: Its SHA-256, if it is from an archive. Else it is in the record beside it.
+      type: str
+    pinned:
+      description: The library in it, with the SHA-256 that the collection has for it.
+      type: dict
 """

@@ -300,6 +300,8 @@ def main() -> NoReturn:
         },
         supports_check_mode=True,
     )
+    if not module.params["units"]:
+        module.fail_json(msg="No unit is named: give units (profiled_service_units) the name of a service.")
     only_look = module.check_mode or module.params["preflight"]
     wanted, names = [], []
     for number, item in enumerate(module.params["units"], 1):

@@ -33,22 +33,28 @@ CARRIED: dict[str, str] = json.loads(reproduce.CARRIED.read_text())
 Swap = tuple[str, Path, Path]
 
 
-def role_tasks(directory: Path, *names: str, **variables: Any) -> str:
-    """What comes of these files of the role on this machine, without root."""
+def role_tasks(directory: Path, part: str = "agent", **variables: Any) -> str:
+    """What comes of the role for the library or the agent on this machine, without root."""
     play = {
         "hosts": "localhost",
         "connection": "local",
         "gather_facts": False,
         "vars_files": [str(ROLE / where / "main.yml") for where in ("defaults", "vars")],
-        "tasks": [{"ansible.builtin.include_tasks": str(ROLE / "tasks" / name)} for name in names],
+        "tasks": [{"ansible.builtin.include_tasks": str(ROLE / "tasks" / "main.yml")}],
     }
     variables = {
         "ansible_python_interpreter": sys.executable,
         "role_path": str(ROLE),
         "jemalloc_method": "cross",
         "jemalloc_cache": str(directory / "cache"),
-        "_jemalloc_host": {"platform": wanted_builds.HOST, "unsound": {}},
-        "_jemalloc_root": str(directory / "opt" / "jemalloc"),
+        "jemalloc_agent": part == "agent",
+        "_jemalloc_agent_alone": part == "agent",
+        "_jemalloc_host": {
+            "platform": wanted_builds.HOST,
+            "missing": [wanted_builds.place(part, directory)],
+            "unsound": {},
+        },
+        "_jemalloc_root": str(directory / "opt" / "library"),
         "_jemalloc_agent_root": str(directory / "opt" / "agent"),
         **variables,
     }
@@ -100,7 +106,7 @@ def planted(directory: Path, part: str, file: str) -> Path:
 )
 def test_a_finished_build_that_is_not_ours_is_not_installed(tmp_path: Path, part: str, stem: str, file: str) -> None:
     tarball = planted(tmp_path, stem, file)
-    said = role_tasks(tmp_path, f"{part}.yml")
+    said = role_tasks(tmp_path, part)
     assert re.search(rf"{file} in \S+/{tarball.name} has the SHA-256 {hashlib.sha256(b'theirs').hexdigest()}", said), (
         said
     )
@@ -110,12 +116,15 @@ def test_a_finished_build_that_is_not_ours_is_not_installed(tmp_path: Path, part
 
 def test_the_role_names_the_agent_as_its_checksum_does(tmp_path: Path) -> None:
     """Under another name, nothing was compared."""
-    said = role_tasks(tmp_path, "agent.yml", _jemalloc_installed={"installed": True})
+    whole = {"platform": wanted_builds.HOST, "missing": []}
+    said = role_tasks(tmp_path, _jemalloc_host=whole)
     assert f'/agent/{reproduce.agent_stem().partition("-")[2]}/liboffheap.so"' in said
 
 
 def test_an_agent_without_a_checksum_is_not_built(tmp_path: Path) -> None:
-    said = role_tasks(tmp_path, "agent.yml", _jemalloc_agent_version="000000000000")
+    place = str(tmp_path / "opt" / "agent" / "000000000000")
+    lacking = {"platform": wanted_builds.HOST, "missing": [place]}
+    said = role_tasks(tmp_path, _jemalloc_agent_version="000000000000", _jemalloc_host=lacking)
     assert f"The collection has no checksum of agent-000000000000-{PLATFORM}" in said
 
 
@@ -124,7 +133,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path, mode: int)
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(mode)
-    said = role_tasks(tmp_path, "agent.yml")
+    said = role_tasks(tmp_path)
     assert f"can write to {cache} on the controller" in said
     assert "failed=1" in said
 

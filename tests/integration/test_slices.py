@@ -216,9 +216,11 @@ def test_slices_enable_collect_and_report_a_fleet(fleet: Fleet, host: Callable[[
     verdicts = {report["host"]: report["verdict"] for report in reported.reports}
     assert verdicts == dict.fromkeys(HOSTS, "leak")
 
-    assert [_stats(enabled[name]) for name in HOSTS] == [
-        {"offheap_result_enable": {"hosts": 1, "units": 1, "refused": []}}
-    ] * 3
+    of_slices = [_stats(enabled[name])["offheap_result_enable"] for name in HOSTS]
+    assert all(
+        f"{UNIT}.service is profiled on {name}" in told.pop("next") for name, told in zip(HOSTS, of_slices, strict=True)
+    )
+    assert of_slices == [{"hosts": 1, "units": 1, "refused": []}] * 3
     of_slices = [_stats(collected[name])["offheap_result_collect"] for name in HOSTS]
     assert sum(told["captures"] for told in of_slices) == len(captures) and min(told["bytes"] for told in of_slices) > 0
     told = _stats(reported)["offheap_result_report"]

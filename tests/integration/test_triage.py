@@ -202,12 +202,7 @@ def test_fewer_arenas_are_tried_and_taken_back(triage: Triage, playbook: RunPlay
     }
     before = app2.listing()
     swapped = playbook("enable-profiling.yml", extra_vars=variables).check()
-    (told,) = [
-        one["msg"]
-        for task in swapped.of("app2")
-        if task.task.startswith("Report memory")
-        for one in task.result["results"]
-    ]
+    (told,) = [task.message for task in swapped.of("app2") if task.task.endswith("tell what a swap has changed")]
     assert unit in told and "MiB before" in told
     environment = app2.run(f"cat /proc/{app2.main_pid(unit)}/environ").stdout.split("\0")
     assert "MALLOC_ARENA_MAX=2" in environment

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,31 @@ from ansible_collections.offheap.profiler.roles.jemalloc.files import reproduce
 
 HOST: dict[str, Any] = {
     "key": "glibc-x86_64-4096",
+    "libc": "glibc",
     "libc_version": [2, 36],
     "page_size": 4096,
     "python": sys.executable,
 }
 
 
-def options(part: str, directory: Path, **more: Any) -> dict[str, Any]:
-    """The task's options, with a cache in the directory and the build's place below it."""
-    name = (reproduce.library_stem() if part == "library" else reproduce.agent_stem()).partition("-")[2]
+def place(part: str, directory: Path) -> str:
+    """Where the build that the collection carries would be, below the directory."""
+    stem = reproduce.library_stem() if part == "library" else reproduce.agent_stem()
+    return str(directory / "opt" / part / stem.partition("-")[2])
+
+
+def options(part: str, directory: Path, platform: Mapping[str, Any] = HOST, **more: Any) -> dict[str, Any]:
+    """The task's options, with a cache in the directory. Two hosts of the platform lack the part."""
+    places = {part: place(part, directory)} | more.pop("places", {})
+    found = {"platform": platform, "missing": list(places.values())}
     return {
-        "path": str(directory / "opt" / part / name),
-        "part": part,
+        "places": places,
         "method": "cross",
-        "wanting": ["app1"],
-        "platform": HOST,
+        "hosts": {"app1": found, "app2": found},
         "build_host": "",
-        "build_host_platform": "",
         "cache": str(directory / "cache"),
         "archive": "",
-        "archive_checksum": "",
+        "archive_checksums": {},
         "files": str(reproduce.ROLE / "files"),
         "cross": reproduce.VARIABLES["_jemalloc_cross"],
         "version": reproduce.VERSION,
@@ -47,4 +53,4 @@ def options(part: str, directory: Path, **more: Any) -> dict[str, Any]:
 
 def build(part: str, directory: Path, **more: Any) -> finished_build.Build:
     """The same as the action takes it."""
-    return finished_build.Build(options(part, directory, **more))
+    return finished_build.Build(options(part, directory, **more), part, "app1")

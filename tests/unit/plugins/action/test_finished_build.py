@@ -20,6 +20,8 @@ from ansible_collections.offheap.profiler.tests.unit.fakes import wanted_builds
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import action
 
 KEY = wanted_builds.HOST["key"]
+LACKING: dict[str, Any] = {"platform": wanted_builds.HOST, "missing": ["/x/1"]}
+OTHER: dict[str, Any] = {"platform": {**wanted_builds.HOST, "key": "glibc-riscv64-4096"}, "missing": []}
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +34,7 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(part: str, directory: Path, check: bool = True, host: str = "app1", **more: Any) -> dict[str, Any]:
     asked = wanted_builds.options(part, directory, **more)
-    variables = {"inventory_hostname": host, "ansible_play_hosts": ["app1", "app2"]}
-    result: dict[str, Any] = action(finished_build, check, **asked).run(task_vars=variables)
+    result: dict[str, Any] = action(finished_build, check, **asked).run(task_vars={"inventory_hostname": host})
     return result
 
 
@@ -50,7 +51,7 @@ def _finish(tarball: str) -> None:
         ({"build_host": "app1"}, "app1"),
         ({"platform": {**wanted_builds.HOST, "libc_version": [2, 12]}}, ""),
         ({"platform": {**wanted_builds.HOST, "key": "glibc-aarch64-65536"}}, ""),
-        ({"path": "/opt/offheap/jemalloc/5.3.0-01234567"}, ""),
+        ({"places": {"library": "/opt/offheap/jemalloc/5.3.0-01234567"}}, ""),
     ],
 )
 def test_what_has_a_checksum_the_controller_builds_and_anything_else_the_host(
@@ -69,17 +70,22 @@ def test_without_the_compiler_the_host_builds(tmp_path: Path, monkeypatch: pytes
     ("part", "more", "said"),
     [
         ("library", {"platform": {**wanted_builds.HOST, "libc_version": [2, 12]}}, "with glibc 2.12. It can for"),
-        ("agent", {"path": "/x/000000000000"}, f"has no checksum of agent-000000000000-{KEY}, so the agent's"),
-        ("library", {"method": "build"}, "app1 has no compiler .* for itself.* library that is already on the hosts"),
         (
             "agent",
-            {"method": "build", "build_host": "app1", "build_host_platform": KEY},
-            "the agent for app1.* do with",
+            {"places": {"agent": "/x/000000000000"}},
+            f"has no checksum of agent-000000000000-{KEY}, so the agent's",
         ),
+        ("library", {"method": "build"}, "app1 has no compiler .* for itself.* library that is already on the hosts"),
+        ("agent", {"method": "build", "build_host": "app1"}, "build the agent for app1, app2. .* do without the agent"),
         ("agent", {"method": "build", "build_host": "app3"}, "is app3, which is not among the hosts of this play"),
         (
             "agent",
-            {"method": "build", "build_host": "app2", "build_host_platform": "glibc-riscv64-4096"},
+            {
+                "method": "build",
+                "build_host": "app2",
+                "places": {"agent": "/x/1"},
+                "hosts": {"app1": LACKING, "app2": OTHER},
+            },
             rf"app2, whose platform is not this host's \(glibc-riscv64-4096, {KEY}\), so it cannot build the agent for",
         ),
         ("library", {"method": "archive", "archive": "/nowhere.tar.gz"}, "There is no file /nowhere.tar.gz on the"),
@@ -117,15 +123,27 @@ def test_a_source_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_check_mode_says_who_would_build_and_leaves_nothing(tmp_path: Path) -> None:
-    told = _run("agent", tmp_path, wanting=["app1", "app2"])
-    assert told["changed"] and told["msg"] == "the agent would be built on the controller, for app1, app2"
+    told = _run("agent", tmp_path, places={"library": wanted_builds.place("library", tmp_path)})
+    assert told["changed"] and told["msg"] == [
+        "the agent would be built on the controller, for app1, app2",
+        "jemalloc 5.3.0 would be built on the controller, for app1, app2",
+    ]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_only_the_build_host_builds_and_only_for_somebody(tmp_path: Path) -> None:
-    named = {"method": "build", "build_host": "app2", "build_host_platform": KEY}
-    assert not _run("agent", tmp_path, check=False, **named)["changed"]
-    assert not _run("agent", tmp_path, check=False, host="app2", **named, wanting=[])["changed"]
+    named = {"method": "build", "build_host": "app2"}
+    waits = _run("agent", tmp_path, check=False, **named)
+    assert not waits["changed"] and waits["builds"][0]["tarball"].endswith("-app2.tar.gz")
+    whole = {**LACKING, "missing": []}
+    idle = _run("agent", tmp_path, check=False, host="app2", hosts={"app1": whole, "app2": whole}, **named)
+    assert (idle["changed"], idle["builds"]) == (False, [])
+
+
+def test_what_a_host_says_of_itself_spoils_nothing_for_others(tmp_path: Path) -> None:
+    lacking = {**LACKING, "missing": [wanted_builds.place("agent", tmp_path)]}
+    hosts = {"app1": lacking, "app2": {"platform": "x", "missing": 1}, "app3": {**LACKING, "missing": 1}, "app4": {}}
+    assert _run("agent", tmp_path, hosts=hosts)["msg"] == ["the agent would be built on the controller, for app1"]
 
 
 def test_one_builds_for_all_who_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,5 +164,6 @@ def test_one_builds_for_all_who_wait(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(result["changed"] for result in results) == [False, False, False, True]
     (only,) = asked
     assert (only["part"], only["target"], only["options"][0]) == ("agent", "x86_64-linux-gnu.2.17", "--with-lg-page=12")
-    assert results[0]["pinned"] == {"liboffheap.so": only["sha256"]}
-    assert {result["tarball"] for result in results} == {only["result"]}
+    for result in results:
+        (found,) = result["builds"]
+        assert (found["tarball"], found["pinned"]) == (only["result"], {"liboffheap.so": only["sha256"]})

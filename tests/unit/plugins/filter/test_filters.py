@@ -16,10 +16,11 @@ from ansible_collections.offheap.profiler.plugins.filter import (
     from_malloc_conf,
     lg_bytes,
     misspelt,
+    next_steps,
     to_malloc_conf,
 )
 
-FILES = (bytes_as_text, from_malloc_conf, lg_bytes, misspelt, to_malloc_conf)
+FILES = (bytes_as_text, from_malloc_conf, lg_bytes, misspelt, next_steps, to_malloc_conf)
 FILTERS = {name: function for file in FILES for name, function in file.FilterModule().filters().items()}
 
 
@@ -80,3 +81,11 @@ def test_every_filter_is_in_a_file_of_its_name_and_documented(file: Any) -> None
     assert yaml.safe_load(file.DOCUMENTATION)["name"] == name
     assert yaml.safe_load(file.EXAMPLES)
     assert yaml.safe_load(file.RETURN)["_value"]["sample"]
+
+
+def test_next_steps_bear_what_a_host_says_of_itself() -> None:
+    unit = {"unit": "web.service", "problem": "", "environment": {"OFFHEAP_START": "x", "OFFHEAP_DUMP_SECONDS": "x"}}
+    told = FILTERS["next_steps"]({"app1": [unit], "app2": []}, ["my fleet.yml"])
+    assert told[0] == "web.service is profiled on app1"
+    assert told[1].endswith("ansible-playbook -i 'my fleet.yml' offheap.profiler.switch_profiling -e state=dump")
+    assert FILTERS["next_steps"]({"app1": [{**unit, "problem": "no"}]}, []) == []

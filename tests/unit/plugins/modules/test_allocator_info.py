@@ -51,6 +51,7 @@ def test_what_is_found_and_what_is_named(run: Run, places: Path, tmp_path: Path)
     result = run(prove=False)
     assert (result["changed"], result["processes"], result["mapped_by"]) == (False, [], [])
     assert result["platform"]["libc"] == "glibc"
+    assert run(discover=False, builds=["/nowhere/5.3.0-0123abcd"])["missing"] == ["/nowhere/5.3.0-0123abcd"]
 
 
 def test_a_named_library_that_is_not_there_is_told(run: Run) -> None:
@@ -62,6 +63,10 @@ def test_proving_or_not(run: Run, places: Path, monkeypatch: pytest.MonkeyPatch)
     programs.library(places, "libjemalloc.so")
     (library,) = run()["libraries"]
     assert (library["prof"], library["failure"]) == (False, "does-not-load"), "it defines no mallctl"
+
+    refused = run(must_profile=True)
+    assert refused["failed"] and refused["msg"].startswith(f"{library['path']}: ")
+    assert refused["msg"].endswith(" (does-not-load)")
 
     def prove(_library: str) -> proof.Proof:
         raise AssertionError("it was run")
