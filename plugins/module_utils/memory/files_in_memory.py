@@ -3,9 +3,9 @@
 """Which files in memory a unit's processes have written: on a tmpfs, by memfd_create, or System V's shared memory.
 
 The kernel charges them to the control group, and tells of none who wrote it. So a file counts if a process has it open,
-if it lies on a tmpfs that we do not see ourselves, or if it was written since a process was started whose user none of
-others has. A segment counts if a process has created it. Of each tmpfs at most 20,000 names are looked at, 200,000 in
-all. Formats: proc(5), proc_pid_mountinfo(5), sysvipc(7).
+if it lies on a tmpfs that we do not see ourselves, or if it was written since the unit's processes were started, by a
+user that no other process has. A segment counts if a process has created it. Of each tmpfs at most 20,000 names are
+looked at, 200,000 in all. Formats: proc(5), proc_pid_mountinfo(5), sysvipc(7).
 
 This module is private to the collection.
 """

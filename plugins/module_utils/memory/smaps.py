@@ -18,6 +18,7 @@ import os
 import re
 import struct
 import sys
+import time
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
@@ -33,6 +34,9 @@ _MOST_GUARD = 1 << 20
 _MMAPPED_CHUNK, _CHUNK_HEADER = 2, 16
 # The stack pointer of a thread in a system call, before the place of its code.
 _POINTER = re.compile(rb" 0x([0-9a-f]{1,16}) 0x[0-9a-f]{1,16}\s*\Z")
+
+# Seconds to wait before threads are asked, and those that ran again.
+_PAUSES = (0.0, 0.002, 0.005, 0.01, 0.02)
 
 #: Takes an address and a length and returns the process's bytes there; empty if they cannot be read.
 Peek = Callable[[int, int], bytes]
@@ -223,29 +227,42 @@ def _by_path(region: Region) -> MemoryClass | None:
 
 
 def stack_pointers(pid: int, proc: str = "/proc") -> list[int]:
-    """The stack pointers of the threads, sorted. Threads that are running show none; without the right to trace the
-    process, no thread does."""
+    """The stack pointers of the threads, sorted. A thread that runs, or waits for a processor, shows none and is asked
+    again for a moment; without the right to trace the process, no thread shows any."""
     directory = os.path.join(proc, str(pid), "task")
     found: list[int] = []
     try:
         names = os.listdir(directory)
     except OSError as exc:
         raise procfs.ProcessGone(pid) from exc
-    for name in names:
-        try:
-            fd = os.open(os.path.join(directory, name, "syscall"), os.O_RDONLY)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        except OSError:
-            return []
-        try:
-            pointer = _POINTER.search(os.read(fd, 256))
-        except ProcessLookupError:
-            continue
-        except OSError:
-            return []
-        finally:
-            os.close(fd)
-        if pointer:
-            found.append(int(pointer[1], 16))
+    for pause in _PAUSES:
+        time.sleep(pause)
+        running = []
+        for name in names:
+            try:
+                told = _system_call(os.path.join(directory, name))
+            except OSError:
+                return []
+            pointer = _POINTER.search(told)
+            if pointer:
+                found.append(int(pointer[1], 16))
+            elif told.startswith(b"running"):
+                running.append(name)
+        names = running
+        if not names:
+            break
     return sorted(found)
+
+
+def _system_call(thread: str) -> bytes:
+    """Which one a thread is in (proc(5), syscall). Empty if it has ended."""
+    try:
+        fd = os.open(os.path.join(thread, "syscall"), os.O_RDONLY)
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+    try:
+        return os.read(fd, 256)
+    except ProcessLookupError:
+        return b""
+    finally:
+        os.close(fd)

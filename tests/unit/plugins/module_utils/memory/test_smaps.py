@@ -217,3 +217,20 @@ def test_the_pointer_of_a_thread(tmp_path: Path, said: str, found: list[int]) ->
     (tmp_path / "7/task/8").mkdir(parents=True)
     (tmp_path / "7/task/8/syscall").write_text(said)
     assert smaps.stack_pointers(7, str(tmp_path)) == found
+
+
+def test_a_thread_that_runs_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy host, one that only waits for a processor would have no stack otherwise."""
+    told = tmp_path / "7/task/8/syscall"
+    told.parent.mkdir(parents=True)
+    told.write_text("running\n")
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if seconds:
+            told.write_text("-1 0x7ffd20 0x7f99\n")
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert smaps.stack_pointers(7, str(tmp_path)) == [0x7FFD20]
+    assert len(pauses) == 2 and sum(smaps._PAUSES) < 0.05
