@@ -294,6 +294,27 @@ def test_repeated_looks_leave_nothing_behind(start: Start) -> None:
     assert service.process.poll() is None and not service.ask("status")["problem"]
 
 
+@pytest.mark.parametrize(("mode", "reads_all", "lost"), [("kept", False, 0), ("lost", True, 50), ("hidden", True, 0)])
+def test_data_without_pointers_is_only_read_for_what_is_not_found(
+    start: Start, mode: str, reads_all: bool, lost: int
+) -> None:
+    """62.5 MiB in 4,000 blocks."""
+    if EMULATED:
+        pytest.skip("an emulated process sees the emulator's memory")
+    program = compiled("data", [PROGRAMS / "data.c"])
+    service = start(program, mode, conf="lg_prof_sample:10", popen={"stdin": subprocess.PIPE})
+    begin(service)
+
+    def old() -> dict[str, Any] | None:
+        told: dict[str, Any] = service.ask("holders")["holders"]
+        return told if told["samples"] > 3800 else None
+
+    told = wait_for("what is held to be old", old)
+    assert told["complete"]
+    assert (told["read"] > 4000 * 16384) == reads_all and (told["read"] < 8 << 20) != reads_all
+    assert 0.8 * lost <= told["lost"] <= lost
+
+
 @pytest.mark.soak_only
 def test_a_thousand_looks_at_what_never_rests(start: Start) -> None:
     program = built()

@@ -47,6 +47,14 @@ SECONDS, MEMORY, FAULTED, SLOWER = 3.0, 64.0, 1.0, 1.05
 _MILLISECONDS = 10_000
 
 
+def _begin(service: Service) -> None:
+    """Sends the line that the program waits for, once the agent looks."""
+    service.wait_until_active()
+    assert service.process.stdin
+    service.process.stdin.write(b"\n")
+    service.process.stdin.flush()
+
+
 def _started(directory: Path, program: Path, *arguments: str, **settings: Any) -> Service:
     own = Path(tempfile.mkdtemp(dir=directory, prefix="r"))
     return Service(own, builds.agent(), builds.library(), program, arguments, settings)
@@ -62,12 +70,8 @@ def _resident(service: Service) -> float:
 def _synthetic(directory: Path, program: Path) -> Iterator[Service]:
     service = _started(directory, program, str(HELD), conf="lg_prof_sample:19", popen={"stdin": subprocess.PIPE})
     try:
-        service.wait_until_active()
-        stdin, stdout = service.process.stdin, service.process.stdout
-        assert stdin and stdout
-        stdin.write(b"\n")
-        stdin.flush()
-        assert stdout.readline() == b"ready\n"
+        _begin(service)
+        assert service.process.stdout and service.process.stdout.readline() == b"ready\n"
         yield service
     finally:
         service.kill()
@@ -114,9 +118,10 @@ def look(service: Service, rounds: int) -> list[tuple[float, float, float]]:
 
 def requests(directory: Path, program: Path, ask: Callable[[Service], object] | None) -> float:
     """The microseconds within which 99 of 100 requests were answered, while this is asked again and again."""
-    service = _started(directory, program, *map(str, REQUESTS), conf="lg_prof_sample:19", keep_files=2)
+    popen = {"stdin": subprocess.PIPE}
+    service = _started(directory, program, *map(str, REQUESTS), conf="lg_prof_sample:19", keep_files=2, popen=popen)
     try:
-        service.wait_until_active()
+        _begin(service)
         while ask is not None and service.process.poll() is None:
             try:
                 ask(service)

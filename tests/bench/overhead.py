@@ -234,13 +234,18 @@ class Bench:
         """The percentiles of a request, in microseconds. 0 seconds between dumps: there are none."""
         command = [str(self.requests), *map(str, REQUESTS)]
         environment = {**self.environment(case, command[0]), "OFFHEAP_DUMP_SECONDS": str(between_dumps)}
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=environment, **pipes) as process:
+            time.sleep(1)  # the agent begins meanwhile
+            told = process.communicate("\n")[0]
+        if process.returncode:
+            raise SystemExit(f"latency-{case}: exit status {process.returncode}")
         dumps = list(self.directory.glob("jeprof.*.heap"))
         if between_dumps and len(dumps) < REQUESTS[2] // between_dumps - 1:
             raise SystemExit(f"latency-{case}: only {len(dumps)} dumps were taken")
         for dump in dumps:
             dump.unlink()
-        return [float(word) for word in done.stdout.split()]
+        return [float(word) for word in told.split()]
 
     def resident(self, options: str) -> float:
         """MiB that stay of what was allocated, three quarters of it freed: with sampling and these options of jemalloc,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// requests STACKS RATE SECONDS: four threads answer so many requests a second, each of 60 allocations and 60 frees, while
+// requests STACKS RATE SECONDS: after a line, four threads answer so many requests a second, each of 60 allocations and 60 frees, while
 // blocks of so many different stacks are held; prints the p50, p99 and p99.9 of a request in microseconds, counted from
 // when it was due, so that whatever holds a thread counts for each request that waited.
 #define _GNU_SOURCE
@@ -93,7 +93,7 @@ static int compare(const void *left_one, const void *right_one) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 4)
+    if (count != 4 || getchar() < 0)
         return 2;
     stacks = atol(arguments[1]);
     rate = atol(arguments[2]);

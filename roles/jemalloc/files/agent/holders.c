@@ -323,8 +323,15 @@ static void leave_out(struct look *look, const void *start, size_t size) {
     roots_leave_out(&look->roots, (uintptr_t)start, (uintptr_t)start + size);
 }
 
+static struct counts count_all(const struct look *look, int64_t age) {
+    struct counts counts = {.looked = 0};
+    for (uint32_t i = 0; i < look->blocks.sample_count; i++)
+        count(look, &look->blocks.samples[i], age, &counts);
+    return counts;
+}
+
 // Fills the look. False with errno.
-static bool take(struct look *look, int64_t milliseconds, size_t samples) {
+static bool take(struct look *look, int64_t milliseconds, size_t samples, int64_t age) {
     const void *book;
     size_t book_size;
     look->reach.pages = &look->pages;
@@ -352,13 +359,13 @@ static bool take(struct look *look, int64_t milliseconds, size_t samples) {
         return false;
     look->living_blocks -= look->roots.waiting < look->living_blocks ? look->roots.waiting : look->living_blocks;
     roots_follow(&look->roots);
+    if (count_all(look, age).lost)
+        reach_run_all(&look->reach);
     return true;
 }
 
 static void tell(struct look *look, struct holders_told *told, int64_t age) {
-    struct counts counts = {.looked = 0};
-    for (uint32_t i = 0; i < look->blocks.sample_count; i++)
-        count(look, &look->blocks.samples[i], age, &counts);
+    struct counts counts = count_all(look, age);
     *told = (struct holders_told){
         .in_time = !look->pages.late,
         .complete = !look->pages.late && !look->reach.full && !look->roots.full && !look->pages.swapped,
@@ -380,7 +387,7 @@ bool holders_write(const char *dump, int64_t milliseconds, struct holders_told *
     if (book_copy(&look->copy)) {
         size_t samples = (look->copy.book->living + 1) * sizeof(struct sample);
         look->blocks.samples = reserve(samples);
-        if (look->blocks.samples && take(look, milliseconds, samples)) {
+        if (look->blocks.samples && take(look, milliseconds, samples, age)) {
             tell(look, told, age);
             written = write_file(look, dump, told, age);
         }

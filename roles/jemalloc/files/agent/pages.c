@@ -161,9 +161,11 @@ size_t pages_words(struct pages *pages, uintptr_t at, size_t size) {
                has(chunk->swapped, page) == swapped);
         length = done + length < size ? length : size - done;
         char *to = (char *)pages->words + done;
+        if (present && !seen)
+            memset(pages->words, 0, done);
         if (present)
             seen |= peek(pages, at + done, to, length);
-        else
+        else if (seen)   // much is reserved, and never touched: nothing is done for that
             memset(to, 0, length);
         pages->swapped += swapped ? length : 0;
     }

@@ -8,6 +8,9 @@
 // What the queue holds is sorted by address, so that neighbours are read at once. When it is more than half full (by the
 // entries of a large hash table), blocks wait in a bitmap instead, which is sorted by itself; those that cannot wait there
 // are followed from the queue's end, sorted too: depth first.
+//
+// Most of a process's memory is data without pointers. Where many blocks of one kind have led to nothing new, the others
+// are put off; they need not be read if each sample is found without them.
 #include "reach.h"
 
 #include <string.h>
@@ -90,8 +93,18 @@ static bool mark(struct reach *reach, uintptr_t start) {
     return true;
 }
 
-// False if it cannot: the blocks of a page wait as one node.
-static bool let_wait(struct reach *reach, uintptr_t address, uint16_t node) {
+// Of what variables lead to, those of one size are alike: a table's elements are a node each.
+static uint8_t *dull(struct reach *reach, uint16_t node, size_t size) {
+    node = reach->node[node].kind == REACH_BLOCK ? node : 0;
+    return &reach->dull[((size << 16 | node) * UINT64_C(0x9e3779b97f4a7c15)) >> 48];
+}
+
+static bool is_put_off(const struct reach *reach, uint32_t part, uint32_t page) {
+    return reach->put_off[part][page / 64] >> page % 64 & 1;
+}
+
+// False if it cannot: the blocks of a page wait as one node, and all or none of them are put off.
+static bool let_wait(struct reach *reach, uintptr_t address, uint16_t node, bool later) {
     uint32_t part = address % REACH_ALIGNED ? REACH_PARTS : part_of(reach, address, false);
     if (part == REACH_PARTS)
         return false;
@@ -99,16 +112,23 @@ static bool let_wait(struct reach *reach, uintptr_t address, uint16_t node) {
     uint64_t *bits = &reach->waiting[part][page * REACH_TOGETHER], any = 0;
     for (int i = 0; i < REACH_TOGETHER; i++)
         any |= bits[i];
-    if (any && reach->waits_as[part][page] != node)
+    if (any && (reach->waits_as[part][page] != node || is_put_off(reach, part, page) != later))
         return false;
+    if (is_put_off(reach, part, page) != later)
+        reach->put_off[part][page / 64] ^= UINT64_C(1) << page % 64;
     reach->waits_as[part][page] = node;
     reach->waiting[part][at / 64] |= UINT64_C(1) << at % 64;
-    reach->waiting_count[part]++;
+    reach->waiting_count[part] += !later;
     return true;
 }
 
+// Whether this block is one of many that led to nothing new, and waits until all others have been read.
+static bool put_off(struct reach *reach, struct block block, uint16_t node) {
+    return !reach->none_is_dull && *dull(reach, node, block.size) == REACH_DULL && let_wait(reach, block.start, node, true);
+}
+
 static void push(struct reach *reach, uintptr_t address, uint16_t node) {
-    if (reach->some_wait && let_wait(reach, address, node))
+    if (reach->some_wait && let_wait(reach, address, node, false))
         return;
     if (reach->count == REACH_QUEUE)
         reach->full = true;
@@ -136,7 +156,8 @@ void reach_point(struct reach *reach, uint64_t word, uint16_t node) {
     if (sample && sample->block.start == block.start)
         sample->holder = node;
     reach->marked++;
-    push(reach, block.start, node);
+    if (!put_off(reach, block, node))
+        push(reach, block.start, node);
 }
 
 void reach_leave_out(struct reach *reach, uintptr_t address) {
@@ -160,6 +181,8 @@ static void follow(struct reach *reach, uintptr_t address, uint16_t node) {
         point(reach, pages_words(reach->pages, address, size), node);
         return;
     }
+    uint64_t marked = reach->marked;
+    uint8_t *led_nowhere = dull(reach, node, size);
     size_t count = pages_words(reach->pages, address, size);
     node = step(reach, node, block, count ? reach->pages->words[0] : 0);
     point(reach, count, node);
@@ -169,6 +192,26 @@ static void follow(struct reach *reach, uintptr_t address, uint16_t node) {
         else
             point(reach, pages_words(reach->pages, address + at, size - at), node);   // it is new: nobody knows its inner pages
     }
+    if (reach->marked != marked)
+        *led_nowhere = REACH_DULL + 1;
+    else
+        *led_nowhere += *led_nowhere < REACH_DULL;
+}
+
+// What was put off in the page of this block, which has just been read.
+static void follow_beside(struct reach *reach, uintptr_t address) {
+    uint32_t part = part_of(reach, address, false), page = address % REACH_CHUNK / REACH_ALIGNED / 64 / REACH_TOGETHER;
+    if (part == REACH_PARTS || !is_put_off(reach, part, page))
+        return;
+    uint64_t bits[REACH_TOGETHER], *all = &reach->waiting[part][page * REACH_TOGETHER];
+    uint16_t node = reach->waits_as[part][page];
+    memcpy(bits, all, sizeof bits);
+    memset(all, 0, sizeof bits);   // first, since others may begin to wait there
+    for (uint32_t at = 0; at < REACH_TOGETHER; at++)
+        for (; bits[at] && !reach->pages->late; bits[at] &= bits[at] - 1) {
+            uint32_t bit = (page * REACH_TOGETHER + at) * 64 + (uint32_t)__builtin_ctzll(bits[at]);
+            follow(reach, reach->starts[part] + bit * REACH_ALIGNED, node);
+        }
 }
 
 void reach_begin(struct reach *reach) {
@@ -219,7 +262,13 @@ static uint64_t take_last(struct reach *reach) {
 }
 
 static void follow_entry(struct reach *reach, uint64_t entry) {
-    follow(reach, entry >> 16, (uint16_t)entry);
+    uintptr_t address = entry >> 16;
+    uint16_t node = (uint16_t)entry;
+    struct block block;
+    if (blocks_find(reach->blocks, address, &block) && block.start == address && put_off(reach, block, node))
+        return;
+    follow(reach, address, node);
+    follow_beside(reach, address);
 }
 
 static void make_room(struct reach *reach) {
@@ -245,7 +294,7 @@ static void make_room(struct reach *reach) {
 static void follow_part(struct reach *reach, uint32_t part) {
     uint64_t *bits = reach->waiting[part];
     for (uint32_t at = 0; at < REACH_MARKS / 2; at++) {
-        while (bits[at] && !reach->pages->late) {
+        while (bits[at] && !is_put_off(reach, part, at / REACH_TOGETHER) && !reach->pages->late) {
             uint32_t bit = at * 64 + (uint32_t)__builtin_ctzll(bits[at]);
             bits[at] &= bits[at] - 1;
             reach->waiting_count[part]--;
@@ -275,7 +324,7 @@ static void follow_waiting(struct reach *reach) {
 }
 
 void reach_run(struct reach *reach) {
-    while (reach->count && !reach->pages->late) {
+    do {
         uint32_t here = REACH_QUEUE - reach->head, now = reach->count < here ? reach->count : here;
         reach_sort(reach->queue + reach->head, now);
         for (; now && reach->count && !reach->pages->late; now--) {
@@ -283,5 +332,16 @@ void reach_run(struct reach *reach) {
             make_room(reach);
         }
         follow_waiting(reach);
+    } while (reach->count && !reach->pages->late);
+}
+
+void reach_run_all(struct reach *reach) {
+    reach->none_is_dull = reach->some_wait = true;
+    for (uint32_t part = 0; part < reach->parts; part++) {
+        for (uint32_t at = 0; at < REACH_MARKS / 2; at++)
+            if (is_put_off(reach, part, at / REACH_TOGETHER))
+                reach->waiting_count[part] += (uint32_t)__builtin_popcountll(reach->waiting[part][at]);
+        memset(reach->put_off[part], 0, sizeof reach->put_off[part]);
     }
+    reach_run(reach);
 }

@@ -25,6 +25,7 @@
 #define REACH_MARKS (REACH_CHUNK / 8 / 64)   // words; the smallest block has 8 bytes
 #define REACH_ALIGNED 16u         // what waits begins at such addresses
 #define REACH_TOGETHER 4          // words, of 4 KiB
+#define REACH_DULL 64             // blocks of one kind that have led to nothing new: the others can wait
 
 enum reach_kind { REACH_GLOBAL, REACH_THREAD_LOCAL, REACH_STACK, REACH_THREAD, REACH_MAPPED, REACH_JAVA_HEAP, REACH_BLOCK };
 
@@ -59,7 +60,10 @@ struct reach {
     uint64_t order[REACH_PARTS];      // the same, and the part
     bool some_wait;               // to be followed, besides what is in the queue
     uint16_t waits_as[REACH_PARTS][REACH_MARKS / 2 / REACH_TOGETHER];   // the node of each page's blocks
-    uint32_t waiting_count[REACH_PARTS];
+    uint32_t waiting_count[REACH_PARTS];   // of those that are not put off
+    bool none_is_dull;            // all is to be read
+    uint8_t dull[REACH_NODES];    // by the node that leads there and the size, hashed: how many have led to nothing new
+    uint64_t put_off[REACH_PARTS][REACH_MARKS / 2 / REACH_TOGETHER / 64];   // a bit for each page
     uint64_t waiting[REACH_PARTS][REACH_MARKS / 2];
     uint64_t seen[REACH_PARTS][REACH_MARKS];
 };
@@ -70,6 +74,7 @@ bool reach_is_new(struct reach *reach, uint64_t word, size_t *size);   // it lea
 void reach_point(struct reach *reach, uint64_t word, uint16_t node);   // the node's memory has this word
 void reach_leave_out(struct reach *reach, uintptr_t address);   // a block that is no holder
 void reach_sort(uint64_t *entries, size_t count);
-void reach_run(struct reach *reach);   // follows all pointers
+void reach_run(struct reach *reach);   // follows all pointers but those in blocks that are likely to have none
+void reach_run_all(struct reach *reach);   // those, too
 
 #endif

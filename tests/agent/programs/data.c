@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// SPDX-FileCopyrightText: Offheap contributors
+//
+// data kept|lost|hidden: after a line, a table of blocks without pointers; "lost": of some more nobody knows; "hidden": the
+// last of the table alone leads to others.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCKS 4000
+#define SIZE 16384
+#define FEW 50
+#define FEW_SIZE 5000
+
+extern char *volatile table[BLOCKS];
+char *volatile table[BLOCKS];
+
+static char *filled(size_t size) {
+    return memset(malloc(size), 'x', size);
+}
+
+// Of their own stacks.
+static __attribute__((noinline)) char *lost_few(void) {
+    char *made = filled(FEW_SIZE);
+    __asm__ volatile("");
+    return made;
+}
+
+static __attribute__((noinline)) void kept_data(void) {
+    for (int i = 0; i < BLOCKS; i++)
+        table[i] = filled(SIZE);
+}
+
+static __attribute__((noinline)) void hide(char *address) {
+    for (int i = BLOCKS - FEW; i < BLOCKS; i++) {
+        address = lost_few();
+        memcpy(table[i] + SIZE / 2, &address, sizeof address);
+    }
+}
+
+int main(int count, char **words) {
+    if (count != 2 || getchar() < 0)
+        return 2;
+    kept_data();
+    if (*words[1] == 'h')
+        hide(NULL);
+    for (int i = 0; *words[1] == 'l' && i < FEW; i++)
+        lost_few();
+    puts("ready");
+    fflush(stdout);
+    return getchar() < 0;
+}
