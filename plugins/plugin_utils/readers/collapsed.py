@@ -13,13 +13,27 @@ from itertools import islice
 from ..model.frame import Frame
 from ..model.raw import Records, Told
 from .format_error import FormatError, UnusableError
-from .stack_builder import StackBuilder
+from .stack_builder import StackBuilder, packed
 
 _MOST_DIGITS = 20
 # Lines that tell whether each has two numbers.
 _LOOKED_AT = 100
 # As far as is looked for a line feed.
 _LONGEST_LINE = 1 << 18
+
+
+class _Places(dict[bytes, bytes]):
+    """The place of each function, nothing for an empty name; adds what it lacks by itself, so that all of a stack's are
+    found without a loop."""
+
+    def __init__(self, builder: StackBuilder) -> None:
+        super().__init__()
+        self._builder = builder
+
+    def __missing__(self, function: bytes) -> bytes:
+        text = function.strip().decode("utf-8", "replace")
+        self[function] = place = packed(self._builder.named(Frame(text, ""))) if text else b""
+        return place
 
 
 def recognizes(data: bytes) -> bool:
@@ -53,7 +67,7 @@ def parse(data: bytes, name: str, told: Told) -> Records:
             name, "has two numbers in each line, a difference: compare the two files themselves (fab diff)"
         )
     builder = StackBuilder(name)
-    known: dict[bytes, int] = {}
+    place = _Places(builder).__getitem__
     in_bytes = told.unit == "bytes"
     for number, line in enumerate(io.BytesIO(data), 1):
         if not line.strip():
@@ -62,12 +76,6 @@ def parse(data: bytes, name: str, told: Told) -> Records:
         if found is None:
             raise FormatError(name, number, "a stack and a number, as in 'main;work 4096'", line.rstrip(b"\n"))
         stack, count = found
-        places = []
-        for function in filter(bytes.strip, reversed(stack.split(b";"))):
-            place = known.get(function)
-            if place is None:
-                text = function.strip().decode("utf-8", "replace")
-                place = known[function] = builder.named(Frame(text, ""))
-            places.append(place)
-        builder.add(places, (0, count) if in_bytes else (count, 0))
+        places = b"".join(map(place, reversed(stack.split(b";"))))
+        builder.add_packed(places, (0, count) if in_bytes else (count, 0))
     return builder.records(told.measure, told.sampling, unbiased=True)

@@ -63,13 +63,21 @@ class StackBuilder:
 
         Raises UnusableError for what no process can have.
         """
-        before = len(self._places)
         self._places.extend(places)
-        if len(self._places) - before > MOST_FRAMES:
+        self._end(counts)
+
+    def add_packed(self, places: bytes, counts: Sequence[int]) -> None:
+        """The same, of places that ``packed`` made: much faster for long stacks."""
+        self._places.frombytes(places)
+        self._end(counts)
+
+    def _end(self, counts: Sequence[int]) -> None:
+        end = len(self._places)
+        if end - (self._ends[-1] if self._ends else 0) > MOST_FRAMES:
             raise UnusableError(self._file, f"has a stack of more than {MOST_FRAMES} frames")
-        if len(self._places) > _MOST_PLACES:
+        if end > _MOST_PLACES:
             raise UnusableError(self._file, f"its stacks have more than {_MOST_PLACES} frames together")
-        self._ends.append(len(self._places))
+        self._ends.append(end)
         columns = self._counts
         try:
             for column, value in zip(
@@ -132,6 +140,11 @@ class StackBuilder:
             names=list(self._names),
             **more,
         )
+
+
+def packed(place: int) -> bytes:
+    """A place as it lies in memory."""
+    return array("i", (place,)).tobytes()
 
 
 def _as_bytes(numbers: NDArray[np.integer[Any]], kind: type[np.integer[Any]]) -> memoryview:
