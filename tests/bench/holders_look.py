@@ -7,10 +7,9 @@
 ``holders-2GiB`` is a process with 2 GiB in nine million blocks, of which each page has some of a list, some of a table,
 and some that nobody holds; ``holders-redis`` is redis with 1.9 GiB in 900,000 keys. How long a look takes, how much the
 process grows while it lasts, and how much of that stays (``faults_in``: what was not there before it was looked at).
-``holders-requests``
-is the slowest of a hundred requests, of overhead/requests.c, which four threads answer at a fixed rate while one look
-follows another, beside the same while one dump follows another, which each look begins with, and beside neither; the
-medians of the rounds.
+``holders-requests`` is the slowest of a hundred requests, of overhead/requests.c, which four threads answer at a fixed
+rate while one look follows another, beside the same while one dump follows another, which each look begins with, while
+another process keeps a processor busy, and beside none of these; the medians of the rounds.
 
 Exits with status 1 if a promise is not kept.
 """
@@ -133,6 +132,11 @@ def requests(directory: Path, program: Path, ask: Callable[[Service], object] | 
         service.kill()
 
 
+def _neighbour(_service: Service) -> None:
+    """A process of its own, which takes a processor as a look does."""
+    subprocess.run(["timeout", "1", "dd", "if=/dev/zero", "of=/dev/null", "bs=64k"], capture_output=True, check=False)
+
+
 def _row(case: str, metric: str, unit: str, ours: float, peer: float, name: str) -> dict[str, Any]:
     told = {"case": case, "metric": metric, "unit": unit, "ours": round(ours, 4), "peer": round(peer, 4)}
     return {**told, "peer_name": name, "ratio": round(ours / peer, 4)}
@@ -146,6 +150,7 @@ def main() -> int:
     asked: dict[str, Callable[[Service], object] | None] = {
         "look": lambda service: service.ask("holders", milliseconds=_MILLISECONDS),
         "dump": lambda service: service.ask("dump"),
+        "neighbour": _neighbour,
         "nothing": None,
     }
     slowest: dict[str, list[float]] = {name: [] for name in asked}
@@ -162,7 +167,7 @@ def main() -> int:
         for _round in range(options.rounds):
             for name, ask in asked.items():
                 slowest[name].append(requests(directory, served, ask))
-    looking, dumping, alone = (statistics.median(slowest[name]) for name in asked)
+    looking, dumping, beside, alone = (statistics.median(slowest[name]) for name in asked)
     rows = []
     for case, (seconds, most, stays) in looks.items():
         rows += [
@@ -172,6 +177,7 @@ def main() -> int:
         ]
     rows += [
         _row("holders-requests", "p99", "us", looking, dumping, "dumps alone"),
+        _row("holders-requests", "p99", "us", looking, beside, "a busy neighbour"),
         _row("holders-requests", "p99", "us", looking, alone, "no look"),
     ]
     options.output.parent.mkdir(parents=True, exist_ok=True)
