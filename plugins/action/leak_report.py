@@ -119,6 +119,7 @@ def _returned(report: Report, files: dict[str, str]) -> dict[str, Any]:
                 "growth_error": round(suspect.error),
                 "live_bytes": round(suspect.live),
                 "stacks": suspect.stacks,
+                "held": suspect.holding.text if suspect.holding else "",
                 "hints": [
                     {"id": hint.id, "title": hint.title, "check": hint.check, "link": hint.link} for hint in known
                 ],

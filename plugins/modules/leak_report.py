@@ -224,6 +224,11 @@ reports:
           description: How many different stacks, compared by function, are summed up here.
           type: int
           sample: 1
+        held:
+          description: Who holds what it has allocated, where processes were asked, see V(holders) of
+            M(offheap.profiler.heap_control). Empty elsewhere.
+          type: str
+          sample: "98 % (95 to 99 %) kept by global session_cache of app, through 128-byte blocks (412 samples)"
         hints:
           description: Known causes that this path resembles, each with C(id), C(title), C(check) and C(link).
           type: list

@@ -358,8 +358,9 @@ def test_what_nobody_holds_is_told_to_be_lost_and_nothing_else_is(name: str, rou
     (kind,) = (kind for kind in KINDS if kind.name == name)
     for one_round in rounds:
         found = {}
+        returned = [suspect["held"] for suspect in one_round.reports[kind.unit]["suspects"]]
+        assert returned == [suspect["held"]["text"] for suspect in one_round.held[kind.unit]]
         for suspect in one_round.held[kind.unit]:
-            assert suspect["held"] is not None
             print(f"{name}: {suspect['short']}: {suspect['held']['text']}")
             most = suspect["held"]["parts"][0]
             found["lost" if kind.culprits[0] in suspect["path"] else "kept"] = most["kind"], most["share"]
