@@ -229,13 +229,13 @@ class _Frames:
         found = self._chunk.value(self._type, trace) if self._type is not None else None
         if not found:
             return (Frame("[unknown]", ""),)
-        frames = found[self._frames]
+        frames = _of(found, self._frames)
         if not isinstance(frames, list) or len(frames) > MOST_FRAMES:
             raise JfrError(f"a stack of more than {MOST_FRAMES} frames")
         return tuple([self._frame(frame) for frame in frames])
 
     def _frame(self, found: Any) -> Frame:
-        method, kind = found[self._method], found[self._kind]
+        method, kind = _of(found, self._method), _of(found, self._kind)
         if not isinstance(method, int) or not isinstance(kind, int):
             raise JfrError("a frame without a method")
         key = (method, kind)
@@ -247,9 +247,10 @@ class _Frames:
         method = self._chunk.value(self._methods, number)
         if not method:
             return Frame("[unknown]", "")
-        its_class = self._chunk.value(self._classes, method[self._class]) if method[self._class] else None
-        module = self._text(self._symbols, its_class[self._class_name]) if its_class else ""
-        function = self._text(self._symbols, method[self._name])
+        number_of_class = _of(method, self._class)
+        its_class = self._chunk.value(self._classes, number_of_class) if number_of_class else None
+        module = self._text(self._symbols, _of(its_class, self._class_name)) if its_class else ""
+        function = self._text(self._symbols, _of(method, self._name))
         if native:
             # Code without a symbol has the path of its library for a name.
             return Frame(function.rpartition("/")[2] if function.startswith("/") else function or "[unknown]", module)
@@ -260,8 +261,15 @@ class _Frames:
         """The text in a constant of one field."""
         found = self._chunk.value(type_number, number) if isinstance(number, int) else None
         while isinstance(found, tuple):
-            found = found[0]
+            found = found[0] if found else None
         return found if isinstance(found, str) else ""
+
+
+def _of(found: Any, position: int) -> Any:
+    """A field of an object. Raises JfrError for what is none: the file itself says of which type a value is."""
+    if not isinstance(found, tuple):
+        raise JfrError("a stack whose parts are no objects")
+    return found[position]
 
 
 def _stood_for(sizes: Column, told: Numbers, interval: int) -> tuple[Numbers, Sampling]:

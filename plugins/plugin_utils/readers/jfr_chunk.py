@@ -116,10 +116,11 @@ class Chunk:
 
     def field(self, type_number: int, name: str) -> tuple[int, Field]:
         """A field of a type and its position. Raises JfrError."""
-        for position, field in enumerate(self.types[type_number].fields):
+        found = self.types.get(type_number)
+        for position, field in enumerate(found.fields if found else ()):
             if field.name == name:
                 return position, field
-        raise JfrError(f"{self.types[type_number].name} has no {name}")
+        raise JfrError(f"{found.name if found else f'the unknown type {type_number}'} has no {name}")
 
     def _reader(self, number: int) -> Callable[[Cursor], Any]:
         """What reads a value of a type, made when it is first needed."""

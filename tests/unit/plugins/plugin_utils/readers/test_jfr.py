@@ -19,7 +19,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure, Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, jfr, jfr_chunk
 from ansible_collections.offheap.profiler.tests.hostile.bounds import in_child
-from ansible_collections.offheap.profiler.tests.unit.strategies import recordings
+from ansible_collections.offheap.profiler.tests.unit.strategies import recordings, small_recordings
 
 KEPT = 100 * recordings.DEFLATER
 LEAK = (
@@ -172,6 +172,23 @@ def test_a_recording_of_something_else(agent: Path, directory: Path) -> None:
     path = recordings.recording(directory, agent, "event=itimer")
     with pytest.raises(OffheapError, match=r"no recording of native memory \(async-profiler, -e nativemem;"):
         _read(path)
+
+
+def test_types_that_are_called_something_else_are_refused_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file itself says what a stack, a frame and a name are."""
+    types = dict(small_recordings._TYPES)
+    names = sorted({name for name, _fields in types.values()})
+    refused = 0
+    for number, (name, fields) in types.items():
+        for other in names:
+            monkeypatch.setitem(small_recordings._TYPES, number, (other, fields))
+            data = small_recordings.recording([(1, 10, 40, 1)], native=("serve",))
+            try:
+                detect.FORMATS["async-profiler"].parse(data, "x", Told())
+            except OffheapError:
+                refused += 1
+        monkeypatch.setitem(small_recordings._TYPES, number, (name, fields))
+    assert refused > 20
 
 
 _MUTATED = """
