@@ -39,7 +39,7 @@ _COLUMNS = ("registry", "package", "version", "seen", "verdict", "rate", "RSS", 
 @dataclass
 class Said:
     """What the report said of one version. Rates are bytes a day; ``rank`` is 0 where no suspect goes through a
-    function that upstream mended."""
+    function that upstream mended. ``held`` says who holds what its path has allocated, where that was asked."""
 
     verdict: str
     reason: str
@@ -48,6 +48,7 @@ class Said:
     rss: float
     rank: int
     path: list[str]
+    held: str = ""
 
 
 @dataclass
@@ -80,14 +81,18 @@ def page(seen: Sequence[Seen]) -> str:
             "",
             *lines,
             "",
-            *_not_named([leaks[one.name] for one in seen if one not in named]),
+            *_not_named([(leaks[one.name], one.leaking.held) for one in seen if one not in named]),
         ]
     )
 
 
-def _not_named(missed: Sequence[Leak]) -> list[str]:
-    """What is known of why some are not named, as a list."""
-    told = [f"- {leak.package} {leak.leaking}: {leak.why_not}." for leak in missed if leak.why_not]
+def _not_named(missed: Sequence[tuple[Leak, str]]) -> list[str]:
+    """What is known of why some are not named, as a list; and what the report says of who holds their memory."""
+    told = [
+        f"- {leak.package} {leak.leaking}: {leak.why_not}.{f' Held, says the report: {held}.' if held else ''}"
+        for leak, held in missed
+        if leak.why_not
+    ]
     return ["Why some are not named:", "", *told, ""] if told else []
 
 

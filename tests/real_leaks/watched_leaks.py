@@ -83,6 +83,7 @@ def variables(versions: list[tuple[Leak, str]], directory: Path) -> dict[str, An
     ]
     return {
         "offheap_units": units,
+        "heap_collect_holders": [unit["name"] for unit in units],
         "offheap_archive": str(directory / "archive"),
         "offheap_report": str(directory / "report"),
         "offheap_cache": str(BUILD / "cache"),
@@ -134,6 +135,7 @@ def watched(leaks: list[Leak], lab: Lab, tarball: Path) -> list[Seen]:
         report = reports[unit]
         paths = [suspect["path"] for suspect in report["suspects"]]
         found = [rank for rank, path in enumerate(paths, 1) if any(re.fullmatch(leak.mended, name) for name in path)]
+        shown = found[0] - 1 if found else 0
         return Said(
             report["verdict"],
             report["reason"],
@@ -141,7 +143,8 @@ def watched(leaks: list[Leak], lab: Lab, tarball: Path) -> list[Seen]:
             report["growth_error"],
             round((after[unit] - before[unit]) / span * 86400),
             found[0] if found else 0,
-            paths[found[0] - 1 if found else 0][:12] if paths else [],
+            paths[shown][:12] if paths else [],
+            report["suspects"][shown]["held"] if paths else "",
         )
 
     day = time.strftime("%Y-%m-%d", time.gmtime())
