@@ -128,7 +128,7 @@ pictures: setup
 #:                   build/fuzz/files.json (two hours)
 #: make soak         ten million fuzzing inputs for the readers (FUZZ_INPUTS) besides those of make fuzz-files, the truth
 #:                   suite TRUTH_RUNS times (40), the agent under load for SOAK_SECONDS (600), what the controller builds
-#:                   for x86_64 and aarch64, 60 faults at random moments of a hunt, variants of tests on booted hosts, and
+#:                   for x86_64, aarch64 and musl, 60 faults at random moments of a hunt, variants of tests on booted hosts, and
 #:                   on one with a kernel of its own, runs that are killed, and on hosts leaks known to the byte
 #:                   TRUTH_ROUNDS times (10), what all roads from a thousand archives say, pods at an API server of
 #:                   Kubernetes, and ansible-test sanity by all releases of ansible-core from 2.17 on
@@ -144,6 +144,9 @@ soak: setup fuzz-files
 	OFFHEAP_TEST_BUILD=cross .venv/bin/python -m pytest tests/agent tests/integration/test_hunt.py
 	OFFHEAP_TEST_BUILD=aarch64 .venv/bin/python -m pytest \
 		tests/agent/test_control.py tests/agent/test_spool.py tests/agent/test_forked_workers.py tests/agent/test_named.py
+	OFFHEAP_TEST_BUILD=musl .venv/bin/python -m pytest tests/agent/test_allocator.py tests/agent/test_control.py \
+		tests/agent/test_forked_workers.py tests/agent/test_hard_cases.py tests/agent/test_ledger.py tests/agent/test_named.py \
+		tests/agent/test_prof_hooks.py tests/agent/test_short_threads.py tests/agent/test_spool.py
 	OFFHEAP_ROADS=1000 .venv/bin/python -m pytest tests/unit/plugins/test_one_road.py
 	$(RUN) sanity sanity-others
 	.venv/bin/python -m pytest -m soak_only tests/agent tests/integration tests/gates tests/kubernetes \

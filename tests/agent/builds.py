@@ -12,6 +12,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
@@ -28,6 +29,10 @@ if re.search(r"[\s:]", str(BUILD)):
     BUILD = Path(tempfile.gettempdir()) / f"offheap-agent-{hashlib.sha256(bytes(ROOT)).hexdigest()[:12]}"
 #: for programs of aarch64, and what runs them here
 CROSS_GCC, EMULATOR = "aarch64-linux-gnu-gcc", ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+#: for programs of musl: their compiler's name here, and the compiler, which leaves no malloc out
+MUSL = "musl"
+MUSL_CC = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-musl", "-dynamic"]
+MUSL_CC += ["-Wl,--build-id", "-fno-builtin"]
 _CARRIED: dict[str, str] = json.loads(reproduce.CARRIED.read_text())
 
 

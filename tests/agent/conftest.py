@@ -3,7 +3,8 @@
 """Build the agent and the programs that try it, and run them as a service would.
 
 With OFFHEAP_TEST_BUILD=cross, agent and jemalloc are those that the controller builds, else those that gcc does; with
-aarch64, those that the controller builds for such hosts, under an emulator.
+aarch64, those that the controller builds for such hosts, under an emulator; with musl, those for
+containers that have it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.tests.agent import builds
-from ansible_collections.offheap.profiler.tests.agent.builds import BUILD, CROSS_GCC, EMULATOR, SOURCES
+from ansible_collections.offheap.profiler.tests.agent.builds import BUILD, CROSS_GCC, EMULATOR, MUSL, MUSL_CC, SOURCES
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 #: as builds.crossed names it, if it is the controller that builds
-PLATFORM = {"cross": "glibc-x86_64-4096", "aarch64": "glibc-aarch64-4096"}.get(os.environ.get("OFFHEAP_TEST_BUILD", ""))
+PLATFORM = {"cross": "glibc-x86_64-4096", "aarch64": "glibc-aarch64-4096", MUSL: "musl-x86_64-4096"}.get(
+    os.environ.get("OFFHEAP_TEST_BUILD", "")
+)
 EMULATED = PLATFORM == "glibc-aarch64-4096"
+#: programs of this machine's C library cannot have it preloaded
+FOREIGN = PLATFORM not in (None, "glibc-x86_64-4096")
+#: of programs that are preloaded
+COMPILER = {"glibc-aarch64-4096": CROSS_GCC, "musl-x86_64-4096": MUSL}.get(PLATFORM or "", "gcc")
 FLAGS = ("-std=gnu11", "-g", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror")
 
 
@@ -38,7 +45,8 @@ def compiled(name: str, sources: list[Path], *options: str, compiler: str = "gcc
     if not target.exists() or target.stat().st_mtime < newest:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_suffix(f".{os.getpid()}")
-        command = [compiler, *FLAGS, *options, "-o", str(part), *map(str, sources), "-pthread", "-ldl"]
+        run = MUSL_CC if compiler == MUSL else [compiler]
+        command = [*run, *FLAGS, *options, "-o", str(part), *map(str, sources), "-pthread", "-ldl"]
         subprocess.run(command, check=True)
         part.rename(target)
     return target
@@ -53,7 +61,7 @@ def library() -> Path:
 @pytest.fixture(scope="session")
 def unpatched_jemalloc() -> Path:
     """A jemalloc with prof, the distribution's (Debian's 5.3.0 has it)."""
-    if EMULATED:
+    if FOREIGN:
         pytest.skip("the distribution's jemalloc is for this machine")
     for path in Path("/usr/lib").glob("*/libjemalloc.so.2"):
         environment = {"LD_PRELOAD": str(path), "MALLOC_CONF": "prof:true"}
@@ -71,7 +79,7 @@ def jemalloc() -> Path:
 
 def service_program(name: str) -> Path:
     """A program that is preloaded, for the machine of what is preloaded."""
-    return compiled(name, [PROGRAMS / f"{name}.c"], "-O2", compiler=CROSS_GCC if EMULATED else "gcc")
+    return compiled(name, [PROGRAMS / f"{name}.c"], "-O2", compiler=COMPILER)
 
 
 def preloaded(

@@ -18,7 +18,13 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import process as memory
-from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled, service_program
+from ansible_collections.offheap.profiler.tests.agent.conftest import (
+    EMULATED,
+    FOREIGN,
+    PROGRAMS,
+    compiled,
+    service_program,
+)
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
 from ansible_collections.offheap.profiler.tests.agent.test_sampler import Taken, plugin, program
 
@@ -27,7 +33,7 @@ Start = Callable[..., Service]
 ALLOCATORS = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so.4", "libc": ""}
 
 wiped = pytest.mark.skipif(EMULATED, reason="qemu 7.2 says that it wipes memory in forked children, and does not")
-needs_this_machine = pytest.mark.skipif(EMULATED, reason="what it starts is of this machine")
+needs_this_machine = pytest.mark.skipif(FOREIGN, reason="what it starts is of this machine")
 
 
 @pytest.fixture

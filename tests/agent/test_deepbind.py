@@ -10,24 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.tests.agent.builds import CROSS_GCC
-from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled
+from ansible_collections.offheap.profiler.tests.agent.conftest import COMPILER, EMULATED, PROGRAMS, compiled
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 
 Start = Callable[..., Service]
-_COMPILER = CROSS_GCC if EMULATED else "gcc"
 # The library is found only where the program says, and only if dlopen knows that it is the program that asks.
 _SEARCH = "-Wl,-rpath,$ORIGIN"
 
 
 def _library(name: str, *options: str) -> Path:
-    return compiled(f"lib{name}.so", [PROGRAMS / f"{name}.c"], "-shared", "-fPIC", *options, compiler=_COMPILER)
+    return compiled(f"lib{name}.so", [PROGRAMS / f"{name}.c"], "-shared", "-fPIC", *options, compiler=COMPILER)
 
 
 @pytest.fixture(scope="module")
 def opener() -> Path:
     _library("deepbind_library")
-    return compiled("deepbind", [PROGRAMS / "deepbind.c"], "-rdynamic", _SEARCH, compiler=_COMPILER)
+    return compiled("deepbind", [PROGRAMS / "deepbind.c"], "-rdynamic", _SEARCH, compiler=COMPILER)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +34,7 @@ def early_opener() -> Path:
     _library("deepbind_library")
     early = _library("deepbind_early", _SEARCH)
     options = ("-rdynamic", _SEARCH, "-Wl,--no-as-needed", str(early))
-    return compiled("deepbind_with_early", [PROGRAMS / "deepbind.c"], *options, compiler=_COMPILER)
+    return compiled("deepbind_with_early", [PROGRAMS / "deepbind.c"], *options, compiler=COMPILER)
 
 
 def test_without_the_agent_the_process_dies(start: Start, opener: Path, jemalloc: Path) -> None:

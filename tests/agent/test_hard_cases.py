@@ -14,12 +14,12 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
-from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, service_program
+from ansible_collections.offheap.profiler.tests.agent.conftest import FOREIGN, service_program
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
 
 Start = Callable[..., Service]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-needs_this_machine = pytest.mark.skipif(EMULATED, reason="an emulator runs no other program, and filters its own calls")
+needs_this_machine = pytest.mark.skipif(FOREIGN, reason="an emulator runs no other program, and filters its own calls")
 NOBODY = 65534
 
 

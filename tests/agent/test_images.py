@@ -12,15 +12,18 @@ from pathlib import Path
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import sidecar
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import located
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
-from ansible_collections.offheap.profiler.tests.agent.builds import CROSS_GCC
-from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled, service_program
+from ansible_collections.offheap.profiler.tests.agent.conftest import (
+    COMPILER,
+    PROGRAMS,
+    compiled,
+    service_program,
+)
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 
 
 def test_code_at_the_place_of_other_code_names_nothing(start: Callable[..., Service], tmp_path: Path) -> None:
     """The stacks of a plugin that was closed have addresses where another one lies now."""
-    compiler = CROSS_GCC if EMULATED else "gcc"
-    built = compiled("libplugin.so", [PROGRAMS / "plugin.c"], "-O2", "-shared", "-fPIC", compiler=compiler)
+    built = compiled("libplugin.so", [PROGRAMS / "plugin.c"], "-O2", "-shared", "-fPIC", compiler=COMPILER)
     plugins = [Path(shutil.copy(built, tmp_path / name)) for name in ("libparse.so", "librender.so")]
     service = start(service_program("swap"), *map(str, plugins))
     stdout = service.process.stdout

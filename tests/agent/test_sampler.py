@@ -19,11 +19,16 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import sidecar
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2, lives_book
-from ansible_collections.offheap.profiler.tests.agent.builds import CROSS_GCC, EMULATOR, SOURCES
-from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled, service_program
+from ansible_collections.offheap.profiler.tests.agent.builds import EMULATOR, SOURCES
+from ansible_collections.offheap.profiler.tests.agent.conftest import (
+    COMPILER,
+    EMULATED,
+    PROGRAMS,
+    compiled,
+    service_program,
+)
 from ansible_collections.offheap.profiler.tests.agent.service import UNIT, Service, tasks_of, wait_for
 
-COMPILER = CROSS_GCC if EMULATED else "gcc"
 #: how the program is linked, by which its entries differ
 LINKED = {"lazy": ["-Wl,-z,lazy"], "now": ["-Wl,-z,now"], "no-pie": ["-no-pie", "-fno-pie"]}
 

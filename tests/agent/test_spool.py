@@ -16,7 +16,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
-from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED
+from ansible_collections.offheap.profiler.tests.agent.conftest import FOREIGN
 from ansible_collections.offheap.profiler.tests.agent.service import Service, parsed, wait_for
 
 Start = Callable[..., Service]
@@ -132,7 +132,7 @@ def test_each_of_many_processes_keeps_what_a_verdict_needs(start: Start, workloa
             process.wait()
 
 
-@pytest.mark.skipif(EMULATED, reason="unshare is a program of this machine")
+@pytest.mark.skipif(FOREIGN, reason="unshare is a program of this machine")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a namespace of pids")
 def test_a_pid_that_comes_again_replaces_no_dump(start: Start, workload: Path) -> None:
     """As after a reboot, or in a second container: both processes believe that their pid is 1."""
@@ -194,7 +194,7 @@ def test_what_others_have_put_into_the_spool_is_not_written_to(start: Start, wor
     assert other.read_text() == "precious"
 
 
-@pytest.mark.skipif(EMULATED, reason="unshare is a program of this machine")
+@pytest.mark.skipif(FOREIGN, reason="unshare is a program of this machine")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide /proc, and write into another user's spool")
 def test_without_proc_no_dump_into_another_user_s_spool(start: Start, workload: Path, tmp_path: Path) -> None:
     """jemalloc would open the dump by its name, where its user could have put a link by then."""

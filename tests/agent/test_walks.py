@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.tests.agent.builds import CROSS_GCC, EMULATOR, SOURCES
-from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled
+from ansible_collections.offheap.profiler.tests.agent.builds import EMULATOR, SOURCES
+from ansible_collections.offheap.profiler.tests.agent.conftest import COMPILER, EMULATED, PROGRAMS, compiled
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 from ansible_collections.offheap.profiler.tests.agent.test_unwind import read_stacks
 
-COMPILER = CROSS_GCC if EMULATED else "gcc"
 PARTS = ("unwind", "cfi", "ranges", "hotspot", "goroutine", "readable", "maps", "descriptors", "loader")
 #: what is installed wherever the tests run, and runs for a second or so
 OTHERS = {

@@ -6,8 +6,8 @@ host for itself and its like, with the host's own.
 Reads a description from stdin, as JSON:
 
 - ``part``: ``library`` or ``agent``; ``source``: a tarball of the patched release or of the agent's directory, or that
-- ``target``: for ziglang, such as ``x86_64-linux-gnu.2.17``: no newer glibc than that is needed on a host; "" for the
-  machine's own compiler, ``CC`` or gcc
+- ``target``: for ziglang, such as ``x86_64-linux-gnu.2.17``: no newer glibc than that is needed on a host; or
+  ``x86_64-linux-musl``; "" for the machine's own compiler, ``CC`` or gcc
 - ``options``, ``cflags``: for the library's configure, and more flags for the compiler
 - ``place``: where hosts install it; its last part is the directory in the tarball
 - ``result``: the tarball to write; ``record``: what its offheap.json holds, but for ``files``
@@ -38,6 +38,7 @@ COMPILER = "0.17.1"
 _ZIG = [sys.executable, "-m", "ziglang"]
 # What the compiler adds of the C library has debug information that names the directory.
 _BARE = "-Wl,--strip-debug"
+_OWN_UNWINDER = "-lunwind"  # the compiler's, whose symbols stay inside
 _UNWINDER = ("_Unwind_Backtrace", "_Unwind_GetIP")  # what jemalloc takes from libgcc
 # Else configure takes it from the machine that it runs on. With that of a host with pages of 64 KiB, each thread
 # reserves 512 MiB of addresses.
@@ -83,14 +84,21 @@ def _tools(work: Path, target: str) -> dict[str, str]:
     return {**caches, "CC": f"{zig} cc -target {target}", "AR": f"{zig} ar", "RANLIB": f"{zig} ranlib", "LC_ALL": "C"}
 
 
-def _libgcc(work: Path, tools: dict[str, str]) -> Path:
-    """A stand-in to link with: hosts have libgcc, and this machine need not. The compiler's own unwinder calls dlsym at
-    its first step, which allocates with a glibc before 2.34, and jemalloc takes that step while it initialises."""
+def _is_musl(target: str) -> bool:
+    return target.endswith("musl")
+
+
+def _unwinder(work: Path, tools: dict[str, str], target: str) -> str:
+    """What to link with: for glibc a stand-in, since hosts have libgcc, and this machine need not. The compiler's own
+    unwinder calls dlsym at its first step, which allocates with a glibc before 2.34, and jemalloc takes that step while
+    it initialises. With musl it is libgcc that allocates there, and the compiler's own is linked in."""
+    if _is_musl(target):
+        return _OWN_UNWINDER
     source, made = work / "libgcc.c", work / "libgcc_s.so.1"
     source.write_text("".join(f"void {name}(void);\nvoid {name}(void) {{}}\n" for name in _UNWINDER))
     command = [*tools["CC"].split(), "-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{made.name}", "-o", str(made)]
     _run(work, tools, *command, str(source))
-    return made
+    return str(made)
 
 
 def _tree(work: Path, source: Path) -> Path:
@@ -113,10 +121,12 @@ def library(work: Path, tree: Path, wanted: dict[str, Any]) -> dict[str, Path]:
             tools,
             CFLAGS=f"-O3 -g0 -fPIC -ffile-prefix-map={tree}=.",
             LDFLAGS=_BARE,
-            LIBS=str(_libgcc(work, tools)),
+            LIBS=_unwinder(work, tools, wanted["target"]),
             ac_cv_lib_gcc__Unwind_Backtrace="yes",
         )
-        own += [f"--host={wanted['target'].rpartition('.2.')[0]}", _ADDRESSES]
+        if _is_musl(wanted["target"]):
+            environment["je_cv_pthread_getname_np"] = "no"  # musl has it from 1.2.3 on
+        own += [f"--host={wanted['target'].partition('.')[0]}", _ADDRESSES]
     _run(tree, environment, "./configure", *own, *wanted["options"])
     _run(tree, environment, "make", f"-j{os.cpu_count() or 1}", "build_lib_shared")
     return {name: tree / name for name in ("lib/libjemalloc.so.2", "bin/jeprof")}
@@ -125,7 +135,8 @@ def library(work: Path, tree: Path, wanted: dict[str, Any]) -> dict[str, Path]:
 def agent(work: Path, tree: Path, wanted: dict[str, Any]) -> dict[str, Path]:
     """The agent's file by its place in the tarball."""
     tools = _tools(work, wanted["target"]) if wanted["target"] else {}
-    flags = (f"CC={tools['CC']}", "CFLAGS=-O2 -g0", f"LDFLAGS={_BARE}") if tools else ()
+    linked = f"{_BARE} {_OWN_UNWINDER}" if _is_musl(wanted["target"]) else _BARE
+    flags = (f"CC={tools['CC']}", "CFLAGS=-O2 -g0", f"LDFLAGS={linked}") if tools else ()
     _run(tree, tools, "make", f"BUILD={work}", *flags)
     return {"liboffheap.so": work / "liboffheap.so"}
 

@@ -87,13 +87,14 @@ def built(
     """
     page = int(platform.split("-")[-1]).bit_length() - 1
     stem = library_stem() if part == "library" else agent_stem()
+    suffix = "-musl" if platform.startswith("musl") else ""  # beside that for the host itself
     wanted = {
         "part": part,
         "source": str(source),
         "target": TARGETS[platform],
         "options": [f"--with-lg-page={page}", *DEFAULTS["jemalloc_configure_options"]],
         "cflags": DEFAULTS["jemalloc_cflags"],
-        "place": f"/opt/offheap/{stem.partition('-')[0]}/{stem.partition('-')[2]}",
+        "place": f"/opt/offheap/{stem.partition('-')[0]}/{stem.partition('-')[2]}{suffix}",
         "result": str(directory / f"{stem}-{platform}.tar.gz"),
         "sha256": expected,
         "record": {"platform": platform},

@@ -61,6 +61,7 @@ static int no_memory(void) {
 }
 
 static int take_pages(void) {
+    extern __attribute__((weak)) void *pvalloc(size_t);   // jemalloc's; musl has none
     void *volatile block = pvalloc(5000);
     size_t usable = malloc_usable_size(block);
     memset(block, 1, 5000);

@@ -234,6 +234,10 @@ static void on_signal(int number) {
     atomic_fetch_add(&rounds, 1);
 }
 
+// musl has none of them; there, nobody asks for "stacks".
+#pragma weak getcontext
+#pragma weak makecontext
+#pragma weak swapcontext
 static ucontext_t caller, fiber;
 
 static void in_fiber(void) {

@@ -15,7 +15,6 @@
 
 #include "ranges.h"
 
-#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -56,8 +55,8 @@ struct bases {
 
 static const uint8_t *(*find_table)(void *address, struct bases *bases);
 
-void cfi_find_libgcc(void *library) {
-    *(void **)&find_table = dlsym(library, "_Unwind_Find_FDE");
+void cfi_find_tables(void *function) {
+    *(void **)&find_table = function;
 }
 
 static uint64_t hide(uint64_t address, union rule rule) {

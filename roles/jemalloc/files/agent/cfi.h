@@ -20,7 +20,7 @@ enum cfi_step {
     CFI_HARD,      // a frame for libgcc: it realigns its stack, a signal's handler returns to it, or the like
 };
 
-void cfi_find_libgcc(void *library);   // from it comes the look-up of a table; without one, each frame is hard
+void cfi_find_tables(void *function);   // by _Unwind_Find_FDE; without it, each frame is hard
 // Reads nothing but the tables, and the stack between the frame's stack pointer and `top`. From any thread.
 enum cfi_step cfi_step(struct frame *frame, uintptr_t top);
 void cfi_forget(void);   // the code at some address is another now

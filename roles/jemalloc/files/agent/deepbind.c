@@ -16,7 +16,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-#if defined __x86_64__ || defined __aarch64__
+#ifdef RTLD_DEEPBIND   // musl has none
 
 __attribute__((visibility("hidden"))) opener *deepbind_next;
 __attribute__((visibility("hidden"))) int deepbind_kept = ~0;   // of the flags
@@ -32,8 +32,6 @@ __attribute__((used)) opener *deepbind_find(void) {
     __atomic_store_n(&deepbind_next, next, __ATOMIC_RELEASE);
     return next;
 }
-
-#endif
 
 #if defined __x86_64__
 __asm__(".text\n"
@@ -98,4 +96,6 @@ __asm__(".text\n"
         "    ret\n"
         "    .cfi_endproc\n"
         ".size dlopen, .-dlopen\n");
+#endif
+
 #endif

@@ -83,9 +83,14 @@ void feeder_describe(struct json *json) {
     json_seconds(json, "spent", (int64_t)(sampler_spent() / 1000000));
 }
 
-// malloc_trim is the C library's, whoever the allocator is: under another one it finds nothing to give back.
 bool feeder_trim(void) {
-    return own ? malloc_trim(0) : je_purge();
+    if (!own)
+        return je_purge();
+#ifdef __GLIBC__   // whoever the allocator is: under another one it finds nothing to give back
+    return malloc_trim(0);
+#else
+    return false;
+#endif
 }
 
 bool feeder_reset(const char **why) {

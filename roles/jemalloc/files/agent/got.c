@@ -20,7 +20,6 @@
 
 #include <elf.h>
 #include <errno.h>
-#include <gnu/libc-version.h>
 #include <limits.h>
 #include <link.h>
 #include <linux/futex.h>
@@ -317,7 +316,7 @@ static int note_allocator(struct dl_phdr_info *info, size_t size, void *unused) 
     if (!read_object(info, &object) || !within(&object.whole, definition))
         return 0;
     allocator = object.whole;
-    allocator_is_libc = within(&allocator, (uintptr_t)gnu_get_libc_version);
+    allocator_is_libc = within(&allocator, (uintptr_t)getauxval);
     return 1;
 }
 

@@ -247,6 +247,7 @@ void unwind_read_counts(struct unwind_counts *counts) {
 
 // Call it in the constructor, while no other thread opens or closes anything.
 void unwind_find_libgcc(void) {
+#ifdef __GLIBC__
     // Not a dependency of this library: where it is missing, a process must still start.
     void *library = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library)
@@ -257,7 +258,16 @@ void unwind_find_libgcc(void) {
     *(void **)&libgcc.backtrace = dlsym(library, "_Unwind_Backtrace");
     if (!libgcc.ip || !libgcc.cfa || !libgcc.gr)
         libgcc.backtrace = NULL;
-    cfi_find_libgcc(library);
+    cfi_find_tables(dlsym(library, "_Unwind_Find_FDE"));
+#else
+    // LLVM's, linked in: images with musl seldom have libgcc, whose unwinder allocates there (jemalloc#585).
+    extern void *_Unwind_Find_FDE(void *, void *);
+    libgcc.ip = _Unwind_GetIP;
+    libgcc.cfa = _Unwind_GetCFA;
+    libgcc.gr = _Unwind_GetGR;
+    libgcc.backtrace = _Unwind_Backtrace;
+    cfi_find_tables((void *)_Unwind_Find_FDE);
+#endif
 }
 
 enum unwinder unwind_prepare(enum unwinder wanted, const char **why) {
