@@ -48,6 +48,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "cflags": {"type": "str", "required": True},
 }
 _SECONDS = 60  # of silence in a download
+_MUSL = "-musl"  # ends the name of a part and of its directory
 _PINNED = {"library": "lib/libjemalloc.so.2", "agent": "liboffheap.so"}
 
 
@@ -55,19 +56,24 @@ class Build:
     """The library or the agent for a host, and what is called after it. Refuses by AnsibleActionFail."""
 
     def __init__(self, options: dict[str, Any], part: str, host: str) -> None:
-        self.options, self.part, self.host, self.path = options, part, host, options["places"][part]
+        self.options, self.host, self.path = options, host, options["places"][part]
+        self.part, self.is_musl = part.removesuffix(_MUSL), part.endswith(_MUSL)
         self.files, self.cache = Path(options["files"]), from_here(options["cache"])
-        self.is_library = part == "library"
-        self.name = os.path.basename(self.path)
+        self.is_library = self.part == "library"
+        self.name = os.path.basename(self.path).removesuffix(_MUSL if self.is_musl else "")
         self.platform: dict[str, Any] = options["hosts"][host]["platform"]
         self.wanting = [name for name, found in options["hosts"].items() if self._lacks_it(found)]
         self.what = f"jemalloc {self.name.partition('-')[0]}" if self.is_library else "the agent"
+        self.what += " for containers with musl" if self.is_musl else ""
         self.stem = f"{'jemalloc' if self.is_library else 'agent'}-{self.name}"
         self.libc = ".".join(map(str, self.platform["libc_version"]))
         sums = json.loads((self.files / "cross_checksums.json").read_text())
         self.carried: str = sums.get(f"{self.stem}-{self.key}", "")
         self.method: str = options["method"]
-        if self.method == "auto":
+        if self.is_musl:
+            # No host can build it, and what the controller cannot is not installed: the unit is refused then.
+            self.method = "cross" if self.carried and not self._lacks_compiler() else ""
+        elif self.method == "auto":
             # What the collection has a checksum for, the controller builds; anything else, the host.
             own = self.carried and self._libc_will_do() and not options["build_host"] and not self._lacks_compiler()
             self.method = "cross" if own else "build"
@@ -75,13 +81,14 @@ class Build:
 
     @property
     def key(self) -> str:
-        """The host's platform."""
-        return str(self.platform["key"])
+        """The platform that it is built for: the host's, but for the C library of containers with musl."""
+        key = str(self.platform["key"])
+        return key.replace("glibc", "musl", 1) if self.is_musl else key
 
     def _lacks_it(self, found: Any) -> bool:
         """Whether that is of a host of the same platform without the build. It says so itself, in any words."""
         try:
-            return bool(found["platform"]["key"] == self.key and self.path in found["missing"])
+            return bool(found["platform"]["key"] == self.platform["key"] and self.path in found["missing"])
         except (LookupError, TypeError):
             return False
 
@@ -101,7 +108,7 @@ class Build:
     def record(self) -> dict[str, Any]:
         """What its record says of how it was made."""
         libc = self.options["cross"]["libc"] if self.method == "cross" else self.libc
-        facts = {"platform": self.key, "libc_version": libc}
+        facts = {"platform": self.key, "libc_version": "" if self.is_musl else libc}
         if not self.is_library:
             return {**facts, "version": self.name}
         names = ("version", "patches", "configure_options", "cflags")
@@ -112,6 +119,8 @@ class Build:
         return self.tarball is not None and Path(f"{self.tarball}.json").is_file()
 
     def _libc_will_do(self) -> bool:
+        if self.is_musl:
+            return True
         needed = tuple(map(int, self.options["cross"]["libc"].split(".")))
         return needed <= tuple(map(int, self.platform["libc_version"]))
 
@@ -301,6 +310,8 @@ class ActionModule(ActionBase):
         result.update(changed=False, builds=[])
         for part in options["places"]:
             build = Build(options, part, (task_vars or {})["inventory_hostname"])
+            if not build.method:
+                continue
             try:
                 told += self._finished(build, task_vars or {})
             except (OSError, subprocess.SubprocessError) as error:

@@ -57,6 +57,16 @@ options:
     type: list
     elements: path
     default: []
+  musl_builds:
+    description: The same for containers with musl. They count only if one of O(units) runs in such a container.
+    type: list
+    elements: path
+    default: []
+  units:
+    description: Service units whose containers to look at for O(musl_builds).
+    type: list
+    elements: str
+    default: []
   mapped_below:
     description: A directory. RV(mapped_by) then lists all processes on the host that have a file below it mapped.
     type: path
@@ -189,7 +199,7 @@ processes:
           type: str
           sample: "profiled_service_mode: own sets _RJEM_MALLOC_CONF"
 missing:
-  description: Those of O(builds) at which there is no whole build, with each file as its record says.
+  description: Those of O(builds) and O(musl_builds) that are no whole build, with each file as its record says.
   type: list
   elements: str
   returned: always
@@ -212,7 +222,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.malloc import (
     proof,
     whole_build,
 )
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import service
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import container, service
 
 _UNPATCHED = (
     "in a service whose threads come and go, as with a thread per request, it can miss leaks altogether, or show them"
@@ -241,6 +251,8 @@ def main() -> NoReturn:
             "must_profile": {"type": "bool", "default": False},
             "unit": {"type": "str"},
             "builds": {"type": "list", "elements": "path", "default": []},
+            "musl_builds": {"type": "list", "elements": "path", "default": []},
+            "units": {"type": "list", "elements": "str", "default": []},
             "mapped_below": {"type": "path"},
         },
         supports_check_mode=True,
@@ -249,6 +261,7 @@ def main() -> NoReturn:
     paths = allocator_libraries.installed(wanted["paths"]) if wanted["discover"] else wanted["paths"]
     try:
         used = processes(wanted["unit"]) if wanted["unit"] else []
+        has_musl = any(container.has_musl(service.load(name)) for name in wanted["units"])
     except OffheapError as error:
         module.fail_json(msg=str(error))
     libraries = [allocator_libraries.describe(path, wanted["prove"]) for path in paths]
@@ -257,13 +270,14 @@ def main() -> NoReturn:
             module.fail_json(msg=f"{library['path']}: {library['message']} ({library['failure']})")
         if "seeds.patch" not in library["patches"]:
             module.warn(f"{library['path']} is not patched: {_UNPATCHED}")
+    builds = wanted["builds"] + (wanted["musl_builds"] if has_musl else [])
     module.exit_json(
         changed=False,
         platform=allocator_libraries.host_platform(),
         libraries=libraries,
         unsound=proof.UNSOUND,
         processes=used,
-        missing=[path for path in wanted["builds"] if whole_build.fault(path)],
+        missing=[path for path in builds if whole_build.fault(path)],
         mapped_by=service.pids_mapping(wanted["mapped_below"]) if wanted["mapped_below"] else [],
     )
 

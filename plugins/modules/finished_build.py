@@ -37,6 +37,8 @@ options:
     description:
       - What to build, C(library) or C(agent) or both, with the directory of each on the host. The last part of that is
         the name of the build.
+      - Or C(library-musl) and C(agent-musl), the same for containers with musl, whose names end in C(-musl), too. The
+        controller alone builds these, whatever O(method) is, and leaves them out where it cannot.
     type: dict
     required: true
   method:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Services in containers of Podman: of a Quadlet file, and of a unit that runs Podman itself, as another user inside.
+"""Services in containers of Podman: of a Quadlet file, with glibc and with musl, and of a unit that runs Podman
+itself, as another user inside.
 
 Their image has nothing but the program and the libraries that it needs.
 """
@@ -8,22 +9,25 @@ Their image has nothing but the program and the libraries that it needs.
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import KnownImage
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
-from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
+from ansible_collections.offheap.profiler.tests.agent.builds import MUSL_CC
+from ansible_collections.offheap.profiler.tests.integration.hosts import PREPARE, Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
 
 pytestmark = [pytest.mark.usefixtures("quiet_lab"), pytest.mark.in_order]
 
 RunPlaybook = Callable[..., PlaybookResult]
 
-UNITS = ("quadlet.service", "plain.service")
+UNITS = ("quadlet.service", "plain.service", "alpine.service")
 # What grow.c leaks at most, in bytes a day: ten blocks of 2,000 bytes, for which jemalloc gives 2,048, each 50 ms.
 RATE = 20 * 10 * 2048 * 86400
 SETUP = r"""
@@ -55,6 +59,7 @@ tar -c . | podman import --change "ENV LD_PRELOAD=$libraries/libdl.so.2" - local
 rm -r bin lib*/x86_64-linux-gnu/libgcc_s.so.1
 cp -r /usr/local/bin .
 tar -c . | podman import - localhost/slim:1
+tar -c -C /var/tmp/alpine . | podman import - localhost/alpine:1
 quadlet() {
     printf '[Container]\nImage=localhost/%s:1\nExec=%s slow-leak\nStopTimeout=2\n' "$2" "$3" \
         > "/etc/containers/systemd/$1.container"
@@ -62,6 +67,7 @@ quadlet() {
 quadlet quadlet grow /bin/grow
 quadlet preloads preloads /bin/grow
 quadlet slim slim /bin/grow
+quadlet alpine alpine /bin/grow
 unit() {
     printf '[Service]\nExecStart=/usr/bin/%s run --rm --name %s %s ' "$2" "$1" "$3"
     printf 'localhost/grow:1 /bin/grow slow-leak\nExecStop=/usr/bin/podman rm -f -i -t 1 %s\n' "$1"
@@ -72,17 +78,22 @@ unit stays podman --cgroups=split | grep -v ExecStop= > /etc/systemd/system/stay
 ln -s podman /usr/bin/nerdctl
 unit by-hand nerdctl '$WORDS' > /etc/systemd/system/by-hand.service
 systemctl daemon-reload
-systemctl start quadlet plain preloads slim apart stays by-hand
+systemctl start quadlet plain alpine preloads slim apart stays by-hand
 """
 
 
 @pytest.fixture(scope="module")
-def app3(lab: Lab, host: Callable[[str], LabHost]) -> Iterator[LabHost]:
+def app3(lab: Lab, host: Callable[[str], LabHost], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     on = host("app3")
     lab.command("install", "app3", "podman", "crun")
+    on.run("mkdir -p /var/tmp/alpine/bin /var/tmp/alpine/lib")
+    on.send(Path("/lib/ld-musl-x86_64.so.1"), "/var/tmp/alpine/lib/ld-musl-x86_64.so.1")
+    grow = tmp_path_factory.mktemp("musl") / "grow"
+    subprocess.run([*MUSL_CC, "-O2", "-o", grow, PREPARE.parent / "src" / "grow.c"], check=True)
+    on.send(grow, "/var/tmp/alpine/bin/grow")
     on.run(SETUP)
     yield on
-    on.run("systemctl stop quadlet plain preloads slim apart stays by-hand", check=False)
+    on.run("systemctl stop quadlet plain alpine preloads slim apart stays by-hand", check=False)
 
 
 def asked(on: LabHost) -> dict[str, tuple[str, list[str]]]:
@@ -148,6 +159,12 @@ def test_the_profiler_is_in_the_container_and_only_there(app3: LabHost, enabled:
     assert any(word.startswith("PATH=") for word in asked(app3)["plain"][1]), "what Podman's own settings say is kept"
 
 
+def test_a_container_with_musl_has_the_build_for_it(app3: LabHost, enabled: Enabled) -> None:
+    mapped = "cat $(sed s,^,/proc/, /sys/fs/cgroup/system.slice/%s.service/*/cgroup.procs | sed s,$,/maps,)"
+    assert "-musl/lib/libjemalloc.so.2" in app3.run(mapped % "alpine").stdout
+    assert "-musl/" not in app3.run(mapped % "quadlet").stdout
+
+
 def test_its_leak_is_named_with_its_rate_also_after_the_container_was_replaced(
     app3: LabHost, playbook: RunPlaybook, controller: Controller, enabled: Enabled
 ) -> None:
@@ -173,9 +190,10 @@ def test_its_leak_is_named_with_its_rate_also_after_the_container_was_replaced(
     gone = [one for one in archive.captures() if one.unit == UNITS[0] and one.facts.process.start_time is None]
     assert gone and not [image for one in gone for image in one.facts.images if isinstance(image, KnownImage)]
     reports = playbook("report-leaks.yml", extra_vars=places).check().reports
-    found = {report["unit"]: report for report in reports}[UNITS[1]]
-    assert found["verdict"] == "leak", found
-    assert found["growth_bytes_per_day"] == pytest.approx(RATE, rel=0.15), found
+    for unit in UNITS[1:]:
+        found = {report["unit"]: report for report in reports}[unit]
+        assert found["verdict"] == "leak", found
+        assert found["growth_bytes_per_day"] == pytest.approx(RATE, rel=0.15), found
 
 
 def test_what_a_refusal_says_to_add_works(

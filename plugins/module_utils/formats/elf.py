@@ -78,6 +78,11 @@ class Elf:
     _symbol_tables: list[tuple[int, int, int, int]] = field(repr=False, compare=False)
 
     @property
+    def runs_on_musl(self) -> bool:
+        """Whether its loader is musl's."""
+        return "ld-musl" in (self.interpreter or "")
+
+    @property
     def machine_name(self) -> str:
         return MACHINES.get(self.machine, f"machine {self.machine}")
 

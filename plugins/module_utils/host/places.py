@@ -7,6 +7,8 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import re
+
 #: the root of every library that this collection installs
 INSTALLED = "/opt/offheap"
 #: a library that traces JVMs, one directory per version
@@ -28,6 +30,24 @@ PRIVATE_SOCKETS = "/run/private/offheap"
 #: where drop-ins go: for good, and until the next reboot
 PERSISTENT = "/etc/systemd/system"
 UNTIL_REBOOT = "/run/systemd/system"
+
+
+_BUILD = re.compile(rf"({INSTALLED}/(?:jemalloc|agent)/[^/]+?)(-musl)?/")
+
+
+def for_musl(library: str) -> str:
+    """The file of the same build for containers with musl, which is beside it. One that is none of ours has none."""
+    return _BUILD.sub(r"\1-musl/", library, count=1)
+
+
+def for_host(library: str) -> str:
+    """The file of the same build for this host."""
+    return _BUILD.sub(r"\1/", library, count=1)
+
+
+def is_for_musl(library: str) -> bool:
+    """Whether it is that of a build for containers with musl."""
+    return library != for_host(library)
 
 
 def spool_of(unit: str) -> str:

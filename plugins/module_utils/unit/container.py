@@ -11,6 +11,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -106,6 +107,16 @@ def by_hand(
     return f"Make {spool} for its user (mode 0700), and give its 'run' these: {' '.join(map(shlex.quote, words))}"
 
 
+def has_musl(unit: Service) -> bool:
+    """Whether the C library in the unit's container is musl, which its first process need not use."""
+    contained = unit.contained()
+    for program in programs.running(unit, contained) if contained else []:
+        with contextlib.suppress(elf.ElfError):  # it has just ended
+            if elf.read(programs.file_of(unit, program)).runs_on_musl:
+                return True
+    return False
+
+
 def _is_enforcing() -> bool:
     try:
         with open(_SELINUX, encoding="ascii") as file:
@@ -183,7 +194,8 @@ def rehearse(unit: Service, program: str, environment: Mapping[str, str], librar
         # Podman adds this to what it reads; its own volumes are not needed to list what is loaded.
         words = ["run", "--rm", "--network=host", f"--entrypoint={loader}", image, "--list", program]
         told = _podman(unit, words, {_OVERRIDE: file.name})
-    missing = [library for library in libraries if library not in told]
+    # musl's loader goes on where it misses a symbol.
+    missing = [library for library in libraries if library not in told or f"Error relocating {library}" in told]
     if missing:
         last = (told.strip().splitlines() or ["it said nothing"])[-1]
         raise Refusal(

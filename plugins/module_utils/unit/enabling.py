@@ -140,9 +140,12 @@ def _prepare_container(
     parameters: dict[str, Any], unit: service.Service, check_mode: bool
 ) -> drop_in_files.WantedFiles:
     """The same in the unit's container, whose environment is not the unit's, and whose files are inside it."""
-    replaces = not keeps_allocator(parameters)
-    library = preloaded(parameters) or ""
     container.check(unit, _by_hand(parameters, unit))
+    replaces = not keeps_allocator(parameters)
+    if replaces and container.has_musl(unit):
+        builds = {name: places.for_musl(parameters[name]) for name in ("library", "agent") if parameters[name]}
+        parameters = {**parameters, **builds}
+    library = preloaded(parameters) or ""
     program = _check(parameters, unit, drop_in.Environment({}, []), check_mode)
     agent = _agent_of(parameters, unit, program, check_mode)
     if agent is None:

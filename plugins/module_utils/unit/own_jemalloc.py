@@ -25,7 +25,7 @@ def check(program: str, unit: Service) -> str:
         linked = elf.read(program)
     except elf.ElfError as error:
         raise Refusal("not-readable", f"{program}, which {unit.name} runs, cannot be examined: {error}") from error
-    if linked.is_static or "ld-musl" in (linked.interpreter or ""):
+    if linked.is_static or linked.runs_on_musl:
         raise Refusal(
             "musl",
             f"{program} runs on musl, or may do so as it is statically linked. There, jemalloc's profiler deadlocks at"

@@ -16,7 +16,7 @@ import stat
 from typing import Mapping
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf, preload
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, health, preload_obstacles, programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
@@ -167,11 +167,12 @@ def check_program(path: str, service: Service, library: str, replaces: bool = Tr
             f"{path} is statically linked: no dynamic loader runs, so nothing can be preloaded."
             " Use a dynamically linked build of it",
         )
-    if program.interpreter and "ld-musl" in program.interpreter:
+    if program.runs_on_musl and not (replaces and places.is_for_musl(library)):
         raise Refusal(
             "musl",
-            f"{path} runs on musl ({program.interpreter}), where jemalloc's profiler deadlocks at startup"
-            " (jemalloc#585, #2282). Use a glibc build of it",
+            f"{path} runs on musl ({program.interpreter}), whose loader does not take a library for glibc. Use a glibc"
+            " build of it. Only in a container of Podman can jemalloc for musl take the place of its allocator, and the"
+            " controller builds that (jemalloc_method: cross)",
         )
     if ours and (program.bits, program.machine) != (ours.bits, ours.machine):
         raise Refusal(
@@ -268,6 +269,14 @@ def check_library(
     names of the options can be checked.
     """
     check_options(options)
+    if places.is_for_musl(library):
+        if not (may_be_missing or os.path.exists(library)):
+            raise Refusal(
+                "musl",
+                f"there is no {library}, for containers with musl: the controller builds it for x86_64, if it has"
+                " ziglang (jemalloc_method: cross)",
+            )
+        library = places.for_host(library)  # the same release with the same options, which can be tried here
     if os.path.exists(library):
         shown = proof.prove(library, options)
         if not shown.ok:

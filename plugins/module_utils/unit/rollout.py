@@ -89,7 +89,7 @@ class Enabled:
     @property
     def mapped(self) -> str | None:
         """The library that its processes must have."""
-        return enabling.preloaded(self.parameters)
+        return (self.wanted.injection.library or None) if self.wanted else None
 
 
 class Watchers(NamedTuple):

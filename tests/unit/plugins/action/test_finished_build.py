@@ -16,9 +16,11 @@ import pytest
 from ansible.errors import AnsibleActionFail
 
 from ansible_collections.offheap.profiler.plugins.action import finished_build
+from ansible_collections.offheap.profiler.roles.jemalloc.files import reproduce
 from ansible_collections.offheap.profiler.tests.unit.fakes import wanted_builds
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import action
 
+CARRIED: dict[str, str] = json.loads(reproduce.CARRIED.read_text())
 KEY = wanted_builds.HOST["key"]
 LACKING: dict[str, Any] = {"platform": wanted_builds.HOST, "missing": ["/x/1"]}
 OTHER: dict[str, Any] = {"platform": {**wanted_builds.HOST, "key": "glibc-riscv64-4096"}, "missing": []}
@@ -59,6 +61,22 @@ def test_what_has_a_checksum_the_controller_builds_and_anything_else_the_host(
 ) -> None:
     built = wanted_builds.build("library", tmp_path, method="auto", **more).tarball
     assert (built.name.removesuffix(".tar.gz").rpartition("-")[2] if built else "") == who
+
+
+@pytest.mark.parametrize("method", ["auto", "build"])
+def test_for_containers_with_musl_the_controller_builds_or_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    for_musl = {"agent-musl": f"{wanted_builds.place('agent', tmp_path)}-musl"}
+    more: dict[str, Any] = {"places": for_musl, "method": method, "build_host": "app2"}
+    told = _run("agent", tmp_path, **more)
+    (found,) = [one for one in told["builds"] if one["path"] == for_musl["agent-musl"]]
+    stem = reproduce.agent_stem()
+    assert found["tarball"] == str(tmp_path / "cache" / f"{stem}-musl-x86_64-4096-cross.tar.gz")
+    assert found["pinned"] == {"liboffheap.so": CARRIED[f"{stem}-musl-x86_64-4096"]}
+    assert told["msg"] == ["the agent for containers with musl would be built on the controller, for app1, app2"]
+    monkeypatch.setattr(importlib.metadata, "version", lambda _name: "0.16.0")
+    assert for_musl["agent-musl"] not in [one["path"] for one in _run("agent", tmp_path, **more)["builds"]]
 
 
 def test_without_the_compiler_the_host_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries, proof
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import container, service
 from ansible_collections.offheap.profiler.plugins.modules import allocator_info
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
@@ -52,6 +53,14 @@ def test_what_is_found_and_what_is_named(run: Run, places: Path, tmp_path: Path)
     assert (result["changed"], result["processes"], result["mapped_by"]) == (False, [], [])
     assert result["platform"]["libc"] == "glibc"
     assert run(discover=False, builds=["/nowhere/5.3.0-0123abcd"])["missing"] == ["/nowhere/5.3.0-0123abcd"]
+
+
+def test_builds_for_musl_are_missing_only_where_a_container_has_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "load", lambda name: name)
+    monkeypatch.setattr(container, "has_musl", lambda unit: unit == "alpine")
+    asked = {"discover": False, "builds": ["/nowhere/1"], "musl_builds": ["/nowhere/1-musl"]}
+    assert run(**asked, units=["web"])["missing"] == ["/nowhere/1"]
+    assert run(**asked, units=["web", "alpine"])["missing"] == ["/nowhere/1", "/nowhere/1-musl"]
 
 
 def test_a_named_library_that_is_not_there_is_told(run: Run) -> None:

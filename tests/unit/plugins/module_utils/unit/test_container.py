@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import container, drop_in, programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
+from ansible_collections.offheap.profiler.tests.unit.fakes.programs import SLEEPS, compiled
 from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
 
@@ -116,3 +117,15 @@ def test_what_somebody_has_to_add_by_hand() -> None:
     assert "--env=LD_PRELOAD=/l/l.so:/a/a.so" in command and "--env=OFFHEAP_DUMP_SECONDS=7" in command
     conf = next(word for word in command if "MALLOC_CONF" in word)
     assert "lg_prof_sample:17" in conf and "prof_prefix:/var/lib/offheap/probe.service/jeprof" in conf
+
+
+def test_whether_a_container_has_musl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"
+    musl, glibc = compiled(tmp_path, "with-musl", SLEEPS, loader), compiled(tmp_path, "with-glibc")
+    monkeypatch.setattr(programs, "file_of", lambda _unit, program: program)
+    monkeypatch.setattr(Service, "contained", lambda _self: [1])
+    for found, has_musl in (([musl], True), ([glibc], False), ([tmp_path], False), ([tmp_path, glibc, musl], True)):
+        monkeypatch.setattr(programs, "running", lambda _unit, _pids, found=found: list(map(str, found)))
+        assert container.has_musl(unit("/usr/bin/podman")) is has_musl
+    monkeypatch.setattr(Service, "contained", lambda _self: [])
+    assert not container.has_musl(unit("/usr/bin/podman"))

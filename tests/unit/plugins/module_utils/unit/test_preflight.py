@@ -22,6 +22,7 @@ from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemct
 pytestmark = pytest.mark.usefixtures("trusting")
 
 LIBRARY = "/opt/offheap/jemalloc/none/lib/libjemalloc.so.2"
+FOR_MUSL = "/opt/offheap/jemalloc/none-musl/lib/libjemalloc.so.2"
 NOBODY = 65534
 JUST_NOW = str(10**15)  # in microseconds, and not over while a test runs
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -148,6 +149,8 @@ def test_a_static_program(tmp_path: Path, flag: str) -> None:
 def test_musl(tmp_path: Path) -> None:
     program = programs.compiled(tmp_path, "musl", programs.SLEEPS, "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1")
     refusal(lambda: check(program), "musl", "/lib/ld-musl-x86_64.so.1", "Use a glibc build")
+    preflight.check_program(str(program), unit(), FOR_MUSL)
+    refusal(lambda: preflight.check_program(str(program), unit(), FOR_MUSL, replaces=False), "musl")
 
 
 def thirty_two_bits() -> bytes:
@@ -325,6 +328,19 @@ def proved(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
 
 def test_a_library_that_profiles(library: Path, proved: list[dict[str, object]]) -> None:
     preflight.check_library(str(library), {"lg_prof_sample": 19}, None, may_be_missing=False)
+    assert proved == [{"lg_prof_sample": 19}]
+
+
+def test_the_library_for_musl_is_that_of_the_host_beside_it(
+    monkeypatch: pytest.MonkeyPatch, proved: list[dict[str, object]]
+) -> None:
+    """Which can be tried here."""
+    refusal(
+        lambda: preflight.check_library(FOR_MUSL, {}, None, may_be_missing=False), "musl", FOR_MUSL, "it has ziglang"
+    )
+    preflight.check_library(FOR_MUSL, {}, "5.3.0", may_be_missing=True)
+    monkeypatch.setattr(os.path, "exists", lambda _path: True)
+    preflight.check_library(FOR_MUSL, {"lg_prof_sample": 19}, None, may_be_missing=False)
     assert proved == [{"lg_prof_sample": 19}]
 
 

@@ -38,7 +38,7 @@ PARAMETERS: dict[str, Any] = {
     "healthy_seconds": 0,
     "best_effort": False,
 }
-WITHOUT_VARIABLES = SimpleNamespace(injection=SimpleNamespace(environment={}))
+WITHOUT_VARIABLES = SimpleNamespace(injection=SimpleNamespace(library="", environment={}))
 OUTCOMES = {
     "starts": "did not stay healthy with the drop-in",
     "later": "did not stay healthy with the drop-in",
@@ -331,7 +331,7 @@ def test_the_own_jemalloc_of_a_program_is_seen_to_listen(
         if unit.name == "b":
             raise health.Unhealthy("its jemalloc does not know what it was told")
 
-    wanted = SimpleNamespace(injection=SimpleNamespace(environment={"MALLOC_CONF": "prof:true"}))
+    wanted = SimpleNamespace(injection=SimpleNamespace(library="", environment={"MALLOC_CONF": "prof:true"}))
     monkeypatch.setattr(enabling, "prepare", lambda *_arguments: wanted)
     monkeypatch.setattr(own_jemalloc, "see", see)
     done = enable("a", "b", mode="own")
