@@ -75,6 +75,8 @@ def sshd(directory: Path) -> Iterator[Path]:
         f"AuthorizedKeysFile {directory}/authorized_keys\nForceCommand {directory}/session\nPidFile none\n"
         "StrictModes no\nUsePAM no\nPermitRootLogin yes\n"
         "MaxStartups 100\n"
+        # So that no ~/.bashrc of whoever measures is a part of each session: bash reads it for sshd.
+        f"SetEnv HOME={directory}\n"
     )
     (directory / "ssh_config").write_text(
         f"Host *\n  HostName 127.0.0.1\n  Port {PORT}\n  User root\n"
