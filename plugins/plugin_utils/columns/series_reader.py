@@ -118,10 +118,10 @@ class Reader:
         moments: list[Moment] = []
         read: list[Capture] = []
         samples: list[Path] = []
-        with tempfile.TemporaryDirectory(dir=self._aside, prefix="samples-") as aside:
+        with self._passing() as aside:
             for capture in captures:
                 try:
-                    path = sample_cache.of(self._archive, capture, Path(aside) if self._aside else None)
+                    path = sample_cache.of(self._archive, capture, aside)
                     moments.append(parquet.read_moment(path, capture.time, allocated))
                 except SamplesError as error:
                     self.warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
@@ -145,9 +145,9 @@ class Reader:
         capture = next(filter(lives_columns.known_of, reversed(captures)), None)
         if capture is None:
             return None
-        with tempfile.TemporaryDirectory(dir=self._aside, prefix="lives-") as aside:
+        with self._passing() as aside:
             try:
-                path = lives_columns.of(self._archive, capture, Path(aside) if self._aside else None)
+                path = lives_columns.of(self._archive, capture, aside)
                 found = lives_columns.read(path)
                 bare: dict[int, Call] = {}
                 self._learn(path, capture, found.moment.stacks, bare)
@@ -174,8 +174,8 @@ class Reader:
 
     def samples(self, capture: Capture, maps: JitMaps) -> Samples:
         """One capture in full. Raises ArchiveError, SamplesError."""
-        with tempfile.TemporaryDirectory(dir=self._aside, prefix="samples-") as aside:
-            path = sample_cache.of(self._archive, capture, Path(aside) if self._aside else None)
+        with self._passing() as aside:
+            path = sample_cache.of(self._archive, capture, aside)
             located = parquet.read(path, capture.facts)
         jit = maps.at(capture.time)
         return named(located, lambda locations: self.symbolizer.frames(locations, jit))
@@ -188,6 +188,15 @@ class Reader:
         known = _Bare(self, bare, JitMaps({}, self.warn))
         known.apart(moment)
         return [" < ".join(stack.members) for stack in known.stacks(list(numbers))]
+
+    @contextmanager
+    def _passing(self) -> Iterator[Path | None]:
+        """A directory for files that are read once; None if they stay in the archive."""
+        if self._aside is None:
+            yield None
+            return
+        with tempfile.TemporaryDirectory(dir=self._aside, prefix="samples-") as directory:
+            yield Path(directory)
 
     @property
     def keeps(self) -> bool:

@@ -9,12 +9,16 @@ its one style sheet, by their hashes, and no request at all.
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
 
 _HERE = Path(__file__).parent
 # Characters of JSON above which it is packed. Below, a page opens in older browsers, and its data can be read as it is.
@@ -26,6 +30,16 @@ def page(data: Mapping[str, Any], text: str) -> str:
 
     ``text`` stands there where scripts are off. Needs jinja2.
     """
+    content = json_text(data)
+    packed = len(content) > _LARGE
+    if packed:
+        content = base64.b64encode(gzip.compress(content.encode("ascii"), 6, mtime=0)).decode("ascii")
+    return _page_without_data().render(data=content, packed=packed, text=text)
+
+
+@functools.cache
+def _page_without_data() -> jinja2.Template:
+    """The template with the script, the style sheet and their policy, which are the same on each host's page."""
     import jinja2  # takes longer to load than reading most dumps, and no other format needs it
 
     script, style = ((_HERE / "assets" / f"page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
@@ -34,12 +48,8 @@ def page(data: Mapping[str, Any], text: str) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     environment = jinja2.Environment(autoescape=True, trim_blocks=False, keep_trailing_newline=True)
-    template = environment.from_string((_HERE / "templates" / "page.html.j2").read_text(encoding="utf-8"))
-    content = json_text(data)
-    packed = len(content) > _LARGE
-    if packed:
-        content = base64.b64encode(gzip.compress(content.encode("ascii"), 6, mtime=0)).decode("ascii")
-    return template.render(policy=policy, script=script, style=style, data=content, packed=packed, text=text)
+    text = (_HERE / "templates" / "page.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(text, {"policy": policy, "script": script, "style": style})
 
 
 def content_hash(content: str) -> str:

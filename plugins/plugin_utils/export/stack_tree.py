@@ -80,10 +80,12 @@ class StackTree:
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
+        self._numbers: dict[Frame, int] = {}
         self._paths: dict[Path, int] = {}
         self._largest: Numbers = np.zeros(0)
         self._examples: list[tuple[Frame, ...]] = []
         self._sites: dict[Site, int] = {}
+        self._site_of: dict[Frame, int] = {}
         self._sites_of: dict[int, set[tuple[int, ...]]] = {}
         self._nodes: dict[tuple[int, int], int] = {}
         self._parents: list[int] = []
@@ -93,29 +95,28 @@ class StackTree:
 
     def paths(self, stacks: Iterable[tuple[Frame, ...]]) -> Integers:
         """The numbers of these stacks (leaf first); new ones are added."""
-        # The stacks of a profile share their frames, so a name is looked up once for each object.
-        numbers: dict[int, int] = {}
-        sites: dict[int, int] = {}
-        alive: list[Frame] = []
         found = []
         for stack in stacks:
             frames = stack or (_NO_STACK,)
             try:
-                path = tuple(map(numbers.__getitem__, map(id, frames)))
+                path = tuple(map(self._numbers.__getitem__, frames))
             except KeyError:
-                new = [frame for frame in frames if id(frame) not in numbers]
-                numbers.update((id(frame), self._frames.number(frame)) for frame in new)
-                sites.update((id(frame), self._site(frame)) for frame in new if frame.file or frame.line)
-                alive.extend(new)
-                path = tuple(map(numbers.__getitem__, map(id, frames)))
+                self._learn(frames)
+                path = tuple(map(self._numbers.__getitem__, frames))
             number = self._path(path[::-1], frames)
             found.append(number)
-            if sites and any(lines := tuple(sites.get(id(frame), 0) for frame in reversed(frames))):
+            if self._site_of and any(lines := tuple(self._site_of.get(frame, 0) for frame in reversed(frames))):
                 self._sites_of.setdefault(number, set()).add(lines)
         return np.array(found, dtype=np.int64)
 
-    def _site(self, frame: Frame) -> int:
-        return self._sites.setdefault((printable(frame.file), frame.line), len(self._sites) + 1)
+    def _learn(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            if frame in self._numbers:
+                continue
+            self._numbers[frame] = self._frames.number(frame)
+            if frame.file or frame.line:
+                site = (printable(frame.file), frame.line)
+                self._site_of[frame] = self._sites.setdefault(site, len(self._sites) + 1)
 
     def _path(self, path: Path, frames: tuple[Frame, ...]) -> int:
         number = self._paths.setdefault(path, len(self._examples))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -59,11 +60,11 @@ def _lines(table: Table, look: Look) -> Iterator[str]:
     yield "± is the 95 % interval of cum from sampling alone."
     yield ""
     yield f"{'flat':>10} {'flat%':>6} {'sum%':>6} {'cum':>10} {'cum%':>6} {'±':>10}  {table.granularity.value[:-1]}"
-    total, running = table.total, 0.0
+    total, running, before, own = table.total, 0.0, math.nan, ""
     text = table.measure.writer(look.exact)
     for name, flat, cumulative, error in shown(table, look):
-        running += flat
-        yield (
-            f"{text(flat):>10} {percent(flat, total):>6} {percent(running, total):>6}"
-            f" {text(cumulative):>10} {percent(cumulative, total):>6} {text(error):>10}  {name}"
-        )
+        if flat or flat != before:  # most functions allocate nothing themselves
+            running += flat
+            own = f"{text(flat):>10} {percent(flat, total):>6} {percent(running, total):>6}"
+            before = flat
+        yield f"{own} {text(cumulative):>10} {percent(cumulative, total):>6} {text(error):>10}  {name}"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from enum import Enum
@@ -21,6 +22,8 @@ class Kind(Enum):
     PYTHON = "python"
     JS = "js"
     UNKNOWN = "unknown"
+
+    __hash__ = object.__hash__  # in C; that of Enum would take as long as all else of a frame's
 
 
 class Frame(NamedTuple):
@@ -80,7 +83,12 @@ _ALLOCATOR_MODULE = re.compile(r"libjemalloc[^/]*|lib(?:offheap|asyncProfiler)[^
 
 def is_allocator_function(frame: Frame) -> bool:
     """Whether the frame is an entry point of an allocator (jeprof's list), or within jemalloc or mimalloc."""
-    return _ALLOCATOR_FUNCTION.fullmatch(frame.function) is not None
+    return _is_allocator(frame.function)
+
+
+@functools.lru_cache(1 << 16)  # the captures of a fleet have the same functions again and again
+def _is_allocator(function: str) -> bool:
+    return _ALLOCATOR_FUNCTION.fullmatch(function) is not None
 
 
 def without_inlined_allocator(frames: Sequence[Frame]) -> Sequence[Frame]:

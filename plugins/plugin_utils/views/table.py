@@ -182,12 +182,9 @@ class Table:
 
     def rows(self, by_cumulative: bool = False) -> list[Row]:
         """All names with a number other than 0, the largest first."""
-        columns = (self.flat.tolist(), self.cumulative.tolist(), self.cumulative_variance.tolist())
-        found = [
-            Row(name, flat, cumulative, self.error(variance))
-            for name, flat, cumulative, variance in zip(self.names, *columns, strict=True)
-            if flat or cumulative
-        ]
+        errors = CONFIDENCE * np.sqrt(self.cumulative_variance)
+        columns = (self.flat.tolist(), self.cumulative.tolist(), errors.tolist())
+        found = [row for row in map(Row, self.names, *columns) if row.flat or row.cumulative]
         without = self.leaves < 0
         size = float(self.values[without].sum())
         if size:
