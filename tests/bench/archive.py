@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """An archive of a thousand captures and more: adding them, and ranking what leaks.
 
-    archive.py [--captures 1000,3000,10000] [--only rows|report] [--output build/bench/archive.json]
+    archive.py [--captures 1000,3000,10000] [--only rows|report|fleet] [--output build/bench/archive.json]
 
 Each capture has 2,000 stacks of 24 frames, a hundred captures are one process, each process is on a host of its own,
 and one host in three leaks. Two processes at once add the captures, as Ansible's forks would; one ranks them.
@@ -16,9 +16,12 @@ several in one process. The peer is
 tools that look up symbols are replaced by /bin/true, since samples have no names either. ``child-cost`` is the same CPU
 time beside that without the child, the limits off. ``--only rows`` measures nothing else and takes some seconds.
 
+``fleet`` is the first report on 200 hosts with 2,680 captures of 92 kB, whose samples it makes.
+
 Exits with status 1 if the ranking or the report does not find the leak where it is, if ranking or reporting 10,000
-captures takes more than a minute or 4 GiB, if the report says nothing in its first two seconds, or if the samples of a
-dump of 2 MB are made at less than 40 MB per second, or if the child makes them take a tenth longer.
+captures takes more than a minute or 4 GiB, if the report says nothing in its first two seconds, if that on the fleet
+takes more than ten, or if the samples of a dump of 2 MB are made at less than 40 MB per second, or if the child makes
+them take a tenth longer.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,6 +60,8 @@ from ansible_collections.offheap.profiler.tests.bench import unconfined
 
 STACKS, DEPTH, SITES, PER_PROCESS = 2000, 24, 3000, 100
 REPORT_HOSTS = 50
+# The fleet: hosts from and to, and the captures of each.
+FLEET, FLEET_SECONDS = ((0, 80, 14), (80, 200, 13)), 10.0
 INTERVAL, BASE, DAY = 524288, 0x7F3A10000000, 86400.0
 START, STEP = 1761234000.0, 900.0
 OBJECT = 4096
@@ -138,12 +144,12 @@ def image(directory: Path) -> Path:
     return library
 
 
-def ingest(root: Path, hosts: range, per_process: int) -> None:
-    """Add the captures of some hosts, with samples, and print the seconds this took without making the dumps."""
+def ingest(root: Path, hosts: range, per_process: int, stacks: int, with_samples: bool) -> None:
+    """Add the captures of some hosts and print the seconds this took without making the dumps."""
     archive = Archive.create(root)
     with tempfile.TemporaryDirectory() as made:
         library = image(Path(made))
-        captures = Captures(library)
+        captures = Captures(library, stacks)
         archive.add_image(BUILD_ID, library.name, library)
     spent = 0.0
     for host in hosts:
@@ -155,7 +161,8 @@ def ingest(root: Path, hosts: range, per_process: int) -> None:
                 arrived.append(Arrived(facts(content, host, sequence), aside / f"dump-{sequence}"))
             started = time.perf_counter()
             for capture, _added in archive.add_captures(arrived, aside):
-                sample_cache.of(archive, capture)
+                if with_samples:
+                    sample_cache.of(archive, capture)
             spent += time.perf_counter() - started
     print(json.dumps({"seconds": spent}))
 
@@ -260,12 +267,19 @@ def measure_rows(name: str, stacks: int, root: Path) -> tuple[list[dict[str, Any
     return [found, cost], broken
 
 
+def bring(
+    root: Path, shares: Sequence[tuple[int, int, int]], stacks: int = STACKS, with_samples: bool = True
+) -> list[tuple[dict[str, Any], int]]:
+    """Add the captures of hosts from and to, so many of each, by a process for each share; what ``finished`` tells."""
+    processes = [started("ingest", root, *share, stacks, int(with_samples)) for share in shares]
+    return [finished(process) for process in processes]
+
+
 def measure(count: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows for an archive of so many captures, and the promises that it breaks."""
     root = directory / str(count)
     hosts = max(count // PER_PROCESS, 2)
-    halves = ((0, hosts // 2), (hosts // 2, hosts))
-    brought = [finished(process) for process in [started("ingest", root, *half, count // hosts) for half in halves]]
+    brought = bring(root, [(0, hosts // 2, count // hosts), (hosts // 2, hosts, count // hosts)])
     told, memory = finished(started("rank", root))
     size = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
     name = f"{count // 1000}k"
@@ -292,9 +306,8 @@ def measure(count: int, directory: Path) -> tuple[list[dict[str, Any]], list[str
 def measure_report(count: int, directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows for the report on an archive of so many captures, and the promises that it breaks."""
     root = directory / "archive"
-    halves = ((0, REPORT_HOSTS // 2), (REPORT_HOSTS // 2, REPORT_HOSTS))
-    for process in [started("ingest", root, *half, count // REPORT_HOSTS) for half in halves]:
-        finished(process)
+    each = count // REPORT_HOSTS
+    bring(root, [(0, REPORT_HOSTS // 2, each), (REPORT_HOSTS // 2, REPORT_HOSTS, each)])
     told, memory = finished(started("report", root, directory / "report"))
     name = f"report-{count // 1000}k"
     rows = [
@@ -313,10 +326,20 @@ def measure_report(count: int, directory: Path) -> tuple[list[dict[str, Any]], l
     return rows, broken
 
 
+def measure_fleet(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows for the first report on a fleet, and the promise that it breaks."""
+    root = directory / "archive"
+    bring(root, FLEET, ROWS["92kB"], with_samples=False)
+    told, memory = finished(started("report", root, directory / "report"))
+    case, seconds = "report-fleet", told["seconds"]
+    rows = [row(case, "seconds", "s", seconds), row(case, "peak-MB", "MB", memory / 1e6)]
+    return rows, [f"{case}: took {seconds:.1f} s"] if seconds > FLEET_SECONDS else []
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--captures", default="1000,3000,10000")
-    parser.add_argument("--only", choices=["rows", "report"])
+    parser.add_argument("--only", choices=["rows", "report", "fleet"])
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "archive.json")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -329,6 +352,8 @@ def main() -> int:
         measures += [partial(measure, count) for count in counts]
     if arguments.only in (None, "report"):
         measures.append(partial(measure_report, max(counts)))
+    if arguments.only in (None, "fleet"):
+        measures.append(partial(measure_fleet))
     for measured in measures:
         with tempfile.TemporaryDirectory(prefix="offheap-bench-") as directory:
             more, failed = measured(Path(directory))
@@ -346,7 +371,8 @@ def main() -> int:
 if __name__ == "__main__":
     unconfined.heed()
     if sys.argv[1:2] == ["ingest"]:
-        ingest(Path(sys.argv[2]), range(int(sys.argv[3]), int(sys.argv[4])), int(sys.argv[5]))
+        first, end, per_process, stacks, with_samples = map(int, sys.argv[3:])
+        ingest(Path(sys.argv[2]), range(first, end), per_process, stacks, bool(with_samples))
     elif sys.argv[1:2] == ["rows"]:
         make_rows(Path(sys.argv[2]))
     elif sys.argv[1:2] == ["report"]:

@@ -83,12 +83,18 @@ _ALLOCATOR_MODULE = re.compile(r"libjemalloc[^/]*|lib(?:offheap|asyncProfiler)[^
 
 def is_allocator_function(frame: Frame) -> bool:
     """Whether the frame is an entry point of an allocator (jeprof's list), or within jemalloc or mimalloc."""
-    return _is_allocator(frame.function)
+    return _is_entry(frame.function)
 
 
-@functools.lru_cache(1 << 16)  # the captures of a fleet have the same functions again and again
-def _is_allocator(function: str) -> bool:
+# Both are cached, since the captures of a fleet have the same names again and again.
+@functools.lru_cache(1 << 16)
+def _is_entry(function: str) -> bool:
     return _ALLOCATOR_FUNCTION.fullmatch(function) is not None
+
+
+@functools.lru_cache(1 << 10)
+def _is_library(module: str) -> bool:
+    return _ALLOCATOR_MODULE.fullmatch(module) is not None
 
 
 def without_inlined_allocator(frames: Sequence[Frame]) -> Sequence[Frame]:
@@ -105,4 +111,4 @@ def without_inlined_allocator(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 def is_allocator_module(frame: Frame) -> bool:
     """Whether the frame lies in jemalloc, in our agent, or in async-profiler, which stands before malloc."""
-    return _ALLOCATOR_MODULE.fullmatch(frame.module) is not None
+    return _is_library(frame.module)

@@ -76,11 +76,12 @@ class Locations:
         return len(self.image)
 
     def __iter__(self) -> Iterator[Location]:
+        images = [(path, build_id, self.sums.get(build_id, "")) for path, build_id in self.images]
         for image, offset, address in zip(
             self.image.tolist(), self.offset.tolist(), self.address.tolist(), strict=True
         ):
-            path, build_id = self.images[image]
-            yield Location(path, build_id, offset, address, self.sums.get(build_id, ""))
+            path, build_id, sha256 = images[image]
+            yield Location(path, build_id, offset, address, sha256)
 
 
 def locate(addresses: Sequence[int], mappings: Iterable[Mapping], build_ids: Dictionary[str, str]) -> Locations:

@@ -57,12 +57,10 @@ class Symbolizer:
         outside = list({(place.offset, place.path == JIT): None for place in locations if not place.in_file})
         found = jit(outside) if jit is not None and outside else [()] * len(outside)
         named = {place: frames or _UNNAMED[place[1]] for place, frames in zip(outside, found, strict=True)}
-        self._learn(locations)
+        of_image = self._learn(locations)
         return [
-            self._known[place.path, place.build_id, place.sha256][place.offset]
-            if place.in_file
-            else named[place.offset, place.path == JIT]
-            for place in locations
+            named[place.offset, place.path == JIT] if known is None else known[place.offset]
+            for place, known in zip(locations, of_image, strict=True)
         ]
 
     def variables(
@@ -81,15 +79,23 @@ class Symbolizer:
             self.warnings.append(f"{name}: {error}")
             return [""] * len(addresses)
 
-    def _learn(self, locations: Sequence[Location]) -> None:
-        """Look up those in files that are new, image by image."""
+    def _learn(self, locations: Sequence[Location]) -> list[dict[int, tuple[Frame, ...]] | None]:
+        """For each location the known frames of its image, by offset, with its own among them; None outside any file.
+        Those that are new are looked up image by image."""
         new: dict[_Build, dict[int, None]] = {}
+        of_image: list[dict[int, tuple[Frame, ...]] | None] = []
         for place in locations:
+            if not place.in_file:
+                of_image.append(None)
+                continue
             build = (place.path, place.build_id, place.sha256)
-            if place.in_file and place.offset not in self._known.setdefault(build, {}):
+            known = self._known.setdefault(build, {})
+            of_image.append(known)
+            if place.offset not in known:
                 new.setdefault(build, {})[place.offset] = None
         for build, offsets in new.items():
             self._known[build].update(zip(offsets, self._named(build, list(offsets)), strict=True))
+        return of_image
 
     def _named(self, build: _Build, offsets: list[int]) -> list[tuple[Frame, ...]]:
         name = _shown(build[0])
