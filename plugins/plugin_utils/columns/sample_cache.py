@@ -3,7 +3,6 @@
 """The samples file of each capture, made on first use so that collecting dumps need not wait for it.
 
 It says nothing that the dump does not, so it may be deleted at any time, and several processes may make it at once.
-Nothing waits for the disk: a file that a power failure has cut short lacks its end, and is made anew.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from ..archive.archive import Archive, ArchiveError, read_dump
 from ..archive.capture import Capture
 from ..base import child
 from ..base.byte_size import as_text
+from ..base.durable import sync
 from ..base.errors import ControllerError
 from ..model import located_bytes
 from ..model.samples import located
@@ -50,6 +50,7 @@ def kept(
     with _directory(capture) as directory, archive.incoming() as made_in:
         make(made_in / name)
         try:
+            sync(made_in / name)
             os.rename(made_in / name, name, dst_dir_fd=directory)
         except FileNotFoundError as error:
             raise SamplesError(f"{capture.path} has no samples: it was removed") from error

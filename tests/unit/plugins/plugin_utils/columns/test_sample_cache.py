@@ -149,7 +149,7 @@ def test_an_archive_that_cannot_be_written_to(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "rename", refused)
+        patched.setattr(sample_cache, "sync", refused)
         with pytest.raises(ArchiveError, match=r"cannot keep .*denied; check mode needs no write access"):
             ranking.rank(archive, pytest.fail, Scope())
     shutil.rmtree(archive.root / ".incoming")
