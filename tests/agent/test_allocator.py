@@ -12,7 +12,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.tests.agent import builds
-from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, preloaded, service_program
+from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, FOREIGN, preloaded, service_program
 
 CONF = "prof:true,lg_prof_sample:10"
 
@@ -75,7 +75,7 @@ def test_resets_while_threads_end_for_long(jemalloc: Path, tmp_path: Path, run: 
 
 
 @pytest.mark.soak_only
-@pytest.mark.skipif(os.geteuid() != 0 or EMULATED, reason="a build of its own, for this machine, by root")
+@pytest.mark.skipif(os.geteuid() != 0 or FOREIGN, reason="a build of its own, for this machine, by root")
 def test_threads_on_pages_of_64_kib_reserve_little() -> None:
     """The library as a host with such pages builds it: what it is told of huge pages counts, not what that host has."""
     size = re.fullmatch(r"VmSize:\s+(\d+) kB\n", said_in("threads", builds.library_for_large_pages()))

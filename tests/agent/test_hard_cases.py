@@ -19,7 +19,9 @@ from ansible_collections.offheap.profiler.tests.agent.service import Service, wa
 
 Start = Callable[..., Service]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-needs_this_machine = pytest.mark.skipif(FOREIGN, reason="an emulator runs no other program, and filters its own calls")
+needs_this_machine = pytest.mark.skipif(
+    FOREIGN, reason="what it starts is of this machine, and an emulator filters its own calls"
+)
 NOBODY = 65534
 
 
