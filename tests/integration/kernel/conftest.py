@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""One host for all of these tests, which boots a kernel of its own."""
+"""One host for most of these tests, which boots a kernel of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -26,16 +27,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("soak_only")
 
 
-@pytest.fixture(scope="session")
-def one() -> Iterator[Lab]:
-    lab = Lab(f"{NAME}k"[-9:])
+@contextlib.contextmanager
+def booted(letter: str, kind: str) -> Iterator[Lab]:
+    """A lab of one host of this kind; the letter tells its name from those of other labs."""
+    lab = Lab(f"{NAME}{letter}"[-9:])
     keep = os.environ.get("OFFHEAP_LAB_KEEP") == "1"
     if not keep:
         lab.down()
-    lab.command("up", "--kernel")
+    lab.command("up", kind)
     yield lab
     if not keep:
         lab.down()
+
+
+@contextlib.contextmanager
+def controller_of(lab: Lab) -> Iterator[Controller]:
+    """A controller with the collection; the workloads are installed, and none of them runs."""
+    with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
+        controller = Controller(Path(directory), lab.inventory, LOGS)
+        controller.install(build(controller.directory))
+        controller.playbook(PREPARE, extra_vars={"workloads_running": []}).check()
+        yield controller
+
+
+@pytest.fixture(scope="session")
+def one() -> Iterator[Lab]:
+    with booted("k", "--kernel") as lab:
+        yield lab
 
 
 @pytest.fixture(scope="session")
@@ -45,11 +63,7 @@ def machine(one: Lab) -> LabHost:
 
 @pytest.fixture(scope="session")
 def user(one: Lab) -> Iterator[Controller]:
-    """A controller with the collection; the workloads are installed, and none of them runs."""
-    with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
-        controller = Controller(Path(directory), one.inventory, LOGS)
-        controller.install(build(controller.directory))
-        controller.playbook(PREPARE, extra_vars={"workloads_running": []}).check()
+    with controller_of(one) as controller:
         yield controller
 
 

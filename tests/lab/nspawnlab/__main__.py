@@ -53,6 +53,8 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     elif options.command == "up":
         if images.KERNEL in options.suites:
             requirements.install_packages(requirements.MACHINE_PACKAGES)
+        if images.ARM in options.suites:
+            requirements.install_packages(requirements.ARM_PACKAGES)
         _build(settings, options.suites)
         fleet.up(settings, options.hosts or len(options.suites), options.suites)
     elif options.command == "down":
@@ -97,7 +99,7 @@ def _host(settings: Settings, name: str) -> access.Host:
 def _suites(text: str) -> list[str]:
     suites = text.split(",")
     for suite in suites:
-        if suite not in (every := (*images.SUITES, images.KERNEL)):
+        if suite not in (every := (*images.SUITES, *images.MACHINES)):
             raise argparse.ArgumentTypeError(f"{suite!r} is not among {', '.join(every)}")
     return suites
 
@@ -117,6 +119,9 @@ def _parser() -> argparse.ArgumentParser:
         dest="suites",
         const=[images.KERNEL],
         help="hosts that boot a kernel of their own, in QEMU; each needs a minute and 3 GiB",
+    )
+    up.add_argument(
+        "--arm", action="store_const", dest="suites", const=[images.ARM], help="the same, on a processor of 64-bit ARM"
     )
     commands.add_parser("down", help="take everything down, also after a crash")
     commands.add_parser("ls", help="list the hosts")

@@ -33,7 +33,7 @@ class Host:
     @property
     def has_kernel(self) -> bool:
         """Whether it boots a kernel of its own, in QEMU."""
-        return self.suite == images.KERNEL
+        return self.suite in images.MACHINES
 
 
 def write(settings: Settings, hosts: list[Host]) -> None:

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +38,13 @@ _EXTRA = {
 SUITES = tuple(_EXTRA)
 BUILDER = "bullseye"
 
-# Hosts that boot Debian's kernel in QEMU: trixie with what a kernel needs, and AppArmor.
-KERNEL = "kernel"
-_EXTRA[KERNEL] = "linux-image-cloud-amd64 initramfs-tools kmod openjdk-21-jre-headless apparmor".split()
-_RELEASES = {KERNEL: "trixie"}
+# Hosts that boot Debian's kernel in QEMU: trixie with what a kernel needs, and AppArmor; and the same for 64-bit ARM.
+KERNEL, ARM = "kernel", "arm"
+MACHINES = (KERNEL, ARM)
+_MACHINE = "initramfs-tools kmod openjdk-21-jre-headless apparmor".split()
+_EXTRA[KERNEL] = ["linux-image-cloud-amd64", *_MACHINE]
+_EXTRA[ARM] = ["linux-image-cloud-arm64", *_MACHINE]
+_RELEASES = {KERNEL: "trixie", ARM: "trixie"}
 
 _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
 
@@ -103,13 +108,37 @@ def _build(settings: Settings, recipe: Recipe, mirror: str, transport: list[str]
     # the JRE's update-alternatives fails without this directory
     argv += ['--essential-hook=mkdir -p "$1/usr/share/man/man1"']
     argv += [f"--customize-hook={CUSTOMIZE}"]
+    foreign: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if recipe.suite == ARM:
+        argv.append("--architectures=arm64")
+        foreign = _programs_of_arm_run()
     try:
-        run_logged([*argv, recipe.release, tree, mirror], settings.images / f"{recipe.suite}.log")
+        with foreign:
+            run_logged([*argv, recipe.release, tree, mirror], settings.images / f"{recipe.suite}.log")
         os.rename(tree, target)
     finally:
         _remove_tree(unfinished)
     size = run(["du", "-sm", target]).stdout.split()[0]
     say(f"image {recipe.suite} built in {time.monotonic() - begin:.0f} s, {size} MB")
+
+
+@contextlib.contextmanager
+def _programs_of_arm_run() -> Iterator[None]:
+    """Tells the kernel to run them by QEMU, where no systemd has done so."""
+    kernel = Path("/proc/sys/fs/binfmt_misc")
+    if (kernel / "qemu-aarch64").exists():
+        yield
+        return
+    mounted = (kernel / "register").exists()
+    if not mounted:
+        run(["mount", "-t", "binfmt_misc", "binfmt_misc", kernel])
+    (kernel / "register").write_text(Path("/usr/lib/binfmt.d/qemu-aarch64.conf").read_text())
+    try:
+        yield
+    finally:
+        (kernel / "qemu-aarch64").write_text("-1")
+        if not mounted:
+            run(["umount", kernel])
 
 
 def _remove_unfinished(settings: Settings) -> None:

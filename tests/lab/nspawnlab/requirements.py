@@ -23,8 +23,14 @@ PACKAGES = {
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
 }
 
-# for a host with a kernel of its own
+# for a host with a kernel of its own, and for one of 64-bit ARM
 MACHINE_PACKAGES = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
+ARM_PACKAGES = {
+    "qemu-system-aarch64": "qemu-system-arm",
+    "qemu-aarch64-static": "qemu-user-static",
+    "arch-test": "arch-test",
+    "mke2fs": "e2fsprogs",
+}
 
 
 def extend_path() -> None:
