@@ -313,6 +313,13 @@ def test_data_without_pointers_is_only_read_for_what_is_not_found(
     assert told["complete"]
     assert (told["read"] > 4000 * 16384) == reads_all and (told["read"] < 8 << 20) != reads_all
     assert 0.8 * lost <= told["lost"] <= lost
+    file = json.loads(Path(f"{service.ask('holders')['path']}.holders").read_text())
+    sizes = {size: (living, reached) for size, living, reached in file["sizes"]}
+    assert sum(living for living, _reached in sizes.values()) <= file["living_blocks"]
+    if mode == "lost":
+        assert [stack["sizes"] for stack in file["stacks"] if stack["lost"] > 10] == [[5120]]
+        others = [both for size, both in sizes.items() if size != 5120]
+        assert sum(reached for _living, reached in others) > 0.5 * sum(living for living, _reached in others) > 0
 
 
 @pytest.mark.soak_only

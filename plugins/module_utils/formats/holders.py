@@ -19,6 +19,9 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 FORMAT = 1
 ROOTS = ("global", "thread_local", "stack", "thread", "mapped", "java_heap")
 _MOST_FILES, _MOST_NODES, _MOST_STACKS, _MOST_FRAMES, _MOST_WAYS, _MOST_TYPES = 1024, 1 << 16, 64, 1 << 12, 1 << 12, 8
+#: sizes that are told of one stack; one that has so many may have more
+MOST_SIZES = 16
+_MOST_BINS = 128
 _MOST_AGE = 10**6
 # Steps of a way, of the agent's 24 at most: each of many ways is followed to its root, which must not take long.
 _DEEPEST = 32
@@ -61,7 +64,7 @@ class StackHolders:
 
     ``looked`` samples were old enough, and lived all the time; of these ``lost`` have no holder, each of ``held`` is a
     node and how many it leads to, and ``otherwise`` are held by less common ways. ``types`` are tables of virtual
-    functions.
+    functions, ``sizes`` those of its blocks, up to MOST_SIZES.
     """
 
     frames: tuple[int, ...]
@@ -72,6 +75,7 @@ class StackHolders:
     held: tuple[tuple[int, int], ...]
     otherwise: int
     types: tuple[tuple[Place, int], ...]
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,8 @@ class Holders:
 
     ``complete`` says that all that could hold a block was read, ``blocks_known`` that the allocator could be asked
     which block an address lies in: without, blocks that nobody sampled are mapped memory. ``others`` are samples of all
-    stacks but ``stacks``: how many were looked at, and how many have no holder.
+    stacks but ``stacks``: how many were looked at, and how many have no holder. ``sizes`` are sizes of small blocks,
+    how many of each live, and to how many a way leads; empty where the allocator does not tell.
     """
 
     dump: str
@@ -96,6 +101,7 @@ class Holders:
     reached: int = 0
     living: int = 0
     interval: int = 0
+    sizes: tuple[tuple[int, int, int], ...] = ()
 
 
 def parse(text: bytes) -> Holders:
@@ -135,6 +141,7 @@ def parse(text: bytes) -> Holders:
         reached=_count(data, "reached"),
         living=_count(data, "living_blocks") if "living_blocks" in data else 0,
         interval=_count(data, "interval") if "interval" in data else 0,
+        sizes=_sizes(data) if "sizes" in data else (),
     )
 
 
@@ -157,6 +164,14 @@ def _place(entry: Any, files: list[Any]) -> Place:
     return Place(str(files[number]), _count(entry, "at"))
 
 
+def _sizes(data: Any) -> tuple[tuple[int, int, int], ...]:
+    found = []
+    for one in _list(data, "sizes", _MOST_BINS):
+        _must("sizes", isinstance(one, list) and len(one) == 3 and all(values.is_size(number) for number in one))
+        found.append((one[0], one[1], one[2]))
+    return tuple(found)
+
+
 def _stack(entry: Any, files: list[Any], nodes: int) -> StackHolders:
     frames = _list(entry, "frames", _MOST_FRAMES)
     _must("frames", all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 1 << 64 for one in frames))
@@ -166,6 +181,8 @@ def _stack(entry: Any, files: list[Any], nodes: int) -> StackHolders:
         _must("held", pair[0] < nodes)
         held.append((pair[0], pair[1]))
     types = [(_place(one, files), _count(one, "samples")) for one in _list(entry, "types", _MOST_TYPES)]
+    sizes = _list(entry, "sizes", MOST_SIZES) if "sizes" in entry else []
+    _must("sizes", all(values.is_size(size) for size in sizes))
     found = StackHolders(
         tuple(frames),
         _count(entry, "living"),
@@ -175,6 +192,7 @@ def _stack(entry: Any, files: list[Any], nodes: int) -> StackHolders:
         tuple(held),
         _count(entry, "held_otherwise"),
         tuple(types),
+        tuple(sizes),
     )
     _must("looked", found.lost + sum(samples for _node, samples in held) + found.otherwise == found.looked)
     return found

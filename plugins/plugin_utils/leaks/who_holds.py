@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from ...module_utils.formats.holders import Holders, Node, Place, StackHolders
+from ...module_utils.formats.holders import MOST_SIZES, Holders, Node, Place, StackHolders
 from ..base.printable import printable
 from ..columns.holder_stacks import NamedHolders
 from ..model.frame import Frame
@@ -97,7 +97,13 @@ def _are_found(held: float, count: float, least: float) -> bool:
 
 
 def _other_blocks_are_found(look: Holders, own: Sequence[StackHolders]) -> bool:
-    """Of the process's blocks, sampled or not, but those of the suspect, whose number is known to two deviations."""
+    """Of the process's blocks, sampled or not: of those whose size the suspect has none of, or else of all but the
+    suspect's, whose number is known to two deviations."""
+    sizes = {size for told in own for size in told.sizes}
+    if all(0 < len(told.sizes) < MOST_SIZES for told in own if told.looked):
+        others = [(living, reached) for size, living, reached in look.sizes if size not in sizes]
+        if _are_found(sum(reached for _living, reached in others), sum(living for living, _ in others), _LEAST_BLOCKS):
+            return True
     if not look.living or look.interval < 2:
         return False
     most = least = 0.0

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// data kept|lost|hidden: after a line, a table of blocks without pointers; "lost": of some more nobody knows; "hidden": the
-// last of the table alone leads to others.
+// data kept|lost|hidden: after a line, a table of blocks without pointers; "lost": of some more nobody knows; "hidden": some
+// in the middle of the table alone lead to others.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static __attribute__((noinline)) void kept_data(void) {
 }
 
 static __attribute__((noinline)) void hide(char *address) {
-    for (int i = BLOCKS - FEW; i < BLOCKS; i++) {
+    for (int i = BLOCKS / 2; i < BLOCKS / 2 + FEW; i++) {
         address = lost_few();
         memcpy(table[i] + SIZE / 2, &address, sizeof address);
     }

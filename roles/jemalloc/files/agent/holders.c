@@ -24,6 +24,7 @@
 #define STACKS 48                // are told: those of which most lives
 #define WAYS 4096                // of each; the elements of an array are as many
 #define TYPES 4                  // the same
+#define SIZES 16                 // the same
 #define TYPED 200                // samples whose type is looked at, of each
 #define YOUNG 1000               // ms; a pointer to what was just allocated may be in a register alone
 
@@ -212,6 +213,23 @@ static int16_t type_of(struct look *look, uintptr_t block, uint64_t *at) {
     return file;
 }
 
+// Blocks of each small size: how many live, and to how many a way leads.
+static void put_sizes(const struct look *look, struct json *json) {
+    size_t size, count;
+    json_open(json, "sizes", '[');
+    for (unsigned i = 0; look->blocks.find && je_small_blocks(i, &size, &count); i++) {
+        size_t waiting = size < REACH_SMALL ? look->roots.waiting_of[size / 8] : count;
+        if (count <= waiting)
+            continue;
+        json_open(json, NULL, '[');
+        json_unsigned(json, NULL, size);
+        json_unsigned(json, NULL, count - waiting);
+        json_unsigned(json, NULL, look->reach.marked_of[size / 8]);
+        json_close(json, ']');
+    }
+    json_close(json, ']');
+}
+
 static void put_stack(struct look *look, struct json *json, uint32_t number, int64_t age) {
     const struct stack *stack = &look->copy.stacks[number];
     struct {
@@ -219,7 +237,8 @@ static void put_stack(struct look *look, struct json *json, uint32_t number, int
         int16_t file;
     } types[TYPES] = {{.count = 0}};
     struct counts counts = {.looked = 0};
-    int typed = 0;
+    size_t sizes[SIZES];
+    int typed = 0, sized = 0;
     json_open(json, NULL, '{');
     json_open(json, "frames", '[');
     for (uint32_t i = 0; i < stack->length; i++)
@@ -231,6 +250,12 @@ static void put_stack(struct look *look, struct json *json, uint32_t number, int
             continue;
         if (sample->holder && !look->of_node[sample->holder]++)
             look->ways[look->way_count++] = sample->holder;
+        for (int size = 0; size < SIZES; size++) {
+            if (size == sized)
+                sizes[sized++] = sample->block.size;
+            if (sizes[size] == sample->block.size)
+                break;
+        }
         if (typed++ >= TYPED)
             continue;
         uint64_t at = 0;
@@ -248,6 +273,10 @@ static void put_stack(struct look *look, struct json *json, uint32_t number, int
     json_unsigned(json, "bytes", living_bytes(&look->copy, number));
     put_counts(json, &counts);
     put_ways(look, json);
+    json_open(json, "sizes", '[');
+    for (int size = 0; size < sized; size++)
+        json_unsigned(json, NULL, sizes[size]);
+    json_close(json, ']');
     json_open(json, "types", '[');
     for (int type = 0; type < TYPES && types[type].count; type++) {
         json_open(json, NULL, '{');
@@ -280,6 +309,7 @@ static bool put(struct look *look, const struct owned *file, const char *dump, c
     json_unsigned(&json, "failed", look->pages.failed);
     json_unsigned(&json, "reached", look->reach.marked);
     json_unsigned(&json, "living_blocks", look->living_blocks);
+    put_sizes(look, &json);
     json_unsigned(&json, "interval", look->interval);
     json_signed(&json, "threads", look->threads.count);
     json_open(&json, "files", '[');

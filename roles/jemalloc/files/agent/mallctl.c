@@ -119,3 +119,12 @@ bool je_living_blocks(size_t *count) {
     }
     return true;
 }
+
+bool je_small_blocks(unsigned number, size_t *size, size_t *count) {
+    char name[64];
+    snprintf(name, sizeof name, "arenas.bin.%u.size", number);
+    if (!je_get_size(name, size))
+        return false;
+    snprintf(name, sizeof name, "stats.arenas.4096.bins.%u.curregs", number);
+    return je_get_size(name, count);
+}

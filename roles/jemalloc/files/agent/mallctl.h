@@ -33,5 +33,7 @@ je_find *je_block_finder(void);           // NULL: this jemalloc does not tell
 bool je_visit_own(void (*visit)(void *context, const void *start, size_t size), void *context);
 void je_refresh_statistics(void);
 bool je_living_blocks(size_t *count);     // with those that wait in a thread's cache
+// Blocks of the small sizes, the same; from the statistics as they were refreshed. false: there is no such number.
+bool je_small_blocks(unsigned number, size_t *size, size_t *count);
 
 #endif

@@ -156,6 +156,8 @@ void reach_point(struct reach *reach, uint64_t word, uint16_t node) {
     if (sample && sample->block.start == block.start)
         sample->holder = node;
     reach->marked++;
+    if (block.size < REACH_SMALL)
+        reach->marked_of[block.size / 8]++;
     if (!put_off(reach, block, node))
         push(reach, block.start, node);
 }

@@ -25,6 +25,7 @@
 #define REACH_MARKS (REACH_CHUNK / 8 / 64)   // words; the smallest block has 8 bytes
 #define REACH_ALIGNED 16u         // what waits begins at such addresses
 #define REACH_TOGETHER 4          // words, of 4 KiB
+#define REACH_SMALL 16384         // bytes of a block that is counted by its size
 #define REACH_DULL 64             // blocks of one kind that have led to nothing new: the others can wait
 
 enum reach_kind { REACH_GLOBAL, REACH_THREAD_LOCAL, REACH_STACK, REACH_THREAD, REACH_MAPPED, REACH_JAVA_HEAP, REACH_BLOCK };
@@ -49,6 +50,7 @@ struct reach {
     bool full;                    // something did not fit: what was not reached may be held
     uint32_t nodes;
     uint64_t marked;              // blocks
+    uint32_t marked_of[REACH_SMALL / 8];   // those of each size, in words
     uint32_t head, count;         // of the queue
     uint32_t places[REACH_NODES];
     struct reach_node node[REACH_NODES];

@@ -121,11 +121,15 @@ static void part(struct roots *roots, const struct roots_area *area) {
 
 static void leave_out_own(void *context, const void *start, size_t size) {
     struct roots *roots = context;
-    roots->waiting += !size;
-    if (size)
+    struct block block;
+    if (size) {
         roots_leave_out(roots, (uintptr_t)start, (uintptr_t)start + size);
-    else
-        reach_leave_out(roots->reach, (uintptr_t)start);
+        return;
+    }
+    roots->waiting++;
+    if (blocks_find(roots->reach->blocks, (uintptr_t)start, &block) && block.size < REACH_SMALL)
+        roots->waiting_of[block.size / 8]++;
+    reach_leave_out(roots->reach, (uintptr_t)start);
 }
 
 bool roots_look(struct roots *roots) {

@@ -37,6 +37,7 @@ struct roots {
     struct roots_range rest[ROOTS_AREAS];    // of these, what is not the allocator's
     struct roots_range out[ROOTS_AREAS];     // no holders, and what is looked at by itself; sorted, apart
     uint64_t waiting;            // blocks in a thread's cache, to be used again
+    uint32_t waiting_of[REACH_SMALL / 8];   // those of each size, in words
     size_t names_used;
     char names[ROOTS_NAMES];
 };

@@ -27,6 +27,7 @@ def told() -> dict[str, Any]:
         "swapped": 0,
         "failed": 0,
         "reached": 7,
+        "sizes": [[32, 12, 7], [96, 60, 0]],
         "threads": 2,
         "files": ["/usr/bin/app", "/lib/libc.so.6"],
         "nodes": [
@@ -47,6 +48,7 @@ def told() -> dict[str, Any]:
                 "died": 0,
                 "held": [[2, 3]],
                 "held_otherwise": 1,
+                "sizes": [96, 112],
                 "types": [{"file": 0, "at": 32768, "samples": 5}],
             }
         ],
@@ -68,6 +70,7 @@ def test_what_the_agent_writes_is_read() -> None:
     assert stack.frames == ((1 << 64) - 1, 4096)
     assert (stack.looked, stack.lost, stack.held, stack.otherwise) == (5, 1, ((2, 3),), 1)
     assert stack.types == ((Place("/usr/bin/app", 32768), 5),)
+    assert (look.sizes, stack.sizes) == (((32, 12, 7), (96, 60, 0)), (96, 112))
 
 
 @pytest.mark.parametrize(("key", "value"), [("in_time", False), ("room", False), ("swapped", 4096)])
@@ -97,6 +100,10 @@ def test_a_look_that_has_not_seen_everything_is_not_complete(key: str, value: ob
         (("stacks", 0, "held"), [[2]]),
         (("stacks", 0, "lost"), 2),
         (("stacks", 0, "types", 0, "samples"), "many"),
+        (("stacks", 0, "sizes"), [96] * 17),
+        (("stacks", 0, "sizes", 0), -1),
+        (("sizes", 0), [32, 12]),
+        (("sizes", 0, 2), "many"),
         (("others", "lost"), 11),
         (("others",), None),
     ],

@@ -107,6 +107,28 @@ def test_most_blocks_that_nobody_sampled_are_compared_with_too(reached: int, liv
     assert one is not None and one.parts[0].kind == kind
 
 
+@pytest.mark.parametrize(
+    ("own", "sizes", "kind"),
+    [
+        # The number of the suspect's own blocks is known to a few thousands only, which are more than all others.
+        ((96,), ((96, 60_000, 0), (32, 700, 600), (64, 300, 280)), "lost"),
+        ((96,), ((96, 60_000, 0), (32, 700, 200), (64, 300, 280)), "unseen"),
+        ((96,), ((96, 60_000, 0), (32, 50, 50)), "unseen"),
+        ((96, 32), ((96, 60_000, 0), (32, 700, 600), (64, 300, 280)), "lost"),
+        (tuple(range(16, 272, 16)), ((300, 700, 600),), "unseen"),
+        ((), ((32, 700, 600),), "unseen"),
+    ],
+)
+def test_blocks_of_other_sizes_are_compared_with(
+    own: tuple[int, ...], sizes: tuple[tuple[int, int, int], ...], kind: str
+) -> None:
+    base = found(replace(told(400), sizes=own), (3, 0))
+    living = sum(count for _size, count, _reached in sizes)
+    look = replace(base.look, reached=900, living=living, interval=65536, sizes=sizes)
+    one = holding(SUSPECT, replace(base, look=look))
+    assert one is not None and one.parts[0].kind == kind
+
+
 def test_what_of_the_suspect_is_held_says_nothing_of_others() -> None:
     base = found(told(100, (0, 100)), (0, 0))
     look = replace(base.look, reached=1_200, living=3_000, interval=1024)
