@@ -232,7 +232,7 @@ class Bench:
 
     def latency(self, case: str, between_dumps: int) -> list[float]:
         """The percentiles of a request, in microseconds. 0 seconds between dumps: there are none."""
-        command = [str(self.requests), *map(str, REQUESTS)]
+        command = [str(self.requests), *map(str, REQUESTS), "0"]
         environment = {**self.environment(case, command[0]), "OFFHEAP_DUMP_SECONDS": str(between_dumps)}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, env=environment, **pipes) as process:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// requests STACKS RATE SECONDS: after a line, four threads answer so many requests a second, each of 60 allocations and 60 frees, while
-// blocks of so many different stacks are held; prints the p50, p99 and p99.9 of a request in microseconds, counted from
+// requests STACKS RATE SECONDS MIB: after a line, four threads answer so many requests a second, each of 60 allocations and 60 frees, while
+// blocks of so many different stacks are held, and a list of so many MiB in blocks of two sizes; prints the p50, p99 and p99.9 of a request in microseconds, counted from
 // when it was due, so that whatever holds a thread counts for each request that waited.
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -53,6 +53,21 @@ static void hold(uint64_t value) {
         exit(1);
 }
 
+// Every tenth block has 8,000 bytes, the others 96.
+static void **list;
+
+static void hold_list(long mebibytes) {
+    size_t left = (size_t)mebibytes << 20;
+    for (size_t i = 0; left > 8000; i++) {
+        size_t size = i % 10 ? 96 : 8000;
+        void **block = malloc(size);
+        memset(block, 1, size);
+        *block = list;
+        list = block;
+        left -= size;
+    }
+}
+
 static void request(uint64_t dice) {
     char *blocks[BLOCKS];
     for (int i = 0; i < BLOCKS; i++) {
@@ -93,7 +108,7 @@ static int compare(const void *left_one, const void *right_one) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 4 || getchar() < 0)
+    if (count != 5 || getchar() < 0)
         return 2;
     stacks = atol(arguments[1]);
     rate = atol(arguments[2]);
@@ -101,6 +116,7 @@ int main(int count, char **arguments) {
     size_t each = (size_t)(rate * seconds), all = each * THREADS;
     double *every = calloc(all, sizeof *every);
     pthread_t threads[THREADS];
+    hold_list(atol(arguments[4]));
     for (long i = 0; i < stacks; i++)
         right((uint64_t)i, DEPTH, hold, 0);
     for (size_t i = 0; i < THREADS; i++) {
