@@ -179,7 +179,7 @@ class Build:
         if lacking and not self.is_finished():
             raise AnsibleActionFail(
                 f"The controller cannot build {self.what}: it lacks {' and '.join(lacking)}. Install what is missing"
-                f" (Debian: apt-get install make patch; {self._zig}). Or let each host build for itself"
+                f" (apt-get install make patch, or dnf; {self._zig}). Or let each host build for itself"
                 " (jemalloc_method=build), which takes gcc and make there."
             )
 
@@ -209,13 +209,14 @@ class Build:
             raise AnsibleActionFail(
                 f"{self.host} has no compiler (gcc and make are needed) to build {self.what} for {wanting}. Have the"
                 f" controller build it, which needs a compiler there and none here ({self._zig}). Or install both here"
-                " (Debian: apt-get install gcc make libc6-dev), name a host that has one and the oldest C library in"
-                f" jemalloc_build_host, use a build made elsewhere (jemalloc_method=archive), or {instead}."
+                " (Debian: apt-get install gcc make libc6-dev; Red Hat: dnf install gcc make), name a host that has one"
+                " and the oldest C library in jemalloc_build_host, use a build made elsewhere"
+                f" (jemalloc_method=archive), or {instead}."
             )
         if self.is_library and not shutil.which("patch"):
             raise AnsibleActionFail(
-                f"The controller has no patch, which puts our patches into the source of {self.what} (Debian: apt-get"
-                " install patch)."
+                f"The controller has no patch, which puts our patches into the source of {self.what} (apt-get"
+                " install patch, or dnf)."
             )
 
     def sources(self) -> Path:

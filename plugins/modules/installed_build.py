@@ -73,6 +73,7 @@ faults:
   returned: success
 """
 
+import os
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
@@ -86,6 +87,14 @@ _BUILD: dict[str, Any] = {
     "sha256": {"type": "str", "default": ""},
     "pinned": {"type": "dict", "default": {}},
 }
+
+
+def _label(module: AnsibleModule, build: str) -> None:
+    """Give the files the context that SELinux's policy has for them, where it is on. Not all that is in /opt may be
+    loaded: only what is labelled as a library."""
+    for directory, _directories, files in os.walk(build):
+        for name in files:
+            module.set_default_selinux_context(os.path.join(directory, name), False)
 
 
 def main() -> NoReturn:
@@ -102,6 +111,7 @@ def main() -> NoReturn:
             try:
                 if not module.check_mode:
                     whole_build.install(build["path"], build["tarball"], build["sha256"], build["pinned"])
+                    _label(module, build["path"])
             except OffheapError as error:
                 module.fail_json(msg=str(error))
     module.exit_json(changed=bool(faults), faults=faults)

@@ -8,9 +8,9 @@
 and some that nobody holds; ``holders-redis`` is redis with 1.9 GiB in 900,000 keys. How long a look takes, how much the
 process grows while it lasts, and how much of that stays (``faults_in``: what was not there before it was looked at).
 ``holders-requests`` is the slowest of a hundred requests, of overhead/requests.c, which four threads of a process that
-holds 1 GiB answer at a fixed rate while one look follows another, beside the same while another process keeps a processor
-busy, and beside nothing. ``holders-requests-small`` is the same in a process that holds some MiB, where a look is little
-more than the dump that it begins with, beside one dump after another. All are the medians of the rounds.
+holds 1 GiB answer at a fixed rate while one look follows another, beside the same while another process keeps a
+processor busy, and beside nothing. ``holders-requests-small`` is the same in a process that holds some MiB, where a
+look is little more than the dump that it begins with, beside one dump after another. All are the medians of the rounds.
 
 Exits with status 1 if a promise is not kept.
 """

@@ -13,7 +13,7 @@ import os
 from typing import Iterable, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
-from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs, selinux
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
@@ -46,6 +46,14 @@ def check(
 
 def _check_process(unit: str, pid: int, libraries: Sequence[str]) -> None:
     label = procfs.security_label(pid)
+    rules = selinux.lines(label, procfs.exe(pid) or "", libraries, unit)
+    if rules:
+        raise Refusal(
+            "confined",
+            f"process {pid} of {unit} is confined by SELinux ({label}), which does not allow it what the profiler"
+            " needs: the service would start without it, or could not dump. Put these rules into a file offheap.cil,"
+            f" and load it by 'semodule -i offheap.cil': {' '.join(rules)}",
+        )
     if procfs.is_secure(pid):
         domain = f" (it runs as {label})" if label else ""
         raise Refusal(

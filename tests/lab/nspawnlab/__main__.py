@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     if options.command == "images":
         _build(settings, list(images.SUITES))
     elif options.command == "up":
-        if images.KERNEL in options.suites:
+        if {images.KERNEL, images.SELINUX} & set(options.suites):
             requirements.install_packages(requirements.MACHINE_PACKAGES)
         if images.ARM in options.suites:
             requirements.install_packages(requirements.ARM_PACKAGES)
@@ -119,6 +119,13 @@ def _parser() -> argparse.ArgumentParser:
         dest="suites",
         const=[images.KERNEL],
         help="hosts that boot a kernel of their own, in QEMU; each needs a minute and 3 GiB",
+    )
+    up.add_argument(
+        "--selinux",
+        action="store_const",
+        dest="suites",
+        const=[images.SELINUX],
+        help="the same, with SELinux",
     )
     up.add_argument(
         "--arm", action="store_const", dest="suites", const=[images.ARM], help="the same, on a processor of 64-bit ARM"

@@ -38,13 +38,17 @@ _EXTRA = {
 SUITES = tuple(_EXTRA)
 BUILDER = "bullseye"
 
-# Hosts that boot Debian's kernel in QEMU: trixie with what a kernel needs, and AppArmor; and the same for 64-bit ARM.
-KERNEL, ARM = "kernel", "arm"
-MACHINES = (KERNEL, ARM)
-_MACHINE = "initramfs-tools kmod openjdk-21-jre-headless apparmor".split()
-_EXTRA[KERNEL] = ["linux-image-cloud-amd64", *_MACHINE]
-_EXTRA[ARM] = ["linux-image-cloud-arm64", *_MACHINE]
-_RELEASES = {KERNEL: "trixie", ARM: "trixie"}
+# Hosts that boot Debian's kernel in QEMU: trixie with what a kernel needs, and AppArmor; the same with SELinux, and a
+# service that its policy confines; and the first for 64-bit ARM.
+KERNEL, SELINUX, ARM = "kernel", "selinux", "arm"
+MACHINES = (KERNEL, SELINUX, ARM)
+_MACHINE = "initramfs-tools kmod openjdk-21-jre-headless".split()
+_EXTRA[KERNEL] = ["linux-image-cloud-amd64", *_MACHINE, "apparmor"]
+_EXTRA[SELINUX] = ["linux-image-cloud-amd64", *_MACHINE, *"selinux-policy-default policycoreutils redis-server".split()]
+_EXTRA[ARM] = ["linux-image-cloud-arm64", *_MACHINE, "apparmor"]
+_RELEASES = dict.fromkeys(MACHINES, "trixie")
+# The program that gives files the labels of SELinux; with -m, whatever the machine that builds has mounted.
+LABEL = ("setfiles", "-m", "-F", "/etc/selinux/default/contexts/files/file_contexts")
 
 _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
 
@@ -108,6 +112,8 @@ def _build(settings: Settings, recipe: Recipe, mirror: str, transport: list[str]
     # the JRE's update-alternatives fails without this directory
     argv += ['--essential-hook=mkdir -p "$1/usr/share/man/man1"']
     argv += [f"--customize-hook={CUSTOMIZE}"]
+    if recipe.suite == SELINUX:
+        argv += [f'--customize-hook=chroot "$1" {" ".join(LABEL)} /']
     foreign: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if recipe.suite == ARM:
         argv.append("--architectures=arm64")

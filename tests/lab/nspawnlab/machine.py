@@ -17,9 +17,10 @@ from .settings import Settings
 MEMORY = "3g"
 DISK = "4g"  # what is written to it is lost when QEMU ends
 _COMMAND_LINE = "root=/dev/vda rw console={console} net.ifnames=0 quiet systemd.show_status=false"
+_ENFORCING = "security=selinux selinux=1 enforcing=1"
 # The newest processor that QEMU knows. ARM's signs return addresses, as servers' do, in a way that is fast to emulate.
 _PROCESSORS = {
-    images.KERNEL: ("ttyS0", ["qemu-system-x86_64", "-cpu", "max"]),
+    **dict.fromkeys((images.KERNEL, images.SELINUX), ("ttyS0", ["qemu-system-x86_64", "-cpu", "max"])),
     images.ARM: ("ttyAMA0", ["qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on"]),
 }
 _NETWORK = """\
@@ -41,13 +42,20 @@ def run(settings: Settings, host: Host, root: Path) -> None:
     wanted = root / "etc/systemd/system/multi-user.target.wants"
     wanted.mkdir(exist_ok=True)
     (wanted / unit.name).symlink_to(f"../{unit.name}")
+    if host.suite == images.SELINUX:
+        upper = root.parent / "upper"
+        own = [f"/{path.relative_to(upper)}" for path in upper.rglob("*")]
+        command.run(["chroot", root, *images.LABEL, *own])  # the image has its labels
     disk = settings.run / f"{host.name}.img"
     command.run(["mke2fs", "-q", "-F", "-t", "ext4", "-d", root, disk, DISK])
+    if host.suite == images.SELINUX:  # of the only directory whose label mke2fs forgets
+        command.run(["debugfs", "-w", "-R", "ea_set / security.selinux system_u:object_r:root_t:s0", disk])
     (kernel,), (initrd,) = (list((root / "boot").glob(f"{name}-*")) for name in ("vmlinuz", "initrd.img"))
     console, processor = _PROCESSORS[host.suite]
     qemu = [*processor, "-accel", "tcg,thread=multi", "-smp", "2", "-m", MEMORY]
     qemu += ["-nodefaults", "-display", "none", "-serial", "stdio", "-device", "virtio-rng-pci"]
-    qemu += ["-kernel", str(kernel), "-initrd", str(initrd), "-append", _COMMAND_LINE.format(console=console)]
+    words = f"{_COMMAND_LINE.format(console=console)} {_ENFORCING if host.suite == images.SELINUX else ''}"
+    qemu += ["-kernel", str(kernel), "-initrd", str(initrd), "-append", words]
     qemu += ["-drive", f"file={disk},format=raw,if=virtio,snapshot=on"]
     qemu += ["-netdev", f"tap,id=cable,ifname={settings.link(host.index)},script=no,downscript=no"]
     qemu += ["-device", f"virtio-net-pci,netdev=cable,mac=52:54:00:00:00:{host.index:02x},romfile="]

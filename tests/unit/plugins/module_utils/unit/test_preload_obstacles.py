@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
-from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs, selinux
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import preload_obstacles
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
@@ -43,6 +43,17 @@ def test_one_that_apparmor_does_not_let_load_it(dynamic: Path, monkeypatch: pyte
     monkeypatch.setattr(apparmor, "_asked", lambda question: _SAYS % 0x4 if question.endswith(b"so.2") else b"")
     with programs.running(dynamic) as pid:
         refusal(lambda: check(pid), "confined", "/usr/sbin/probe (enforce)", LIBRARIES[0], "/etc/apparmor.d/local")
+
+
+def test_one_that_selinux_does_not_let_dump(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    label, rule = "system_u:system_r:probe_t:s0", "(allow probe_t var_lib_t (dir (write)))"
+    monkeypatch.setattr(procfs, "security_label", lambda _pid: label)
+    known = {(label, str(dynamic), tuple(LIBRARIES), "probe.service"): [rule]}
+    monkeypatch.setattr(
+        selinux, "lines", lambda asked, program, libraries, name: known[asked, program, tuple(libraries), name]
+    )
+    with programs.running(dynamic) as pid:
+        refusal(lambda: check(pid), "confined", label, rule, "semodule -i")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
