@@ -42,7 +42,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_t
     chosen,
     ticks,
 )
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import service, syscall_filter
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import preload_obstacles, service, syscall_filter
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 
 #: the agent's function, int (const char *): settings as lines of NAME=value, 0 when it samples
@@ -88,6 +88,7 @@ class AttachTrace:
         self.owner = Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1]))
         self._own_pid = int(status.get("NSpid", str(self.pid)).split()[-1])
         inject.examine(self.pid, self._library, SYMBOL)
+        preload_obstacles.check_confinement(unit.name, self.pid, [self._library])
         if status.get("Seccomp") == _FILTERS:
             syscall_filter.check(unit)
         if any(one.pid == self._own_pid and _answers(one, self.pid) for one in client.find(unit.name)):

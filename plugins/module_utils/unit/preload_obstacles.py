@@ -44,17 +44,31 @@ def check(
         raise _audited(service.name)
 
 
-def _check_process(unit: str, pid: int, libraries: Sequence[str]) -> None:
+def check_confinement(unit: str, pid: int, libraries: Sequence[str]) -> None:
+    """What confines the process must let it have these libraries, dump and answer. Raises Refusal."""
     label = procfs.security_label(pid)
     rules = selinux.lines(label, procfs.exe(pid) or "", libraries, unit)
     if rules:
         raise Refusal(
             "confined",
             f"process {pid} of {unit} is confined by SELinux ({label}), which does not allow it what the profiler"
-            " needs: the service would start without it, or could not dump. Put these rules into a file offheap.cil,"
-            f" and load it by 'semodule -i offheap.cil': {' '.join(rules)}",
+            " needs: it would not be loaded, or could not dump. Put these rules into a file offheap.cil, and load it"
+            f" by 'semodule -i offheap.cil': {' '.join(rules)}",
         )
+    for library in libraries:
+        if library and apparmor.forbids(label, library):
+            raise Refusal(
+                "confined",
+                f"process {pid} of {unit} is confined by AppArmor ({label}), which does not let it load {library}: the"
+                " service would run without the profiler. Add these lines to the profile's file in"
+                f" /etc/apparmor.d/local, and reload the profile: {' '.join(apparmor.LINES)}",
+            )
+
+
+def _check_process(unit: str, pid: int, libraries: Sequence[str]) -> None:
+    check_confinement(unit, pid, libraries)
     if procfs.is_secure(pid):
+        label = procfs.security_label(pid)
         domain = f" (it runs as {label})" if label else ""
         raise Refusal(
             "secure-mode",
@@ -62,14 +76,6 @@ def _check_process(unit: str, pid: int, libraries: Sequence[str]) -> None:
             " LD_PRELOAD (AT_SECURE, ld.so(8)). Where it is a set-user-id bit or a file capability, set User= and"
             " AmbientCapabilities= in the unit instead; where it is a change of SELinux domain, allow it 'noatsecure'",
         )
-    for library in libraries:
-        if library and apparmor.forbids(label, library):
-            raise Refusal(
-                "confined",
-                f"process {pid} of {unit} is confined by AppArmor ({label}), which does not let it load {library}: the"
-                " service would start without the profiler. Add these lines to the profile's file in"
-                f" /etc/apparmor.d/local, and reload the profile: {' '.join(apparmor.LINES)}",
-            )
 
 
 def _check_allocators(unit: str, pid: int) -> None:

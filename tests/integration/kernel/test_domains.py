@@ -30,9 +30,10 @@ def _domain(host: LabHost, unit: str) -> str:
 
 
 def _denied(host: LabHost) -> list[str]:
-    """What was denied of what is ours, or to whom we look at."""
+    """What was denied of what is ours, or to whom we look at; semodule, which the test runs, is not among these."""
     denials = re.findall("avc: +denied.*", host.run("dmesg").stdout)
-    return [line for line in denials if re.search("offheap|redis|vault|ticker|python|systemctl", line)]
+    ours = [line for line in denials if re.search("offheap|redis|vault|ticker|python|systemctl", line)]
+    return [line for line in ours if 'comm="semodule"' not in line]
 
 
 def test_confined_and_free(lab: Lab, built_here: dict[str, Any]) -> None:
@@ -55,7 +56,7 @@ def test_confined_and_free(lab: Lab, built_here: dict[str, Any]) -> None:
         assert f"{CONFINED}.service is unchanged: " in told and f":{domain}:" in told
         assert host.main_pid(CONFINED) == pid
         rules = _RULE.findall(told)
-        assert f"(allow {domain} var_lib_t (dir (write add_name remove_name)))" in rules
+        assert f"(allow {domain} var_lib_t (dir (read write add_name remove_name)))" in rules
         assert not any("usr_t" in rule for rule in rules)  # our files are labelled as libraries
 
         host.run(f"printf '%s\\n' {shlex.join(rules)} >/root/offheap.cil; semodule -i /root/offheap.cil", timeout=600)
