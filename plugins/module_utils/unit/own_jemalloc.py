@@ -28,8 +28,8 @@ def check(program: str, unit: Service) -> str:
     if linked.is_static or linked.runs_on_musl:
         raise Refusal(
             "musl",
-            f"{program} runs on musl, or may do so as it is statically linked. There, jemalloc's profiler deadlocks at"
-            " startup (jemalloc#585, #2282). Use a build of it that is linked dynamically to glibc",
+            f"{program} runs on musl, or may do so as it is statically linked. There, jemalloc's profiler can deadlock"
+            " as it starts (jemalloc#585, #2282). Use a build of it that is linked dynamically to glibc",
         )
     found, _speaks, can_profile = linked_jemalloc.look(program)
     if not found:
