@@ -293,7 +293,7 @@ def _mapped_rate(kind: Kind, one_round: Round) -> tuple[float, float]:
         (on_host,) = survey(one_round.archive, reader, Scope([kind.unit]), warnings.append)
         assert on_host.decisive is not None
         found = beyond_the_stacks(own_numbers(on_host.decisive.captures), on_host.decisive.series)
-    assert found is not None and found.name == "resident memory other than files"
+    assert found is not None and found.name == "resident memory other than files and malloc's"
     assert report["reason"].startswith(found.text) and "maps without malloc" in found.text
     return found.growth - found.explained, found.error
 

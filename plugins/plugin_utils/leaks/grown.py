@@ -33,7 +33,7 @@ LEAST_GROWN = 1 << 20
 # The part of the points that makes up the end, so that a single peak is none.
 _END = 1 / 20
 # The part of a rise that must have been given back, at any time, for its path to be one that comes and goes.
-_GIVEN_BACK = 0.5
+GIVEN_BACK = 0.5
 # The part of a rise before which it has not begun, and after which it is over; the part of the time that is "lately".
 _EDGE, _LATELY = 0.1, 1 / 8
 
@@ -81,7 +81,7 @@ def largest(watched: Paths, begun: float, leaking: Collection[int] = ()) -> Grow
         chance = SIGNIFICANT * np.sqrt(watched.sampling.scatter * (first + last))
         fall = (np.maximum.accumulate(values, axis=1) - values).max(axis=1)
         least = np.maximum(chance, max(LEAST_EVENTS * watched.sampling.scatter, LEAST_GROWN))
-        stays = (rise > least) & (fall < _GIVEN_BACK * rise)
+        stays = (rise > least) & (fall < GIVEN_BACK * rise)
         if stays.any():
             most = int(np.argmax(np.where(stays, rise, 0.0)))
             gain = watched.bytes[rows, -1] - watched.bytes[rows, 0]

@@ -4,14 +4,18 @@
 that the stacks show is not all of it. Or by much less: then "leak" would be one, since memory from before sampling
 began, which is in no stack, is being replaced by memory that is.
 
-jemalloc counts what it has given out, the kernel what is resident, both exactly. Where threads come and go, an
-allocator that seeds its sampling badly may miss a leak altogether; memory that a program maps by itself is in no stack.
+jemalloc counts what it has given out and what of it is resident, the kernel what is resident in all, each exactly.
+Where threads come and go, an allocator that seeds its sampling badly may miss a leak altogether. Memory that a program
+maps by itself is in no stack: it is what is resident and not malloc's, and shows even where malloc's comes and goes, as
+the buffers of Node do from one collection to the next.
 
 jemalloc gives each small block that it samples a page run of its own, of 16 KiB (``arena_prof_promote``), and counts
-that as given out: so its number grows by more than the stacks, and that is not what the samples miss.
+that as given out and as resident: so its number grows by more than the stacks, and that is not what the samples miss;
+and of these pages, those behind the block are not resident.
 
 The scatter of a number is that of the steps between the medians of eighths of the time: of noise that comes and goes
-little is left in them, and of a random walk all.
+little is left in them, and of a random walk all. Where resident memory grows by no more than that, but by a good part
+of itself, and has given little back, it is no "no leak" either: more time must tell.
 """
 
 from __future__ import annotations
@@ -33,7 +37,8 @@ from ..base.durations import duration, per_day
 from ..model.sampling import CONFIDENCE, Sampling, Scheme
 from ..model.series import Series
 from . import tracking_headers
-from .trend import LEAST_EVENTS, PERSISTENT, SIGNIFICANT, theil_sen, window
+from .grown import GIVEN_BACK
+from .trend import LEAST_EVENTS, PERSISTENT, SIGNIFICANT, largest_fall, theil_sen, window
 from .verdict import Answer, Verdict
 
 if TYPE_CHECKING:
@@ -46,16 +51,19 @@ _LEAST_POINTS = 6
 _PARTS = 8
 # Less is next to nothing, however exactly it was counted.
 LEAST_GROWTH = 1 << 20
+# The part of what is resident that matters even where it may be scatter. Triage says the same.
+_MUCH = 0.1
 _LARGEST = 1 << 62
 # What a sampled block takes at least, with pages of 4 KiB: SC_LARGE_MINCLASS.
-_LEAST_SAMPLED = 16 << 10
+_LEAST_SAMPLED, _PAGE = 16 << 10, 4 << 10
 # Longer than anybody will wait: a hundred years.
 _LATEST = 36525 * _DAY
 _RUNTIMES = {"jvm": re.compile(r"libjvm\.so\Z"), "python": re.compile(r"(lib)?python3")}
 _GIVEN_OUT, _RESIDENT = "what malloc has given out", "resident memory other than files"
-_SHARED = "shared memory"
+_MAPPED, _SHARED = "resident memory other than files and malloc's", "shared memory"
 _LEFT = {
     _GIVEN_OUT: "which the samples miss",
+    _MAPPED: "which the program maps without malloc",
     _RESIDENT: "which the program maps without malloc, or malloc keeps",
     _SHARED: "which no profile of malloc shows",
 }
@@ -94,12 +102,14 @@ def own_numbers(captures: Sequence[Capture]) -> OwnNumbers:
 @dataclass(frozen=True)
 class OwnGrowth:
     """Growth of one of a process's own numbers, of which the stacks explain a part, and what the ``rest`` may be. Rates
-    are bytes per day, ``error`` is half of the 95 % interval."""
+    are bytes per day, ``error`` is half of the 95 % interval. Where it may be scatter, ``known_after`` is how long the
+    process must have been watched to tell, in seconds; else it is 0."""
 
     name: str
     growth: float
     error: float
     explained: float
+    known_after: float
     rest: str
 
     @property
@@ -108,6 +118,10 @@ class OwnGrowth:
         are left, which the samples miss``"""
         explained = f"the stacks explain {as_text(self.explained)} of it"
         left = f"{per_day(self.growth - self.explained)} are left, {self.rest}"
+        if self.known_after:
+            left += (
+                f"; that may be scatter: {duration(self.known_after)} of dumps will tell, and triage which memory it is"
+            )
         return f"{self.name} grows by {per_day(self.growth)} ± {as_text(self.error)}, and {explained}: {left}"
 
 
@@ -124,14 +138,15 @@ def with_own_numbers(verdict: Verdict, series: Series, own: OwnNumbers) -> Verdi
         verdict = _beside_the_limit(verdict, own.left)
     watched_enough = verdict.answer is not Answer.CANNOT_TELL or verdict.known_after > 0
     found = beyond_the_stacks(own, series) if watched_enough else None
-    if found is None:
+    if found is None or (found.known_after and not verdict.answer.is_calm):
         return verdict
     reason = f"{found.text}; {verdict.reason}"
-    # What fills up takes some more than its stacks hold, since an allocator rounds up.
-    rounded = verdict.answer is Answer.FILLS_UP and found.growth < 2 * found.explained
+    # What fills up takes some more than its stacks hold, since an allocator rounds up, and so do huge pages.
+    rounded = verdict.answer is Answer.FILLS_UP and found.growth - found.explained < verdict.growth
     if rounded or (not verdict.answer.is_calm and verdict.answer is not Answer.CANNOT_TELL):
         return replace(verdict, reason=reason)
-    return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth)
+    known_after = max(found.known_after, verdict.known_after)
+    return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth, known_after=known_after)
 
 
 def _beside_the_limit(verdict: Verdict, left: float) -> Verdict:
@@ -146,37 +161,46 @@ def _beside_the_limit(verdict: Verdict, left: float) -> Verdict:
 
 
 def beyond_the_stacks(own: OwnNumbers, series: Series) -> OwnGrowth | None:
-    """The first of the own numbers that grows by more than the stacks; they were told at the times of the series."""
+    """The first of the own numbers that grows by more than the stacks, or else resident memory if that may; they were
+    told at the times of the series."""
     sampled = series.bytes.sum(axis=0).tolist()
-    promoted = _promoted(series)
-    kinds: list[tuple[str, str, tuple[str, ...]]] = [(_GIVEN_OUT, "allocated", ())]
+    promoted, untouched = _promoted(series), _promoted(series, _PAGE)
+    kinds: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [(_GIVEN_OUT, ("allocated",), ())]
     # A JVM's heap is resident too as it fills, and how large it was, the JVM is asked for the newest dump alone.
     if own.runtime != "jvm":
-        kinds.append((_RESIDENT, "rss", ("rss_file", "rss_shmem")))
-        kinds.append((_SHARED, "rss_shmem", ()))
-    for name, whole, parts in kinds:
+        kinds.append((_MAPPED, ("rss", "resident"), ("rss_file", "rss_shmem")))
+        kinds.append((_RESIDENT, ("rss",), ("rss_file", "rss_shmem")))
+        kinds.append((_SHARED, ("rss_shmem",), ()))
+    perhaps = None
+    for name, needed, parts in kinds:
         known = []
-        for time, live, more, memory in zip(series.times, sampled, promoted, own.memory, strict=True):
-            value = told_size(memory.get(whole))
-            if value is not None:
-                apart = math.fsum(told_size(memory.get(part)) or 0.0 for part in parts)
-                apart += more if name == _GIVEN_OUT else 0.0
-                known.append((time, value - apart, 0.0 if name == _SHARED else live))
+        for at, (time, live, memory) in enumerate(zip(series.times, sampled, own.memory, strict=True)):
+            told = [size for one in needed if (size := told_size(memory.get(one))) is not None]
+            if len(told) == len(needed):
+                apart = math.fsum([*told[1:], *(told_size(memory.get(part)) or 0.0 for part in parts)])
+                apart += promoted[at] if name == _GIVEN_OUT else 0.0
+                apart -= untouched[at] if name == _MAPPED else 0.0
+                known.append((time, told[0] - apart, live if name in (_GIVEN_OUT, _RESIDENT) else 0.0))
         times, numbers, lives = ([row[column] for row in known] for column in range(3))
         found = growth_beyond(times, numbers, lives, series.sampling)
         if found is not None:
-            in_python = name == _RESIDENT and own.runtime == "python"
-            return OwnGrowth(name, *found, _LEFT_IN_PYTHON if in_python else _LEFT[name])
-    return None
+            in_python = name in (_MAPPED, _RESIDENT) and own.runtime == "python"
+            growth = OwnGrowth(name, *found, _LEFT_IN_PYTHON if in_python else _LEFT[name])
+            if not growth.known_after:
+                return growth
+            if name == _RESIDENT:
+                perhaps = growth
+    return perhaps
 
 
-def _promoted(series: Series) -> list[float]:
-    """At each time, by how many bytes more than their size sampled blocks are counted by jemalloc."""
+def _promoted(series: Series, unit: int = 1) -> list[float]:
+    """At each time, by how many bytes more than their size, in whole units, sampled blocks are counted by jemalloc."""
     if series.sampling.scheme is not Scheme.POISSON or series.sampling.interval <= 1:
         return [0.0] * len(series.times)
     sizes = series.bytes / np.maximum(series.objects, 1.0)
     recorded = series.objects * -np.expm1(-sizes / series.sampling.interval)
-    promoted: list[float] = (recorded * np.clip(_LEAST_SAMPLED - sizes, 0.0, None)).sum(axis=0).tolist()
+    taken = np.ceil(sizes / unit) * unit
+    promoted: list[float] = (recorded * np.clip(_LEAST_SAMPLED - taken, 0.0, None)).sum(axis=0).tolist()
     return promoted
 
 
@@ -230,10 +254,13 @@ def until_the_limit(own: OwnNumbers, series: Series) -> str | None:
 
 def growth_beyond(
     times: Sequence[float], numbers: Sequence[float], sampled: Sequence[float], sampling: Sampling
-) -> tuple[float, float, float] | None:
-    """(growth, error, what sampled memory grows) of a number in bytes per day, at these times (seconds, ascending);
-    None where the samples explain it, where it does not go on, or where there is too little to tell."""
-    chosen = window(times)
+) -> tuple[float, float, float, float] | None:
+    """(growth, error, what sampled memory grows) of a number in bytes per day, at these times (seconds, ascending), and
+    how long it must be watched to tell that from scatter, in seconds, 0 where that is told.
+
+    None where the samples explain it, where it does not go on, or where there is too little to tell.
+    """
+    chosen, watched = window(times), times[-1] - times[0] if times else 0.0
     if len(chosen) < _LEAST_POINTS:
         return None
     times, numbers, sampled = ([values[position] for position in chosen] for values in (times, numbers, sampled))
@@ -242,12 +269,15 @@ def growth_beyond(
     own = _scatter(times, numbers, slope)
     chance = _scatter(times, sampled, explained) + sampling.scatter * max(slope, 0.0) * span
     rest = (slope - explained) * span
-    if rest < max(SIGNIFICANT * math.sqrt(own + chance), LEAST_EVENTS * sampling.scatter, LEAST_GROWTH):
+    told = max(SIGNIFICANT * math.sqrt(own + chance), LEAST_EVENTS * sampling.scatter, LEAST_GROWTH)
+    known_after = 0.0 if rest >= told else watched * max(2.0, told / max(rest, 1.0))
+    if known_after and (rest < max(_MUCH * median(numbers), LEAST_GROWTH) or largest_fall(numbers) > GIVEN_BACK * rest):
         return None
-    for part in (len(times) // 2, len(times) * 2 // 3):
+    # A third of the time may be less than one breath.
+    for part in (len(times) // 2, len(times) * 2 // 3)[: 1 if known_after else 2]:
         if theil_sen(times[part:], numbers[part:]) < PERSISTENT * slope:
             return None
-    return slope * _DAY, CONFIDENCE * math.sqrt(own) / span * _DAY, explained * _DAY
+    return slope * _DAY, CONFIDENCE * math.sqrt(own) / span * _DAY, explained * _DAY, known_after
 
 
 def _scatter(times: Sequence[float], values: Sequence[float], slope: float) -> float:
