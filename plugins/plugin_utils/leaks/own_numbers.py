@@ -177,13 +177,15 @@ def beyond_the_stacks(own: OwnNumbers, series: Series) -> OwnGrowth | None:
         for at, (time, live, memory) in enumerate(zip(series.times, sampled, own.memory, strict=True)):
             told = [size for one in needed if (size := told_size(memory.get(one))) is not None]
             if len(told) == len(needed):
-                apart = math.fsum([*told[1:], *(told_size(memory.get(part)) or 0.0 for part in parts)])
+                whole = told[0] - math.fsum(told_size(memory.get(part)) or 0.0 for part in parts)
+                apart = math.fsum(told[1:])
                 apart += promoted[at] if name == _GIVEN_OUT else 0.0
                 apart -= untouched[at] if name == _MAPPED else 0.0
-                known.append((time, told[0] - apart, live if name in (_GIVEN_OUT, _RESIDENT) else 0.0))
-        times, numbers, lives = ([row[column] for row in known] for column in range(3))
+                known.append((time, whole - apart, live if name in (_GIVEN_OUT, _RESIDENT) else 0.0, whole))
+        times, numbers, lives, wholes = ([row[column] for row in known] for column in range(4))
         found = growth_beyond(times, numbers, lives, series.sampling)
-        if found is not None:
+        # Malloc may free what nobody has ever touched, which was not resident.
+        if found is not None and theil_sen(times, wholes) * _DAY >= PERSISTENT * found[0]:
             in_python = name in (_MAPPED, _RESIDENT) and own.runtime == "python"
             growth = OwnGrowth(name, *found, _LEFT_IN_PYTHON if in_python else _LEFT[name])
             if not growth.known_after:

@@ -127,6 +127,8 @@ def test_a_heap_that_shrinks_maps_nothing() -> None:
         return 4000 - 300 * hours
 
     assert _verdict(_numbers(live, _flat), live).answer is Answer.NO_LEAK
+    untouched = {"allocated": live, "resident": live, "rss": _flat}
+    assert _verdict(untouched, live).answer is Answer.NO_LEAK
 
 
 def test_a_cache_that_huge_pages_hold_fills_up_all_the_same() -> None:
