@@ -185,13 +185,14 @@ def beyond_the_stacks(own: OwnNumbers, series: Series) -> OwnGrowth | None:
         times, numbers, lives, wholes = ([row[column] for row in known] for column in range(4))
         found = growth_beyond(times, numbers, lives, series.sampling)
         # Malloc may free what nobody has ever touched, which was not resident.
-        if found is not None and theil_sen(times, wholes) * _DAY >= PERSISTENT * found[0]:
-            in_python = name in (_MAPPED, _RESIDENT) and own.runtime == "python"
-            growth = OwnGrowth(name, *found, _LEFT_IN_PYTHON if in_python else _LEFT[name])
-            if not growth.known_after:
-                return growth
-            if name == _RESIDENT:
-                perhaps = growth
+        if found is None or (name == _MAPPED and theil_sen(times, wholes) * _DAY < PERSISTENT * found[0]):
+            continue
+        in_python = name in (_MAPPED, _RESIDENT) and own.runtime == "python"
+        growth = OwnGrowth(name, *found, _LEFT_IN_PYTHON if in_python else _LEFT[name])
+        if not growth.known_after:
+            return growth
+        if name == _RESIDENT:
+            perhaps = growth
     return perhaps
 
 
