@@ -102,7 +102,8 @@ def _other_blocks_are_found(look: Holders, own: Sequence[StackHolders]) -> bool:
     sizes = {size for told in own for size in told.sizes}
     if all(0 < len(told.sizes) < MOST_SIZES for told in own if told.looked):
         others = [(living, reached) for size, living, reached in look.sizes if size not in sizes]
-        if _are_found(sum(reached for _living, reached in others), sum(living for living, _ in others), _LEAST_BLOCKS):
+        living, reached = sum(number for number, _reached in others), sum(number for _living, number in others)
+        if _are_found(reached, living, _LEAST_BLOCKS):
             return True
     if not look.living or look.interval < 2:
         return False
