@@ -120,8 +120,8 @@ function step() {
   for (let number = 0; number < 10; number++) new Path2D(outline);
 }
 """,
-        why_not="the extension brings an allocator of its own, mimalloc, of which no profile of malloc tells; the report"
-        " says how fast the memory grows that the program maps without malloc",
+        why_not="the extension brings an allocator of its own, mimalloc, of which no profile of malloc tells; the"
+        " report says how fast the memory grows that the program maps without malloc",
     ),
     Leak(
         "snappy-sync",
