@@ -32,7 +32,9 @@ def _domain(host: LabHost, unit: str) -> str:
 def _listing(host: LabHost) -> list[str]:
     """Without what redis keeps, which it writes as it stops, who has logged in, and the policy, which semodule makes
     anew."""
-    return [line for line in host.listing() if not re.search(r" (/var/lib/(redis|wtmpdb|selinux)|/etc/selinux)\b", line)]
+    return [
+        line for line in host.listing() if not re.search(r" (/var/lib/(redis|wtmpdb|selinux)|/etc/selinux)\b", line)
+    ]
 
 
 def _denied(host: LabHost) -> list[str]:
