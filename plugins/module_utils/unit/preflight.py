@@ -34,9 +34,6 @@ _PRELOAD_ASSIGNMENT = re.compile(
     r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+)*-u[ \t]*LD_PRELOAD\b)"
 )
 
-# What this process has proven, by library and options.
-_PROVEN: dict[tuple[str, str], proof.Proof] = {}
-
 
 def check_state(service: Service) -> None:
     """The unit must exist, be loaded cleanly and not be broken already."""
@@ -281,7 +278,7 @@ def check_library(
             )
         library = places.for_host(library)  # the same release with the same options, which can be tried here
     if os.path.exists(library):
-        shown = _proof(library, options)
+        shown = proof.prove(library, options)
         if not shown.ok:
             raise Refusal("library-" + str(shown.failure), f"{library}: {shown.message}")
     elif not may_be_missing:
@@ -293,14 +290,6 @@ def check_library(
     unknown = malloc_conf.unknown_options(options, version or "")
     if unknown:
         raise Refusal("bad-option", f"jemalloc {version} has no option {', '.join(unknown)}; see its TUNING.md")
-
-
-def _proof(library: str, options: Mapping[str, malloc_conf.Value]) -> proof.Proof:
-    """One process for all units of a run that are to have the same library with the same options."""
-    key = (library, malloc_conf.render(options))
-    if key not in _PROVEN:
-        _PROVEN[key] = proof.prove(library, options)
-    return _PROVEN[key]
 
 
 def check_options(options: Mapping[str, malloc_conf.Value]) -> None:

@@ -323,21 +323,12 @@ def proved(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
         return proof.Proof(None, "", "5.3.0")
 
     monkeypatch.setattr(proof, "prove", prove)
-    monkeypatch.setattr(preflight, "_PROVEN", {})
     return seen
 
 
 def test_a_library_that_profiles(library: Path, proved: list[dict[str, object]]) -> None:
     preflight.check_library(str(library), {"lg_prof_sample": 19}, None, may_be_missing=False)
     assert proved == [{"lg_prof_sample": 19}]
-
-
-def test_of_units_that_get_the_same_only_the_first_waits_for_the_proof(
-    library: Path, proved: list[dict[str, object]]
-) -> None:
-    for options in ({"lg_prof_sample": 19}, {"lg_prof_sample": 17}, {"lg_prof_sample": 19}):
-        preflight.check_library(str(library), options, None, may_be_missing=False)
-    assert proved == [{"lg_prof_sample": 19}, {"lg_prof_sample": 17}]
 
 
 def test_the_library_for_musl_is_that_of_the_host_beside_it(
