@@ -139,12 +139,9 @@ def main() -> NoReturn:
     try:
         with contextlib.nullcontext() if module.check_mode else at_work.alone(wanted["timeout"]):
             units = rollback.units() if wanted["units"] is None else wanted["units"]
-            done = [
-                rollback.roll_back(
-                    unit, module.check_mode, wanted["always_restart"], wanted["seconds"], wanted["timeout"]
-                )
-                for unit in units
-            ]
+            done = rollback.roll_back_each(
+                units, module.check_mode, wanted["always_restart"], wanted["seconds"], wanted["timeout"]
+            )
     except OSError as error:
         module.fail_json(msg=f"the units that were profiled cannot be found: {error}")
     except at_work.SomebodyAtWork as error:

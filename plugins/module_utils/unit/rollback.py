@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from typing import NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
@@ -80,6 +81,42 @@ def take_out(changes: Changes, unit: service.Service) -> list[int]:
     return service.pids_under_us(unit.pids(), unit.name, library)
 
 
+@dataclass
+class _Begun:
+    """A unit of which nothing of ours is left but what still runs. ``together`` are the units that its restart takes
+    along.
+
+    After a restart there is a ``watch``, or the ``error`` that kept the unit from coming up; ``looped`` is whether it
+    ended again and again before.
+    """
+
+    name: str
+    check_mode: bool
+    changes: Changes
+    together: list[str]
+    restarted: bool = False
+    looped: bool = False
+    watch: health.Watch | None = None
+    error: Exception | None = None
+
+
+def roll_back_each(
+    names: Sequence[str], check_mode: bool, always_restart: bool, seconds: int, timeout: int
+) -> list[RolledBack]:
+    """As ``roll_back``, one unit after the other. Those that take no other unit along are watched together."""
+    done: list[RolledBack] = []
+    going_on: list[_Begun] = []
+    for name in names:
+        if going_on and _takes_others_along(name):
+            done += _outlast(going_on)
+            going_on = []
+        going_on.append(_begin(name, check_mode, always_restart, seconds, timeout))
+        if going_on[-1].together:
+            done += _outlast(going_on)
+            going_on = []
+    return done + _outlast(going_on)
+
+
 def roll_back(
     name: str, check_mode: bool, always_restart: bool, seconds: int, timeout: int, ran_with_it: Sequence[str] = ()
 ) -> RolledBack:
@@ -89,24 +126,60 @@ def roll_back(
     must then stay up. What the restart takes along runs again, and so does what ``ran_with_it`` before. Never raises
     for the state of a unit: that is the ``problem`` of the result.
     """
-    changes = Changes(check_mode)
-    restarted, note = False, ""
-    together, down = list(ran_with_it), []
+    return _outlast([_begin(name, check_mode, always_restart, seconds, timeout, ran_with_it)])[0]
+
+
+def _takes_others_along(name: str) -> bool:
+    try:
+        return bool(dependents.running(service.load(name)))
+    except (OffheapError, OSError):
+        return False  # it is told when its turn comes
+
+
+def _begin(
+    name: str, check_mode: bool, always_restart: bool, seconds: int, timeout: int, ran_with_it: Sequence[str] = ()
+) -> _Begun:
+    begun = _Begun(name, check_mode, Changes(check_mode), list(ran_with_it))
     try:
         unit = service.load(name)
-        carrying = take_out(changes, unit)
+        begun.name = unit.name
+        carrying = take_out(begun.changes, unit)
         if always_restart or carrying or (not unit.is_running and _was_taken_down(unit)):
-            restarted = changes.any = True
-            together = sorted({*ran_with_it, *dependents.running(unit)})
+            begun.restarted = begun.changes.any = True
+            begun.together = sorted({*ran_with_it, *dependents.running(unit)})
             if not check_mode:
-                note = _restart(unit.name, carrying, seconds, timeout)
-                down = dependents.bring_back(together)
-        _remove_sockets(changes, unit.name)
+                _restart(begun, carrying, seconds, timeout)
     except (OffheapError, OSError) as error:
-        is_out = restarted and not check_mode and _is_out(name)
-        more = dependents.sentence(_still_down(together), name) if is_out else ""
-        return RolledBack(name, changes, restarted, f"{error}. {more}" if more else str(error), is_out)
-    return RolledBack(unit.name, changes, restarted, dependents.sentence(down, unit.name), note=note)
+        begun.error = error
+    return begun
+
+
+def _outlast(going_on: Sequence[_Begun]) -> list[RolledBack]:
+    """What came of these units, when they have stayed up for as long as they must."""
+    by_watch = {begun.watch: begun for begun in going_on if begun.watch}
+    for watch, problem in health.outlast(list(by_watch)):
+        by_watch[watch].error = problem
+    return [_end(begun) for begun in going_on]
+
+
+def _end(begun: _Begun) -> RolledBack:
+    note, down = "", []
+    try:
+        if isinstance(begun.error, health.Unhealthy) and begun.looped and _is_out(begun.name):
+            note = "; it ends and is started again and again, as it did before"
+        elif begun.error:
+            raise begun.error
+        if begun.restarted and not begun.check_mode:
+            _check_none_is_left(begun.name)
+            down = dependents.bring_back(begun.together)
+        _remove_sockets(begun.changes, begun.name)
+    except (OffheapError, OSError) as error:
+        is_out = begun.restarted and not begun.check_mode and _is_out(begun.name)
+        more = dependents.sentence(_still_down(begun.together), begun.name) if is_out else ""
+        return RolledBack(
+            begun.name, begun.changes, begun.restarted, f"{error}. {more}" if more else str(error), is_out
+        )
+    return RolledBack(begun.name, begun.changes, begun.restarted, dependents.sentence(down, begun.name), note=note)
 
 
 def _is_out(name: str) -> bool:
@@ -124,37 +197,34 @@ def _still_down(together: Sequence[str]) -> list[str]:
         return []
 
 
-def _restart(name: str, carrying: list[int], seconds: int, timeout: int) -> str:
-    """Replace the processes that run under the profiler. Raises UnitError or SystemdError if that cannot be.
-
-    Returns what is wrong with the unit that was so before.
-    """
-    note = ""
-    unit = service.load(name)  # as systemd has it now, without our drop-in
+def _restart(begun: _Begun, carrying: list[int], seconds: int, timeout: int) -> None:
+    """Replace the processes that run under the profiler. Raises OffheapError if that cannot be."""
+    unit = service.load(begun.name)  # as systemd has it now, without our drop-in
     if carrying and unit.text["Type"] == "oneshot":
         _wait_for_the_end(unit, timeout)
-        return note
+        return
     spared = [pid for pid in carrying if unit.spares_processes and pid != unit.main_pid]
-    if not carrying or spared != carrying:
-        _check_start(unit, carrying)
-        looped = health.ends_again_and_again(unit)
-        _remember_restart(name)
-        if unit.text["ActiveState"] != "inactive":
-            # After too many crashes systemd starts it again only once they are forgotten (StartLimitBurst=).
-            systemd.systemctl("reset-failed", "--", name)
-        try:
-            health.watch(name, None, not unit.spares_processes, seconds, timeout, restarting=True)
-        except health.Unhealthy:
-            if not looped or not _is_out(name):
-                raise
-            note = "; it ends and is started again and again, as it did before"
-    left = service.pids_under_us(service.load(name).pids(), name)
+    if carrying and spared == carrying:
+        return
+    _check_start(unit, carrying)
+    begun.looped = health.ends_again_and_again(unit)
+    _remember_restart(unit.name)
+    if unit.text["ActiveState"] != "inactive":
+        # After too many crashes systemd starts it again only once they are forgotten (StartLimitBurst=).
+        systemd.systemctl("reset-failed", "--", unit.name)
+    clean = not unit.spares_processes
+    begun.watch = health.Watch(health.come_up(unit.name, None, clean, timeout, [unit.name]), None, clean, seconds)
+
+
+def _check_none_is_left(name: str) -> None:
+    """Raises UnitError if a process goes on under the profiler."""
+    unit = service.load(name)
+    left = service.pids_under_us(unit.pids(), name)
     if left:
         raise UnitError(
             f"its processes {_listed(left)} outlive every restart (KillMode={unit.text['KillMode']}) and go on under"
             " the profiler. End them when it suits, then run this again"
         )
-    return note
 
 
 def _check_start(unit: service.Service, carrying: list[int]) -> None:

@@ -8,8 +8,11 @@ It says nothing that the dump does not, so it may be deleted at any time, and se
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ...module_utils.formats import limits
@@ -21,10 +24,13 @@ from ..base.byte_size import as_text
 from ..base.durable import sync
 from ..base.errors import ControllerError
 from ..model import located_bytes
-from ..model.samples import located
+from ..model.samples import Located, located
 from ..readers import detect
 from . import parquet
 from .parquet import NAME, SamplesError
+
+# Threads that write; parsing waits for them, so that few profiles are in memory at once.
+_WRITERS = 2
 
 
 def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
@@ -33,7 +39,38 @@ def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
 
     Raises SamplesError if it cannot be made, ArchiveError if it cannot be written.
     """
-    return kept(archive, capture, NAME, lambda path: _make(capture, path), aside)
+    return kept(archive, capture, NAME, lambda path: _write(capture, _profile(capture), path), aside)
+
+
+def each(archive: Archive, captures: Sequence[Capture], aside: Path | None = None) -> Iterator[Path | SamplesError]:
+    """The same of each of these captures, or why it cannot be made. While one is written, the next is parsed."""
+    with ThreadPoolExecutor(_WRITERS) as writers:
+        begun: deque[Future[Path]] = deque()
+        for capture in captures:
+            begun.append(_begun(archive, capture, aside, writers))
+            if len(begun) > _WRITERS:
+                yield _outcome(begun.popleft())
+        yield from map(_outcome, begun)
+
+
+def _begun(archive: Archive, capture: Capture, aside: Path | None, writers: Executor) -> Future[Path]:
+    done: Future[Path] = Future()
+    try:
+        place = capture.derived(NAME)
+        if not parquet.is_current(place):
+            write = partial(_write, capture, _profile(capture))
+            return writers.submit(_keep, archive, capture, NAME, write, aside)
+        done.set_result(place)
+    except SamplesError as error:
+        done.set_exception(error)
+    return done
+
+
+def _outcome(begun: Future[Path]) -> Path | SamplesError:
+    try:
+        return begun.result()
+    except SamplesError as error:
+        return error
 
 
 def kept(
@@ -41,12 +78,15 @@ def kept(
 ) -> Path:
     """The same of a file with this name, which ``make`` makes."""
     place = capture.derived(name)
-    if parquet.is_current(place):
-        return place
+    return place if parquet.is_current(place) else _keep(archive, capture, name, make, aside)
+
+
+def _keep(archive: Archive, capture: Capture, name: str, make: Callable[[Path], None], aside: Path | None) -> Path:
     if aside is not None:
         made = aside / f"{capture.path.name}.{name}"
         make(made)
         return made
+    place = capture.derived(name)
     with _directory(capture) as directory, archive.incoming() as made_in:
         make(made_in / name)
         try:
@@ -72,16 +112,19 @@ def _directory(capture: Capture) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _make(capture: Capture, path: Path) -> None:
+def _profile(capture: Capture) -> Located:
     dump = capture.facts.dump
     file = capture.dump  # from elsewhere, perhaps; that it cannot be had now is no problem of this capture
     try:
         if dump.size > limits.LARGEST_DUMP:
             raise ArchiveError(f"{file} is larger than {as_text(limits.LARGEST_DUMP)}")
         answer = child.call(_parsed, file, capture.facts, size=dump.size)
-        profile, _about = located_bytes.unpacked(answer)
+        return located_bytes.unpacked(answer)[0]
     except ControllerError as error:
         raise SamplesError(f"{capture.path} has no samples: {error}") from error
+
+
+def _write(capture: Capture, profile: Located, path: Path) -> None:
     try:
         parquet.write(path, profile, capture.facts, capture.sequence)
     except OSError as error:

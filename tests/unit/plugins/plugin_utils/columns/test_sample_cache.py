@@ -84,6 +84,43 @@ def test_where_nothing_is_to_be_kept(archive: Archive, capture: Capture, tmp_pat
     assert warnings == []
 
 
+def test_of_several_each_is_made_in_turn_and_one_that_cannot_be_made_stops_no_other(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captures = archive.captures()
+    captures[1].dump.write_bytes(b"no dump")
+    parsed: list[Capture] = []
+    profile = sample_cache._profile
+
+    def noted(capture: Capture) -> Any:
+        parsed.append(capture)
+        return profile(capture)
+
+    monkeypatch.setattr(sample_cache, "_profile", noted)
+    made = sample_cache.each(archive, captures)
+    first = next(made)
+    assert len(parsed) < len(captures), "not all profiles are in memory at once"
+    found = [first, *made]
+    assert [isinstance(one, SamplesError) for one in found] == [False, True, False, False, False, False]
+    assert [one for one in found if isinstance(one, Path)] == [
+        one.path / NAME for one in captures if one != captures[1]
+    ]
+    assert parsed == captures
+    assert [one for one in sample_cache.each(archive, captures) if isinstance(one, Path)] == found[:1] + found[2:]
+    assert parsed == [*captures, captures[1]], "what is there is not parsed again"
+
+
+def test_of_several_none_is_made_where_the_archive_cannot_be_written(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(parquet, "write", full)
+    with pytest.raises(ArchiveError, match="No space left on device"):
+        list(sample_cache.each(archive, archive.captures()))
+
+
 def _make_all(root: Path) -> None:
     archive = Archive.open(root)
     for capture in archive.captures():

@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,6 +56,12 @@ def test_workers_that_leak_alike_are_one_leak_with_the_rate_of_all(tmp_path: Pat
     for rate in (host.verdict.growth, host.verdict.suspects[0].growth, leak.growth):
         assert rate == pytest.approx(4 * alone.growth, rel=0.01)
     assert host.decisive_sum is host.together.series
+
+
+def test_reading_an_archive_leaves_python_as_it_was(tmp_path: Path) -> None:
+    before = gc.get_threshold()
+    _judged(tmp_path, _worker(1))
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.parametrize(("born", "freed"), [(50, 0.98), (1, 0.0), (0, None)])

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# SPDX-FileCopyrightText: Offheap contributors
+"""In which order units are rolled back. What becomes of each of them is tried on booted hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import dependents, health, rollback, service
+
+# What a restart of each unit takes along.
+_ALONG = {"a": [], "b": [], "proxy": ["a"], "c": [], "d": []}
+
+
+class _Unit:
+    """A unit that runs under the profiler until it is restarted."""
+
+    spares_processes = False
+    is_running = True
+    main_pid = 1
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.text = {"Type": "simple", "LoadState": "loaded", "ActiveState": "active", "KillMode": "control-group"}
+        self.commands: list[str] = []
+
+    def pids(self) -> list[int]:
+        return []
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done: a restart by the unit's name, and the names that were watched together."""
+    steps: list[str] = []
+
+    def come_up(name: str, *_arguments: object) -> str:
+        steps.append(f"restart {name}")
+        if name == "c":
+            raise health.Unhealthy("c did not come up")
+        return name
+
+    def outlast(watches: Sequence[str]) -> Iterator[tuple[str, OffheapError | None]]:
+        if watches:
+            steps.append(f"watch {' '.join(watches)}")
+        for watch in watches:
+            yield watch, health.Unhealthy("b did not stay up") if watch == "b" else None
+
+    def watch(unit: str, *_arguments: Any) -> str:
+        return unit
+
+    monkeypatch.setattr(service, "load", _Unit)
+    monkeypatch.setattr(service, "pids_under_us", lambda *_arguments: [])
+    monkeypatch.setattr(systemd, "systemctl", lambda *_arguments: "")
+    monkeypatch.setattr(rollback, "take_out", lambda _changes, _unit: [1])
+    monkeypatch.setattr(rollback, "_remember_restart", lambda _name: None)
+    monkeypatch.setattr(rollback, "_remove_sockets", lambda _changes, name: steps.append(f"done {name}"))
+    monkeypatch.setattr(dependents, "running", lambda unit: _ALONG[unit.name])
+    monkeypatch.setattr(dependents, "bring_back", lambda _names: [])
+    monkeypatch.setattr(dependents, "stopped", lambda _names: [])
+    monkeypatch.setattr(health, "ends_again_and_again", lambda _unit: False)
+    monkeypatch.setattr(health, "come_up", come_up)
+    monkeypatch.setattr(health, "outlast", outlast)
+    monkeypatch.setattr(health, "Watch", watch)
+    return steps
+
+
+def test_units_are_watched_together_but_for_one_that_takes_others_along(done: list[str]) -> None:
+    found = rollback.roll_back_each(list(_ALONG), False, False, 3, 120)
+    assert done == [
+        *("restart a", "restart b", "watch a b", "done a"),
+        *("restart proxy", "watch proxy", "done proxy"),
+        *("restart c", "restart d", "watch d", "done d"),
+    ]
+    assert [one.unit for one in found] == list(_ALONG)
+    assert {one.unit: one.problem for one in found if one.problem} == {
+        "b": "b did not stay up",
+        "c": "c did not come up",
+    }
+
+
+def test_in_check_mode_nothing_is_restarted(done: list[str]) -> None:
+    found = rollback.roll_back_each(["a", "proxy"], True, False, 3, 120)
+    assert [one.restarted for one in found] == [True, True]
+    assert done == ["done a", "done proxy"]
