@@ -19,7 +19,7 @@ from statistics import median
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import inject, lent_memory
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, inject, lent_memory
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.inject import InjectError, have_library
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, compiled
@@ -71,11 +71,11 @@ def have(process: subprocess.Popen[str], library: str, out: Path, words: str = "
     return have_library(process.pid, library, "offheap_attach", f"{out} {words}".encode(), **limits)
 
 
-# Of these, the kernel knows how long they have waited; of the other two, only that they were interrupted.
+# Of most, the kernel knows how long they have waited; of those with 9, only that they were interrupted.
 @pytest.mark.parametrize(
     ("number", "name", "longest"),
     [(0, "epoll_wait", 9), (1, "poll", 0.6), (2, "pselect6", 0.6), (3, "clock_nanosleep", 0.6), (4, "recvfrom", 9),
-     (5, "futex", 0.6)],
+     (5, "futex", 0.6), (10, "sendto", 9)],
 )  # fmt: skip
 def test_a_wait_goes_on_for_as_long_as_was_left(
     number: int, name: str, longest: float, run: Start, attached: str, tmp_path: Path
@@ -89,6 +89,21 @@ def test_a_wait_goes_on_for_as_long_as_was_left(
     assert rest(process) == ""
     said = (tmp_path / "out").read_text().splitlines()
     assert len(said) == 5 and {line.split()[0] for line in said} == {str(process.pid)}
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "epoll_wait"), (4, "recvfrom"), (10, "sendto")])
+def test_a_wait_that_begins_while_the_thread_is_being_stopped_goes_on(
+    number: int, name: str, run: Start, attached: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was busy when it was looked at. Its wait would end early if it were let run from there."""
+    monkeypatch.setattr(held_thread, "_waiting", lambda *_unused: [])
+    process = run(program("waits"), str(number), "9")
+    for _time in range(5):
+        time.sleep(0.1)
+        found = have(process, attached, tmp_path / "out")
+        assert found.result == 42 and found.wait == name
+    time.sleep(0.5)
+    assert rest(process) == ""
 
 
 def test_a_wait_that_goes_on_is_one_as_well(run: Start, attached: str, tmp_path: Path) -> None:

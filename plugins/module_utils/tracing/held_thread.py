@@ -357,9 +357,20 @@ def _take_waiting(pid: int, machine: Machine, one: _Waiting, ways: tuple[int, ..
         with _detached(thread, lambda: found is None):
             thread.hurry()
             _stop(thread)
-            if machine.waits_in(thread.registers(), one.call):
-                found = Held(pid, machine, thread, one.call, one.wait.name, began, ways)
+            waiting = _interrupted_wait(pid, machine, thread, one.call)
+            if waiting:
+                found = Held(pid, machine, thread, waiting.call, waiting.wait.name, began, ways)
     return found
+
+
+def _interrupted_wait(pid: int, machine: Machine, thread: Tracee, before: Call | None = None) -> _Waiting | None:
+    """The wait that a stop has interrupted, which the thread would see to end early: another than ``before``, maybe."""
+    registers = thread.registers()
+    for call in (before, _call(pid, thread.tid)):
+        wait = machine.wait(call) if call else None
+        if call and wait and machine.waits_in(registers, call):
+            return _Waiting(thread.tid, call, wait)
+    return None
 
 
 def _take_busy(pid: int, machine: Machine, tid: int, ways: tuple[int, ...]) -> Held | None:
@@ -367,17 +378,19 @@ def _take_busy(pid: int, machine: Machine, tid: int, ways: tuple[int, ...]) -> H
     thread = _traced(tid, machine)
     found = None
     if thread:
+        began = time.monotonic()
         with _detached(thread, lambda: found is None):
             _stop(thread)
-            entered = _run_to_wait(thread, machine)
-            if entered:
-                began, call, name = entered
-                found = Held(pid, machine, thread, call, name, began, ways)
+            waiting = _interrupted_wait(pid, machine, thread)  # it was busy, and has begun to wait since
+            if not waiting:
+                waiting, began = _run_to_wait(thread, machine)
+            if waiting:
+                found = Held(pid, machine, thread, waiting.call, waiting.wait.name, began, ways)
     return found
 
 
-def _run_to_wait(thread: Tracee, machine: Machine) -> tuple[float, Call, str] | None:
-    """When it was stopped at the entry of which wait; the wait is not begun."""
+def _run_to_wait(thread: Tracee, machine: Machine) -> tuple[_Waiting | None, float]:
+    """At the entry of which wait it was stopped, and when; the wait is not begun."""
     deadline, number = time.monotonic() + _BUSY, 0
     while True:
         thread.resume(number=number)
@@ -385,7 +398,7 @@ def _run_to_wait(thread: Tracee, machine: Machine) -> tuple[float, Call, str] | 
             stop = thread.wait(deadline)
         except TooLate:
             _stop(thread)
-            return None
+            return None, deadline
         number = stop.signal if stop.kind is Kind.SIGNAL else 0
         if stop.kind is not Kind.SYSCALL:
             continue
@@ -396,7 +409,7 @@ def _run_to_wait(thread: Tracee, machine: Machine) -> tuple[float, Call, str] | 
             thread.skip_call(registers)
             thread.hurry()
             _stop(thread)  # not all registers can be seen at a system call (aarch64)
-            return began, call, wait.name
+            return _Waiting(thread.tid, call, wait), began
 
 
 def _traced(tid: int, machine: Machine) -> Tracee | None:

@@ -26,7 +26,8 @@ _RESTART = range(-516, -511)  # include/linux/errno.h: ERESTARTSYS, â€¦NOINTR, â
 # A flag of sigaltstack(2) that does not exist: it leaves the thread's alternate stack as it is.
 _SAME_ALTERNATE_STACK = struct.pack("=QiIQ", 0, 4, 0, 0)
 
-# When a thread waits in one of these calls, it holds no lock of the allocator or the loader. By number on x86_64 and
+# When a thread waits in one of these calls, it holds no lock of the allocator or the loader; and what a stop ends with
+# EINTR, though no signal has come (signal(7)), is among them, so that it is begun anew. By number on x86_64 and
 # on aarch64 (None: it has none); the argument that limits the wait, and which value of it says that nothing does.
 _NEVER, _NULL, _MINUS_ONE = None, 0, 0xFFFFFFFF
 _CALLS: tuple[tuple[str, int | None, int | None, int | None, int | None], ...] = (
@@ -46,7 +47,19 @@ _CALLS: tuple[tuple[str, int | None, int | None, int | None, int | None], ...] =
     ("waitid", 247, 95, _NEVER, None),
     ("recvmsg", 47, 212, _NEVER, None),
     ("recvfrom", 45, 207, _NEVER, None),
+    ("recvmmsg", 299, 243, 4, _NULL),
+    ("sendto", 44, 206, _NEVER, None),
+    ("sendmsg", 46, 211, _NEVER, None),
+    ("sendmmsg", 307, 269, _NEVER, None),
+    ("connect", 42, 203, _NEVER, None),
     ("read", 0, 63, _NEVER, None),
+    ("semop", 65, 193, _NEVER, None),
+    ("semtimedop", 220, 192, 3, _NULL),
+    ("msgsnd", 69, 189, _NEVER, None),
+    ("msgrcv", 70, 188, _NEVER, None),
+    ("io_getevents", 208, 4, 4, _NULL),
+    ("io_pgetevents", 333, 292, 4, _NULL),
+    ("io_uring_enter", 426, 426, _NEVER, None),
     ("clock_nanosleep", 230, 115, 3, None),
     ("nanosleep", 35, 101, 1, None),
     ("futex", 202, 98, 3, _NULL),
@@ -55,7 +68,7 @@ _CALLS: tuple[tuple[str, int | None, int | None, int | None, int | None], ...] =
 # These end when a handler has run, whatever SA_RESTART says (signal(7)).
 _ENDED_BY_HANDLERS = frozenset(
     "epoll_wait epoll_pwait epoll_pwait2 poll ppoll select pselect6 pause rt_sigsuspend rt_sigtimedwait"
-    " clock_nanosleep nanosleep".split()
+    " clock_nanosleep nanosleep semop semtimedop msgsnd msgrcv io_getevents io_pgetevents".split()
 )
 _FUTEX_COMMAND, _FUTEX_WAIT, _FUTEX_WAIT_BITSET = 0x7F, 0, 9
 

@@ -29,8 +29,9 @@ from ..readers import detect
 from . import parquet
 from .parquet import NAME, SamplesError
 
-# Threads that write; parsing waits for them, so that few profiles are in memory at once.
-_WRITERS = 2
+# Threads that write; parsing waits for them, so that few profiles are in memory at once; and of a dump with so many
+# bytes, only its own.
+_WRITERS, _LARGE = 2, 8 << 20
 
 
 def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
@@ -47,10 +48,17 @@ def each(archive: Archive, captures: Sequence[Capture], aside: Path | None = Non
     with ThreadPoolExecutor(_WRITERS) as writers:
         begun: deque[Future[Path]] = deque()
         for capture in captures:
+            beside = _WRITERS if capture.facts.dump.size < _LARGE else 0
+            yield from _outcomes(begun, beside)
             begun.append(_begun(archive, capture, aside, writers))
-            if len(begun) > _WRITERS:
-                yield _outcome(begun.popleft())
-        yield from map(_outcome, begun)
+            yield from _outcomes(begun, beside)
+        yield from _outcomes(begun, 0)
+
+
+def _outcomes(begun: deque[Future[Path]], left: int) -> Iterator[Path | SamplesError]:
+    """Of the first of them, until no more than ``left`` are."""
+    while len(begun) > left:
+        yield _outcome(begun.popleft())
 
 
 def _begun(archive: Archive, capture: Capture, aside: Path | None, writers: Executor) -> Future[Path]:

@@ -3,7 +3,7 @@
 //
 // Threads that wait, each in another call, for 300 ms at a time. A line for each wait that ended early, late, or by a
 // signal that nobody sent. With an argument: only that one, in the only thread; hardly waits, never waits,
-// and wait until a signal comes.
+// waits until a signal comes, and waits until somebody reads.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -130,10 +130,22 @@ static void *in_endless_epoll(void *unused) {
     return unused;
 }
 
+static void *in_send(void *unused) {
+    int pair[2];
+    struct timeval time = {0, 300000};
+    socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
+    setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+    while (send(pair[0], "x", 1, MSG_DONTWAIT) == 1)
+        ;
+    for (double t = now();; t = now())
+        check("send", send(pair[0], "x", 1, 0) < 0 && errno == EAGAIN, t);
+    return unused;
+}
+
 int main(int count, char **words) {
     void *(*const all[])(void *) = {in_epoll, in_poll,      in_select,      in_sleep,
                                     in_recv,  in_condition, never_for_long, never,
-                                    in_pause, in_endless_epoll};
+                                    in_pause, in_endless_epoll, in_send};
     signal(SIGUSR1, count_signal);
     printf("waits\n");
     fflush(stdout);
@@ -141,7 +153,7 @@ int main(int count, char **words) {
         longest = atof(words[2]);
     if (count > 1)
         all[atoi(words[1])](NULL);
-    for (size_t i = 0; i < sizeof all / sizeof *all - 4; i++) {
+    for (size_t i = 0; i < sizeof all / sizeof *all - 5; i++) {
         pthread_t thread;
         pthread_create(&thread, NULL, all[i], NULL);
     }

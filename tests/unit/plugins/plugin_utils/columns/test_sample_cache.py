@@ -7,6 +7,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,30 @@ def test_of_several_each_is_made_in_turn_and_one_that_cannot_be_made_stops_no_ot
     assert parsed == captures
     assert [one for one in sample_cache.each(archive, captures) if isinstance(one, Path)] == found[:1] + found[2:]
     assert parsed == [*captures, captures[1]], "what is there is not parsed again"
+
+
+def test_of_large_dumps_no_two_profiles_are_in_memory(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    captures = archive.captures()
+    monkeypatch.setattr(sample_cache, "_LARGE", captures[0].facts.dump.size)
+    held = most = 0
+    profile, write = sample_cache._profile, sample_cache._write
+
+    def parsed(capture: Capture) -> Any:
+        nonlocal held, most
+        held += 1
+        most = max(most, held)
+        return profile(capture)
+
+    def written(*arguments: Any) -> None:
+        nonlocal held
+        time.sleep(0.05)
+        write(*arguments)
+        held -= 1
+
+    monkeypatch.setattr(sample_cache, "_profile", parsed)
+    monkeypatch.setattr(sample_cache, "_write", written)
+    assert len(list(sample_cache.each(archive, captures))) == len(captures)
+    assert most == 1
 
 
 def test_of_several_none_is_made_where_the_archive_cannot_be_written(
