@@ -282,7 +282,7 @@ def held(pid: int, machine: Machine, ways: tuple[int, ...], patience: float) -> 
     deadline = time.monotonic() + patience
     while True:
         for one in _waiting(pid, machine):
-            found = _take_waiting(pid, machine, one, ways)
+            found = _take(pid, machine, one.tid, ways, one.call)
             if found:
                 return found
         for tid in _threads(pid):
@@ -290,7 +290,7 @@ def held(pid: int, machine: Machine, ways: tuple[int, ...], patience: float) -> 
                 raise HoldError(
                     f"no thread of process {pid} waits where it may be held: all are busy or wait for a lock. Try again"
                 )
-            found = None if _is_spared(pid, tid) else _take_busy(pid, machine, tid, ways)
+            found = None if _is_spared(pid, tid) else _take(pid, machine, tid, ways)
             if found:
                 return found
 
@@ -349,44 +349,33 @@ def _call(pid: int, tid: int) -> Call | None:
         raise HoldError(f"what the threads of process {pid} do may not be read: {exc.strerror}") from exc
 
 
-def _take_waiting(pid: int, machine: Machine, one: _Waiting, ways: tuple[int, ...]) -> Held | None:
-    thread = _traced(one.tid, machine)
-    found = None
-    if thread:
-        began = time.monotonic()
-        with _detached(thread, lambda: found is None):
+def _take(pid: int, machine: Machine, tid: int, ways: tuple[int, ...], before: Call | None = None) -> Held | None:
+    """Hold a thread in its wait, which was ``before``; one that was busy is let run to the entry of a wait."""
+    try:
+        thread = Tracee(tid, machine)
+    except ThreadGone:
+        return None
+    found, began = None, time.monotonic()
+    with _detached(thread, lambda: found is None):
+        if before:
             thread.hurry()
-            _stop(thread)
-            waiting = _interrupted_wait(pid, machine, thread, one.call)
-            if waiting:
-                found = Held(pid, machine, thread, waiting.call, waiting.wait.name, began, ways)
+        _stop(thread)
+        waiting = _interrupted_wait(pid, machine, thread, before)
+        if not waiting and not before:
+            waiting, began = _run_to_wait(thread, machine)
+        if waiting:
+            found = Held(pid, machine, thread, waiting.call, waiting.wait.name, began, ways)
     return found
 
 
-def _interrupted_wait(pid: int, machine: Machine, thread: Tracee, before: Call | None = None) -> _Waiting | None:
-    """The wait that a stop has interrupted, which the thread would see to end early: another than ``before``, maybe."""
+def _interrupted_wait(pid: int, machine: Machine, thread: Tracee, before: Call | None) -> _Waiting | None:
+    """The wait that a stop has interrupted, which would end early now: another than ``before``, if it was busy then."""
     registers = thread.registers()
     for call in (before, _call(pid, thread.tid)):
         wait = machine.wait(call) if call else None
         if call and wait and machine.waits_in(registers, call):
             return _Waiting(thread.tid, call, wait)
     return None
-
-
-def _take_busy(pid: int, machine: Machine, tid: int, ways: tuple[int, ...]) -> Held | None:
-    """Let it run to the entry of a wait."""
-    thread = _traced(tid, machine)
-    found = None
-    if thread:
-        began = time.monotonic()
-        with _detached(thread, lambda: found is None):
-            _stop(thread)
-            waiting = _interrupted_wait(pid, machine, thread)  # it was busy, and has begun to wait since
-            if not waiting:
-                waiting, began = _run_to_wait(thread, machine)
-            if waiting:
-                found = Held(pid, machine, thread, waiting.call, waiting.wait.name, began, ways)
-    return found
 
 
 def _run_to_wait(thread: Tracee, machine: Machine) -> tuple[_Waiting | None, float]:
@@ -410,13 +399,6 @@ def _run_to_wait(thread: Tracee, machine: Machine) -> tuple[_Waiting | None, flo
             thread.hurry()
             _stop(thread)  # not all registers can be seen at a system call (aarch64)
             return _Waiting(thread.tid, call, wait), began
-
-
-def _traced(tid: int, machine: Machine) -> Tracee | None:
-    try:
-        return Tracee(tid, machine)
-    except ThreadGone:
-        return None
 
 
 @contextlib.contextmanager
