@@ -25,7 +25,7 @@ from ..plugins.plugin_utils.driver.imports import Imported, Origin, import_profi
 from ..plugins.plugin_utils.driver.sources import AnalysisError, Places
 from ..plugins.plugin_utils.driver.told_options import told_in_short
 from ..plugins.plugin_utils.leaks import hints, who_holds
-from ..plugins.plugin_utils.leaks.survey import Scope
+from ..plugins.plugin_utils.leaks.scope import Scope
 from ..plugins.plugin_utils.model.stack_summary import render as short_path
 from ..plugins.plugin_utils.report import files
 from ..plugins.plugin_utils.report.host_report import Limits

@@ -17,7 +17,7 @@ from ..plugin_utils.base import libraries, output_file, progress
 from ..plugin_utils.base.options import from_here, size, whole_number
 from ..plugin_utils.leaks import baseline, ranking
 from ..plugin_utils.leaks.ranking import Leak
-from ..plugin_utils.leaks.survey import Scope
+from ..plugin_utils.leaks.scope import Scope
 from ..plugin_utils.report import junit
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {

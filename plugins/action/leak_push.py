@@ -22,7 +22,7 @@ from ..plugin_utils.base.options import from_here
 from ..plugin_utils.columns.series_reader import Reader, reading
 from ..plugin_utils.export import otlp, pprof
 from ..plugin_utils.leaks import ranking
-from ..plugin_utils.leaks.survey import Scope
+from ..plugin_utils.leaks.scope import Scope
 from ..plugin_utils.model.samples import Samples
 from ..plugin_utils.publish import otlp_collector, prometheus, push, pyroscope
 from ..plugin_utils.publish.profile_server import Server, ServerError

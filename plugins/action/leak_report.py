@@ -19,7 +19,7 @@ from ..plugin_utils.base import libraries, progress
 from ..plugin_utils.base.options import from_here, whole_number
 from ..plugin_utils.leaks import hints
 from ..plugin_utils.leaks.code_paths import Suspect
-from ..plugin_utils.leaks.survey import Scope
+from ..plugin_utils.leaks.scope import Scope
 from ..plugin_utils.leaks.verdict import Answer
 from ..plugin_utils.report import files as report_files
 from ..plugin_utils.report import host_report

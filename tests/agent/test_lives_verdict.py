@@ -13,7 +13,8 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.imports import Origin, import_profiles
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope, survey
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict
 from ansible_collections.offheap.profiler.tests.agent.conftest import service_program
 from ansible_collections.offheap.profiler.tests.agent.service import Service

@@ -50,7 +50,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.base import child
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.progress import Progress
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints, ranking
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import unbias
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import files

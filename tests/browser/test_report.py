@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import page as report_page
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet

@@ -12,7 +12,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.base import child
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.child import Allowance
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
 from ansible_collections.offheap.profiler.tests.unit.strategies import child_tricks, leaky_archives
 

@@ -23,7 +23,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_re
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.analyze import analyze
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images, Source
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope, survey
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import JIT, Location
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import image_names

@@ -26,7 +26,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive i
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import beyond_the_stacks, own_numbers
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope, survey
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend import window
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import CONFIDENCE
 from ansible_collections.offheap.profiler.tests.integration import builds

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope, survey
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.trend import WARM_UP
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.tests.bench.shapes import SHAPES

@@ -25,28 +25,16 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
-from . import libraries
+from . import libraries, own_process
 from .byte_size import as_text
 from .errors import ControllerError
 from .printable import printable
 
-_ROOT = Path(__file__).resolve().parents[3]
-_START = """\
-import sys, types
-sys.path[:] = {path}
-for name, places in (("", []), (".offheap", []), (".offheap.profiler", sys.argv[1:2])):
-    package = sys.modules["ansible_collections" + name] = types.ModuleType("ansible_collections" + name)
-    package.__path__ = places
-from ansible_collections.offheap.profiler.plugins.plugin_utils.base import child
-child.serve(sys.argv[2:])
-"""
 _HEAD = struct.Struct(">cQ")
 _ANSWER, _REFUSAL = b"A", b"R"
 _LONGEST_REFUSAL = 4096
@@ -119,24 +107,13 @@ _running: list[subprocess.Popen[bytes]] = []
 
 def _child(modules: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     if not _running:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", "-c", _START.format(path=_library_path()), str(_ROOT), *modules],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **_ENVIRONMENT},
-        )
+        process = own_process.started(serve, *modules, **_ENVIRONMENT)
         _running.append(process)
         requests, answers = _pipes(process)
         os.set_blocking(requests, False)
         with contextlib.suppress(OSError):  # a user with many pipes gets no large ones
             fcntl.fcntl(answers, fcntl.F_SETPIPE_SZ, _PIPE)
     return _running[0]
-
-
-def _library_path() -> list[str]:
-    """Where this process finds libraries, but for where its user happens to stand. What site would add takes time."""
-    return [place for place in sys.path if os.path.isabs(place)]
 
 
 def _streams(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:

@@ -29,9 +29,10 @@ from ..readers import detect
 from . import parquet
 from .parquet import NAME, SamplesError
 
-# Threads that write; parsing waits for them, so that few profiles are in memory at once; and of a dump with so many
-# bytes, only its own.
-_WRITERS, _LARGE = 2, 8 << 20
+# Threads that write; parsing waits for them, so that few profiles are in memory at once.
+_WRITERS = 2
+#: the profile of a dump with so many bytes is in memory alone
+LARGE = 8 << 20
 
 
 def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
@@ -48,7 +49,7 @@ def each(archive: Archive, captures: Sequence[Capture], aside: Path | None = Non
     with ThreadPoolExecutor(_WRITERS) as writers:
         begun: deque[Future[Path]] = deque()
         for capture in captures:
-            beside = _WRITERS if capture.facts.dump.size < _LARGE else 0
+            beside = _WRITERS if capture.facts.dump.size < LARGE else 0
             yield from _outcomes(begun, beside)
             begun.append(_begun(archive, capture, aside, writers))
             yield from _outcomes(begun, beside)

@@ -21,7 +21,8 @@ from ..model.frame import Frame
 from ..model.sampling import CONFIDENCE
 from ..model.series import Key
 from .code_paths import Suspect
-from .survey import Scope, Watched, last_on_each_host, survey
+from .scope import Scope
+from .survey import Watched, last_on_each_host, survey
 
 # The robust standard deviations beyond which a host is an outlier (Iglewicz and Hoaglin's 3.5).
 _OUTLIER = 3.5

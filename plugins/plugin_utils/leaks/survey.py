@@ -7,7 +7,6 @@ Reports, assertions, pushes and the console all go this way, so they cannot disa
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,46 +17,29 @@ from ..archive import far_archive
 from ..archive.archive import Archive
 from ..archive.capture import Capture
 from ..base.printable import printable
-from ..base.progress import Progress
 from ..columns.dask_cluster import Cluster
 from ..columns.series_reader import Reader, reading
 from ..model.lives import Lives
 from ..model.sampling import MeasureError
-from ..model.series import Series, evenly_spread
+from ..model.series import Series
 from ..symbols.jit_symbols import JitMaps
 from . import workers
+from .ahead import helped
 from .lives_verdict import verdict_on, verdict_on_generations
 from .monitoring import with_monitoring
 from .own_numbers import own_numbers, with_own_numbers
+from .scope import OfHost, Scope, by_process, in_scope, thinned
 from .stretch import newest, with_stretch
 from .turnover import with_freed
-from .verdict import LEAST_SPAN, Answer, Verdict
+from .verdict import Answer, Verdict
 from .who_holds import with_holders
 from .without_agent import Beside, beside, with_others
 
-# How much is read of one process: at most a hundred dumps, fewer if they are large, spread evenly over the time.
-_MOST_DUMPS = 100
-_FEWEST_DUMPS = 8
-_MOST_BYTES = 256 << 20
 # How many processes took one another's place, at least.
 LEAST_REPLACED = 3
-# Seconds since the epoch that no honest host will claim.
-_LATEST = 1e11
 
 
 NOTHING_READ = Verdict(Answer.CANNOT_TELL, "none of the captures can be read")
-
-# A unit, a host, and their captures.
-_OfHost = tuple[str, str, list[Capture]]
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What to look at: these units and hosts (none: all), and processes watched for at least ``least_span`` seconds."""
-
-    units: Sequence[str] = ()
-    hosts: Sequence[str] = ()
-    least_span: float = LEAST_SPAN
 
 
 @dataclass(frozen=True)
@@ -143,13 +125,13 @@ def survey(archive: Archive, reader: Reader, scope: Scope, warn: Callable[[str],
     """
     found = _with_images_told(in_scope(archive, scope, warn, reader.progress), warn)
     if reader.cluster is None:
-        for unit, host, captures in found:
+        for unit, host, captures in helped(archive, scope, found) if reader.keeps else found:
             yield _host(unit, host, len(captures), _processes(captures, reader, scope.least_span, warn))
     else:
         yield from _by_cluster(reader.cluster, archive, reader, scope.least_span, list(found))
 
 
-def _with_images_told(found: Iterator[_OfHost], warn: Callable[[str], None]) -> Iterator[_OfHost]:
+def _with_images_told(found: Iterator[OfHost], warn: Callable[[str], None]) -> Iterator[OfHost]:
     """The same. Calls ``warn`` at the end if hosts differ in the file that they run under a build-id."""
     first: dict[str, tuple[str, str]] = {}
     differing: dict[str, str] = {}
@@ -168,41 +150,6 @@ def _with_images_told(found: Iterator[_OfHost], warn: Callable[[str], None]) -> 
         told, *others = differing.values()
         more = f" (and so do {len(others)} more)" if others else ""
         warn(f"{told}{more}, as if stripped, prelinked or forged on one; functions on each are named by its own file")
-
-
-def in_scope(
-    archive: Archive, scope: Scope, warn: Callable[[str], None], progress: Progress | None = None
-) -> Iterator[tuple[str, str, list[Capture]]]:
-    """The captures of each unit on each host, ordered by name. Calls ``warn`` for units and hosts that have none."""
-    for sentence in archive.absent(scope.units, scope.hosts):
-        warn(sentence)
-    chosen = [
-        (unit, host)
-        for unit in archive.units()
-        if not scope.units or unit in scope.units
-        for host in archive.hosts(unit)
-        if not scope.hosts or host in scope.hosts
-    ]
-    progress = progress or Progress()
-    for number, (unit, host) in enumerate(chosen, 1):
-        progress.at(f"reading {unit} on {host}, {number} of {len(chosen)}")
-        if captures := archive.captures(unit, host, warn):
-            yield unit, host, captures
-
-
-def by_process(captures: list[Capture], warn: Callable[[str], None]) -> Iterator[tuple[str, list[Capture]]]:
-    """The captures of each process of a unit on a host, without those with an impossible time."""
-    for key, members in itertools.groupby(captures, key=lambda capture: capture.process):
-        timely = []
-        for capture in members:
-            if 0 <= capture.time < _LATEST:
-                timely.append(capture)
-            else:
-                warn(
-                    f"a capture of {capture.unit} on {capture.host} was left out:"
-                    f" {capture.path} claims an impossible time"
-                )
-        yield key, timely
 
 
 class _Seen(NamedTuple):
@@ -327,7 +274,7 @@ def _by_cluster(
     archive: Archive,
     reader: Reader,
     least_span: float,
-    found: list[tuple[str, str, list[Capture]]],
+    found: list[OfHost],
 ) -> Iterator[Host]:
     by_name = [{archive.name_of(capture): capture for capture in captures} for _unit, _host, captures in found]
     calls = [
@@ -360,15 +307,6 @@ def _judged(where: str, unit: str, host: str, names: list[str], least_span: floa
             for process in seen.processes
         ]
         return _Judged(found, seen.together, seen.replaced, list(warnings), list(reader.symbolizer.warnings))
-
-
-def thinned(captures: list[Capture]) -> list[Capture]:
-    """The captures of a process, oldest first, evenly thinned if there are more than are worth reading."""
-    average = max(1, sum(capture.facts.dump.size for capture in captures) // max(len(captures), 1))
-    most = min(max(_MOST_BYTES // average, _FEWEST_DUMPS), _MOST_DUMPS)
-    if len(captures) <= most:
-        return captures
-    return [captures[position] for position in evenly_spread([capture.time for capture in captures], most)]
 
 
 def _watched(key: str, series: Series, read: list[Capture], verdict: Verdict) -> Watched:

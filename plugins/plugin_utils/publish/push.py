@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from ...module_utils.formats.errors import OffheapError
 from ..archive.archive import Archive
 from ..archive.capture import Capture
-from ..leaks import survey
-from ..leaks.survey import Scope
+from ..leaks.scope import Scope, by_process, in_scope
 from .profile_server import Server, ServerError
 
 #: a capture, and all captures of its process
@@ -39,8 +38,8 @@ def wanted(archive: Archive, server: Server, scope: Scope, warn: Callable[[str],
     """The captures that the server does not have, the newest of each process first, then the second newest of each."""
     processes = [
         sorted(timely, key=lambda capture: -capture.time)
-        for _unit, _host, captures in survey.in_scope(archive, scope, warn)
-        for _process, timely in survey.by_process(captures, warn)
+        for _unit, _host, captures in in_scope(archive, scope, warn)
+        for _process, timely in by_process(captures, warn)
     ]
     ranked = itertools.zip_longest(*([(capture, process) for capture in process] for process in processes))
     return [pair for row in ranked for pair in row if pair is not None and not archive.noted(pair[0], about(server))]

@@ -15,7 +15,7 @@ from ..archive.archive import Archive
 from ..base.directory_name import directory_name
 from ..base.output_file import write
 from ..base.progress import Progress
-from ..leaks.survey import Scope
+from ..leaks.scope import Scope
 from ..leaks.verdict import Answer
 from ..triage import findings
 from . import host_report, lives_picture, page, ticket

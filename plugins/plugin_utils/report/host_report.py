@@ -24,7 +24,8 @@ from ..leaks.code_paths import Suspect
 from ..leaks.hints import Hint
 from ..leaks.patterns import Movement
 from ..leaks.releases import Seen
-from ..leaks.survey import Host, Process, Scope, last_on_each_host, survey
+from ..leaks.scope import Scope
+from ..leaks.survey import Host, Process, last_on_each_host, survey
 from ..leaks.trend import window
 from ..leaks.verdict import Answer, Verdict
 from ..model.samples import Samples

@@ -17,7 +17,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import Leak
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 from ansible_collections.offheap.profiler.tests.integration.truth import observed

@@ -36,9 +36,9 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.leaky_archives i
 #: what stands for 256 MiB, 256 MiB, 100 dumps and 12 maps, by module and name
 SMALL_LIMITS = {
     "module_utils.formats.limits.LARGEST_DUMP": 16 << 10,
-    "plugin_utils.leaks.survey._MOST_BYTES": 14 << 10,
-    "plugin_utils.leaks.survey._MOST_DUMPS": 7,
-    "plugin_utils.leaks.survey._FEWEST_DUMPS": 4,
+    "plugin_utils.leaks.scope._MOST_BYTES": 14 << 10,
+    "plugin_utils.leaks.scope._MOST_DUMPS": 7,
+    "plugin_utils.leaks.scope._FEWEST_DUMPS": 4,
     "plugin_utils.symbols.jit_symbols._MOST": 3,
 }
 _LOST = 0x7D0000000000

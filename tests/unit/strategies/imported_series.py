@@ -11,7 +11,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive i
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.imports import Origin, import_profiles
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Scope, survey
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, survey
 
 START, APART = 1763780400, 600
 #: by this a growth from one profile to the next becomes one of bytes a day

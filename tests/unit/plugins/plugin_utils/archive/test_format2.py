@@ -15,7 +15,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import ar
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.remote import Remote
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import durable
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives

@@ -19,7 +19,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture i
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import NAME, SamplesError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 _CAPTURE = ["capture.json", "dump.heap.zst"]
@@ -113,7 +113,7 @@ def test_of_several_each_is_made_in_turn_and_one_that_cannot_be_made_stops_no_ot
 
 def test_of_large_dumps_no_two_profiles_are_in_memory(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     captures = archive.captures()
-    monkeypatch.setattr(sample_cache, "_LARGE", captures[0].facts.dump.size)
+    monkeypatch.setattr(sample_cache, "LARGE", captures[0].facts.dump.size)
     held = most = 0
     profile, write = sample_cache._profile, sample_cache._write
 

@@ -21,7 +21,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.imports im
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import DumpReader, Images
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
 from ansible_collections.offheap.profiler.tests.unit.strategies import go_program, leak_tools, leaky_archives

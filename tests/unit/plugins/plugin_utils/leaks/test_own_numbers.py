@@ -18,10 +18,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers
     own_numbers,
     with_own_numbers,
 )
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import (
-    Watched,
-    verdict_on_host,
-)
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict, judge
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Sampling, Scheme

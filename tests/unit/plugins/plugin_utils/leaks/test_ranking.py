@@ -11,7 +11,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive i
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import Leak
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope, Watched
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, judge
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind

@@ -19,8 +19,9 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture i
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import Reader, reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import survey as module
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import leaks_of
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.stretch import Stretch
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Scope, survey
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives import Lives
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps

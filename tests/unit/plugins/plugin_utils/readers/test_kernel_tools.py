@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Records, Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure

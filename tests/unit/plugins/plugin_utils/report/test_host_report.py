@@ -14,7 +14,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive i
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.holding import Held, Holding
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Process, Scope, survey
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Process, survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report, ticket
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.files import Files
