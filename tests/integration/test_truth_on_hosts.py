@@ -83,8 +83,7 @@ class Kind:
     @property
     def options(self) -> dict[str, Any]:
         """What is asked for of the role."""
-        settings = {"start_delay": 1, "keep_files": 1000, **({"children": True} if self.children else {})}
-        return {"name": self.unit, "agent_settings": settings}
+        return {"name": self.unit, "agent_settings": {"start_delay": 1, "keep_files": 1000}}
 
 
 DEPLOYED = Kind("deployed", f"{PLACE}/shop orders TALLY", ("remember_order",))
@@ -100,6 +99,7 @@ KINDS = [
     ),
     Kind("python", f"/usr/bin/python3 {PLACE}/requests.py TALLY", ("keep_document (requests.py)",)),
     Kind("prefork", f"{PLACE}/served prefork TALLY app", ("remember_order",), "", children=True),
+    Kind("pools", f"{PLACE}/served prefork TALLY app daemon", ("remember_order",), "", children=True),
     Kind("forking", f"{PLACE}/served forking TALLY", ("remember_order",), "User=app\nType=forking\n"),
     Kind("mix", f"{PLACE}/served mix TALLY", ("remember_order", "keep_receipt", "log_visit")),
     Kind("cached", f"{PLACE}/served cached TALLY", ("remember_order",)),
@@ -390,8 +390,9 @@ def test_a_deploy_does_not_make_two_leaks_of_one(rounds: list[Round]) -> None:
         assert [leak.processes for leak in leaks] == [2], [one.verdict for one in watched]
 
 
-def test_each_worker_of_another_user_has_a_profile(rounds: list[Round]) -> None:
-    (kind,) = (kind for kind in KINDS if kind.children)
+@pytest.mark.parametrize("name", ["prefork", "pools"])
+def test_each_worker_of_other_users_has_a_profile(name: str, rounds: list[Round]) -> None:
+    (kind,) = (kind for kind in KINDS if kind.name == name)
     for one_round in rounds:
         profiled = {one.facts.process.pid for one in one_round.archive.captures(kind.unit, HOST)}
         assert profiled == one_round.pids[kind.unit] and len(profiled) == 4

@@ -20,7 +20,7 @@ from typing import Iterable, Iterator
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import acl, places
 
 COLLECTED = "collected"
 _PART = ".part"
@@ -157,7 +157,7 @@ class Spool:
             return "it is not an ordinary file"
         if status.st_nlink != 1:
             return f"it has {status.st_nlink} names (hard links)"
-        if status.st_uid not in (self.owner, 0):
+        if status.st_uid not in (self.owner, 0) and status.st_uid not in acl.admitted(self._fd):
             return f"it belongs to user {status.st_uid}, the spool to user {self.owner}"
         return None
 

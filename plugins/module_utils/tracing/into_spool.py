@@ -21,7 +21,7 @@ def have(unit: str, owner: Owner) -> bool:
     """Make the spool of a unit that has none, and say whether it had none. Raises UnitError."""
     if os.path.lexists(places.spool_of(unit)):
         return False
-    spool_directory.make(Changes(check_mode=False), places.spool_of(unit), owner)
+    spool_directory.make(Changes(check_mode=False), places.spool_of(unit), [owner])
     return True
 
 

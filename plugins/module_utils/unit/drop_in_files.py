@@ -19,12 +19,13 @@ _TEMPORARY = ".90-offheap-"
 
 
 class WantedFiles(NamedTuple):
-    """What must be on the target for one unit. ``owner`` is None if systemd makes the spool."""
+    """What must be on the target for one unit. ``writers`` of dumps are users, the spool's owner first; none if systemd
+    makes the spool."""
 
     directory: str
     injection: drop_in.Injection
     spool: str
-    owner: programs.Owner | None
+    writers: list[programs.Owner]
 
     @property
     def drop_in(self) -> str:

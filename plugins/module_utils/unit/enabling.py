@@ -131,9 +131,10 @@ def prepare(parameters: dict[str, Any], unit: service.Service, check_mode: bool)
         resource_limits.check_memory(unit, replaces)
         if os.path.exists(library):
             rehearsal.check(unit, program, injection.environment, own)
+    writers = [owner] if owner else []
     if agent and owner and not root_commands.options_that_dump(injection.environment):
-        owner = programs.writer(unit, owner, program, preload.CHILDREN in agent.variables)
-    return drop_in_files.WantedFiles(directory, injection, spool, owner)
+        writers = programs.writers(unit, owner, program, preload.CHILDREN in agent.variables)
+    return drop_in_files.WantedFiles(directory, injection, spool, writers)
 
 
 def _prepare_container(
@@ -167,9 +168,9 @@ def _prepare_container(
     if not (check_mode or _carries_everything(unit, injection)):
         resource_limits.check_memory(unit, replaces)
         container.rehearse(unit, program, injection.environment, libraries)
-    owner = programs.writer(unit, programs.Owner(0, 0), program, preload.CHILDREN in agent.variables)
-    injection = container.into(injection, unit, libraries, owner, directory)
-    return drop_in_files.WantedFiles(directory, injection, places.spool_of(unit.name), owner)
+    writers = programs.writers(unit, programs.Owner(0, 0), program, preload.CHILDREN in agent.variables)
+    injection = container.into(injection, unit, libraries, writers[0], directory)
+    return drop_in_files.WantedFiles(directory, injection, places.spool_of(unit.name), writers)
 
 
 def _check_container(parameters: dict[str, Any], unit: service.Service) -> None:
@@ -225,7 +226,7 @@ def _prepare_swap(parameters: dict[str, Any], unit: service.Service, check_mode:
     directory = places.drop_ins_of(unit.name, parameters["until_reboot"])
     swap = drop_in.Swap(arena_max)
     injection = drop_in.compose(unit.name, library, options, own, manager, opened, directory, instead=swap)
-    return drop_in_files.WantedFiles(directory, injection, places.spool_of(unit.name), None)
+    return drop_in_files.WantedFiles(directory, injection, places.spool_of(unit.name), [])
 
 
 def _prepare_own(parameters: dict[str, Any], unit: service.Service) -> drop_in_files.WantedFiles:
@@ -248,7 +249,7 @@ def _prepare_own(parameters: dict[str, Any], unit: service.Service) -> drop_in_f
         instead=drop_in.OwnMalloc(variable),
     )
     root_commands.check(unit, own, {preload.MALLOC_CONF: injection.environment[variable]})
-    return drop_in_files.WantedFiles(directory, injection, spool, owner)
+    return drop_in_files.WantedFiles(directory, injection, spool, [owner] if owner else [])
 
 
 def _program_of(parameters: dict[str, Any], unit: service.Service) -> str:
@@ -336,8 +337,8 @@ def _aids_of(parameters: dict[str, Any], unit: service.Service, program: str) ->
 
 def write(changes: Changes, unit: service.Service, wanted: drop_in_files.WantedFiles) -> None:
     """Write what is missing, and let systemd read it."""
-    if wanted.owner:
-        spool_directory.make(changes, wanted.spool, wanted.owner)
+    if wanted.writers:
+        spool_directory.make(changes, wanted.spool, wanted.writers)
     drop_in_files.write(changes, unit.name, wanted)
     drop_in_files.reload(changes, unit)
 

@@ -224,16 +224,16 @@ def owner(service: Service) -> Owner:
         ) from None
 
 
-def writer(service: Service, declared: Owner, program: str, children: bool = False) -> Owner:
-    """Who will write the dumps: a service that systemd starts as root may change its user itself, or only its workers
-    do, where ``children`` are profiled too. Root can write what belongs to these, but not they what is root's."""
-    if declared.uid:
-        return declared
+def writers(service: Service, declared: Owner, program: str, children: bool = False) -> list[Owner]:
+    """Who will write the dumps, and the spool's owner first: a service that systemd starts as root may change its user
+    itself, or only its workers do, where ``children`` are profiled too. Root can write what belongs to one other user,
+    but not they what is root's; of workers of several users, the spool is root's, who lets all of them in."""
     family = of(service, program)
-    if not family:
-        return declared
-    others = {process.user for process in family if process.user.uid}
-    return others.pop() if children and not family[0].user.uid and len(others) == 1 else family[0].user
+    if declared.uid or not family:
+        return [declared]
+    first = family[0].user
+    others = sorted({process.user for process in family if process.user.uid}) if children and not first.uid else []
+    return [first, *others] if len(others) > 1 else others or [first]
 
 
 def file_of(service: Service, program: str) -> str:
@@ -244,9 +244,11 @@ def file_of(service: Service, program: str) -> str:
 
 
 def has_workers(service: Service, program: str) -> bool:
-    """Whether children that run the program, too, could be profiled: under one user, but for a main process of root."""
+    """Whether children that run the program, too, could be profiled: under one user but for a main process of root, or,
+    outside of containers, under any users but root's that such a process gives them."""
     family = of(service, program)
-    return len(family) > 1 and len({process.user for process in family if process.user.uid}) < 2
+    several = len({process.user for process in family if process.user.uid}) > 1
+    return len(family) > 1 and not (several and (family[0].user.uid or service.contained()))
 
 
 def of(service: Service, program: str) -> list[Process]:

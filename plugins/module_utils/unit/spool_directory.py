@@ -4,53 +4,83 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
 from functools import partial
-from typing import Sequence
+from typing import NamedTuple, Sequence
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import acl, places
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes import Changes
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
 
-def make(changes: Changes, spool: str, owner: Owner) -> None:
-    """Make the spool, with mode 0700 and owned by the service's user. Its parent is root's, so nobody can plant one."""
-    for path, mode, wanted in ((places.SPOOLS, 0o755, Owner(0, 0)), (spool, 0o700, owner)):
-        now = _state(path)
+class _Rights(NamedTuple):
+    """Whose a directory is, and which users its access control list admits."""
+
+    mode: int
+    owner: Owner
+    users: frozenset[int] = frozenset()
+
+    @property
+    def text(self) -> str:
+        users = f", and users {', '.join(map(str, sorted(self.users)))}" if self.users else ""
+        return f"directory {self.mode:o} {self.owner.uid}:{self.owner.gid}{users}\n"
+
+
+def make(changes: Changes, spool: str, writers: Sequence[Owner]) -> None:
+    """Make the spool, with mode 0700 and owned by the service's user, the first of these; the other users are admitted
+    by an access control list. Its parent is root's, so nobody can plant one.
+
+    Raises UnitError, also where such a list is needed and the file system has none.
+    """
+    owner, *others = writers
+    users = frozenset(one.uid for one in others)
+    for path, wanted in ((places.SPOOLS, _Rights(0o755, Owner(0, 0))), (spool, _Rights(0o700, owner, users))):
+        now = _rights(path)
         if now is None:
-            changes.note(path, "", f"directory {mode:o} {wanted.uid}:{wanted.gid}\n")
-            changes.do(partial(_create, path, mode, wanted))
-        elif not stat.S_ISDIR(now.st_mode):
-            raise UnitError(f"{path} exists but is not a directory; move it away")
-        elif (stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid) != (mode, wanted.uid, wanted.gid):
-            changes.note(
-                path,
-                f"directory {stat.S_IMODE(now.st_mode):o} {now.st_uid}:{now.st_gid}\n",
-                f"directory {mode:o} {wanted.uid}:{wanted.gid}\n",
-            )
-            changes.do(partial(_own, path, mode, wanted))
+            changes.note(path, "", wanted.text)
+            changes.do(partial(_create, path, wanted))
+        elif now != wanted:
+            changes.note(path, now.text, wanted.text)
+            changes.do(partial(_own, path, wanted))
 
 
-def _state(path: str) -> os.stat_result | None:
+def _rights(path: str) -> _Rights | None:
+    """None if there is nothing. Raises UnitError for anything but a directory."""
     try:
-        return os.lstat(path)
+        now = os.lstat(path)
     except FileNotFoundError:
         return None
+    if not stat.S_ISDIR(now.st_mode):
+        raise UnitError(f"{path} exists but is not a directory; move it away")
+    users = acl.admitted(path)
+    # With users, the bits of the group say what the list may grant at most.
+    mode = stat.S_IMODE(now.st_mode) & ~(0o070 if users else 0)
+    return _Rights(mode, Owner(now.st_uid, now.st_gid), users)
 
 
-def _create(path: str, mode: int, owner: Owner) -> None:
+def _create(path: str, rights: _Rights) -> None:
     os.mkdir(path, 0o700)
-    _own(path, mode, owner)
+    _own(path, rights)
 
 
-def _own(path: str, mode: int, owner: Owner) -> None:
+def _own(path: str, rights: _Rights) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        os.fchown(descriptor, owner.uid, owner.gid)
-        os.fchmod(descriptor, mode)
+        os.fchown(descriptor, *rights.owner)
+        acl.admit(descriptor, rights.users)
+        if not rights.users:
+            os.fchmod(descriptor, rights.mode)
+    except OSError as exc:
+        if exc.errno != errno.EOPNOTSUPP:
+            raise
+        raise UnitError(
+            f"the workers have several users, and the file system of {path} has no access control lists to let all of"
+            " them write there. With children: false in agent_settings, only the first process is profiled"
+        ) from exc
     finally:
         os.close(descriptor)
 

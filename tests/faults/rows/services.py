@@ -111,6 +111,7 @@ ROWS = [
     odd("a program that forks often", "for _ in range(50):\n    if not os.fork(): os._exit(0)"),
     odd("prefork workers", "for _ in range(3):\n    if not os.fork(): break"),
     odd("workers of another user", "if not os.fork(): os.setgid(65534); os.setuid(65534)"),
+    odd("workers of several users", "for u in 65534, 1:\n    if not os.fork(): os.setgid(u); os.setuid(u); break"),
     odd("a program that becomes another user", "os.setgid(65534); os.setuid(65534)", everyday=True),
     odd("one that changes its root", "os.chroot('/srv'); os.chdir('/')", says="No such file or directory"),
     odd(

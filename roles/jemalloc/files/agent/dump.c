@@ -82,14 +82,15 @@ static bool create(struct dumps *dumps, struct dump *dump, struct owned *file) {
 }
 
 // By what path jemalloc shall open the file that we have open, whatever has its name by now; NULL if none is safe. Without
-// /proc only the name is left, where whoever else the spool belongs to could put a link.
+// /proc only the name is left, where whoever else the spool belongs to, or admits, could put a link.
 static const char *path_of(const struct owned *file, const struct dumps *dumps, const char *name) {
     static char path[64];
     struct stat status;
     snprintf(path, sizeof path, "/proc/thread-self/fd/%d", file->fd);
     if (stat(path, &status) == 0 && status.st_ino == file->inode && status.st_dev == file->device)
         return path;
-    return stat(dumps->spool->directory, &status) == 0 && status.st_uid == geteuid() ? name : NULL;
+    bool own = stat(dumps->spool->directory, &status) == 0 && status.st_uid == geteuid() && !(status.st_mode & S_IWGRP);
+    return own ? name : NULL;
 }
 
 // Under a filter of system calls that may kill we try none that it need not list.

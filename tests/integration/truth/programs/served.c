@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
-// Services in C whose leaks are known to the byte: served KIND DIRECTORY [USER]; the tallies go to the directory.
+// Services in C whose leaks are known to the byte: served KIND DIRECTORY [USER ...]; the tallies go to the
+// directory, and workers have these users by turns.
 // A KiB or more is always a size that jemalloc gives out as it is asked for.
 #define _GNU_SOURCE
 #include <grp.h>
@@ -177,13 +178,13 @@ static void become(const char *name)
         abort();
 }
 
-static void fork_workers(const char *directory, const char *user)
+static void fork_workers(const char *directory, char **users, int count)
 {
     for (int i = 0; i < WORKERS; i++)
         if (!fork()) {
             FILE *tally = open_tally(directory);
 
-            become(user);
+            become(users[i % count]);
             serve(tally, take_orders);
         }
     while (wait(NULL) > 0)
@@ -192,8 +193,8 @@ static void fork_workers(const char *directory, const char *user)
 
 int main(int count, char **arguments)
 {
-    if (count == 4 && !strcmp(arguments[1], "prefork"))
-        fork_workers(arguments[2], arguments[3]);
+    if (count > 3 && !strcmp(arguments[1], "prefork"))
+        fork_workers(arguments[2], arguments + 3, count - 3);
     if (count == 3 && !strcmp(arguments[1], "forking")) {
         if (daemon(0, 0))
             abort();

@@ -13,6 +13,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
+from ansible_collections.offheap.profiler.plugins.module_utils.host import acl
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 
 UNIT = "frontend.service"
@@ -160,6 +161,20 @@ def test_what_is_planted_is_not_opened(root: Path, tmp_path: Path, stack: contex
 def test_a_dump_of_a_third_user(root: Path, stack: contextlib.ExitStack) -> None:
     path = put(root)
     os.chown(path, OWNER + 1, OWNER)
+    with stack, pytest.raises(spool.SpoolError, match="belongs to user"):
+        opened(root, stack).open(NAME)
+
+
+@needs_root
+def test_a_dump_of_a_user_whom_the_spool_admits(root: Path, stack: contextlib.ExitStack) -> None:
+    path = put(root)
+    os.chown(path, OWNER + 1, OWNER)
+    directory = os.open(path.parent, os.O_RDONLY)
+    acl.admit(directory, [OWNER + 1])
+    os.close(directory)
+    with stack:
+        os.close(opened(root, stack).open(NAME))
+    os.chown(path, OWNER + 2, OWNER)
     with stack, pytest.raises(spool.SpoolError, match="belongs to user"):
         opened(root, stack).open(NAME)
 

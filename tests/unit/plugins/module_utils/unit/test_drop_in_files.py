@@ -31,7 +31,7 @@ def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 def wanted(file: str | None = None, until_reboot: bool = False, options: str = "prof:true") -> WantedFiles:
     injection = drop_in.Injection("/l.so", [f'Environment="MALLOC_CONF={options}"'], file, {}, frozenset())
-    return WantedFiles(places.drop_ins_of(UNIT, until_reboot), injection, "/spool", None)
+    return WantedFiles(places.drop_ins_of(UNIT, until_reboot), injection, "/spool", [])
 
 
 def tree(root: Path) -> dict[str, str]:

@@ -141,33 +141,33 @@ def test_users_and_groups_that_do_not_exist() -> None:
 def test_who_writes_the_dumps(running: Unit) -> None:
     """A service that systemd starts as root may have changed its user since; another's user is what systemd made it."""
     service = running(Seen(WRAPPER, uid=33))
-    assert programs.writer(service, ROOT, WRAPPER) == (33, 33)
-    assert programs.writer(service, Owner(NOBODY, NOBODY), WRAPPER) == (NOBODY, NOBODY)
-    assert programs.writer(unit("/bin/true"), ROOT, "/bin/true") == ROOT, "nobody can know it before it runs"
+    assert programs.writers(service, ROOT, WRAPPER) == [(33, 33)]
+    assert programs.writers(service, Owner(NOBODY, NOBODY), WRAPPER) == [(NOBODY, NOBODY)]
+    assert programs.writers(unit("/bin/true"), ROOT, "/bin/true") == [ROOT], "nobody can know it before it runs"
 
 
 def test_the_user_of_what_a_launcher_has_started_writes_them(running: Unit) -> None:
-    assert programs.writer(running(Seen(WRAPPER), Seen(JAVA, uid=33)), ROOT, JAVA) == (33, 33)
+    assert programs.writers(running(Seen(WRAPPER), Seen(JAVA, uid=33)), ROOT, JAVA) == [(33, 33)]
 
 
 @pytest.mark.parametrize(
     ("users", "paths", "expected"),
     [
-        ((0, 33, 33), (WRAPPER,) * 3, 33),
-        ((0, 0, 33), (WRAPPER,) * 3, 33),
-        ((0, 33, 44), (WRAPPER,) * 3, 0),
-        ((0, 33, 44), (WRAPPER, WRAPPER, "/bin/logger"), 33),
-        ((0, 44), (WRAPPER, "/bin/logger"), 0),
-        ((33, 44), (WRAPPER,) * 2, 33),
+        ((0, 33, 33), (WRAPPER,) * 3, [33]),
+        ((0, 0, 33), (WRAPPER,) * 3, [33]),
+        ((0, 44, 33, 44), (WRAPPER,) * 4, [0, 33, 44]),
+        ((0, 33, 44), (WRAPPER, WRAPPER, "/bin/logger"), [33]),
+        ((0, 44), (WRAPPER, "/bin/logger"), [0]),
+        ((33, 44), (WRAPPER,) * 2, [33]),
     ],
 )
 def test_the_spool_belongs_to_workers_that_gave_up_their_rights(
-    running: Unit, users: tuple[int, ...], paths: tuple[str, ...], expected: int
+    running: Unit, users: tuple[int, ...], paths: tuple[str, ...], expected: list[int]
 ) -> None:
-    """Root can write there too, but they not where root can. Of several users none can be chosen."""
+    """Root can write there too, but they not where root can. Of several users none can be chosen, so it is root's."""
     service = running(*(Seen(path, uid=uid) for path, uid in zip(paths, users, strict=True)))
-    assert programs.writer(service, ROOT, WRAPPER, children=True) == (expected, expected)
-    assert programs.writer(service, ROOT, WRAPPER) == (users[0], users[0])
+    assert programs.writers(service, ROOT, WRAPPER, children=True) == [(uid, uid) for uid in expected]
+    assert programs.writers(service, ROOT, WRAPPER) == [(users[0], users[0])]
 
 
 @pytest.mark.parametrize(
@@ -176,18 +176,26 @@ def test_the_spool_belongs_to_workers_that_gave_up_their_rights(
         ("10", (0, 33, 33), (WRAPPER,) * 3, True),
         ("10", (33, 33), (WRAPPER,) * 2, True),
         ("0", (33, 33), (WRAPPER,) * 2, True),
-        ("10", (0, 33, 44), (WRAPPER,) * 3, False),
+        ("10", (0, 33, 44), (WRAPPER,) * 3, True),
+        ("10", (33, 33, 44), (WRAPPER,) * 3, False),
         ("10", (0, 33), (WRAPPER, "/bin/logger"), False),
         ("10", (33,), (WRAPPER,), False),
     ],
 )
-def test_workers_are_profiled_unless_they_are_of_several_users(
+def test_workers_are_profiled_unless_the_spool_cannot_be_theirs(
     running: Unit, main_pid: str, users: tuple[int, ...], paths: tuple[str, ...], expected: bool
 ) -> None:
     service = running(*(Seen(path, uid=uid) for path, uid in zip(paths, users, strict=True)), MainPID=main_pid)
     assert programs.has_workers(service, WRAPPER) is expected
 
 
+def test_workers_of_several_users_in_a_container_are_not(running: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sockets could not be seen from outside."""
+    monkeypatch.setattr(Service, "contained", lambda _self: [11])
+    assert programs.has_workers(running(*(Seen(WRAPPER, uid=uid) for uid in (0, 33, 33))), WRAPPER)
+    assert not programs.has_workers(running(*(Seen(WRAPPER, uid=uid) for uid in (0, 33, 44))), WRAPPER)
+
+
 def test_the_spool_of_a_unit_without_a_main_process_belongs_to_its_program(running: Unit) -> None:
     """systemd knows no main process of what it makes from /etc/init.d."""
-    assert programs.writer(running(Seen(WRAPPER, uid=33), MainPID="0"), ROOT, WRAPPER) == (33, 33)
+    assert programs.writers(running(Seen(WRAPPER, uid=33), MainPID="0"), ROOT, WRAPPER) == [(33, 33)]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -35,22 +36,32 @@ def facts(directory: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
+def everything(directory: Path) -> list[tuple[object, ...]]:
+    """The same, and extended attributes, in which access control lists are."""
+
+    def attributes(path: str) -> dict[str, bytes]:
+        names = os.listxattr(path, follow_symlinks=False)
+        return {name: os.getxattr(path, name, follow_symlinks=False) for name in names}
+
+    return [(path, fact, attributes(path)) for path, fact in facts(directory).items()]
+
+
 def run(tmp_path: Path, act: Callable[[Changes], None]) -> Changes:
     """Act, and check that check mode predicts the same and changes nothing."""
-    before = facts(tmp_path)
+    before = everything(tmp_path)
     checked = Changes(check_mode=True)
     act(checked)
-    assert facts(tmp_path) == before
+    assert everything(tmp_path) == before
     done = Changes(check_mode=False)
     act(done)
     assert checked.diff() == done.diff()
-    assert done.any == (facts(tmp_path) != before)
+    assert done.any == (everything(tmp_path) != before)
     assert not done.units, "systemd need not read anything again"
     return done
 
 
-def make(tmp_path: Path, spool: Path, owner: Owner = APP) -> Changes:
-    return run(tmp_path, lambda changes: spool_directory.make(changes, str(spool), owner))
+def make(tmp_path: Path, spool: Path, *writers: Owner) -> Changes:
+    return run(tmp_path, lambda changes: spool_directory.make(changes, str(spool), writers or [APP]))
 
 
 def purge(tmp_path: Path, spool: Path) -> Changes:
@@ -66,10 +77,48 @@ def test_make(root: Path, tmp_path: Path) -> None:
     assert not make(tmp_path, spool).any
 
 
+def test_workers_of_several_users_are_let_in_and_nobody_else(root: Path, tmp_path: Path) -> None:
+    spool, root_user = root / "web.service", Owner(0, 0)
+    done = make(tmp_path, spool, root_user, Owner(33, 33), Owner(44, 44))
+    assert done.diff()[1]["after"] == "directory 700 0:0, and users 33, 44\n"
+    assert not make(tmp_path, spool, root_user, Owner(44, 44), Owner(33, 33)).any
+    for uid, gid, may in ((33, 4711, True), (44, 0, True), (4711, 0, False), (4711, 33, False)):
+        assert _can_write(spool, uid, gid) is may
+    done = make(tmp_path, spool, root_user, Owner(33, 33), Owner(55, 55))
+    assert (done.diff()[0]["before"], done.diff()[0]["after"]) == (
+        "directory 700 0:0, and users 33, 44\n",
+        "directory 700 0:0, and users 33, 55\n",
+    )
+    assert make(tmp_path, spool).diff()[0]["before"] == "directory 700 0:0, and users 33, 55\n"
+    assert not _can_write(spool, 33, 33) and not make(tmp_path, spool).any
+    assert facts(root)[str(spool)] == (0o40700, APP.uid, APP.gid)
+
+
+def _can_write(directory: Path, uid: int, gid: int) -> bool:
+    """Whether a user with that group can make a file there."""
+    child = os.fork()
+    if child == 0:
+        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)  # the directories above are root's
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+        os._exit(0 if os.access(f"/proc/self/fd/{descriptor}/.", os.W_OK | os.X_OK) else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_where_there_are_no_lists(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def setxattr(*_arguments: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "setxattr", setxattr)
+    with pytest.raises(UnitError, match=r"has no access control lists .* children: false"):
+        spool_directory.make(Changes(False), str(root / "web.service"), [Owner(0, 0), APP, Owner(33, 33)])
+
+
 def test_make_whatever_the_umask(root: Path) -> None:
     before = os.umask(0o077)
     try:
-        spool_directory.make(Changes(False), str(root / "web.service"), APP)
+        spool_directory.make(Changes(False), str(root / "web.service"), [APP])
     finally:
         os.umask(before)
     assert root.stat().st_mode & 0o777 == 0o755
@@ -93,7 +142,7 @@ def test_a_planted_link_is_refused(root: Path, tmp_path: Path, place: str) -> No
     (tmp_path / place).symlink_to(victim)
     before = facts(victim)
     with pytest.raises(UnitError, match=r"is not a directory; move it away"):
-        spool_directory.make(Changes(False), str(root / "web.service"), APP)
+        spool_directory.make(Changes(False), str(root / "web.service"), [APP])
     assert facts(victim) == before
 
 
@@ -110,7 +159,7 @@ def test_a_link_planted_at_the_last_moment_is_not_followed(
     monkeypatch.setattr(os, "mkdir", planting)
     before = facts(victim)
     with pytest.raises(OSError, match="Not a directory"):
-        spool_directory.make(Changes(False), str(root / "web.service"), APP)
+        spool_directory.make(Changes(False), str(root / "web.service"), [APP])
     assert facts(victim) == before
 
 
