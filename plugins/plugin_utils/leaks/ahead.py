@@ -19,6 +19,7 @@ from typing import IO, cast
 
 from ..archive import far_archive
 from ..archive.archive import Archive
+from ..archive.capture import Capture
 from ..base import child, libraries, own_process
 from ..columns import parquet, sample_cache
 from .scope import OfHost, Scope, by_process, chosen, thinned
@@ -36,7 +37,7 @@ def helped(archive: Archive, scope: Scope, found: Iterator[OfHost]) -> Iterator[
     missing = 0
     try:
         for unit, host, captures in found:
-            missing += sum(not capture.derived(parquet.NAME).exists() for capture in captures)
+            missing += len(_missing(captures, scope.least_span))
             if missing >= _MANY and not helpers:
                 helpers = _started(archive, scope)
             yield unit, host, captures
@@ -79,17 +80,22 @@ def make(words: Sequence[str]) -> None:
     number, count = map(int, words)
     for unit, host in hosts[::-1][number::count]:
         captures = archive.captures(unit, host, _tell_nobody)
-        missing = [
-            capture
-            for _process, timely in by_process(captures, _tell_nobody)
-            for capture in thinned(newest(timely, told["least_span"]).captures)
-            if not parquet.is_current(capture.derived(parquet.NAME))
-        ]
+        missing = _missing(captures, told["least_span"])
         if captures and not missing:
             return
         for _made in sample_cache.each(archive, [one for one in missing if one.facts.dump.size < sample_cache.LARGE]):
             if select.select([sys.stdin], [], [], 0)[0]:
                 return
+
+
+def _missing(captures: list[Capture], least_span: float) -> list[Capture]:
+    """The captures of a host that a survey reads and that have no samples."""
+    return [
+        capture
+        for _process, timely in by_process(captures, _tell_nobody)
+        for capture in thinned(newest(timely, least_span).captures)
+        if not capture.derived(parquet.NAME).exists()
+    ]
 
 
 def _tell_nobody(_warning: str) -> None:
