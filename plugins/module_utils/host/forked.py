@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Work in a child process that may hang, since it touches what a service's user can make hang: the file systems of its
-namespace (fuse(4)). Not even SIGKILL ends who waits there, so nobody waits for the child.
+"""Work in a child process that may hang, since it touches what a service's user can make hang, such as the file systems
+of its namespace (fuse(4)), or that holds what the kernel lets go when a process ends. Not even SIGKILL ends who waits
+for such a file system, so nobody waits for the child for long.
 
 This module is private to the collection.
 """

@@ -17,16 +17,15 @@ import errno
 import json
 import os
 import platform
-import select
 import signal
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, NamedTuple, NoReturn
+from typing import Any, Callable, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.host import forked, procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     held_thread,
     lent_memory,
@@ -374,57 +373,27 @@ def _in_a_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str,
 
     Meanwhile, what would end us waits: for the thread to be let go.
     """
+    parts: list[bytes] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
     try:
-        text = _said_by_a_child(work, seconds)
+        forked.run("holding a thread", lambda write: write(_answer(work)), parts.append, _LARGEST_ANSWER, seconds)
+    except forked.ForkedError as exc:
+        raise InjectError(str(exc)) from exc
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    try:
-        answer = json.loads(text)
-        if answer["error"] is None:
-            return dict(answer["result"])
-        error = held_thread.LetGo if answer["let_go"] else InjectError
-        reason = str(answer["error"])
-    except (ValueError, KeyError, TypeError):
-        raise InjectError("what was to hold a thread has ended early") from None
-    raise error(reason)
+    answer = json.loads(b"".join(parts))
+    if answer["error"] is None:
+        return dict(answer["result"])
+    error = held_thread.LetGo if answer["let_go"] else InjectError
+    raise error(answer["error"])
 
 
-def _said_by_a_child(work: Callable[[], dict[str, Any]], seconds: float) -> bytes:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _child(writing, work)
-    os.close(writing)
-    try:
-        return _read(reading, time.monotonic() + seconds)
-    finally:
-        os.close(reading)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-def _read(pipe: int, deadline: float) -> bytes:
-    text = b""
-    while len(text) < _LARGEST_ANSWER and select.select([pipe], [], [], max(deadline - time.monotonic(), 0))[0]:
-        part = os.read(pipe, _LARGEST_ANSWER)
-        if not part:
-            break
-        text += part
-    return text
-
-
-def _child(pipe: int, work: Callable[[], dict[str, Any]]) -> NoReturn:
+def _answer(work: Callable[[], dict[str, Any]]) -> bytes:
+    """In the child."""
     urgency.hurry_ourselves()  # a held thread waits for us
     answer: dict[str, Any] = {"result": None, "error": None, "let_go": False}
     try:
         answer["result"] = work()
     except OffheapError as exc:
         answer["error"], answer["let_go"] = str(exc), isinstance(exc, held_thread.LetGo)
-    except BaseException as exc:  # this is a forked copy, which no exception may leave
-        answer["error"] = f"{type(exc).__name__}: {exc}"
-    try:
-        os.write(pipe, json.dumps(answer).encode("ascii")[:_LARGEST_ANSWER])
-    finally:
-        os._exit(0)
+    return json.dumps(answer).encode("ascii")
