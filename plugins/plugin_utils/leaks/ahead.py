@@ -25,8 +25,9 @@ from ..columns import parquet, sample_cache
 from .scope import OfHost, Scope, by_process, chosen, thinned
 from .stretch import newest
 
-# So many captures without samples, half a second of work, are worth other processes; each keeps two processors busy.
-_MANY, _PROCESSORS_OF_EACH, _MOST = 100, 2, 8
+# So many captures without samples, half a second of work, are worth other processes. Each keeps two processors busy,
+# and with two of them the survey itself takes longest.
+_MANY, _PROCESSORS_OF_EACH, _MOST = 100, 2, 2
 # Seconds that one of them has to finish the capture that it is at.
 _TO_END = 5
 
