@@ -9,11 +9,12 @@ touch anything.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
 import stat
-from typing import Mapping
+from typing import Iterator, Mapping
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf, preload
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
@@ -33,6 +34,18 @@ _PRELOAD_ASSIGNMENT = re.compile(
     r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+)*LD_PRELOAD\b|\benv[ \t]+-i\b"
     r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+)*-u[ \t]*LD_PRELOAD\b)"
 )
+# What has been proven within ``proven_once``, by library and options.
+_PROVEN: list[dict[tuple[str, str], proof.Proof]] = []
+
+
+@contextlib.contextmanager
+def proven_once() -> Iterator[None]:
+    """Within it, units that are to have the same library with the same options share its proof."""
+    _PROVEN.append({})
+    try:
+        yield
+    finally:
+        _PROVEN.pop()
 
 
 def check_state(service: Service) -> None:
@@ -278,7 +291,7 @@ def check_library(
             )
         library = places.for_host(library)  # the same release with the same options, which can be tried here
     if os.path.exists(library):
-        shown = proof.prove(library, options)
+        shown = _proof(library, options)
         if not shown.ok:
             raise Refusal("library-" + str(shown.failure), f"{library}: {shown.message}")
     elif not may_be_missing:
@@ -290,6 +303,13 @@ def check_library(
     unknown = malloc_conf.unknown_options(options, version or "")
     if unknown:
         raise Refusal("bad-option", f"jemalloc {version} has no option {', '.join(unknown)}; see its TUNING.md")
+
+
+def _proof(library: str, options: Mapping[str, malloc_conf.Value]) -> proof.Proof:
+    key, known = (library, malloc_conf.render(options)), _PROVEN[-1] if _PROVEN else {}
+    if key not in known:
+        known[key] = proof.prove(library, options)
+    return known[key]
 
 
 def check_options(options: Mapping[str, malloc_conf.Value]) -> None:

@@ -331,6 +331,19 @@ def test_a_library_that_profiles(library: Path, proved: list[dict[str, object]])
     assert proved == [{"lg_prof_sample": 19}]
 
 
+def test_units_of_a_run_that_get_the_same_share_its_proof_and_those_of_the_next_do_not(
+    library: Path, proved: list[dict[str, object]]
+) -> None:
+    with preflight.proven_once():
+        for options in ({"lg_prof_sample": 19}, {"lg_prof_sample": 17}, {"lg_prof_sample": 19}):
+            preflight.check_library(str(library), options, None, may_be_missing=False)
+    assert proved == [{"lg_prof_sample": 19}, {"lg_prof_sample": 17}]
+    with preflight.proven_once():
+        preflight.check_library(str(library), {"lg_prof_sample": 19}, None, may_be_missing=False)
+    preflight.check_library(str(library), {"lg_prof_sample": 19}, None, may_be_missing=False)
+    assert len(proved) == 4
+
+
 def test_the_library_for_musl_is_that_of_the_host_beside_it(
     monkeypatch: pytest.MonkeyPatch, proved: list[dict[str, object]]
 ) -> None:
