@@ -41,6 +41,12 @@ PROFILED = {"app2": ["php8.2-fpm.service"], "app3": ["php8.4-fpm.service", "apac
 TIED = ["ovsdb-server.service", "ovs-vswitchd.service"]
 OF_CATALOG = {"app2": ["memcached", "redis-server", "nginx", "haproxy"], "app3": ["snmpd", "varnish"]}
 SUITE_OF = {"app2": "bookworm", "app3": "trixie"}
+# A pool beside that of the package, whose workers have another user.
+POOLS = "/etc/php/8.4/fpm/pool.d"
+SECOND_POOL = (
+    f"sed 's/^.www.$/[second]/; s/^user = .*/user = daemon/; s/^group = .*/group = daemon/; s,^listen = .*,listen ="
+    f" /run/php/second.sock,' {POOLS}/www.conf > {POOLS}/second.conf"
+)
 PAGE = "<?php echo curl_version()['version'], class_exists('ZipArchive'), function_exists('mysqli_connect');"
 
 
@@ -49,6 +55,8 @@ def services(lab: Lab, host: Callable[[str], LabHost]) -> Iterator[dict[str, Lab
     hosts = {name: host(name) for name in PACKAGES}
     for name, on in hosts.items():
         lab.command("install", name, *PACKAGES[name])
+        if name == "app3":
+            on.run(f"{SECOND_POOL} && systemctl restart php8.4-fpm")
         on.run(f"systemctl start {' '.join(PROFILED[name])}")
     hosts["app3"].run(f'echo "{PAGE}" > /var/www/html/page.php')
     yield hosts
@@ -119,6 +127,18 @@ def test_services_whose_libraries_bind_deeply_are_profiled(
         assert on.run(f"ls /var/lib/offheap/{unit}/*.heap").stdout
 
 
+def test_the_workers_of_each_pool_are_profiled(services: dict[str, LabHost], enabled: PlaybookResult) -> None:
+    """They have two users, and the first process is root's."""
+    on, spool = services["app3"], "/var/lib/offheap/php8.4-fpm.service"
+
+    def users() -> set[str]:
+        return set(on.run(f"stat -c %U {spool}/*.heap").stdout.split())
+
+    wait_for(lambda: users() == {"root", "www-data", "daemon"}, "dumps of all users")
+    assert on.run(f"stat -c '%U %a' {spool}").stdout.split() == ["root", "770"]
+    assert on.run(f"runuser -u nobody -- ls {spool}", check=False).returncode != 0
+
+
 def test_two_that_restart_each_other_are_profiled_as_one(services: dict[str, LabHost], enabled: PlaybookResult) -> None:
     on = services["app2"]
     for unit in TIED:
@@ -170,6 +190,11 @@ def end(
 
 def states(services: dict[str, LabHost], trials: dict[str, Trial]) -> dict[str, State]:
     return {name: state(on, [trial.service for trial in trials.values()]) for name, on in services.items()}
+
+
+def test_the_dumps_of_each_pool_are_collected(end: End) -> None:
+    captures = end.archive.captures("php8.4-fpm.service", "app3")
+    assert len({capture.facts.process.pid for capture in captures}) == 5, "the first process, and two of each pool"
 
 
 @pytest.mark.parametrize("name", [one for names in OF_CATALOG.values() for one in names])

@@ -104,8 +104,9 @@ def write(
     }
     columns.update(columns_too or {})
     table = pa.table(columns, metadata=about)
+    # Packed by zstd it is a fifth smaller, and takes twice as long to write.
     pq.write_table(
-        table, path, compression="zstd", use_dictionary=True, write_statistics=["time", "stack"], store_schema=True
+        table, path, compression="snappy", use_dictionary=True, write_statistics=["time", "stack"], store_schema=True
     )
 
 

@@ -156,7 +156,8 @@ class StackTree:
                 continue
             node = 0
             for frame in paths[number]:
-                node = self._node(node, frame)
+                known = self._nodes.get((node, frame))
+                node = self._node(node, frame) if known is None else known
             self._leaf_of[number] = node
         return left_out
 
