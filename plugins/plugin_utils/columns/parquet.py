@@ -104,9 +104,15 @@ def write(
     }
     columns.update(columns_too or {})
     table = pa.table(columns, metadata=about)
-    # Packed by zstd it is a fifth smaller, and takes twice as long to write.
+    # Packed by zstd it is a fifth smaller, and takes half as long again to write.
     pq.write_table(
-        table, path, compression="snappy", use_dictionary=True, write_statistics=["time", "stack"], store_schema=True
+        table,
+        path,
+        compression="snappy",
+        use_dictionary=True,
+        write_statistics=["time", "stack"],
+        store_schema=True,
+        write_page_checksum=True,  # snappy itself does not notice damage
     )
 
 
@@ -222,7 +228,7 @@ def _one_piece(table: Any, column: str) -> Any:
 def read_columns(path: Path, columns: Sequence[str]) -> Any:
     """These columns of the table, those that it has. Raises SamplesError."""
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns=list(columns), use_threads=False)
     except (OSError, pa.ArrowException, KeyError) as error:
         raise SamplesError(f"{path}: {error}") from error
