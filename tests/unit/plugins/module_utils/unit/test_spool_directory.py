@@ -98,11 +98,15 @@ def _can_write(directory: Path, uid: int, gid: int) -> bool:
     """Whether a user with that group can make a file there."""
     child = os.fork()
     if child == 0:
-        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)  # the directories above are root's
-        os.setgroups([])
-        os.setgid(gid)
-        os.setuid(uid)
-        os._exit(0 if os.access(f"/proc/self/fd/{descriptor}/.", os.W_OK | os.X_OK) else 1)
+        may = False
+        try:
+            descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)  # the directories above are root's
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+            may = os.access(f"/proc/self/fd/{descriptor}/.", os.W_OK | os.X_OK)
+        finally:
+            os._exit(0 if may else 1)
     return os.waitpid(child, 0)[1] == 0
 
 
