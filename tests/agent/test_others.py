@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.watched import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.without_agent import beside
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
 from ansible_collections.offheap.profiler.tests.agent.service import UNIT, Service, wait_for

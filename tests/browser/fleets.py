@@ -22,16 +22,13 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture i
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import hints
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.holding import Held, Holding
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.life_curve import life_curve
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import (
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, Process, Together, side_by_side
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Verdict, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.watched import (
     NOTHING_READ,
-    Host,
-    Process,
-    Together,
     Watched,
-    side_by_side,
     verdict_on_host,
 )
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Verdict, judge
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, OBJECTS, Samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import of_samples

@@ -14,7 +14,7 @@ from ..base.errors import ControllerError
 from ..model.series import Key
 from ..model.stack_summary import render as short_path
 from .ranking import Leak
-from .survey import Watched, last_on_each_host
+from .watched import Watched, last_on_each_host
 
 FORMAT = 1
 

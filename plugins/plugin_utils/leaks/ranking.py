@@ -22,7 +22,8 @@ from ..model.sampling import CONFIDENCE
 from ..model.series import Key
 from .code_paths import Suspect
 from .scope import Scope
-from .survey import Watched, last_on_each_host, survey
+from .survey import survey
+from .watched import Watched, last_on_each_host
 
 # The robust standard deviations beyond which a host is an outlier (Iglewicz and Hoaglin's 3.5).
 _OUTLIER = 3.5

@@ -7,57 +7,45 @@ Reports, assertions, pushes and the console all go this way, so they cannot disa
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..archive import far_archive
 from ..archive.archive import Archive
 from ..archive.capture import Capture
+from ..base.answering import answering
 from ..base.printable import printable
-from ..columns.dask_cluster import Cluster
+from ..columns.sample_cache import LARGE
 from ..columns.series_reader import Reader, reading
 from ..model.lives import Lives
 from ..model.sampling import MeasureError
 from ..model.series import Series
 from ..symbols.jit_symbols import JitMaps
 from . import workers
-from .ahead import helped
 from .lives_verdict import verdict_on, verdict_on_generations
-from .monitoring import with_monitoring
 from .own_numbers import own_numbers, with_own_numbers
 from .scope import OfHost, Scope, by_process, in_scope, thinned
 from .stretch import newest, with_stretch
 from .turnover import with_freed
-from .verdict import Answer, Verdict
+from .verdict import Verdict
+from .watched import NOTHING_READ, Watched, verdict_on_host
 from .who_holds import with_holders
-from .without_agent import Beside, beside, with_others
+from .without_agent import beside
 
 # How many processes took one another's place, at least.
 LEAST_REPLACED = 3
+# So many hosts are worth other processes, at most so many, each of which has so many hosts to come.
+_MANY, _MOST, _IN_TURN = 24, 4, 2
 
-
-NOTHING_READ = Verdict(Answer.CANNOT_TELL, "none of the captures can be read")
-
-
-@dataclass(frozen=True)
-class Watched:
-    """One process of a unit, judged. ``label`` is the newest capture's, times are seconds since the epoch, ``live`` is
-    bytes in the newest capture, ``beside`` what the unit's processes without an agent hold, and ``left`` the bytes that
-    the unit's limit or its host left then, None where that is not known."""
-
-    unit: str
-    host: str
-    process: str
-    label: str
-    start: float
-    end: float
-    verdict: Verdict
-    live: float = 0.0
-    beside: Beside | None = None
-    left: float | None = None
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -123,12 +111,30 @@ def survey(archive: Archive, reader: Reader, scope: Scope, warn: Callable[[str],
     Leaves out what it cannot read, and calls ``warn``. Raises ArchiveError if the archive cannot be written to, and
     ClusterError.
     """
+    return (host for host, _nothing in finished(archive, reader, scope, warn, _nothing))
+
+
+def _nothing(_host: Host, _reader: Reader) -> None:
+    """Nobody wants more than the host."""
+
+
+def finished(
+    archive: Archive,
+    reader: Reader,
+    scope: Scope,
+    warn: Callable[[str], None],
+    finish: Callable[[Host, Reader], Result],
+) -> Iterator[tuple[Host, Result]]:
+    """The same, each with what ``finish`` (of a module, or a partial of it) makes of it: where many hosts are judged,
+    in other processes of this machine."""
     found = _with_images_told(in_scope(archive, scope, warn, reader.progress), warn)
-    if reader.cluster is None:
-        for unit, host, captures in helped(archive, scope, found) if reader.keeps else found:
-            yield _host(unit, host, len(captures), _processes(captures, reader, scope.least_span, warn))
-    else:
-        yield from _by_cluster(reader.cluster, archive, reader, scope.least_span, list(found))
+    elsewhere = _by_cluster if reader.cluster is not None else _by_processes
+    for (unit, host, captures), judged in elsewhere(archive, reader, scope.least_span, found, finish):
+        if judged is None:
+            whole = _host(unit, host, len(captures), _processes(captures, reader, scope.least_span, warn))
+        else:
+            whole = _host(unit, host, len(captures), _seen(archive, reader, captures, judged))
+        yield whole, finish(whole, reader) if judged is None or judged.finished is None else judged.finished
 
 
 def _with_images_told(found: Iterator[OfHost], warn: Callable[[str], None]) -> Iterator[OfHost]:
@@ -259,54 +265,106 @@ def _gained(series: Series) -> float:
 
 
 class _Judged(NamedTuple):
-    """What a worker tells of the processes of a unit on a host: of each, the names of the captures that it has read;
-    its warnings, and those about images."""
+    """What another process tells of the processes of a unit on a host: of each, the names of the captures that it has
+    read; its warnings, those about images, and what it has ``finished``."""
 
     processes: list[tuple[Watched, list[str], Series]]
     together: Together | None
     replaced: Watched | None
     warnings: list[str]
     of_images: list[str]
+    finished: Any
+
+
+# Who judges each host; None: nobody else has.
+_Elsewhere = Iterator[tuple[OfHost, _Judged | None]]
+_Finish = Callable[[Host, Reader], Any]
+
+
+def _by_processes(
+    archive: Archive, reader: Reader, least_span: float, found: Iterator[OfHost], finish: _Finish
+) -> _Elsewhere:
+    """By other processes of this machine where there are so many hosts that it pays."""
+    some = list(itertools.islice(found, _MANY))
+    count = min(len(os.sched_getaffinity(0)), _MOST)
+    if len(some) < _MANY or count < 2:
+        yield from ((one, None) for one in itertools.chain(some, found))
+        return
+    waiting: deque[tuple[OfHost, Future[_Judged | None] | None]] = deque()
+    with answering(count, _judging, archive.where, least_span, not reader.keeps, finish) as ask:
+        for unit, host, captures in itertools.chain(some, found):
+            # One large dump in memory is enough.
+            here = any(capture.facts.dump.size >= LARGE for capture in captures)
+            asked = None if here else ask(unit, host, [archive.name_of(capture) for capture in captures])
+            waiting.append(((unit, host, captures), asked))
+            if len(waiting) > _IN_TURN * count:
+                yield _awaited(*waiting.popleft())
+        while waiting:
+            yield _awaited(*waiting.popleft())
+
+
+def _awaited(one: OfHost, asked: Future[_Judged | None] | None) -> tuple[OfHost, _Judged | None]:
+    return one, None if asked is None else asked.result()
 
 
 def _by_cluster(
-    cluster: Cluster,
-    archive: Archive,
-    reader: Reader,
-    least_span: float,
-    found: list[OfHost],
-) -> Iterator[Host]:
-    by_name = [{archive.name_of(capture): capture for capture in captures} for _unit, _host, captures in found]
+    archive: Archive, reader: Reader, least_span: float, found: Iterator[OfHost], _finish: _Finish
+) -> _Elsewhere:
+    """By the workers of a cluster; what becomes of it is made here."""
+    assert reader.cluster is not None
+    every = list(found)
     calls = [
-        (archive.where, unit, host, list(names), least_span, not reader.keeps)
-        for (unit, host, _captures), names in zip(found, by_name, strict=True)
+        (archive.where, least_span, not reader.keeps, unit, host, [archive.name_of(capture) for capture in captures])
+        for unit, host, captures in every
     ]
-    answers = cluster.map(_judged, calls)
-    for number, ((unit, host, captures), names, judged) in enumerate(zip(found, by_name, answers, strict=True), 1):
-        reader.progress.at(f"judged {unit} on {host}, {number} of {len(found)}")
-        maps = {key: reader.maps(timely) for key, timely in by_process(captures, lambda _warning: None)}
-        processes = [
-            Process(watched, [names[name] for name in read], series, maps[watched.process])
-            for watched, read, series in judged.processes
-        ]
-        for warning in judged.warnings:
-            reader.warn(warning)
-        reader.symbolizer.warnings.extend(judged.of_images)
-        yield _host(unit, host, len(captures), _Seen(processes, judged.together, judged.replaced))
+    yield from zip(every, reader.cluster.map(_judged, calls), strict=True)
 
 
-def _judged(where: str, unit: str, host: str, names: list[str], least_span: float, check_mode: bool) -> _Judged:
+def _seen(archive: Archive, reader: Reader, captures: list[Capture], judged: _Judged) -> _Seen:
+    """What another process has told of a unit on a host."""
+    named = {archive.name_of(capture): capture for capture in captures}
+    maps = {key: reader.maps(timely) for key, timely in by_process(captures, lambda _warning: None)}
+    processes = [
+        Process(watched, [named[name] for name in read], series, maps[watched.process])
+        for watched, read, series in judged.processes
+    ]
+    for _capture in itertools.chain.from_iterable(process.captures for process in processes):
+        reader.progress.capture()
+    for warning in judged.warnings:
+        reader.warn(warning)
+    reader.symbolizer.warnings.extend(judged.of_images)
+    return _Seen(processes, judged.together, judged.replaced)
+
+
+def _judged(where: str, least_span: float, check_mode: bool, unit: str, host: str, names: list[str]) -> _Judged:
     """In a worker: these captures of a unit on a host."""
+    with _judging(where, least_span, check_mode, _nothing) as judged:
+        return judged(unit, host, names)
+
+
+@contextmanager
+def _judging(
+    where: str, least_span: float, check_mode: bool, finish: _Finish
+) -> Iterator[Callable[[str, str, list[str]], _Judged]]:
+    """In another process: what judges these captures of a unit on a host."""
     archive = far_archive.opened(where)
-    captures = archive.named(unit, host, names)
     warnings: list[str] = []
-    with reading(archive, warnings.append, check_mode) as reader:
-        seen = _processes(captures, reader, least_span, warnings.append)
+
+    def judged(unit: str, host: str, names: list[str]) -> _Judged:
+        captures = archive.named(unit, host, names)
+        seen = _processes(captures, reader, least_span, reader.warn)
         found = [
             (process.watched, [archive.name_of(capture) for capture in process.captures], replace(process.series))
             for process in seen.processes
         ]
-        return _Judged(found, seen.together, seen.replaced, list(warnings), list(reader.symbolizer.warnings))
+        end = finish(_host(unit, host, len(captures), seen), reader)
+        told, of_images = list(warnings), list(reader.symbolizer.warnings)
+        warnings.clear()
+        reader.symbolizer.warnings.clear()
+        return _Judged(found, seen.together, seen.replaced, told, of_images, end)
+
+    with reading(archive, warnings.append, check_mode) as reader:
+        yield judged
 
 
 def _watched(key: str, series: Series, read: list[Capture], verdict: Verdict) -> Watched:
@@ -322,66 +380,3 @@ def _watched(key: str, series: Series, read: list[Capture], verdict: Verdict) ->
         beside=beside(read),
         left=own_numbers(read).left,
     )
-
-
-def verdict_on_host(processes: Sequence[Watched]) -> Verdict:
-    """The verdict over all that was judged of a unit on a host, in any order, and on processes without an agent.
-
-    The newest process that can be judged decides, together with those that ran beside it (workers): a leak comes
-    first, then growth that the stacks do not explain. Earlier ones are named where they grew to more than these hold.
-    """
-    if not processes:
-        return NOTHING_READ
-    ran_last = last_on_each_host(processes)
-    return with_monitoring(with_others(_with_agents(processes), [one.beside for one in ran_last if one.beside]))
-
-
-def _with_agents(processes: Sequence[Watched]) -> Verdict:
-    """The verdict over the processes with an agent."""
-    judged = [process for process in processes if process.verdict.counts]
-    if not judged:
-        newest_first = sorted(processes, key=lambda process: process.end, reverse=True)
-        return max((one.verdict for one in newest_first), key=lambda verdict: (verdict.points, verdict.span))
-    beside = last_on_each_host(judged)
-    leaking = [process.verdict for process in beside if process.verdict.answer.leaks]
-    if leaking:
-        return _add_up(leaking)
-    newest = max(processes, key=lambda process: process.end)
-    if newest not in judged and newest.verdict.known_after:
-        # It has grown, and nobody knows yet what that is: one before it that did not leak says nothing of it.
-        return newest.verdict
-    verdict = max((process.verdict for process in beside), key=lambda verdict: (verdict.unexplained, *_graver(verdict)))
-    # One that grew to less than what these hold without growing may have filled a cache until a restart cut it off.
-    most = max(process.live for process in beside)
-    earlier = [one for one in judged if one not in beside and one.verdict.answer.leaks and one.live > most]
-    if earlier:
-        last = max(earlier, key=lambda process: process.end).process
-        number = "an earlier process" if len(earlier) == 1 else f"{len(earlier)} earlier processes"
-        grew = f"{number} (newest: {last}) grew steadily, to more than is live now"
-        return replace(verdict, reason=f"{verdict.reason}; but {grew}")
-    return verdict
-
-
-def _graver(verdict: Verdict) -> tuple[int, float]:
-    """The gravest answer is the largest, and of those the one that was watched for longest."""
-    return -list(Answer).index(verdict.answer), verdict.span
-
-
-def last_on_each_host(judged: Sequence[Watched]) -> list[Watched]:
-    """The process that ran last on each host and those that ran beside it (workers), the latest first."""
-    newest: dict[str, Watched] = {}
-    for process in sorted(judged, key=lambda process: process.end):
-        newest[process.host] = process
-    found = [process for process in judged if process.end >= newest[process.host].start]
-    return sorted(found, key=lambda process: process.end, reverse=True)
-
-
-def _add_up(leaking: list[Verdict]) -> Verdict:
-    """One verdict for processes that leak side by side: the worst one's, with the growth of all."""
-    worst = max(leaking, key=lambda verdict: verdict.growth)
-    if len(leaking) == 1:
-        return worst
-    growth = math.fsum(verdict.growth for verdict in leaking)
-    error = math.sqrt(math.fsum(verdict.error**2 for verdict in leaking))
-    reason = f"{worst.reason} in process {worst.process}, the worst of {len(leaking)} that leak"
-    return replace(worst, growth=growth, error=error, reason=reason)

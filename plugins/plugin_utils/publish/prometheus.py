@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base import libraries
 from ..leaks.ranking import Leak
-from ..leaks.survey import Watched, verdict_on_host
+from ..leaks.watched import Watched, verdict_on_host
 from ..model.stack_summary import render as short_path
 
 prometheus_client = libraries.optional("prometheus_client")

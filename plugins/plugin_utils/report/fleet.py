@@ -27,8 +27,9 @@ from ..leaks.holding import Holding
 from ..leaks.life_curve import LifeCurve
 from ..leaks.own_numbers import told_size
 from ..leaks.ranking import Leak, together
-from ..leaks.survey import Host, Process, Watched, last_on_each_host
+from ..leaks.survey import Host, Process
 from ..leaks.verdict import Answer, Verdict
+from ..leaks.watched import Watched, last_on_each_host
 from ..leaks.without_agent import Beside
 from ..model.samples import BYTES, Samples
 from ..model.sampling import CONFIDENCE, EXACT, Measure, Sampling, coarsest

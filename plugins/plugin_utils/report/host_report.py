@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -25,9 +26,10 @@ from ..leaks.hints import Hint
 from ..leaks.patterns import Movement
 from ..leaks.releases import Seen
 from ..leaks.scope import Scope
-from ..leaks.survey import Host, Process, last_on_each_host, survey
+from ..leaks.survey import Host, Process, finished
 from ..leaks.trend import window
 from ..leaks.verdict import Answer, Verdict
+from ..leaks.watched import last_on_each_host
 from ..model.samples import Samples
 from ..model.stack_summary import render as short_path
 from ..model.stack_summary import sources, with_source
@@ -100,29 +102,32 @@ def reports(
     ``fleet`` gets each host for the report on all of them. In check mode nothing is written to the archive. ``cluster``
     is the address of one that judges. Raises ArchiveError, ClusterError.
     """
+    found: list[Report] = []
     with reading(archive, warn, check_mode, progress, cluster) as reader:
-        return [_report(host, limits, reader, warn, fleet) for host in survey(archive, reader, scope, warn)]
+        for host, (report, newest) in finished(archive, reader, scope, warn, partial(_report, limits)):
+            if fleet is not None and host.processes:
+                fleet.add(Observed(host, report.headline, report.suspects, report.hints, report.sources, newest))
+            found.append(report)
+    return found
 
 
-def _report(host: Host, limits: Limits, reader: Reader, warn: Callable[[str], None], fleet: Fleet | None) -> Report:
+def _report(limits: Limits, host: Host, reader: Reader) -> tuple[Report, Samples | None]:
+    """The report, and the newest profile of the process that was seen last."""
     report = Report(host.unit, host.host, host.verdict, host.captures, host.verdict.suspects[: limits.top])
     shown = host.decisive
     if shown is None:
-        return report
+        return report, None
     seen = Seen.of(shown.captures[-1].facts)
     report.hints.extend(hints.for_path(limits.hints, suspect.path, seen) for suspect in report.suspects)
-    newest = _samples(shown, -1, reader, warn)
+    newest = _samples(shown, -1, reader)
     every = list(newest.each_stack_of_frames()) if newest is not None else []
     report.sources.extend(sources(suspect.path, filter(suspect.covers, every)) for suspect in report.suspects)
     if newest is not None:
         first = _first(shown)
-        older = _samples(shown, first, reader, warn) if len(shown.captures) > 1 else None
+        older = _samples(shown, first, reader) if len(shown.captures) > 1 else None
         report.files.update(_files(report, host, shown, newest, older, limits.hints))
-    if fleet is not None:
-        last = host.processes[-1]
-        of_last = newest if last is shown else _samples(last, -1, reader, warn)
-        fleet.add(Observed(host, report.headline, report.suspects, report.hints, report.sources, of_last))
-    return report
+    last = host.processes[-1]
+    return report, newest if last is shown else _samples(last, -1, reader)
 
 
 def _first(process: Process) -> int:
@@ -130,12 +135,12 @@ def _first(process: Process) -> int:
     return window(process.series.times)[0]
 
 
-def _samples(process: Process, position: int, reader: Reader, warn: Callable[[str], None]) -> Samples | None:
+def _samples(process: Process, position: int, reader: Reader) -> Samples | None:
     capture = process.captures[position]
     try:
         return reader.samples(capture, process.maps)
     except (ArchiveError, SamplesError) as error:
-        warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
+        reader.warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
         return None
 
 

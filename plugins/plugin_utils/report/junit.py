@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from ..leaks.baseline import Offence
-from ..leaks.survey import Watched
+from ..leaks.watched import Watched
 
 _SUITE = "native memory leaks"
 

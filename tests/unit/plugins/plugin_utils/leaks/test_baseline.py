@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.baseline import too_much
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.watched import Watched
 
 MIB = 1 << 20
 

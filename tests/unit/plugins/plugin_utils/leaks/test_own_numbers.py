@@ -18,8 +18,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers
     own_numbers,
     with_own_numbers,
 )
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.watched import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Sampling, Scheme
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples

@@ -12,8 +12,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sa
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import Leak
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.watched import Watched
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame, Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports

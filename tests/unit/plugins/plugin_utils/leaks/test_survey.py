@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.action import leak_report
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import (
     ASYNC_PROFILER,
     SamplingFacts,
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import Reader, reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import survey as module
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import leaks_of
@@ -26,6 +30,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict imp
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives import Lives
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps
 from ansible_collections.offheap.profiler.tests.bench.shapes import DAY
+from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.leaks.test_workers import short_worker
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives, small_recordings
 from ansible_collections.offheap.profiler.tests.unit.strategies.described_archives import (
@@ -155,3 +160,84 @@ def test_a_recording_is_judged_by_its_frees(tmp_path: Path, mean: float | None, 
     with reading(archive, pytest.fail) as reader:
         (host,) = survey(archive, reader, Scope(), pytest.fail)
     assert host.verdict.answer is answer, host.verdict.reason
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
+    """Four hosts are many, on a machine with two processors. A capture of the second one cannot be read."""
+    monkeypatch.setattr(module, "_MANY", 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+    for host in ("app3", "app4"):
+        for number in range(12):
+            content, time = leaky_archives.dump_text(20 + number, 30), leaky_archives.START + 300 * number
+            leaky_archives.add(archive, tmp_path / "scratch", content, host=host, sequence=number, time=time)
+    archive.captures(host="app2")[3].dump.write_bytes(b"damaged")
+    return archive
+
+
+def _told(archive: Archive, dest: Path, **arguments: Any) -> tuple[str, dict[str, bytes]]:
+    """What the report's action returns, and the files that it writes."""
+    result = run_action(leak_report, archive=str(archive.root), dest=str(dest), show=False, **arguments)
+    files = {path.relative_to(dest).as_posix(): path.read_bytes() for path in dest.rglob("*") if path.is_file()}
+    return repr(result).replace(dest.name, ""), files
+
+
+def _alone(archive: Archive, dest: Path, **arguments: Any) -> tuple[str, dict[str, bytes]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+        return _told(archive, dest, **arguments)
+
+
+def _here(_captures: list[Capture], *_others: object) -> NoReturn:
+    pytest.fail("judged by this process")
+
+
+def test_other_processes_say_the_same_of_many_hosts(
+    many: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, files = _alone(many, tmp_path / "here")
+    assert "a capture of frontend.service on app2 was left out" in result and len(files) == 15
+    monkeypatch.setattr(module, "_processes", _here)
+    assert _told(many, tmp_path / "there") == (result, files)
+    for capture in many.captures():
+        capture.derived(parquet.NAME).unlink(missing_ok=True)
+    assert _told(many, tmp_path / "anew") == (result, files)
+    assert sum(capture.derived(parquet.NAME).exists() for capture in many.captures()) == 47
+
+
+def test_in_check_mode_they_keep_nothing(many: Archive, tmp_path: Path) -> None:
+    before = sorted(many.root.rglob("*"))
+    assert _told(many, tmp_path / "there", check=True) == _alone(many, tmp_path / "here", check=True)
+    assert sorted(many.root.rglob("*")) == before
+
+
+def test_what_their_end_leaves_open_is_done_here(
+    many: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_judging", os.abort)
+    assert _told(many, tmp_path / "there") == _alone(many, tmp_path / "here")
+
+
+def test_a_host_with_large_dumps_is_judged_here(many: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here: list[str] = []
+
+    def noted(captures: list[Capture], *others: Any) -> Any:
+        here.append(captures[0].host)
+        return judge(captures, *others)
+
+    judge = module._processes
+    monkeypatch.setattr(module, "_processes", noted)
+    content = leaky_archives.dump_text(10_000_000, 30)
+    leaky_archives.add(many, tmp_path / "scratch", content, host="app3", sequence=12, time=leaky_archives.START + 3600)
+    monkeypatch.setattr(module, "LARGE", len(content))
+    _told(many, tmp_path / "there")
+    assert here == ["app3"]
+
+
+def test_few_hosts_or_one_processor_are_worth_no_others(
+    many: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "answering", _here)
+    _told(many, tmp_path / "few", hosts=["app1", "app2", "app3"])
+    _alone(many, tmp_path / "one")

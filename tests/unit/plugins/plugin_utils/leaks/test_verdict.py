@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.code_paths import Extent
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict, judge
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.watched import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model import series
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import Samples

@@ -13,8 +13,8 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.code_paths import Limit
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.watched import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.without_agent import beside
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 

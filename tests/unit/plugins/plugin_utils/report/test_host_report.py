@@ -19,7 +19,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey impo
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report, ticket
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.files import Files
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, Observed
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, Report
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.leaks import test_without_agent
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
@@ -154,7 +154,8 @@ def test_who_holds_a_suspect_is_said_in_the_table_the_summary_and_the_ticket(arc
         host = next(survey(archive, reader, Scope(), pytest.fail))
         suspects = [replace(one, holding=held, freed=0.98) for one in host.verdict.suspects]
         told = replace(host, verdict=replace(host.verdict, suspects=suspects))
-        report = host_report._report(told, limits, reader, pytest.fail, fleet)
+        report, newest = host_report._report(limits, told, reader)
+        fleet.add(Observed(told, report.headline, report.suspects, report.hints, report.sources, newest))
     sentence = "100 % (98 to 100 %) kept by global cache of app (200 samples of Session)"
     assert f"Held             {sentence}" in report.files["txt"] and held.next_step in report.files["txt"]
     assert any(sentence in line for _answer, line in host_report.summary([(report, None)]))
