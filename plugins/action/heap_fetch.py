@@ -140,8 +140,7 @@ class ModuleTransport:
     there.
 
     ``execute`` runs a step with its request on the host and returns the module's result. ``told`` is what the user says
-    of offered profiles. Failures raise TransferError
-    or AnsibleConnectionFailure.
+    of offered profiles. Failures raise TransferError or AnsibleConnectionFailure.
     """
 
     execute: Callable[[str, dict[str, Any]], dict[str, Any]]

@@ -226,14 +226,19 @@ class Connection:
             _whole(answer, "sample_interval"),
             _whole(answer, "objects"),
             _whole(answer, "bytes"),
-            _resident(answer.get("before")),
-            _resident(answer.get("after")),
+            _resident(answer, "before"),
+            _resident(answer, "after"),
         )
 
 
-def _resident(memory: object) -> int | None:
-    found = memory.get("memory") if isinstance(memory, dict) else None
-    return _whole(found, "rss") if isinstance(found, dict) else None
+def part(answer: dict[str, Any], key: str) -> dict[str, Any]:
+    """The object with this key in an answer; an empty one if there is none."""
+    value = answer.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _resident(answer: dict[str, Any], key: str) -> int | None:
+    return _whole(part(part(answer, key), "memory"), "rss")
 
 
 def _whole(answer: dict[str, Any], key: str) -> int | None:

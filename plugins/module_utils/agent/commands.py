@@ -65,7 +65,7 @@ def _one(
     settings = {}
     if command == "schedule":
         settings = {name: parameters[option] for option, name in _SCHEDULE.items() if parameters[option] is not None}
-        now = status.get("schedule", {})
+        now = client.part(status, "schedule")
         changes = any(now.get(name) != value for name, value in settings.items())
     elif command in ("activate", "deactivate"):
         changes = status.get("wanted") is not (command == "activate")

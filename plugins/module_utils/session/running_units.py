@@ -98,7 +98,7 @@ def sample(unit: str) -> dict[str, Any]:
     allocated: list[int] = []
     try:
         for one in _ask(loaded.name, "stats"):
-            size = one["answer"].get("memory", {}).get("allocated")
+            size = client.part(one["answer"], "memory").get("allocated")
             allocated += [size] if isinstance(size, int) else []
     except client.AgentError:
         pass  # without an agent, the kernel's number must do

@@ -126,13 +126,13 @@ def _open_image(wanted: ImageMember) -> int:
             continue
         try:
             right = elf_headers.read(fd).build_id() == wanted.build_id and os.fstat(fd).st_size == wanted.size
+            reason = "it was replaced by another build"
         except elf_headers.ElfError as exc:
             right = False
             reason = str(exc)
         if right:
             return fd
         os.close(fd)
-        reason = "it was replaced by another build"
     raise pack.Skip(reason)
 
 

@@ -103,13 +103,9 @@ def ask(
         raise OfferError(f"{endpoint} does not answer as HTTP has it: {type(exc).__name__}: {exc}"[:500]) from exc
     except ssl.SSLError as exc:
         # Some servers say no more than that to whoever shows no certificate.
-        hint = (
-            "" if certificate else ". If it wants to know who asks, name a certificate and its key (certificate_file)"
-        )
+        hint = "" if certificate else _WHO_ASKS
         why = exc.reason or exc.strerror
-        raise OfferError(
-            f"{endpoint} of {unit} does not answer as HTTPS has it: {why}{hint * (not certificate)}"
-        ) from exc
+        raise OfferError(f"{endpoint} of {unit} does not answer as HTTPS has it: {why}{hint}") from exc
     except OSError as exc:
         raise OfferError(f"{endpoint} of {unit} does not answer: {exc.strerror or exc}") from exc
     return Answer(pid, body)

@@ -52,6 +52,10 @@ class Capture:
         """The path, existing or not, of a file that can be rebuilt from this capture alone."""
         return self.path / name
 
+    def has(self, name: str) -> bool:
+        """Whether there is a file with this name."""
+        return (self.path / name).is_file()
+
     @property
     def perf_map(self) -> Path | None:
         """The perf map of the process's compiled code (perf_map.py), if one came with this dump."""

@@ -90,6 +90,9 @@ class FarCapture(Capture):
             self.fetch(DUMP)
         return path
 
+    def has(self, name: str) -> bool:
+        return name in self.there
+
     @property
     def perf_map(self) -> Path | None:
         return self._beside(PERF_MAP)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .archive import Archive
-from .capture import Capture
+from .capture import PERF_MAP, Capture
 
 #: what every thinned series keeps: its first and its newest
 _LEAST = 2
@@ -92,7 +92,7 @@ def _thinned(series: list[Capture], count: int) -> list[Capture]:
     step = min((newest - capture.time for capture in series if capture.time < newest), default=1.0)
     ratio = max((newest - first) / step, 1.0)
     chosen = {0, len(series) - 1}
-    with_map = [position for position, capture in enumerate(series) if capture.perf_map is not None]
+    with_map = [position for position, capture in enumerate(series) if capture.has(PERF_MAP)]
     if room and with_map:
         chosen.add(with_map[-1])
     free = count - len(chosen)

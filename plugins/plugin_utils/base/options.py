@@ -16,15 +16,15 @@ def from_here(path: str) -> Path:
     return Path.cwd() / Path(path).expanduser()
 
 
+def from_here_if_any(path: str | None) -> Path | None:
+    """The same for an optional path."""
+    return from_here(path) if path else None
+
+
 def user_cache(name: str) -> Path:
     """A directory, which may not exist, in this user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "offheap" / name
-
-
-def from_here_if_any(path: str | None) -> Path | None:
-    """The same for an optional path."""
-    return from_here(path) if path else None
 
 
 def size(value: int | str) -> int:

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..archive.archive import Archive
-from ..archive.capture import Capture
+from ..archive.capture import PERF_MAP, Capture
 from ..base import child, libraries
 from ..base.progress import Progress
 from ..model.frame import Frame, is_allocator_function, is_allocator_module, without_inlined_allocator
 from ..model.lives import Lives
 from ..model.location import Location
 from ..model.samples import Samples, named, without_allocator
-from ..model.series import Moment, Series, Stack, gather, stack_of
-from ..symbols.jit_symbols import JitMaps
+from ..model.series import Moment, Series, Stack, evenly_spread, gather, stack_of
+from ..symbols.jit_symbols import MOST_MAPS, JitMaps
 from ..symbols.symbolizer import Symbolizer
 from . import holder_stacks, lives_columns, parquet, sample_cache
 from .dask_cluster import Cluster, connected, exposed
@@ -113,7 +113,9 @@ class Reader:
 
     def maps(self, captures: Sequence[Capture]) -> JitMaps:
         """The perf maps that name the compiled code of a process; ``captures`` are all captures of it."""
-        times = {path: capture.time for capture in captures if (path := capture.perf_map) is not None}
+        having = sorted((one for one in captures if one.has(PERF_MAP)), key=lambda one: one.time)
+        few = evenly_spread([one.time for one in having], MOST_MAPS)  # one that is far away comes here when it is asked
+        times = {path: having[at].time for at in few if (path := having[at].perf_map) is not None}
         return JitMaps(times, self.warn)
 
     def series(

@@ -218,12 +218,13 @@ def _parsed(path: Path, known: CaptureFacts | None, said: Told, images: Images) 
         build_ids = {**by_path, **dump.build_ids}
         told: dict[str, Any] = {"build_ids": build_ids, **images.found()}
         told["by_path"] = sorted(by_path.keys() - dump.build_ids.keys())
+        reused: list[tuple[int, int]] = []
     else:
         source, dump = known.source, detect.parse_capture(data, str(path), known)
-        build_ids, told = {**dump.build_ids, **known.build_ids}, {}
+        build_ids, told, reused = {**dump.build_ids, **known.build_ids}, {}, known.reused
     del data  # each of these may be as large as all the rest
     told.update(source=source, time=dump.time, executable=_executable(dump), threads=len(dump.threads))
-    profile = located(dump, build_ids)
+    profile = located(dump, build_ids, reused)
     del dump
     return located_bytes.packed(profile, told)
 

@@ -235,7 +235,7 @@ class Fleet:
             "error": error,
             "since": since,
             "since_ever": ever,
-            "suspects": _over_hosts(self._watched[unit], leaking),
+            "suspects": _over_hosts(self._watched[unit], [host for host in hosts if host.verdict.answer.leaks]),
             "interval": self._sampling.get(unit, EXACT).interval,
             "measure": self._measure.get(unit, Measure.LIVE).value,
             "sizes": self._sizes(unit),
@@ -447,5 +447,5 @@ def _mean(rates: Sequence[tuple[float, float]]) -> tuple[int, int]:
     """The mean of rates and its error, as for independent measurements."""
     if not rates:
         return 0, 0
-    error = math.sqrt(math.fsum(error * error for _rate, error in rates)) / len(rates)
+    error = math.hypot(*(error for _rate, error in rates)) / len(rates)
     return round(math.fsum(rate for rate, _error in rates) / len(rates)), round(error)

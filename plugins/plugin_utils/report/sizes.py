@@ -34,7 +34,7 @@ class SizeClass:
 
 
 def by_size(series: Series) -> list[SizeClass]:
-    """The classes of one process, in ascending order and without gaps. None if its source counts no allocations."""
+    """The classes of one process, in ascending order and without gaps; none if its source counts no allocations."""
     objects, size = series.objects.sum(axis=1), series.bytes.sum(axis=1)
     counted = (objects > 0) & (size >= objects)
     if not counted.any():

@@ -19,7 +19,7 @@ from . import perf_map
 from .symbolizer import JitNames
 
 #: how many maps of one process are read; they say almost the same
-_MOST = 12
+MOST_MAPS = 12
 
 
 class JitMaps:
@@ -28,7 +28,7 @@ class JitMaps:
     def __init__(self, maps: Mapping[Path, float], warn: Callable[[str], None]) -> None:
         """``maps`` has the time of each (seconds since the epoch)."""
         by_time = sorted((time, path) for path, time in maps.items())
-        self._maps = [by_time[position] for position in evenly_spread([time for time, _path in by_time], _MOST)]
+        self._maps = [by_time[position] for position in evenly_spread([time for time, _path in by_time], MOST_MAPS)]
         self._unreadable: set[Path] = set()
         self._warn = warn
 

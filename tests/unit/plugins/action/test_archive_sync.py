@@ -51,8 +51,11 @@ def test_there_and_back_again(archive: Archive, url: str, tmp_path: Path) -> Non
     pushed = _run(archive.root, url, "push")
     assert (pushed["changed"], pushed["captures"], pushed["images"]) == (True, 7, 1)
     assert not _run(archive.root, url, "push")["changed"]
+    foreseen = _run(tmp_path / "other", url, "pull", check=True)
+    assert not (tmp_path / "other").exists()
     pulled = _run(tmp_path / "other", url, "pull")
     assert (pulled["captures"], pulled["images"], pulled.get("warnings")) == (7, 1, None)
+    assert pulled == foreseen
     assert not _run(tmp_path / "other", url, "pull")["changed"]
     assert _content(tmp_path / "other") == _content(archive.root), "to the byte"
 

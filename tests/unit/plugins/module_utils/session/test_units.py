@@ -83,6 +83,16 @@ def test_a_schedule_is_told_only_what_changes() -> None:
     assert ASKED[-1] == ("schedule", {"dump": 30})
 
 
+def test_an_agent_whose_answer_has_another_shape_is_no_bug_of_ours(
+    systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Agent, "request", lambda *_words, **_settings: {"wanted": True, "schedule": 5, "memory": [1]})
+    given = {"command": "schedule", "stats_seconds": None, "keep_files": None, "keep_bytes": None}
+    assert control(**given, dump_seconds=60)["changed"]
+    systemctl.states(shown(ActiveState="active"))
+    assert "allocated" not in units.ANSWERS["sample"]({"unit": "web"}, lambda _block: None)
+
+
 @pytest.mark.parametrize("ask", ["sample", "control", "trace"])
 def test_a_unit_that_is_not_there_is_said_first(
     ask: str, systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch

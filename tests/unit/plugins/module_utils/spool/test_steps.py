@@ -99,3 +99,6 @@ def test_an_image_is_taken_where_the_build_is(spool: Path, tmp_path: Path) -> No
     assert contents["image"] == Path(program).read_bytes() and skipped == {}
     _contents, skipped = packed(PackRequest([], [ImageMember("image", build_id, size, sources[:2])], []))
     assert skipped == {"image": "it was replaced by another build"}
+    other.write_text("no program")
+    _contents, skipped = packed(PackRequest([], [ImageMember("image", build_id, size, sources[:2])], []))
+    assert "not an ELF" in skipped["image"]

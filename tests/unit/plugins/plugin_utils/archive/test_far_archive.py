@@ -35,11 +35,14 @@ from ansible_collections.offheap.profiler.plugins.action import (
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import far_archive, image_files
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
-from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import DUMP, FACTS
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import DUMP, FACTS, PERF_MAP
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.object_store import ObjectStore, StoreError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.retention import Keep, prune
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.errors import ControllerError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.series_reader import reading
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import CollectError, Wanted, collect
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope
+from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import MOST_MAPS
 from ansible_collections.offheap.profiler.tests.unit.fakes import s3
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
@@ -103,6 +106,22 @@ def test_an_archive_in_a_bucket(address: str, s3_store: s3.Server, tmp_path: Pat
     assert leaky_archives.dump_of(first) == content_of(0) and second.perf_map is not None
     assert s3_store.requests() == [], "what was read is kept"
     there_once(address, [0, 1])
+
+
+def test_what_is_there_is_known_without_bringing_it(address: str, s3_store: s3.Server, tmp_path: Path) -> None:
+    archive = far_archive.created(address)
+    for number in range(1, 60, 2):
+        add(archive, tmp_path, number)
+    forget(tmp_path)
+    archive = far_archive.opened(address)
+    captures = archive.captures()
+    s3_store.requests()
+    assert prune(archive, Keep(count=5), 1e9, check_mode=True)
+    assert not any(PERF_MAP in line for line in s3_store.requests())
+    with reading(archive, pytest.fail) as reader:
+        reader.maps(captures)
+    brought = [line for line in s3_store.requests() if PERF_MAP in line]
+    assert len(brought) == MOST_MAPS
 
 
 def test_several_create_it_at_once(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

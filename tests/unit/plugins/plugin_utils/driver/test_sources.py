@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.sidecar import AgentFacts, JemallocFacts
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import FACTS
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources import (
     THIS_MACHINE,
     Images,
@@ -17,6 +21,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.sources im
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.elf_image import ElfImage
+from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 LIBRARY = next(Path("/usr/lib").glob("*/libc.so.6")).resolve()
 OLD, NEW = f"1000-2000 r-xp 00000000 08:01 1 {LIBRARY} (deleted)", f"3000-4000 r-xp 00000000 08:01 2 {LIBRARY}"
@@ -40,6 +45,19 @@ def test_a_path_that_this_machine_lacks_is_not_another_file_of_that_name(tmp_pat
     assert Images([THIS_MACHINE]).build_ids(dump) == {}
     named = Images([program.parent]).build_ids(dump)
     assert named == {f"/nowhere/jre/{program.name}": ElfImage(program).build_id}, "a directory that somebody named"
+
+
+def test_code_where_other_code_lay_earlier_has_no_names(tmp_path: Path) -> None:
+    """As in a report: a stack may be of what was there before."""
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=1)
+    capture = archive.captures(host="app1")[0]
+    for reused, named in (([], {"inflate", "deflate"}), ([f"{leaky_archives.BASE:x}-7fffffffffff"], set())):
+        agent = AgentFacts(None, None, None, None, None, None, {}, JemallocFacts(None, None, {}), reused=reused)
+        facts = replace(capture.facts, agent=agent.to_json())
+        (capture.path / FACTS).write_text(json.dumps(facts.to_json()))
+        with open_reader([capture.dump], Places()) as reader:
+            stacks = reader.read(capture.dump).samples.each_stack_of_frames()
+            assert {frame.function for stack in stacks for frame in stack} & {"inflate", "deflate"} == named
 
 
 @pytest.mark.parametrize("facts", ["[" * 100_000, "{", '{"host": 1}'])

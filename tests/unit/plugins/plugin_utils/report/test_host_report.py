@@ -146,14 +146,15 @@ def test_the_summary_is_for_people(archive: Archive) -> None:
     ]
 
 
-def test_who_holds_a_suspect_is_said_in_the_table_the_summary_and_the_ticket(archive: Archive) -> None:
+@pytest.mark.parametrize("answer", [Answer.LEAK, Answer.BURSTS])
+def test_who_holds_a_suspect_is_said_in_the_table_the_summary_and_the_ticket(archive: Archive, answer: Answer) -> None:
     part = Held("global", "kept by global cache of app", 200, 1.0, 0.98, 1.0)
     held = Holding(200, (part,), "Session", "Look who should remove them from there, and when.", 1.0)
     limits, fleet = Limits(), Fleet()
     with reading(archive, pytest.fail, check_mode=True) as reader:
         host = next(survey(archive, reader, Scope(), pytest.fail))
         suspects = [replace(one, holding=held, freed=0.98) for one in host.verdict.suspects]
-        told = replace(host, verdict=replace(host.verdict, suspects=suspects))
+        told = replace(host, verdict=replace(host.verdict, answer=answer, suspects=suspects))
         report, newest = host_report._report(limits, told, reader)
         fleet.add(Observed(told, report.headline, report.suspects, report.hints, report.sources, newest))
     sentence = "100 % (98 to 100 %) kept by global cache of app (200 samples of Session)"
@@ -164,7 +165,8 @@ def test_who_holds_a_suspect_is_said_in_the_table_the_summary_and_the_ticket(arc
         freed in line for _answer, line in host_report.summary([(report, None)])
     )
     data = fleet.data()
-    assert data["units"][0]["hosts"][0]["suspects"][0]["held"]["parts"][0]["kind"] == "global"
+    for whole in (data["units"][0], data["units"][0]["hosts"][0]):
+        assert whole["suspects"][0]["held"]["parts"][0]["kind"] == "global"
     assert f"{sentence}. {held.next_step}" in " ".join(ticket.render(data).split())
 
 
