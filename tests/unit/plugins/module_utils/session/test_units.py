@@ -83,9 +83,7 @@ def test_a_schedule_is_told_only_what_changes() -> None:
     assert ASKED[-1] == ("schedule", {"dump": 30})
 
 
-def test_an_agent_whose_answer_has_another_shape_is_no_bug_of_ours(
-    systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_of_another_shape_is_no_bug_of_ours(systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Agent, "request", lambda *_words, **_settings: {"wanted": True, "schedule": 5, "memory": [1]})
     given = {"command": "schedule", "stats_seconds": None, "keep_files": None, "keep_bytes": None}
     assert control(**given, dump_seconds=60)["changed"]
