@@ -19,13 +19,12 @@ import os
 import re
 import socket
 import stat
-import struct
 import time
 from typing import Any, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, values
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places, procfs, sockets
 
 PROTOCOL = 1
 _NAME = re.compile(r"([1-9][0-9]{0,9})\.sock\Z")
@@ -171,13 +170,12 @@ class Connection:
 
         Raises AgentError unless the socket is named after it and it belongs to the directory's owner or to root.
         """
-        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, uid, _gid = struct.unpack("3i", credentials)
-        if pid != self._agent.pid and self._agent.pid not in _own_pids(pid, proc):
+        pid, uid = sockets.listener(self._socket)
+        if pid != self._agent.pid and self._agent.pid not in procfs.own_pids(pid, proc):
             raise AgentError(f"process {pid} listens at {self._agent.path}, not the one with the pid in its name")
         if self._owner is not None and uid not in (0, self._owner):
             raise AgentError(f"user {uid} listens at {self._agent.path}, in a directory of user {self._owner}")
-        return int(pid)
+        return pid
 
     def request(self, command: str, **arguments: int) -> dict[str, Any]:
         """Send a command and return its answer. Raises AgentError if the agent refuses, AgentGone if it ends."""
@@ -254,15 +252,3 @@ def _parse(line: bytes, path: str) -> dict[str, Any]:
     if not isinstance(answer, dict) or answer.get("protocol") != PROTOCOL:
         raise AgentError(f"{path} does not speak protocol {PROTOCOL}: {line[:200]!r}")
     return answer
-
-
-def _own_pids(pid: int, proc: str) -> list[int]:
-    """A process's pids in its namespaces, the outermost first (NSpid of status)."""
-    try:
-        with open(os.path.join(proc, str(pid), "status"), encoding="ascii", errors="replace") as stream:
-            for line in stream:
-                if line.startswith("NSpid:"):
-                    return [int(word) for word in line.split()[1:]]
-    except (OSError, ValueError):
-        pass
-    return []

@@ -3,7 +3,7 @@
 """What an ELF file says about itself: how it is started, what it needs, and which build it is.
 
 As in elf_headers.py, nothing is mapped or loaded, and the file is not trusted. The layouts are those of the System V
-gABI ("Program Loading and Dynamic Linking") and of the GNU extension for symbol versions.
+gABI ("Program Loading and Dynamic Linking").
 
 This module is private to the collection.
 """
@@ -11,14 +11,12 @@ This module is private to the collection.
 from __future__ import annotations
 
 import os
-import re
 import struct
 from dataclasses import dataclass, field
 from typing import Iterable, Iterator, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf_headers
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.elf_headers import (
-    PF_X,
     PT_DYNAMIC,
     PT_INTERP,
     PT_LOAD,
@@ -37,7 +35,7 @@ ET_DYN = 3
 MACHINES = {3: "i386", 21: "ppc64", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
 
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_FLAGS = 1, 4, 5, 6, 10, 30
-_DT_FLAGS_1, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFB, 0x6FFFFFFE, 0x6FFFFFFF
+_DT_FLAGS_1 = 0x6FFFFFFB
 _STT_FUNC = 2
 _DF_1_PIE, _DF_STATIC_TLS = 0x08000000, 0x10
 # What a file calls for thread-local storage whose place is found when it is used: everywhere, on i386.
@@ -45,12 +43,9 @@ _TLS_CALLS = ("__tls_get_addr", "___tls_get_addr")
 
 # Real files stay far below these limits, which bound what a crafted file can cost.
 _MAX_DYNAMIC = 1 << 20
-_MAX_VERSIONS = 1 << 16
 _MAX_SYMBOLS = 1 << 30
 _CHUNK = 1 << 20
 _PAGE = 0xFFFF  # the largest one of the platforms
-
-_GLIBC_VERSION = re.compile(rb"GLIBC_(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?\Z")
 
 
 class _Dynamic(NamedTuple):
@@ -71,8 +66,6 @@ class Elf:
     needed: list[str]
     build_id: str | None
     is_static: bool
-    glibc_needed: tuple[int, ...] | None
-    has_executable_load: bool
     _thread_storage: bool = field(repr=False)  # it has some, and nothing says that its place is found at the start
     _headers: Headers = field(repr=False, compare=False)
     _symbol_tables: list[tuple[int, int, int, int]] = field(repr=False, compare=False)
@@ -176,10 +169,8 @@ def read(source: str | bytes | os.PathLike[str] | int) -> Elf:
         needed=_needed(headers, dynamic),
         build_id=headers.build_id(),
         is_static=interpreter is None and (headers.type == ET_EXEC or (headers.type == ET_DYN and static_pie)),
-        glibc_needed=_glibc_needed(headers, dynamic),
         _thread_storage=any(p.type == PT_TLS for p in headers.programs)
         and not dynamic.tags.get(_DT_FLAGS, 0) & _DF_STATIC_TLS,
-        has_executable_load=any(p.type == PT_LOAD and p.flags & PF_X for p in headers.programs),
         _headers=headers,
         _symbol_tables=_symbol_tables(headers, dynamic),
     )
@@ -224,36 +215,6 @@ def _needed(headers: Headers, dynamic: _Dynamic) -> list[str]:
         return []
     strings = _offset(headers, dynamic.tags.get(_DT_STRTAB, 0))
     return [os.fsdecode(headers.file.string(strings + offset)) for offset in dynamic.needed]
-
-
-def _glibc_needed(headers: Headers, dynamic: _Dynamic) -> tuple[int, ...] | None:
-    """The newest GLIBC_x.y that a symbol of the file asks for (records Verneed and Vernaux)."""
-    if _DT_VERNEED not in dynamic.tags:
-        return None
-    need, name = struct.Struct(headers.order + "HHIII"), struct.Struct(headers.order + "IHHII")
-    strings = _offset(headers, dynamic.tags.get(_DT_STRTAB, 0))
-    place = _offset(headers, dynamic.tags[_DT_VERNEED])
-    newest: tuple[int, ...] | None = None
-    seen = 0
-    for _index in range(min(dynamic.tags.get(_DT_VERNEEDNUM, 0), _MAX_VERSIONS)):
-        _version, count, _file_name, first, following = need.unpack(headers.file.at(place, need.size))
-        entry = place + first
-        for _name_index in range(count):
-            seen += 1
-            if seen > _MAX_VERSIONS:
-                raise headers.file.error(f"more than {_MAX_VERSIONS} symbol versions")
-            _hash, _flags, _other, text, step = name.unpack(headers.file.at(entry, name.size))
-            match = _GLIBC_VERSION.match(headers.file.string(strings + text))
-            if match:
-                version = tuple(int(part) for part in match.groups() if part is not None)
-                newest = version if newest is None else max(newest, version)
-            if not step:
-                break
-            entry += step
-        if not following:
-            break
-        place += following
-    return newest
 
 
 def _symbol_tables(headers: Headers, dynamic: _Dynamic) -> list[tuple[int, int, int, int]]:

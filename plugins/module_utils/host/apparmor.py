@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import re
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import security_module
+
 #: What a profile must let our libraries do: be loaded, write dumps and answer, and read what they look at.
 LINES = (
     "/opt/offheap/** mr,",
@@ -39,23 +41,8 @@ def forbids(label: str, path: str) -> bool:
     if confined is None:
         return False
     question = b"label\0" + os.fsencode(confined[1]) + b"\0" + _OF_FILES + os.fsencode(path)
-    answer = _ANSWER.match(_asked(question))
+    answer = _ANSWER.match(security_module.asked(_ACCESS, question))
     if answer is None:
         return False
     allowed = int(answer[1], 16) & ~int(answer[2], 16)
     return bool((_TO_READ | _TO_MAP_CODE) & ~allowed)
-
-
-def _asked(question: bytes) -> bytes:
-    """What the kernel answers; empty if it does not."""
-    try:
-        fd = os.open(_ACCESS, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        os.write(fd, question)
-        return os.read(fd, 1024)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)

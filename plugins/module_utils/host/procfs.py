@@ -190,6 +190,15 @@ def status(pid: int, proc: str = "/proc") -> dict[str, str]:
     return {key: value.strip() for key, _colon, value in pairs}
 
 
+def own_pids(pid: int, proc: str = "/proc") -> list[int]:
+    """Its pids in its namespaces, from the one of ``proc`` to the one that it sees itself; none if nobody knows, as
+    before Linux 4.1."""
+    try:
+        return [int(word) for word in status(pid, proc).get("NSpid", "").split()]
+    except (ProcfsError, ValueError):
+        return []
+
+
 def limits(pid: int, proc: str = "/proc") -> dict[str, int]:
     """The soft limits (setrlimit(2)) that it has, as the kernel names them: ``Max data size`` in bytes."""
     found = {}

@@ -15,7 +15,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Sequence
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, security_module
 
 _FS = "/sys/fs/selinux"
 _PERMISSIVE_DOMAIN = 1
@@ -51,6 +51,11 @@ class _Rules:
         ]
 
 
+def is_enforcing() -> bool:
+    """Whether SELinux is on and denies what its policy does not allow."""
+    return _read("enforce") == "1"
+
+
 def lines(label: str, program: str, libraries: Sequence[str], unit: str) -> list[str]:
     """The rules that a policy lacks, so that the unit's process could have our ``libraries`` preloaded, write dumps
     and answer: each a line of SELinux's Common Intermediate Language (CIL).
@@ -59,7 +64,7 @@ def lines(label: str, program: str, libraries: Sequence[str], unit: str) -> list
     off, does not enforce, or makes an exception for the domain. Of a library that is not there yet nothing is asked.
     """
     domain = _type(label)
-    if not domain or _read("enforce") != "1":
+    if not domain or not is_enforcing():
         return []
     rules = _Rules()
     spool, sockets = places.spool_of(unit), places.sockets_of(unit)
@@ -135,15 +140,5 @@ def _read(name: str) -> str:
 
 
 def _asked(file: str, question: str) -> str:
-    """What the kernel answers; empty if it does not."""
-    try:
-        fd = os.open(f"{_FS}/{file}", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        os.write(fd, question.encode("ascii"))
-        return os.read(fd, 1024).decode("ascii", "replace").strip("\0\n")
-    except (OSError, UnicodeError):
-        return ""
-    finally:
-        os.close(fd)
+    answer = security_module.asked(f"{_FS}/{file}", question.encode("ascii", "replace"))
+    return answer.decode("ascii", "replace").strip("\0\n")

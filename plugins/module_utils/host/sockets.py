@@ -61,6 +61,8 @@ def holder(inode: int, pids: Iterable[int]) -> int | None:
     return None
 
 
-def listening_peer(connection: socket.socket) -> int:
-    """The process that listens at the other end of a connection to a Unix socket (unix(7), SO_PEERCRED)."""
-    return int(_PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0])
+def listener(connection: socket.socket) -> tuple[int, int]:
+    """The pid and uid of the process that listens at the other end of a connection to a Unix socket (unix(7),
+    SO_PEERCRED)."""
+    pid, uid, _gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return int(pid), int(uid)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import platform
 import re
@@ -28,9 +27,10 @@ _PATTERNS = (
     places.INSTALLED + "/jemalloc/*/lib/libjemalloc*.so*",
 )
 _ALLOCATORS = re.compile(r"/lib(jemalloc|tcmalloc|mimalloc)[^/]*\.so[^/]*\Z")
-_STATIC_SYMBOLS = {
-    "jemalloc": ("mallctl", "je_mallctl", "_rjem_mallctl"),
-    "tcmalloc": ("tc_malloc",),
+#: what a program defines that has one of them linked in
+SYMBOLS = {
+    "jemalloc": ("mallctl", "je_mallctl", "_rjem_mallctl", "jemalloc_mallctl"),
+    "tcmalloc": ("tc_malloc", "tc_new", "TCMallocInternalMalloc"),
     "mimalloc": ("mi_malloc",),
 }
 
@@ -84,7 +84,8 @@ def describe(path: str, prove: bool) -> dict[str, Any]:
         return facts
     try:
         facts["build_id"] = elf.read(path).build_id
-        facts["sha256"] = _sha256(path)
+        with open(path, "rb") as file:
+            facts["sha256"] = whole_build.sha256_of(file)
         facts["patches"] = whole_build.patches(path)
     except (OffheapError, OSError) as error:
         facts.update(prof=False, failure="not-readable", message=f"{path} cannot be read: {error}")
@@ -93,14 +94,6 @@ def describe(path: str, prove: bool) -> dict[str, Any]:
         shown = proof.prove(path)
         facts.update(version=shown.version, prof=shown.ok, failure=shown.failure, message=shown.message)
     return facts
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def name_of(library: str) -> str:
@@ -133,6 +126,6 @@ def inside(executable: str | None) -> str:
     """The allocator that a program has linked in, by its symbols; "libc" if none."""
     try:
         program = elf.read(executable or "")
-        return next((name for name, symbols in _STATIC_SYMBOLS.items() if program.defines(symbols)), "libc")
+        return next((name for name, symbols in SYMBOLS.items() if program.defines(symbols)), "libc")
     except elf.ElfError:
         return "unknown"

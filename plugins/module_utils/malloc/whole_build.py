@@ -47,7 +47,7 @@ def fault(path: str) -> str | None:
             files = _files(file.read(_MOST_RECORD_BYTES))
         for name, sha256 in files.items():
             with _opened(os.path.join(path, name)) as file:
-                if _sha256(file) != sha256:
+                if sha256_of(file) != sha256:
                     return f"{path}/{name} is not as it was built"
     except FileNotFoundError as error:
         return f"{error.filename} is missing"
@@ -81,7 +81,7 @@ def install(path: str, tarball: str, sha256: str, pinned: Mapping[str, str] = Ma
         stage = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
         try:
             with _opened(tarball) as file:
-                found = _sha256(file)
+                found = sha256_of(file)
                 if found != sha256:
                     raise BuildError(
                         f"{tarball} has the SHA-256 {found}, but the build has {sha256}. It was changed on the way"
@@ -94,7 +94,7 @@ def install(path: str, tarball: str, sha256: str, pinned: Mapping[str, str] = Ma
                 raise BuildError(f"{tarball} does not hold a whole build: {problem}. Build it again")
             for file_name, pin in pinned.items():
                 with _opened(os.path.join(stage, name, file_name)) as file:
-                    found = _sha256(file)
+                    found = sha256_of(file)
                 if found != pin:
                     raise BuildError(
                         f"{file_name} in {tarball} has the SHA-256 {found}, but the collection pins {pin}. It was"
@@ -178,7 +178,7 @@ def _files(record: bytes) -> dict[str, str]:
     return files
 
 
-def _sha256(file: IO[bytes]) -> str:
+def sha256_of(file: IO[bytes]) -> str:
     digest = hashlib.sha256()
     for block in iter(lambda: file.read(1 << 20), b""):
         digest.update(block)

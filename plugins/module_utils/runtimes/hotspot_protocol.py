@@ -15,11 +15,11 @@ import contextlib
 import os
 import socket
 import stat
-import struct
 import time
-from typing import Any, Callable, Collection, Iterator, NamedTuple, Sequence
+from typing import Callable, Collection, Iterator, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
+from ansible_collections.offheap.profiler.plugins.module_utils.host import sockets
 from ansible_collections.offheap.profiler.plugins.module_utils.host.forked import Write
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_methods, hotspot_structs
 
@@ -164,11 +164,9 @@ def _connect(jvm: Jvm, deadline: float) -> socket.socket | None:
     try:
         connection.settimeout(max(0.1, deadline - time.monotonic()))
         connection.connect(path)
-        peer: tuple[Any, ...] = struct.unpack(
-            "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        )
-        if peer[0] != jvm.pid:
-            raise HotspotError(f"{path} is not the JVM's: process {peer[0]} listens there")
+        pid, _uid = sockets.listener(connection)
+        if pid != jvm.pid:
+            raise HotspotError(f"{path} is not the JVM's: process {pid} listens there")
     except (ConnectionRefusedError, FileNotFoundError):
         connection.close()
         return None

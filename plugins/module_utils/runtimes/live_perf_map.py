@@ -87,13 +87,8 @@ def _copy_written(pid: int, target: IO[bytes], proc: str) -> int:
 
 def _identity(pid: int, proc: str) -> tuple[int, int]:
     """The effective user, and the pid that the process itself sees."""
-    uid, own_pid = None, pid
-    with open(os.path.join(proc, str(pid), "status"), encoding="ascii", errors="replace") as stream:
-        for line in stream:
-            if line.startswith("Uid:"):
-                uid = int(line.split()[2])
-            elif line.startswith("NSpid:"):
-                own_pid = int(line.split()[-1])
-    if uid is None:
-        raise NoMap("its user cannot be read")
-    return uid, own_pid
+    try:
+        uid = int(procfs.status(pid, proc)["Uid"].split()[1])
+    except (KeyError, IndexError, ValueError):
+        raise NoMap("its user cannot be read") from None
+    return uid, [pid, *procfs.own_pids(pid, proc)][-1]

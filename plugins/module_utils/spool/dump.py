@@ -66,9 +66,9 @@ def read(fd: int, size: int, prefix: str = dump_name.PREFIX) -> Content:
         return _read_recording(fd, size)
     if prefix == dump_name.PPROF:
         nameless = size <= _MOST_NAMELESS and offered_profile.is_nameless(os.pread(fd, size, 0))
-        return Content(_sha256(fd, size), [], nameless)
+        return Content(sha256(fd, size), [], nameless)
     if prefix in (dump_name.MEMLEAK, dump_name.PERF):
-        return Content(_sha256(fd, size), [])
+        return Content(sha256(fd, size), [])
     digest = hashlib.sha256()
     listing: list[bytes] = []
     found = False
@@ -117,10 +117,11 @@ def _read_recording(fd: int, size: int) -> Content:
         raise DumpError(f"it is no recording: {exc}", finished=True) from exc
     if not size or whole != size:
         raise DumpError("its last chunk is not finished", finished=False)
-    return Content(_sha256(fd, size), [])
+    return Content(sha256(fd, size), [])
 
 
-def _sha256(fd: int, size: int) -> str:
+def sha256(fd: int, size: int) -> str:
+    """Of the first bytes only: who writes to the file meanwhile must not make this go on for ever."""
     digest = hashlib.sha256()
     for offset in range(0, size, _BLOCK):
         digest.update(os.pread(fd, min(_BLOCK, size - offset), offset))

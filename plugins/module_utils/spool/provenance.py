@@ -26,6 +26,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import (
     values,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.spool.dump import sha256
 
 #: how much of a command line is kept, in bytes of UTF-8
 _MAX_CMDLINE = 16384
@@ -33,7 +34,6 @@ _MAX_PATH = 4096
 _NO_IMAGES = ("/proc/", "/sys/", "/dev/")
 # Bytes of all images whose checksums one listing takes: a service may map files with holes as large as it likes.
 _MOST_SUMMED = 16 << 30
-_BLOCK = 1 << 20
 
 
 class FoundImage(NamedTuple):
@@ -117,10 +117,10 @@ class Examiner:
         if self._inside is None:
             self._inside = {}
             for other in procfs.pids(self._proc):
-                with contextlib.suppress(procfs.ProcfsError, ValueError):  # it has ended
-                    own = procfs.status(other, self._proc).get("NSpid", "").split()
-                    if len(own) > 1:
-                        self._inside[procfs.pid_namespace(other, self._proc), int(own[-1])] = other
+                own = procfs.own_pids(other, self._proc)
+                if len(own) > 1:
+                    with contextlib.suppress(procfs.ProcfsError):  # it has ended
+                        self._inside[procfs.pid_namespace(other, self._proc), own[-1]] = other
         return self._inside.get((namespace, pid), 0)
 
     def is_elsewhere(self, namespace: int) -> bool:
@@ -262,20 +262,12 @@ class Examiner:
             if status.st_size > min(self._left, limits.LARGEST_IMAGE):
                 raise OSError("it is too large")
             self._left -= status.st_size
-            self._sums[file] = _sha256(fd, status.st_size)
+            self._sums[file] = sha256(fd, status.st_size)
         return self._sums[file]
 
 
 def _found(path: str, file: _File, source: str) -> FoundImage:
     return FoundImage(path, file.build_id, file.size, file.sha256, source, file.reason)
-
-
-def _sha256(fd: int, size: int) -> str:
-    """Of the first bytes only: who writes to the file meanwhile must not make this go on for ever."""
-    digest = hashlib.sha256()
-    for start in range(0, size, _BLOCK):
-        digest.update(os.pread(fd, min(_BLOCK, size - start), start))
-    return digest.hexdigest()
 
 
 def _short(arguments: list[str]) -> list[str]:

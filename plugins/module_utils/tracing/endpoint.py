@@ -140,7 +140,7 @@ def _connected(endpoint: Endpoint) -> socket.socket:
 def _who_answers(connection: socket.socket, endpoint: Endpoint, unit: str, pids: Callable[[], Sequence[int]]) -> int:
     """The process of the unit at the other end. Raises OfferError if it is none of the unit's."""
     if endpoint.path:
-        pid = sockets.listening_peer(connection)
+        pid = sockets.listener(connection)[0]
         if pid not in pids():
             raise _foreign(endpoint, unit, pid)
         return pid

@@ -324,12 +324,7 @@ def _threads(pid: int) -> list[int]:
 
 def _own_tid(pid: int, tid: int) -> int:
     """As the thread itself sees it, in its namespace."""
-    try:
-        with open(f"/proc/{pid}/task/{tid}/status", "rb") as file:
-            found = [line.split()[-1] for line in file if line.startswith(b"NSpid:")]
-        return int(found[0])
-    except (OSError, IndexError, ValueError):
-        return tid
+    return [tid, *procfs.own_pids(tid, f"/proc/{pid}/task")][-1]
 
 
 def _loader_data(pid: int) -> list[Mapping]:

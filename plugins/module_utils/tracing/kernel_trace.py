@@ -22,7 +22,7 @@ import time
 from typing import IO, Generator, Iterator, Sequence, cast
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.host import host_memory, procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import process_allocators
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import OF_MEMLEAK, Budget
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
@@ -314,9 +314,7 @@ def _is_at(path: str, link: str) -> bool:
 
 def _check_room() -> None:
     """memleak compiles a program and has tables for a million allocations."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        sizes = dict(line.split(":", 1) for line in file)
-    free = int(sizes.get("MemAvailable", "0 kB").split()[0]) << 10
+    free = (host_memory.read() or {}).get("available", 0)
     if free < MEMORY:
         raise TraceError(
             f"the host has {free >> 20} MiB of memory available, and memleak may take {MEMORY >> 20} MiB. perf takes"

@@ -73,7 +73,7 @@ def _holder(name: str) -> int:
         question.setblocking(False)
         try:
             question.connect(name)
-            return sockets.listening_peer(question)
+            return sockets.listener(question)[0]
         except OSError:
             return 0  # it has ended, or many wait with us
 

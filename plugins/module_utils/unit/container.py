@@ -21,14 +21,13 @@ import tempfile
 from typing import Mapping, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf, preload
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, selinux, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 _LEAST_VERSION = 5
 _OVERRIDE = "CONTAINERS_CONF_OVERRIDE"
-_SELINUX = "/sys/fs/selinux/enforce"
 _ID = re.compile(r"/libpod-payload-([0-9a-f]{64})(?:/|$)")
 _SECONDS = 60.0
 # What may be in a path of a volume, whose parts colons separate.
@@ -62,7 +61,7 @@ def check(unit: Service, by_hand: str) -> None:
             f"{unit.name} runs in a container of Podman {version[0] if version else '(of no version)'}, which cannot be"
             f" given settings beside its own; Podman {_LEAST_VERSION} can. {by_hand}",
         )
-    if _is_enforcing():
+    if selinux.is_enforcing():
         raise Refusal(
             "container",
             f"SELinux keeps the container of {unit.name} from files of the host, unless they have a label that it may"
@@ -115,14 +114,6 @@ def has_musl(unit: Service) -> bool:
             if elf.read(programs.file_of(unit, program)).runs_on_musl:
                 return True
     return False
-
-
-def _is_enforcing() -> bool:
-    try:
-        with open(_SELINUX, encoding="ascii") as file:
-            return file.read().strip() == "1"
-    except OSError:
-        return False
 
 
 def free_of(variables: Mapping[str, Sequence[str]], unit: Service) -> dict[str, Sequence[str]]:

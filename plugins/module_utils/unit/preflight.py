@@ -10,7 +10,6 @@ touch anything.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import re
 import stat
@@ -18,7 +17,7 @@ from typing import Iterator, Mapping
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf, preload
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries, linked_jemalloc, proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, health, preload_obstacles, programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
@@ -27,7 +26,6 @@ _CONTAINER_ENGINES = """
     docker dockerd docker-compose podman podman-compose nerdctl ctr runc crun conmon containerd containerd-shim
     lxc-start lxc-execute systemd-nspawn machinectl apptainer singularity
 """
-_JEMALLOC_SYMBOLS = ("mallctl", "je_mallctl", "_rjem_mallctl", "jemalloc_mallctl")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[\s;]))#.*$")
 _PRELOAD_ASSIGNMENT = re.compile(
     r"""\b(?P<name>LD_PRELOAD|MALLOC_CONF)=(?P<value>(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;&|"'])*)"""
@@ -171,8 +169,8 @@ def check_program(path: str, service: Service, library: str, replaces: bool = Tr
     try:
         program = elf.read(path)
         ours = elf.read(library) if os.path.exists(library) else None
-        inside = program.defines(_JEMALLOC_SYMBOLS) or _speaks_of_jemalloc(path)
-    except elf.ElfError as error:
+        inside = program.defines(allocator_libraries.SYMBOLS["jemalloc"]) or linked_jemalloc.look(path).is_there
+    except (elf.ElfError, OSError) as error:
         raise Refusal("not-readable", f"{path}, which {service.name} runs, cannot be examined: {error}") from error
     if program.is_static:
         raise Refusal(
@@ -246,15 +244,6 @@ def _changes_identity(program: os.stat_result, service: Service) -> bool:
 
 def _links_jemalloc(program: elf.Elf) -> bool:
     return any(name.startswith("libjemalloc") for name in program.needed)
-
-
-def _speaks_of_jemalloc(path: str) -> bool:
-    """Whether a program, even a stripped one, contains the messages compiled into every jemalloc."""
-    with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            return False
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(b"<jemalloc>: ") >= 0 and content.find(b"Invalid conf") >= 0
 
 
 def check_path(library: str) -> None:

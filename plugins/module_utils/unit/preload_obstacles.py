@@ -14,13 +14,11 @@ from typing import Iterable, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs, selinux
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
-_OTHERS = {
-    "tcmalloc": ("tc_malloc", "tc_new", "TCMallocInternalMalloc"),
-    "mimalloc": ("mi_malloc",),
-}
+_OTHERS = {name: symbols for name, symbols in allocator_libraries.SYMBOLS.items() if name != "jemalloc"}
 _GO = ".go.buildinfo"
 
 

@@ -103,7 +103,12 @@ class _Begun:
 def roll_back_each(
     names: Sequence[str], check_mode: bool, always_restart: bool, seconds: int, timeout: int
 ) -> list[RolledBack]:
-    """As ``roll_back``, one unit after the other. Those that take no other unit along are watched together."""
+    """Remove what is ours of these units, and restart each if it runs under that, or did until our own restart failed.
+
+    ``always_restart`` restarts them in any case, ``timeout`` limits a restart, and ``seconds`` is how long a unit must
+    then stay up. What a restart takes along runs again. One follows the other; those that take no other unit along are
+    watched together. Never raises for the state of a unit: that is the ``problem`` of its result.
+    """
     done: list[RolledBack] = []
     going_on: list[_Begun] = []
     for name in names:
@@ -117,16 +122,9 @@ def roll_back_each(
     return done + _outlast(going_on)
 
 
-def roll_back(
-    name: str, check_mode: bool, always_restart: bool, seconds: int, timeout: int, ran_with_it: Sequence[str] = ()
-) -> RolledBack:
-    """Remove what is ours of one unit, and restart it if it runs under that, or did until our own restart failed.
-
-    ``always_restart`` restarts it in any case, ``timeout`` limits the restart, and ``seconds`` is how long the unit
-    must then stay up. What the restart takes along runs again, and so does what ``ran_with_it`` before. Never raises
-    for the state of a unit: that is the ``problem`` of the result.
-    """
-    return _outlast([_begin(name, check_mode, always_restart, seconds, timeout, ran_with_it)])[0]
+def put_back(name: str, seconds: int, timeout: int, ran_with_it: Sequence[str]) -> RolledBack:
+    """As ``roll_back_each``, one unit, restarted in any case; what ``ran_with_it`` before runs again, too."""
+    return _outlast([_begin(name, False, True, seconds, timeout, ran_with_it)])[0]
 
 
 def _takes_others_along(name: str) -> bool:

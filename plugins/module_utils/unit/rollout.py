@@ -196,7 +196,7 @@ def _write(one: Enabled, watchers: Watchers, check_mode: bool) -> bool:
         enabling.write(one.changes, unit, one.wanted)
         if not is_to_restart:
             return False
-        one.rss_before = _rss(unit)
+        one.rss_before = _resident(unit)
     except Refusal as refusal:
         one.refusal, one.problem = refusal.reason, f"{one.unit} is unchanged: {refusal}"
         return False
@@ -255,7 +255,7 @@ def _outlast(watched: dict[health.Watch, list[Enabled]], watchers: Watchers) -> 
                 raise problem
             watchers.check(one.parameters)
             _bring_back(one)
-            one.rss_after = _rss(watch.unit)
+            one.rss_after = _resident(watch.unit)
             one.look_at_programs(watch.unit)
         except (OffheapError, OSError) as error:
             well = False
@@ -273,7 +273,7 @@ def _put_back(together: list[Enabled], failed: Enabled, error: Exception) -> Non
     back = {}
     for one in together:
         timeout = one.parameters["start_timeout"]
-        back[one.unit] = rollback.roll_back(one.unit, False, True, _BACK_SECONDS, timeout, ran)
+        back[one.unit] = rollback.put_back(one.unit, _BACK_SECONDS, timeout, ran)
     for one in together:
         done = back[one.unit]
         outcome = f"{done.sentence()}." if done.problem else _BACK
@@ -284,12 +284,6 @@ def _put_back(together: list[Enabled], failed: Enabled, error: Exception) -> Non
             one.problem = f"{one.unit} restarts together with {failed.unit}, which failed. {outcome}"
 
 
-def _rss(unit: service.Service) -> int:
-    """Resident memory of the unit's processes in bytes (proc(5), VmRSS in kB)."""
-    total = 0
-    for pid in unit.pids():
-        try:
-            total += int(procfs.status(pid).get("VmRSS", "0 kB").split()[0]) * 1024
-        except procfs.ProcessGone:
-            continue
-    return total
+def _resident(unit: service.Service) -> int:
+    """What the unit's processes have in memory, in bytes."""
+    return sum(map(procfs.resident, unit.pids()))

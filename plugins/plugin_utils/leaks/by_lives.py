@@ -204,7 +204,7 @@ def _decide(book: _Book, groups: dict[Key, list[int]], found: Findings, whole: b
             continue
         counts = float(deaths[number, at]), float(exposure[number, at]), float(alive[number, at])
         after = _known_after(lives.span, counts, float(oldest[number]), tests)
-        path = Found(key, rows, size=_weight(book, rows, 0.0), after=after)
+        path = Found(key, rows, size=_weight(book, rows), after=after)
         if whole or not any(set(one.rows) <= set(rows) for one in found.open):
             found.open.append(path)
     return done
@@ -241,8 +241,8 @@ def _filling(book: _Book, key: Key, rows: list[int], at: int, numbers: tuple[flo
     return Found(key, rows, more * each, error=CONFIDENCE * deviation * each, after=after)
 
 
-def _weight(book: _Book, rows: list[int], age: float) -> float:
-    chosen = np.isin(book.lives.stack, rows) & (book.lives.age >= age) & book.late
+def _weight(book: _Book, rows: list[int]) -> float:
+    chosen = np.isin(book.lives.stack, rows) & book.late
     return float(book.lives.weight[chosen].sum())
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor
+from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, security_module
 
 LIBRARY = "/opt/offheap/liboffheap.so"
 REST = b"audit 0x00000000\nquiet 0x00000000\n"
@@ -27,18 +27,19 @@ REST = b"audit 0x00000000\nquiet 0x00000000\n"
 def test_what_its_answer_means(answer: bytes, forbidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
 
-    def kernel(question: bytes) -> bytes:
+    def kernel(path: str, question: bytes) -> bytes:
+        assert path == apparmor._ACCESS
         asked.append(question)
         return answer
 
-    monkeypatch.setattr(apparmor, "_asked", kernel)
+    monkeypatch.setattr(security_module, "asked", kernel)
     assert apparmor.forbids("/usr/sbin/named (enforce)", LIBRARY) is forbidden
     assert asked == [b"label\0/usr/sbin/named\0\2" + LIBRARY.encode()]
 
 
 @pytest.mark.parametrize("label", ["", "unconfined", "/usr/sbin/named (complain)", "system_u:system_r:named_t:s0"])
 def test_who_is_not_confined_is_not_asked_about(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apparmor, "_asked", lambda _question: pytest.fail("asked"))
+    monkeypatch.setattr(security_module, "asked", lambda _path, _question: pytest.fail("asked"))
     assert not apparmor.forbids(label, LIBRARY)
 
 

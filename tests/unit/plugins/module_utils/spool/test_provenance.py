@@ -139,13 +139,13 @@ def test_an_image_has_the_sum_of_its_file_which_is_read_once(
     """For all processes that map it, and all their dumps; until it changes."""
     pid, mappings, written = examined(jemalloc_process.dumps(spool)[0])
     read: list[int] = []
-    sha256 = provenance._sha256
+    sha256 = dump.sha256
 
     def counted(fd: int, size: int) -> str:
         read.append(os.fstat(fd).st_ino)
         return sha256(fd, size)
 
-    monkeypatch.setattr(provenance, "_sha256", counted)
+    monkeypatch.setattr(provenance, "sha256", counted)
     examiner = provenance.Examiner()
     for _dump in range(3):
         found = image(examiner.images(pid, mappings, written), program)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import selinux
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import container, drop_in, programs
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 from ansible_collections.offheap.profiler.tests.unit.fakes.programs import SLEEPS, compiled
@@ -22,7 +23,7 @@ RUN = "run --cgroups=split -d localhost/app:1"
 
 @pytest.fixture(autouse=True)
 def without_selinux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(container, "_SELINUX", str(tmp_path / "enforce"))
+    monkeypatch.setattr(selinux, "_FS", str(tmp_path))
     return tmp_path / "enforce"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
-from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs, selinux
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, security_module, selinux
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import preload_obstacles
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
@@ -40,7 +40,8 @@ def test_an_audited_one(dynamic: Path) -> None:
 
 def test_one_that_apparmor_does_not_let_load_it(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "security_label", lambda _pid: "/usr/sbin/probe (enforce)")
-    monkeypatch.setattr(apparmor, "_asked", lambda question: _SAYS % 0x4 if question.endswith(b"so.2") else b"")
+    says = {True: _SAYS % 0x4, False: b""}
+    monkeypatch.setattr(security_module, "asked", lambda _path, question: says[question.endswith(b"so.2")])
     with programs.running(dynamic) as pid:
         refusal(lambda: check(pid), "confined", "/usr/sbin/probe (enforce)", LIBRARIES[0], "/etc/apparmor.d/local")
 

@@ -88,10 +88,7 @@ class Host:
         """Units that are down for good have it in their names."""
         return [name for name in names if name.startswith("down")]
 
-    def roll_back(
-        self, name: str, check_mode: bool, always_restart: bool, _seconds: int, _timeout: int, ran: list[str]
-    ) -> rollback.RolledBack:
-        assert always_restart and not check_mode
+    def put_back(self, name: str, _seconds: int, _timeout: int, ran: list[str]) -> rollback.RolledBack:
         self.ran[name] = ran
         self.events.append(f"put back {name}")
         problem = "its unit file is gone" if self.fails.get(name) == "starts" and "gone" in self.fails else ""
@@ -129,7 +126,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(dependents, "bring_back", fake.bring_back)
     monkeypatch.setattr(rollback, "take_out", lambda _changes, unit: fake.events.append(f"take out {unit.name}"))
     monkeypatch.setattr(service, "maps_file", lambda _pid, _path: True)
-    monkeypatch.setattr(rollback, "roll_back", fake.roll_back)
+    monkeypatch.setattr(rollback, "put_back", fake.put_back)
     monkeypatch.setattr(systemd, "journal", lambda *_which: ["the journal"])
     return fake
 
