@@ -14,6 +14,7 @@ import functools
 import gzip
 import hashlib
 import os
+import shutil
 import stat
 import tarfile
 import time
@@ -90,10 +91,9 @@ class _Input:
 def free(directory: str) -> int:
     """The free bytes on the directory's file system. Raises StagingError."""
     try:
-        status = os.statvfs(directory)
+        return shutil.disk_usage(directory).free
     except OSError as exc:
         raise StagingError(f"cannot examine the temporary directory {directory}: {exc.strerror}") from exc
-    return status.f_bavail * status.f_frsize
 
 
 def check_free(directory: str, needed: int) -> None:

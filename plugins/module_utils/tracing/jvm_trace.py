@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import shutil
 import time
 from typing import Iterator
 
@@ -159,8 +160,7 @@ def _check_room(unit: service.Service, largest: int) -> None:
             f"{unit.name} is {max(min(limits) - memory['current'], 0) >> 20} MiB below its memory limit, and a trace"
             f" may take {needed >> 20} MiB of it. Raise the limit, or lower max_recording"
         )
-    free = os.statvfs(os.path.dirname(places.SOCKETS))
-    if free.f_bavail * free.f_frsize < 2 * largest:
+    if shutil.disk_usage(os.path.dirname(places.SOCKETS)).free < 2 * largest:
         raise TraceError(
             f"/run has less than {2 * largest >> 20} MiB free, which a trace may need. Lower max_recording"
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import time
 from dataclasses import dataclass, field
@@ -190,11 +191,11 @@ def _keep(result: Taken, name: str, data: bytes, written: int | None, check_mode
     if check_mode:
         return
     into_spool.have(result.unit, Owner(0, 0))
-    room = os.statvfs(places.SPOOLS)
-    if room.f_bavail * room.f_frsize < len(data) + _RESERVE:
+    free = shutil.disk_usage(places.SPOOLS).free
+    if free < len(data) + _RESERVE:
         raise OfferError(
-            f"the file system of {places.SPOOLS} has {room.f_bavail * room.f_frsize >> 20} MiB free, and"
-            f" {_RESERVE >> 20} MiB must stay: make room there"
+            f"the file system of {places.SPOOLS} has {free >> 20} MiB free, and {_RESERVE >> 20} MiB must stay: make"
+            " room there"
         )
     with open(os.memfd_create("profile"), "w+b") as file:
         file.write(data)

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from .errors import ControllerError
 
-_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _MAX_NAME = 240
 
 
@@ -15,7 +16,7 @@ def directory_name(text: str) -> str:
 
     Raises ControllerError for a text that is empty or too long.
     """
-    encoded = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode("utf-8", "replace"))
+    encoded = quote(text, safe="", errors="replace").replace("~", "%7E")
     if encoded.startswith("."):
         encoded = "%2E" + encoded[1:]
     if not encoded or len(encoded) > _MAX_NAME:

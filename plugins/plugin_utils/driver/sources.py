@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import tempfile
@@ -130,7 +131,7 @@ class Images:
                 continue
             yield directory / mapped.lstrip("/")
             yield directory / name
-            yield from sorted(directory.glob(f"*/{_escaped(name)}"))
+            yield from sorted(directory.glob(f"*/{glob.escape(name)}"))
 
     def _build_id(self, path: Path) -> str:
         if not path.is_file():
@@ -346,7 +347,3 @@ def _executable(dump: Records) -> str:
     code = [mapping for mapping in dump.mappings if mapping.executable and mapping.path.startswith("/")]
     programs = [mapping for mapping in code if ".so" not in PurePosixPath(mapping.path).name]
     return min(programs, key=lambda mapping: mapping.start).path if programs else ""
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in name)

@@ -213,4 +213,5 @@ class StackTree:
 
 def differences(numbers: Sequence[int]) -> list[int]:
     """Ascending numbers as steps, which are shorter to write."""
-    return [number - (numbers[index - 1] if index else 0) for index, number in enumerate(numbers)]
+    steps: list[int] = np.diff(np.asarray(numbers, dtype=np.int64), prepend=0).tolist()
+    return steps

@@ -25,6 +25,7 @@ from typing import IO, Any, Protocol, TypeVar
 
 from ...module_utils.formats import limits, wire
 from ..base.errors import ControllerError
+from ..base.printable import printable_lines
 
 PACKAGE = "ansible_collections.offheap.profiler.plugins.module_utils"
 _MODULE_UTILS = Path(__file__).resolve().parents[2] / "module_utils"
@@ -61,6 +62,8 @@ _ENDED = (
     "the connection ended before the answer: the host was shut down or rebooted, or sshd or our process there was"
     " killed. Run this again when it is up"
 )
+# Characters of a host's own words that are shown.
+_LONGEST_SAID = 2000
 T = TypeVar("T")
 
 
@@ -259,7 +262,7 @@ class Session:
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         if isinstance(message.get("error"), str):
-            raise HostError(_printable(message["error"]))
+            raise HostError(printable_lines(message["error"][:_LONGEST_SAID]))
         answer = message.get("answer")
         if not isinstance(answer, dict):
             raise SessionError("the host broke the protocol: it sent neither an answer nor an error")
@@ -295,10 +298,7 @@ def _not_started(said: str) -> SessionError:
 
 
 def _said(output: bytes) -> str:
-    lines = [line for line in _printable(output.decode("utf-8", "replace")).splitlines() if line.strip()]
+    lines = [
+        line for line in printable_lines(output.decode("utf-8", "replace")[:_LONGEST_SAID]).splitlines() if line.strip()
+    ]
     return " / ".join(lines[-3:]) or "it said nothing"
-
-
-def _printable(text: str) -> str:
-    """A host's words, without characters that a terminal would interpret."""
-    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text[:2000])

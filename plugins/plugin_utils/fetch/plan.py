@@ -13,6 +13,7 @@ from typing import Any
 from ...module_utils.formats import command_line, dump_name, jvm_memory, limits, sidecar, values
 from ...module_utils.formats.capture_facts import ASYNC_PROFILER, JEMALLOC, CaptureFacts, CaptureFactsError
 from ..archive.archive import Archive
+from ..base.printable import printable
 from .unpack_tar import TransferError
 
 _KINDS = ("incomplete", "unreadable", "writing")
@@ -218,7 +219,7 @@ def _text(value: object) -> str:
     """Text to show to people: short and printable."""
     if not isinstance(value, str):
         raise ValueError("a text is not a string")
-    return "".join(character if character.isprintable() else "?" for character in value[:_MAX_REASON])
+    return printable(value[:_MAX_REASON])
 
 
 def _other(entry: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -172,8 +173,7 @@ class _Sparse:
 
 def check_room(directory: Path, needed: int) -> None:
     """Raises TransferError unless ``needed`` bytes fit on the directory's file system."""
-    status = os.statvfs(directory)
-    available = status.f_bavail * status.f_frsize
+    available = shutil.disk_usage(directory).free
     if available < needed:
         raise TransferError(
             f"the archive needs up to {needed} bytes for the next transfer and its file system has {available} free;"

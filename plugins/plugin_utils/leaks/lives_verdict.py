@@ -142,7 +142,7 @@ class _Spoken:
 
     def _losing(self, answer: Answer, kept: Sequence[Found], reason: str) -> Verdict:
         growth = math.fsum(one.growth for one in kept)
-        error = math.sqrt(math.fsum(one.error**2 for one in kept))
+        error = math.hypot(*(one.error for one in kept))
         # All paths together are no path.
         suspects = [self._suspect(one, growth) for one in kept if one.key]
         rows = {
@@ -207,7 +207,7 @@ class _Spoken:
     def _fills(self, one: Found) -> Verdict:
         now = float(self._lives.weight.sum())
         more = math.fsum(each.size for each in self._found.filling)
-        error = math.sqrt(math.fsum(each.error**2 for each in self._found.filling))
+        error = math.hypot(*(each.error for each in self._found.filling))
         count = len(self._found.filling)
         paths = "one code path fills up" if count == 1 else f"{count} code paths fill up"
         after = duration(max(each.after for each in self._found.filling))

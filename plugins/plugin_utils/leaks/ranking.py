@@ -123,7 +123,7 @@ def _leak(
         unit=first.unit,
         key=key,
         growth=math.fsum(rates.values()),
-        error=math.sqrt(math.fsum(suspect.error**2 for _process, suspect in now)),
+        error=math.hypot(*(suspect.error for _process, suspect in now)),
         hosts=dict(sorted(rates.items(), key=lambda item: -item[1])),
         watched=len({process.host for process in judged}),
         processes=len(having),

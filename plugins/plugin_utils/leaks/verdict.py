@@ -188,7 +188,7 @@ def _known_after(seconds: float) -> str:
 def _sum(suspects: Sequence[Suspect]) -> tuple[float, float]:
     """The growth of all, and its error."""
     growth = math.fsum(suspect.growth for suspect in suspects)
-    return growth, math.sqrt(math.fsum(suspect.error**2 for suspect in suspects))
+    return growth, math.hypot(*(suspect.error for suspect in suspects))
 
 
 def _count(number: int, noun: str) -> str:

@@ -91,6 +91,6 @@ def _add_up(leaking: list[Verdict]) -> Verdict:
     if len(leaking) == 1:
         return worst
     growth = math.fsum(verdict.growth for verdict in leaking)
-    error = math.sqrt(math.fsum(verdict.error**2 for verdict in leaking))
+    error = math.hypot(*(verdict.error for verdict in leaking))
     reason = f"{worst.reason} in process {worst.process}, the worst of {len(leaking)} that leak"
     return replace(worst, growth=growth, error=error, reason=reason)

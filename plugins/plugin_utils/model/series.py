@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..base import libraries
 from .frame import Frame, Kind
@@ -25,6 +25,7 @@ else:
     np = libraries.optional("numpy")
 
 Key = tuple[str, ...]
+Name = TypeVar("Name")
 _RUNTIME = (Kind.JIT, Kind.JAVA, Kind.PYTHON, Kind.JS)
 
 
@@ -197,5 +198,6 @@ def stack_key(frames: Iterable[Frame]) -> Key:
     return without_repeats(names)
 
 
-def without_repeats(names: Sequence[str]) -> Key:
+def without_repeats(names: Sequence[Name]) -> tuple[Name, ...]:
+    """Those that repeat in a row once: that is recursion, whose depth says nothing."""
     return tuple([name for position, name in enumerate(names) if position == 0 or names[position - 1] != name])

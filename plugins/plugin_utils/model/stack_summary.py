@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ..base.printable import printable
 from .frame import Frame, Kind
+from .series import without_repeats
 
 ARROW = " ← "
 _MOST = 5
@@ -44,7 +45,7 @@ def render(path: Sequence[Frame], most: int = _MOST) -> str:
             shown = []
     telling = [frame.group for frame in shown]
     telling = telling or [frame.label for frame in path] or ["[no stack]"]
-    names = [label for position, label in enumerate(telling) if position == 0 or telling[position - 1] != label]
+    names = without_repeats(telling)
     return ARROW.join([*names[:most], *(["…"] if len(names) > most else [])])
 
 

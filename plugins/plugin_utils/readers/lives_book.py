@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from ..model.lives import BUCKETS
+from ..model.lives import BUCKETS, youngest
 from .format_error import FormatError
 
 MOST_STACKS, MOST_FRAMES = 1 << 16, 1 << 12
@@ -116,7 +116,7 @@ def _lowest(bucket: int) -> int:
     """The age in milliseconds at which a bucket begins. The last one has no end."""
     if bucket == BUCKETS:
         return _OLDEST
-    return 64 << (bucket - 1) if bucket else 0
+    return round(1000 * youngest(bucket))
 
 
 class _Lines:

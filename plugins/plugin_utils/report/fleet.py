@@ -27,14 +27,14 @@ from ..leaks.holding import Holding
 from ..leaks.life_curve import LifeCurve
 from ..leaks.own_numbers import told_size
 from ..leaks.ranking import Leak, together
-from ..leaks.survey import Host, Process
+from ..leaks.survey import Host
 from ..leaks.verdict import Answer, Verdict
 from ..leaks.watched import Watched, last_on_each_host
-from ..leaks.without_agent import Beside
 from ..model.samples import BYTES, Samples
 from ..model.sampling import CONFIDENCE, EXACT, Measure, Sampling, coarsest
 from ..model.series import Series, evenly_spread
 from ..model.stack_summary import render as short_path
+from . import told_processes
 from .rss_breakdown import Unsampled, first_unsampled, reconcile, with_jvm
 from .sizes import SizeClass, by_size
 from .threads import by_name
@@ -174,8 +174,10 @@ class Fleet:
         one = seen.host.together
         kept.data["together"] = one.members if one is not None and as_one is not None else []
         last = last_on_each_host([process.watched for process in seen.host.processes])
-        kept.data["processes"] = [_process(process, process.watched not in last) for process in seen.host.processes]
-        kept.data["others"] = _others([one.beside for one in last if one.beside])
+        kept.data["processes"] = [
+            told_processes.process(process, process.watched not in last) for process in seen.host.processes
+        ]
+        kept.data["others"] = told_processes.others([one.beside for one in last if one.beside])
         self._hosts.setdefault(unit, []).append(kept)
 
     def data(self) -> dict[str, Any]:
@@ -313,42 +315,6 @@ def _memory(facts: CaptureFacts, live: float, sampling: Sampling, first: Unsampl
             for part in found.parts
         ],
     }
-
-
-def _others(found: Sequence[Beside]) -> dict[str, Any] | None:
-    """The unit's processes without an agent, by the newest dump; None where there are none, or nobody knows."""
-    if not found:
-        return None
-    others = max(found, key=lambda beside: beside.time).others
-    largest = [
-        {"pid": one.pid, "name": printable(one.name or ""), "exe": printable(one.exe or ""), "rss": one.rss}
-        for one in others.largest
-    ]
-    return {"processes": others.processes, "rss": others.rss, "largest": largest}
-
-
-def _process(process: Process, ended: bool) -> dict[str, Any]:
-    facts = process.captures[-1].facts
-    exe = next((exe for capture in process.captures if (exe := capture.facts.process.exe)), None)
-    return {
-        "key": process.watched.process,
-        "pid": facts.process.pid,
-        "exe": printable(exe or ""),
-        "start": next((start for capture in process.captures if (start := capture.facts.process.start_time)), None),
-        "version": printable(_version(process)),
-        "ended": ended,
-    }
-
-
-def _version(process: Process) -> str:
-    """``version 4.2.0`` from the label given to the captures, else ``build 0123456789ab`` from the executable's
-    build-id (of a JVM, that is the JVM's), else nothing."""
-    facts = process.captures[-1].facts
-    if facts.label:
-        return f"version {facts.label}"
-    images = facts.build_ids
-    build_id = images.get(facts.process.exe or next(iter(images), ""), "")
-    return f"build {build_id[:12]}" if build_id else ""
 
 
 def _suspect(

@@ -24,6 +24,7 @@ from typing import Any
 from ..model.frame import Frame, Kind
 from ..model.samples import Samples
 from ..model.sampling import CONFIDENCE, common_measure
+from ..model.series import without_repeats
 from .table import NO_STACK, Measure
 
 _LIBRARY_VERSION = re.compile(r"(?:-\d[\d.]*)?\.so(?:\.\d+)*\Z")
@@ -162,7 +163,7 @@ def _add(
     for stack, value, variance in zip(samples.each_stack(), *columns, strict=True):
         path = [names[place] for place in stack.tolist()] or [NO_STACK]
         # Repeats in a row are recursion, whose depth says nothing.
-        whole = tuple([name for at, name in enumerate(path) if at == 0 or path[at - 1] != name])
+        whole = without_repeats(path)
         for key in [whole] if by is By.STACKS else [(name,) for name in dict.fromkeys(path)]:
             numbers = sums.setdefault(key, [0.0, 0.0, 0.0])
             numbers[position] += value

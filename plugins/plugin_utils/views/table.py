@@ -17,6 +17,7 @@ from ..model.location import Location
 from ..model.samples import ACCUM_BYTES, ACCUM_OBJECTS, BYTES, OBJECTS, Samples
 from ..model.sampling import CONFIDENCE
 from ..model.sampling import Measure as Counted
+from ..model.series import without_repeats
 
 if TYPE_CHECKING:
     import numpy as np
@@ -215,7 +216,7 @@ class Table:
         columns = (self.values.tolist(), self.variance.tolist())
         for start, end, value, variance in zip(bounds[:-1], bounds[1:], *columns, strict=True):
             stack = entries[start:end]
-            key = tuple([name for at, name in enumerate(stack) if at == 0 or stack[at - 1] != name])
+            key = without_repeats(stack)
             sums = found.setdefault(key, [0.0, 0.0])
             sums[0] += value
             sums[1] += variance

@@ -166,4 +166,4 @@ def test_a_host_that_answers_junk_to_marking(archive: Archive, answer: dict[str,
 def test_a_dump_that_could_not_be_marked_is_told(archive: Archive) -> None:
     host = Host()
     host.answer["problems"] = ["it is\x1b immutable"]
-    assert "it is? immutable" in collect(host, archive, Wanted("app1")).warnings
+    assert "it is\ufffd immutable" in collect(host, archive, Wanted("app1")).warnings
