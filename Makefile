@@ -149,7 +149,7 @@ soak: setup fuzz-files
 		tests/agent/test_prof_hooks.py tests/agent/test_short_threads.py tests/agent/test_spool.py
 	OFFHEAP_ROADS=1000 .venv/bin/python -m pytest tests/unit/plugins/test_one_road.py
 	$(RUN) sanity sanity-others
-	.venv/bin/python -m pytest -m soak_only tests/agent tests/integration tests/gates tests/kubernetes \
+	.venv/bin/python -m pytest -m soak_only tests/unit tests/agent tests/integration tests/gates tests/kubernetes \
 		tests/faults/test_random.py
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_ROUNDS:-10} .venv/bin/python -m pytest -s tests/integration/test_truth_on_hosts.py
 

@@ -36,7 +36,7 @@ FLAGS = ("-std=gnu11", "-g", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-We
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "soak: runs for OFFHEAP_SOAK_SECONDS (30 unless set; 600 for a real soak)")
+    config.addinivalue_line("markers", "soak: runs for OFFHEAP_SOAK_SECONDS (15 unless set; 600 for a real soak)")
 
 
 def compiled(name: str, sources: list[Path], *options: str, compiler: str = "gcc") -> Path:
@@ -139,10 +139,10 @@ def start(tmp_path: Path, library: Path, jemalloc: Path) -> Iterator[Callable[..
 @pytest.fixture(scope="session")
 def stress_seconds() -> float:
     """How long the one test runs in which everything happens at once."""
-    return float(os.environ.get("OFFHEAP_SOAK_SECONDS", "30"))
+    return float(os.environ.get("OFFHEAP_SOAK_SECONDS", "15"))
 
 
 @pytest.fixture(scope="session")
 def soak_seconds(stress_seconds: float) -> float:
     """How long the other ones run."""
-    return stress_seconds / 10
+    return max(3.0, stress_seconds / 10)

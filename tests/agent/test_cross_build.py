@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,30 @@ def _reproduced(tmp_path: Path, *release: Path) -> tuple[int, list[str]]:
     return done.returncode, [line for line in done.stdout.splitlines() if not line.startswith("this machine gives us")]
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The tarball of the agent for a platform, built once."""
+    directory = tmp_path_factory.mktemp("built")
+
+    @functools.cache
+    def tarball(platform: str) -> Path:
+        name = f"{reproduce.agent_stem()}-{platform}"
+        reproduce.built("agent", platform, reproduce.AGENT, directory, CARRIED[name])
+        return directory / f"{name}.tar.gz"
+
+    return tarball
+
+
+@pytest.mark.parametrize("platform", reproduce.TARGETS)
+def test_the_agent_has_the_checksum_that_the_collection_carries(built: Callable[[str], Path], platform: str) -> None:
+    with tarfile.open(built(platform)) as tarball:
+        (library,) = (tarball.extractfile(name) for name in tarball.getnames() if name.endswith(".so"))
+        assert library is not None
+        found = hashlib.sha256(library.read()).hexdigest()
+    assert found == CARRIED[f"{reproduce.agent_stem()}-{platform}"]
+
+
+@pytest.mark.soak_only
 def test_anybody_can_compare_the_agent(tmp_path: Path) -> None:
     status, told_of_all = _reproduced(tmp_path)
     for told, platform in zip(told_of_all, reproduce.TARGETS, strict=False):
@@ -65,10 +92,8 @@ def test_another_agent_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.tar.gz*"))
 
 
-def test_it_needs_nothing_that_an_old_host_lacks(tmp_path: Path) -> None:
-    platform = "glibc-x86_64-4096"
-    reproduce.built("agent", platform, reproduce.AGENT, tmp_path)
-    with tarfile.open(tmp_path / f"{reproduce.agent_stem()}-{platform}.tar.gz") as tarball:
+def test_it_needs_nothing_that_an_old_host_lacks(built: Callable[[str], Path], tmp_path: Path) -> None:
+    with tarfile.open(built("glibc-x86_64-4096")) as tarball:
         name = reproduce.agent_stem().partition("-")[2]
         assert tarball.getnames() == [name, f"{name}/liboffheap.so", f"{name}/offheap.json"]
         tarball.extractall(tmp_path, filter="data")

@@ -51,10 +51,11 @@ def test_an_unpatched_jemalloc_is_blind_to_them(short_threads: Path, unpatched_j
 
 
 @pytest.mark.soak
+@pytest.mark.soak_only
 def test_the_interval_covers_what_is_true(
     short_threads: Path, jemalloc: Path, tmp_path: Path, stress_seconds: float
 ) -> None:
-    """In 95 of 100 runs. A soak makes a hundred runs of each kind."""
+    """In 95 of 100 runs."""
     runs = 100 if stress_seconds >= 600 else 1
     ways = [(at_a_time, lg_sample) for at_a_time in (1, 4, 16) for lg_sample in (16, 19)]
     inside = {

@@ -27,6 +27,7 @@ ARCHIVES: dict[str, Callable[[], dict[str, Any]]] = {
     "small-leak": fleets.small_leak,
 }
 SCREENS = {1440: 900, 360: 780}
+EACH = [(1440, "light"), (360, "dark")]
 ANSWER = re.compile(
     r"^(?P<unit>\S+\.service) leaks (?P<rate>\d+\.\d MiB ± \d+\.\d MiB( to \d+\.\d MiB ± \d+\.\d MiB)? a day)"
     r" on (?P<count>\d+ of \d+ hosts?) \((?P<hosts>[\w, ]+)\),"
@@ -47,8 +48,7 @@ def _is_on_screen(page: Page, part: Locator) -> bool:
     return inside and box["y"] >= 0 and box["y"] + box["height"] <= size["height"]
 
 
-@pytest.mark.parametrize("width", SCREENS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), EACH)
 def test_the_first_screen_answers(opened: Open, archive: Path, width: int, scheme: str) -> None:
     """Which unit, how fast and how surely, since when, which code, which hosts."""
     page = opened(archive, width=width, height=SCREENS[width], scheme=scheme)

@@ -74,7 +74,7 @@ unit() {
 }
 unit plain podman "--user=4000:4000 --cgroups=split" > /etc/systemd/system/plain.service
 unit apart podman "" > /etc/systemd/system/apart.service
-unit stays podman --cgroups=split | grep -v ExecStop= > /etc/systemd/system/stays.service
+unit stays podman --cgroups=split | sed 's/^ExecStop=.*/TimeoutStopSec=2/' > /etc/systemd/system/stays.service
 ln -s podman /usr/bin/nerdctl
 unit by-hand nerdctl '$WORDS' > /etc/systemd/system/by-hand.service
 systemctl daemon-reload

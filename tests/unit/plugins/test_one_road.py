@@ -27,7 +27,7 @@ from ansible_collections.offheap.profiler.plugins.action import leak_assert, lea
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base.progress import Progress
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import survey
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish import pyroscope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report
@@ -41,7 +41,7 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.described_archiv
 PLUGINS = "ansible_collections.offheap.profiler.plugins"
 Place = tuple[str, str]  # unit and host
 # A second each; make soak tries more.
-EXAMPLES = int(os.environ.get("OFFHEAP_ROADS", "60"))
+EXAMPLES = int(os.environ.get("OFFHEAP_ROADS", "25"))
 _LABELS = ("unit", "host", "path", "suspect")
 
 
@@ -60,14 +60,14 @@ def _heard() -> Iterator[Told]:
     """Records what is judged: each process with its verdict and the captures behind it."""
     told = Told()
 
-    def hearing(judge: Any, *arguments: Any) -> Iterator[Host]:
-        for host in judge(*arguments):
+    def hearing(judge: Any, *arguments: Any) -> Iterator[tuple[Host, Any]]:
+        for host, made in judge(*arguments):
             told.hosts.append(host)
-            yield host
+            yield host, made
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (host_report, ranking):
-            patch.setattr(module, "survey", functools.partial(hearing, module.survey))
+        for module in (host_report, survey):
+            patch.setattr(module, "finished", functools.partial(hearing, survey.finished))
         yield told
 
 
