@@ -24,6 +24,21 @@ def making(cache: Path) -> Iterator[None]:
             shutil.copytree(cache, shared, dirs_exist_ok=True)
 
 
+@contextmanager
+def sharing(cache: Path) -> Iterator[None]:
+    """The same, without letting others wait: two that come at once may both compile."""
+    take(cache)
+    yield
+    give(cache)
+
+
+def give(cache: Path) -> None:
+    """Let other sessions have what is in ``cache``."""
+    with _locked() as shared:
+        if shared is not None:
+            shutil.copytree(cache, shared, dirs_exist_ok=True)
+
+
 def take(cache: Path) -> None:
     """Fill ``cache`` with what another session made, if one did."""
     with _locked() as shared:

@@ -241,17 +241,17 @@ def enabled(
 def reports(
     playbook: RunPlaybook, services: dict[str, LabHost], variables: dict[str, Any], enabled: dict[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """What is reported once each unit has been watched for more than a minute."""
+    """What is reported once each unit has been watched for three quarters of a minute."""
 
     def watched(unit: str, on: LabHost) -> bool:
-        """Whether the unit has dumps that are 78 s old."""
-        return bool(on.run(f"find /var/lib/offheap/{unit} -name '*.heap' -mmin +1.3", check=False).stdout)
+        """Whether the unit has dumps that are 48 s old."""
+        return bool(on.run(f"find /var/lib/offheap/{unit} -name '*.heap' -mmin +0.8", check=False).stdout)
 
     for unit, kind in KINDS.items():
         on = services[kind.host]
-        wait_for(lambda unit=unit, on=on: watched(unit, on), f"dumps of {unit} over 78 s", 300, 3)  # type: ignore[misc]
+        wait_for(lambda unit=unit, on=on: watched(unit, on), f"dumps of {unit} over 48 s", 300, 3)  # type: ignore[misc]
     playbook("collect-profiles.yml", extra_vars=variables).check()
-    done = playbook("report-leaks.yml", extra_vars=variables).check()
+    done = playbook("report-leaks.yml", extra_vars={**variables, "offheap_report_min_span": 40}).check()
     return {report["unit"]: report for report in done.reports}
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
 
@@ -43,7 +44,7 @@ while sleep 0.1; do
 done | redis-cli >/dev/null
 """
 LEAKED = 10 * 2000  # bytes, twenty times a second at most
-DAY, DUMPS = 86_400, 26
+DAY, DUMPS = 86_400, 16
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def variables(controller: Controller) -> dict[str, Any]:
         "offheap_hosts": HOST,
         "offheap_archive": str(controller.directory / "own" / "archive"),
         "offheap_report": str(controller.directory / "own" / "report"),
+        "offheap_report_min_span": 30,
         "offheap_units": [PLAIN, BROUGHT, REDIS, RSPAMD],
         "profiled_service_allocator": "own",
         "profiled_service_malloc_conf": {"lg_prof_sample": 13},
@@ -97,10 +99,11 @@ def variables(controller: Controller) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def seen(on: LabHost, playbook: RunPlaybook, variables: dict[str, Any]) -> Seen:
+def seen(on: LabHost, playbook: RunPlaybook, controller: Controller, variables: dict[str, Any]) -> Seen:
     properties = ("ActiveState", "Environment", "DropInPaths", "MainPID")
     before = on.listing()
-    enabled = playbook("enable-profiling.yml", extra_vars=variables).check()
+    with builds.sharing(controller.directory / "cache"):
+        enabled = playbook("enable-profiling.yml", extra_vars=variables).check()
     units = [task.result["units"] for task in enabled.tasks if task.result.get("units")][-1]  # the first only look
     on.run(f"systemctl start {CLIENT}")
     keys, began = size(on), time.monotonic()

@@ -20,6 +20,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import KnownImage
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.tests.agent.builds import MUSL_CC
+from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import PREPARE, Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import Controller, PlaybookResult
 
@@ -127,18 +128,19 @@ class Enabled(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def enabled(app3: LabHost, playbook: RunPlaybook, built: dict[str, Any]) -> Enabled:
+def enabled(app3: LabHost, playbook: RunPlaybook, controller: Controller, built: dict[str, Any]) -> Enabled:
     before = asked(app3)
     variables = {
         **built,
         "offheap_hosts": "app3",
         "offheap_units": [*UNITS, "preloads", "slim", "apart", "stays", "by-hand"],
-        "profiled_service_malloc_conf": {"lg_prof_sample": 16},
-        "profiled_service_dump_seconds": 10,
+        "profiled_service_malloc_conf": {"lg_prof_sample": 14},
+        "profiled_service_dump_seconds": 5,
         "profiled_service_agent_settings": {"start_delay": 0},
         "profiled_service_healthy_seconds": 4,
     }
-    return Enabled(playbook("enable-profiling.yml", extra_vars=variables), before)
+    with builds.sharing(controller.directory / "cache"):
+        return Enabled(playbook("enable-profiling.yml", extra_vars=variables), before)
 
 
 def test_what_cannot_work_in_a_container_is_refused_before_its_restart(app3: LabHost, enabled: Enabled) -> None:
@@ -172,6 +174,7 @@ def test_its_leak_is_named_with_its_rate_also_after_the_container_was_replaced(
         "offheap_hosts": "app3",
         "offheap_archive": str(controller.directory / "podman"),
         "offheap_report": str(controller.directory / "podman-report"),
+        "offheap_report_min_span": 30,
     }
     first = containers(app3)
     app3.run("systemctl restart quadlet")

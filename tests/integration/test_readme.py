@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ansible_collections.offheap.profiler.tests.integration import builds
 from ansible_collections.offheap.profiler.tests.integration.hosts import Lab, LabHost, wait_for
 from ansible_collections.offheap.profiler.tests.integration.playbooks import REPOSITORY
 
@@ -105,6 +106,7 @@ def listings(host: HostOf, shell: Shell) -> Iterator[dict[str, list[str]]]:
         host(name).run("systemctl start frontend")
     yield {name: host(name).listing() for name in HOSTS}
     shell.paste(f"{shell.line('rollback')} -e rollback_discard=true")
+    builds.give(shell.clone / "offheap" / "cache")
 
 
 def refusals(output: str) -> dict[str, list[str]]:

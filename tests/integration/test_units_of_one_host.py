@@ -82,7 +82,7 @@ def test_one_of_ten_crashes_at_its_start(
     """Two of the others restart one another, as Open vSwitch's do."""
     app3 = host("app3")
     third = "ten-3.service"
-    units = {**{f"ten-{number}.service": TICKER for number in range(1, 9)}, third: BROKEN, **PAIR}
+    units = {**{f"ten-{number}.service": TICKER for number in range(1, 5)}, third: BROKEN, **PAIR}
     with installed(app3, units):
         before = app3.show(third, "DropInPaths", "Environment", "ActiveState")
         result = playbook("enable-profiling.yml", limit="app3", extra_vars={**variables, "offheap_units": list(units)})

@@ -50,6 +50,8 @@ _ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
 }
 _FILES = 256
+# How many times as long as it may work a call may take.
+_PATIENCE = 10
 # Most answers are smaller, so that neither end waits for the other.
 _PIPE = 1 << 20
 
@@ -131,7 +133,7 @@ def _asked(request: bytes, allowance: Allowance) -> bytearray:
     """Raises ChildError for a refusal or for too long a time, and _Ended if the child ended for another reason."""
     process = _child()
     requests, answers = _pipes(process)
-    until = time.monotonic() + 10 * allowance.seconds  # for one that waits instead of working
+    until = time.monotonic() + _PATIENCE * allowance.seconds  # for one that waits instead of working
     try:
         _send(requests, struct.pack(">Q", len(request)) + request, until)
         kind, length = _HEAD.unpack(_receive(answers, _HEAD.size, until))

@@ -9,12 +9,12 @@ from ansible_collections.offheap.profiler.tests.faults.fault import Fault
 CUT = "printf 'heap_v2/524288\\n t*: 1: 2' >{dump}; chown app {dump}"
 
 
-def both(name: str, inject: str, collected: str = "", purged: str = "", **more: object) -> list[Fault]:
-    """Under collect and under purge."""
+def both(name: str, inject: str, collected: str = "", purged: str = "", everyday: bool = False) -> list[Fault]:
+    """Under collect and under purge, which may be ``everyday``."""
     command = f"cd {{spool}}; {inject}"
     return [
-        Fault(name, "spool", "collect", collected, inject=command, **more),  # type: ignore[arg-type]
-        Fault(name, "spool", "purge", purged, inject=command, **more),  # type: ignore[arg-type]
+        Fault(name, "spool", "collect", collected, inject=command),
+        Fault(name, "spool", "purge", purged, inject=command, everyday=everyday),
     ]
 
 

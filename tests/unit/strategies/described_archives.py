@@ -39,7 +39,8 @@ SMALL_LIMITS = {
     "plugin_utils.leaks.scope._MOST_BYTES": 14 << 10,
     "plugin_utils.leaks.scope._MOST_DUMPS": 7,
     "plugin_utils.leaks.scope._FEWEST_DUMPS": 4,
-    "plugin_utils.symbols.jit_symbols._MOST": 3,
+    "plugin_utils.symbols.jit_symbols.MOST_MAPS": 3,
+    "plugin_utils.columns.series_reader.MOST_MAPS": 3,
 }
 _LOST = 0x7D0000000000
 _UNKNOWN = 0x7C0000000000

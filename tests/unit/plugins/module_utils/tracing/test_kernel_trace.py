@@ -240,6 +240,7 @@ def _probes() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("briefly")
 def test_perf_watches_with_one_thread(run: Run, program: kernel_tools.Told, spools: Path) -> None:
     """A second one, for BPF programs, takes a whole CPU where threads of the process come and go."""
     seen, ended = set(), threading.Event()
@@ -260,6 +261,7 @@ def test_perf_watches_with_one_thread(run: Run, program: kernel_tools.Told, spoo
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("briefly")
 def test_a_process_that_ends(run: Run, program: kernel_tools.Told, spools: Path) -> None:
     def end() -> None:
         wait(lambda: bool(_runs("perf", program.pid)), "perf runs")

@@ -43,8 +43,9 @@ LITTLE = Allowance(1, 256 << 20, 1 << 20)
 
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call may take a second, 256 MiB, and a MiB of answer."""
+    """Every call may work for a second, wait for two, and take 256 MiB, and a MiB of answer."""
     monkeypatch.setattr(Allowance, "of", lambda _size: LITTLE)
+    monkeypatch.setattr(child, "_PATIENCE", 3)
 
 
 def test_one_process_answers_call_after_call() -> None:
