@@ -25,6 +25,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     inject,
     kernel_trace,
 )
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Wanted
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.tests.agent import builds
@@ -83,10 +84,13 @@ def run(
 ) -> Run:
     """Runs the module for a unit with these processes."""
 
+    # A second says all that is wanted to know here.
+    monkeypatch.setattr(Wanted, "check", lambda _wanted: None)
+
     def go(pids: list[int], check: bool = False, **arguments: Any) -> dict[str, Any]:
         systemctl.states(shown("/usr/bin/app", Id="app.service", ActiveState="active", ControlGroup="/app.service"))
         systemctl.processes("/app.service", *pids)
-        return run_module(trace_live.main, monkeypatch, capsys, check, unit="app", **{"window": 5, **arguments})
+        return run_module(trace_live.main, monkeypatch, capsys, check, unit="app", **{"window": 1, **arguments})
 
     return go
 
