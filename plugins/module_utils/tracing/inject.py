@@ -376,7 +376,9 @@ def _in_a_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str,
     parts: list[bytes] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
     try:
-        forked.run("holding a thread", lambda write: write(_answer(work)), parts.append, _LARGEST_ANSWER, seconds)
+        forked.run(
+            "the process that attaches", lambda write: write(_answer(work)), parts.append, _LARGEST_ANSWER, seconds
+        )
     except forked.ForkedError as exc:
         raise InjectError(str(exc)) from exc
     finally:

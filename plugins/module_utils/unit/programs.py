@@ -233,7 +233,8 @@ def writers(service: Service, declared: Owner, program: str, children: bool = Fa
         return [declared]
     first = family[0].user
     others = sorted({process.user for process in family if process.user.uid}) if children and not first.uid else []
-    return [first, *others] if len(others) > 1 else others or [first]
+    several = len({one.uid for one in others}) > 1
+    return [first, *others] if several else others[:1] or [first]
 
 
 def file_of(service: Service, program: str) -> str:

@@ -16,6 +16,9 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.changes impo
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import UnitError
 
+# The bits that say what an access control list may grant at most, where there is one.
+_GROUP = 0o070
+
 
 class _Rights(NamedTuple):
     """Whose a directory is, and which users its access control list admits."""
@@ -57,8 +60,7 @@ def _rights(path: str) -> _Rights | None:
     if not stat.S_ISDIR(now.st_mode):
         raise UnitError(f"{path} exists but is not a directory; move it away")
     users = acl.admitted(path)
-    # With users, the bits of the group say what the list may grant at most.
-    mode = stat.S_IMODE(now.st_mode) & ~(0o070 if users else 0)
+    mode = stat.S_IMODE(now.st_mode) & ~(_GROUP if users else 0)
     return _Rights(mode, Owner(now.st_uid, now.st_gid), users)
 
 
@@ -72,8 +74,7 @@ def _own(path: str, rights: _Rights) -> None:
     try:
         os.fchown(descriptor, *rights.owner)
         acl.admit(descriptor, rights.users)
-        if not rights.users:
-            os.fchmod(descriptor, rights.mode)
+        os.fchmod(descriptor, rights.mode | (_GROUP if rights.users else 0))
     except OSError as exc:
         if exc.errno != errno.EOPNOTSUPP:
             raise

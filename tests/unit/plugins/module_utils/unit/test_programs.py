@@ -146,6 +146,14 @@ def test_who_writes_the_dumps(running: Unit) -> None:
     assert programs.writers(unit("/bin/true"), ROOT, "/bin/true") == [ROOT], "nobody can know it before it runs"
 
 
+def test_workers_of_one_user_with_several_groups_need_one_owner(running: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = running(*(Seen(WRAPPER, uid=uid) for uid in (0, 33, 33)))
+    family = programs.of(service, WRAPPER)
+    other = family[2]._replace(user=Owner(33, 44))
+    monkeypatch.setattr(programs, "of", lambda _service, _program: [*family[:2], other])
+    assert programs.writers(service, ROOT, WRAPPER, children=True) == [Owner(33, 33)]
+
+
 def test_the_user_of_what_a_launcher_has_started_writes_them(running: Unit) -> None:
     assert programs.writers(running(Seen(WRAPPER), Seen(JAVA, uid=33)), ROOT, JAVA) == [(33, 33)]
 
