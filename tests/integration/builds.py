@@ -25,18 +25,31 @@ def making(cache: Path) -> Iterator[None]:
 
 
 @contextmanager
-def sharing(cache: Path) -> Iterator[None]:
-    """The same, without letting others wait: two that come at once may both compile."""
-    take(cache)
-    yield
-    give(cache)
-
-
-def give(cache: Path) -> None:
-    """Let other sessions have what is in ``cache``."""
+def sharing_crossed(cache: Path) -> Iterator[None]:
+    """Around a run that builds on the controller for other hosts; others need not wait for it, and get what it made."""
     with _locked() as shared:
         if shared is not None:
-            shutil.copytree(cache, shared, dirs_exist_ok=True)
+            _copy(_crossed(shared), cache)
+    yield
+    give_crossed(cache)
+
+
+def give_crossed(cache: Path) -> None:
+    """Let other sessions have what was built for other hosts."""
+    with _locked() as shared:
+        if shared is not None:
+            _copy(cache, _crossed(shared))
+
+
+def _crossed(shared: Path) -> Path:
+    """Apart from the others, which some tests want alone in their cache."""
+    return shared.with_name(f"{shared.name}-crossed")
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in source.glob("*-cross.tar.gz*"):
+        shutil.copy2(path, target)
 
 
 def take(cache: Path) -> None:

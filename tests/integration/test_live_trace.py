@@ -487,7 +487,7 @@ def test_services_that_keep_their_allocator(
         return report
 
     with (
-        builds.sharing(controller.directory / "cache"),
+        builds.sharing_crossed(controller.directory / "cache"),
         _counted(running["java"]) as counts,
         ThreadPoolExecutor(len(RUNNING)) as pool,
     ):

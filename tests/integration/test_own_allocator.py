@@ -102,7 +102,7 @@ def variables(controller: Controller) -> dict[str, Any]:
 def seen(on: LabHost, playbook: RunPlaybook, controller: Controller, variables: dict[str, Any]) -> Seen:
     properties = ("ActiveState", "Environment", "DropInPaths", "MainPID")
     before = on.listing()
-    with builds.sharing(controller.directory / "cache"):
+    with builds.sharing_crossed(controller.directory / "cache"):
         enabled = playbook("enable-profiling.yml", extra_vars=variables).check()
     units = [task.result["units"] for task in enabled.tasks if task.result.get("units")][-1]  # the first only look
     on.run(f"systemctl start {CLIENT}")

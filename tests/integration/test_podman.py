@@ -139,7 +139,7 @@ def enabled(app3: LabHost, playbook: RunPlaybook, controller: Controller, built:
         "profiled_service_agent_settings": {"start_delay": 0},
         "profiled_service_healthy_seconds": 4,
     }
-    with builds.sharing(controller.directory / "cache"):
+    with builds.sharing_crossed(controller.directory / "cache"):
         return Enabled(playbook("enable-profiling.yml", extra_vars=variables), before)
 
 

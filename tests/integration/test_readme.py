@@ -106,7 +106,7 @@ def listings(host: HostOf, shell: Shell) -> Iterator[dict[str, list[str]]]:
         host(name).run("systemctl start frontend")
     yield {name: host(name).listing() for name in HOSTS}
     shell.paste(f"{shell.line('rollback')} -e rollback_discard=true")
-    builds.give(shell.clone / "offheap" / "cache")
+    builds.give_crossed(shell.clone / "offheap" / "cache")
 
 
 def refusals(output: str) -> dict[str, list[str]]:
