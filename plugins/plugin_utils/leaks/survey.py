@@ -23,6 +23,7 @@ from ..archive.archive import Archive
 from ..archive.capture import Capture
 from ..base.answering import answering
 from ..base.printable import printable
+from ..columns.dask_cluster import Cluster
 from ..columns.sample_cache import LARGE
 from ..columns.series_reader import Reader, reading
 from ..model.lives import Lives
@@ -128,8 +129,11 @@ def finished(
     """The same, each with what ``finish`` (of a module, or a partial of it) makes of it: where many hosts are judged,
     in other processes of this machine."""
     found = _with_images_told(in_scope(archive, scope, warn, reader.progress), warn)
-    elsewhere = _by_cluster if reader.cluster is not None else _by_processes
-    for (unit, host, captures), judged in elsewhere(archive, reader, scope.least_span, found, finish):
+    if reader.cluster is None:
+        elsewhere = _by_processes(archive, reader, scope.least_span, found, finish)
+    else:
+        elsewhere = _by_cluster(reader.cluster, archive, reader, scope.least_span, found)
+    for (unit, host, captures), judged in elsewhere:
         if judged is None:
             whole = _host(unit, host, len(captures), _processes(captures, reader, scope.least_span, warn))
         else:
@@ -308,16 +312,15 @@ def _awaited(one: OfHost, asked: Future[_Judged | None] | None) -> tuple[OfHost,
 
 
 def _by_cluster(
-    archive: Archive, reader: Reader, least_span: float, found: Iterator[OfHost], _finish: _Finish
+    cluster: Cluster, archive: Archive, reader: Reader, least_span: float, found: Iterator[OfHost]
 ) -> _Elsewhere:
     """By the workers of a cluster; what becomes of it is made here."""
-    assert reader.cluster is not None
     every = list(found)
     calls = [
         (archive.where, least_span, not reader.keeps, unit, host, [archive.name_of(capture) for capture in captures])
         for unit, host, captures in every
     ]
-    yield from zip(every, reader.cluster.map(_judged, calls), strict=True)
+    yield from zip(every, cluster.map(_judged, calls), strict=True)
 
 
 def _seen(archive: Archive, reader: Reader, captures: list[Capture], judged: _Judged) -> _Seen:
