@@ -16,10 +16,10 @@ several in one process. The peer is
 tools that look up symbols are replaced by /bin/true, since samples have no names either. ``child-cost`` is the same CPU
 time beside that without the child, the limits off. ``--only rows`` measures nothing else and takes some seconds.
 
-``fleet`` is the first report on 200 hosts with 2,680 captures of 92 kB, whose samples it makes.
+``fleet`` is the first report on 200 hosts with 2,680 captures of 92 kB, whose samples it makes, and the next one.
 
 Exits with status 1 if the ranking or the report does not find the leak where it is, if ranking or reporting 10,000
-captures takes more than a minute or 4 GiB, if the report says nothing in its first two seconds, if that on the fleet
+captures takes more than a minute or 4 GiB, if the report says nothing in its first two seconds, if one on the fleet
 takes more than ten, or if the samples of a dump of 2 MB are made at less than 40 MB per second, or if the child makes
 them take a tenth longer.
 """
@@ -327,13 +327,16 @@ def measure_report(count: int, directory: Path) -> tuple[list[dict[str, Any]], l
 
 
 def measure_fleet(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows for the first report on a fleet, and the promise that it breaks."""
+    """The rows for the first report on a fleet and for the next one, and the promises that they break."""
     root = directory / "archive"
     bring(root, FLEET, ROWS["92kB"], with_samples=False)
-    told, memory = finished(started("report", root, directory / "report"))
-    case, seconds = "report-fleet", told["seconds"]
-    rows = [row(case, "seconds", "s", seconds), row(case, "peak-MB", "MB", memory / 1e6)]
-    return rows, [f"{case}: took {seconds:.1f} s"] if seconds > FLEET_SECONDS else []
+    rows, broken = [], []
+    for case in ("report-fleet", "report-fleet-again"):
+        told, memory = finished(started("report", root, directory / "report"))
+        rows += [row(case, "seconds", "s", told["seconds"]), row(case, "peak-MB", "MB", memory / 1e6)]
+        if told["seconds"] > FLEET_SECONDS:
+            broken.append(f"{case}: took {told['seconds']:.1f} s")
+    return rows, broken
 
 
 def main() -> int:
