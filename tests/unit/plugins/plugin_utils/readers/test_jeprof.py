@@ -100,7 +100,7 @@ def _command(program: str, directory: Path) -> list[str]:
     return [os.path.realpath(sys.executable), "-c", PYTHON_PROGRAM]
 
 
-@pytest.fixture(scope="module", params=["c", "java", "python"])
+@pytest.fixture(scope="module", params=["c", pytest.param("java", marks=pytest.mark.soak_only), "python"])
 def dumps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Path]]:
     directory = tmp_path_factory.mktemp(request.param)
     command = _command(request.param, directory)
