@@ -165,5 +165,7 @@ def test_an_alert_ends_in_a_report_that_names_the_path(
 
 
 def _asked(url: str) -> str:
-    done = subprocess.run(["curl", "-sSf", "--retry", "30", "--retry-connrefused", url], capture_output=True, check=True)
+    # It answers 503 while it starts.
+    curl = ["curl", "-sS", "--fail", "--retry", "30", "--retry-connrefused", url]
+    done = subprocess.run(curl, capture_output=True, check=True)
     return json.dumps(json.loads(done.stdout)["data"])
