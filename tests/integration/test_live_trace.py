@@ -476,14 +476,13 @@ def test_services_that_keep_their_allocator(
             "offheap_trace_source": "attach",
             "offheap_trace_interval": "64K",
             "offheap_trace_window": 8,
-            "offheap_trace_windows": 6,
+            "offheap_trace_windows": 9,  # in less, Node's collector may free all that it will ever free
             "offheap_archive": str(archive),
             "offheap_report": str(archive.with_suffix(".report")),
-            "offheap_report_min_span": 30,
         }
         run = playbook("trace-live.yml", limit=f"{where},localhost", extra_vars=given).check()
         report = _reports(run)[where]
-        assert [capture.lives is not None for capture in Archive.open(archive).captures()] == [True] * 6
+        assert [capture.lives is not None for capture in Archive.open(archive).captures()] == [True] * 9
         return report
 
     with (
