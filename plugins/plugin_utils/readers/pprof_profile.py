@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.formats.capture_facts import is_build_id
 from ...module_utils.formats.maps import Mapping
-from ...module_utils.formats.protobuf_fields import BYTES, VARINT, Damaged, varint
 from ..base import libraries, profile_proto
 from ..base.printable import printable
 from ..model.frame import Frame, Kind
@@ -39,7 +38,7 @@ from ..model.location import LINKED
 from ..model.raw import Records, Told
 from ..model.sampling import Measure, Sampling, Scheme
 from .format_error import FormatError, UnusableError
-from .protobuf_pieces import pieces_apart
+from .protobuf_fields import BYTES, VARINT, Damaged, pieces_apart, varint
 from .sample_columns import SampleColumns, decoded
 from .stack_builder import LARGEST, StackBuilder
 
