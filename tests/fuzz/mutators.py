@@ -9,7 +9,7 @@ import random
 
 import atheris
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.protobuf_fields import (
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.protobuf_fields import (
     BYTES,
     FIXED32,
     FIXED64,

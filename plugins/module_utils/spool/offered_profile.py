@@ -10,7 +10,12 @@ from __future__ import annotations
 import re
 import zlib
 
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits, no_profile
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import (
+    dump_name,
+    limits,
+    no_profile,
+    protobuf_fields,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -19,8 +24,7 @@ _MAPPINGS, _LAST_MAPPINGS = b"\nMAPPED_LIBRARIES:\n", (b"[stack]", b"[vdso]")
 _TEXTS = {b"heap_v2/": dump_name.PREFIX, b"heap profile: ": dump_name.GPERFTOOLS}
 _TEXT_OF_GO = re.compile(rb"heap profile: [^\n]{0,200} @ heap/\d+\n")
 # Fields of pprof's Profile.
-_FIELDS, _SAMPLE_TYPE, _MAPPING, _FUNCTION, _STRING = range(1, 16), 1, 3, 5, 6
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LARGEST_FIELD, _SAMPLE_TYPE, _MAPPING, _FUNCTION, _STRING = 15, 1, 3, 5, 6
 
 
 class NoProfileError(OffheapError):
@@ -53,10 +57,7 @@ def prefix_of(data: bytes) -> str:
             if not mappings[1] or not data.endswith(b"\n") or not any(last in mappings[2] for last in _LAST_MAPPINGS):
                 raise NoProfileError("it ends before or within its list of mappings")
             return prefix
-    try:
-        fields = _fields(data)
-    except IndexError:
-        fields = set()
+    fields = _fields(data)
     if _SAMPLE_TYPE in fields and _STRING in fields:
         return dump_name.PPROF
     why = no_profile.reason(data)
@@ -71,46 +72,13 @@ def prefix_of(data: bytes) -> str:
 
 def is_nameless(data: bytes) -> bool:
     """Whether pprof's profile names no function: jemalloc_pprof leaves that to those who have the images."""
-    try:
-        fields = _fields(data)
-    except IndexError:
-        return False
+    fields = _fields(data)
     return _MAPPING in fields and _FUNCTION not in fields
 
 
 def _fields(data: bytes) -> set[int]:
-    """The fields of a protobuf message; none if it has others than a Profile. Raises IndexError if it is cut off."""
-    found: set[int] = set()
-    position, end = 0, len(data)
-    while position < end:
-        key, position = _varint(data, position)
-        if key >> 3 not in _FIELDS:
-            return set()
-        found.add(key >> 3)
-        kind = key & 7
-        if kind == _VARINT:
-            _value, position = _varint(data, position)
-        elif kind == _BYTES:
-            length, position = _varint(data, position)
-            position += length
-        elif kind in (_FIXED64, _FIXED32):
-            position += 8 if kind == _FIXED64 else 4
-        else:
-            return set()
-    if position > end:
-        raise IndexError
-    return found
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position after it)"""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise IndexError
+    """The fields of a protobuf message; none if it has others than a Profile, or is cut off."""
+    try:
+        return {field.key >> 3 for field in protobuf_fields.fields(data, 0, len(data), _LARGEST_FIELD)}
+    except protobuf_fields.Damaged:
+        return set()

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...module_utils.formats.protobuf_fields import BYTES, Damaged, Field, fields
 from ..base import profile_proto
 from ..base.printable import printable
 from ..model.raw import Records, Told
 from . import pprof_profile
 from .format_error import FormatError
-from .protobuf_fields import BYTES, Damaged, Field, fields, pieces
+from .protobuf_pieces import pieces
 from .stack_builder import MOST_FRAMES
 
 _RESOURCES, _DICTIONARY = 1 << 3 | BYTES, 2 << 3 | BYTES

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.formats.capture_facts import is_build_id
 from ...module_utils.formats.maps import Mapping
+from ...module_utils.formats.protobuf_fields import BYTES, VARINT, Damaged, varint
 from ..base import libraries, profile_proto
 from ..base.printable import printable
 from ..model.frame import Frame, Kind
@@ -38,7 +39,7 @@ from ..model.location import LINKED
 from ..model.raw import Records, Told
 from ..model.sampling import Measure, Sampling, Scheme
 from .format_error import FormatError, UnusableError
-from .protobuf_fields import BYTES, VARINT, Damaged, pieces_apart, varint
+from .protobuf_pieces import pieces_apart
 from .sample_columns import SampleColumns, decoded
 from .stack_builder import LARGEST, StackBuilder
 

@@ -13,8 +13,8 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...module_utils.formats.protobuf_fields import BYTES, VARINT, Damaged
 from ..base import libraries, profile_proto
-from .protobuf_fields import BYTES, VARINT, Damaged
 
 if TYPE_CHECKING:
     import numpy as np

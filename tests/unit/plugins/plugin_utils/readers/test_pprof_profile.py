@@ -21,7 +21,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location im
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Counts, Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, located
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure, Sampling, Scheme
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, pprof_profile, protobuf_fields
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect, pprof_profile, protobuf_pieces
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.format_error import FormatError, UnusableError
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
 from ansible_collections.offheap.profiler.tests.unit.strategies import go_program
@@ -265,7 +265,7 @@ def test_threads_never_hold_more_than_their_stack() -> None:
 def test_a_piece_may_end_anywhere_between_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     made = profile(DDPROF, [[number, 8 * number, 1, 8] for number in range(50)], ("bytes", 1))
     whole = read(made)
-    monkeypatch.setattr(protobuf_fields, "_PIECE", 1)
+    monkeypatch.setattr(protobuf_pieces, "_PIECE", 1)
     again = read(made)
     assert again.counts.bytes == whole.counts.bytes
     assert (again.stack_places, again.names, again.total) == (whole.stack_places, whole.names, whole.total)

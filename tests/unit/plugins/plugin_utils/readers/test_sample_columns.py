@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import sample_columns
-from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.protobuf_fields import pieces_apart
+from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.protobuf_pieces import pieces_apart
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.sample_columns import SampleColumns
 
 NUMBERS = st.one_of(st.integers(0, 300), st.integers(0, (1 << 64) - 1))

@@ -8,47 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from ...module_utils.formats.protobuf_fields import Damaged, fields, varint
 
 # A field of a profile has kilobytes: a stack of 4,096 frames has 40 KiB at most.
 _PIECE = _LARGEST_FIELD = 1 << 20
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-
-
-class Damaged(Exception):
-    """The bytes are no protobuf of this message."""
-
-
-class Field(NamedTuple):
-    """A field from ``begin`` to ``end`` of the data; ``content`` is where its bytes begin, if it has such."""
-
-    key: int
-    begin: int
-    content: int
-    end: int
-
-
-def fields(data: bytes, begin: int, stop: int, largest_number: int) -> Iterator[Field]:
-    """The fields of the message between two positions. Raises Damaged, also for numbers above the largest."""
-    position = begin
-    while position < stop:
-        start = position
-        key, position = varint(data, position)
-        if not 0 < key >> 3 <= largest_number:
-            raise Damaged(f"field {key >> 3} is unknown")
-        kind, content = key & 7, position
-        if kind == BYTES:
-            length, content = varint(data, position)
-            position = content + length
-        elif kind == VARINT:
-            _value, position = varint(data, position)
-        elif kind in (FIXED64, FIXED32):
-            position += 8 if kind == FIXED64 else 4
-        else:
-            raise Damaged(f"wire type {kind}")
-        if position > stop:
-            raise Damaged("it is cut off")
-        yield Field(key, start, content, position)
 
 
 def pieces(data: bytes, largest_number: int, begin: int = 0, stop: int | None = None) -> Iterator[bytes]:
@@ -98,18 +62,3 @@ def pieces_apart(data: bytes, key: int, largest_number: int) -> Iterator[tuple[a
 def _refuse_if_large(length: int) -> None:
     if length > _LARGEST_FIELD:
         raise Damaged(f"a field of {length} bytes")
-
-
-def varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position after it)"""
-    value = shift = 0
-    while shift < 64:
-        if position >= len(data):
-            raise Damaged("it is cut off")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise Damaged("a number of more than 64 bits")
