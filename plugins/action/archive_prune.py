@@ -13,9 +13,9 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.formats.errors import OffheapError
 from ..plugin_utils.archive import far_archive, retention
 from ..plugin_utils.base import libraries
+from ..plugin_utils.base.durations import DAY
 from ..plugin_utils.base.options import size, whole_number
 
-_DAY = 86400.0
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "archive": {"type": "path", "required": True},
     "keep_days": {"type": "float", "default": 0.0},
@@ -36,7 +36,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         keep = retention.Keep(
-            age=arguments["keep_days"] * _DAY, count=arguments["keep_captures"], size=arguments["keep_size"]
+            age=arguments["keep_days"] * DAY, count=arguments["keep_captures"], size=arguments["keep_size"]
         )
         if min(keep.age, keep.count, keep.size) < 0:
             raise AnsibleActionFail("a limit of archive_prune is negative; use 0 for no limit")

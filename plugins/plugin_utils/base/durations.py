@@ -10,8 +10,9 @@ from datetime import datetime, timezone
 from .byte_size import as_text
 from .errors import ControllerError
 
-# The year 5138: a host's clock can claim any time, and datetime ends with the year 9999.
-_LATEST = 1e11
+DAY = 86400.0
+#: the year 5138: a host's clock can claim any time, and datetime ends with the year 9999
+LATEST = 1e11
 _NUMBER = re.compile(r"\d{1,11}(?:\.\d{1,9})?")
 
 
@@ -21,7 +22,7 @@ class DurationError(ControllerError):
 
 def moment(time: float) -> str:
     """Seconds since the epoch as people write them: ``2026-11-22 03:00:00 UTC``."""
-    return datetime.fromtimestamp(min(time, _LATEST), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(min(time, LATEST), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def seconds_of(text: str) -> float:
@@ -43,7 +44,7 @@ def duration(seconds: float) -> str:
     whole = int(seconds)
     if whole < 120:
         return f"{whole} s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    minutes, hours, days = whole // 60, whole // 3600, whole // int(DAY)
     if minutes < 120:
         return f"{minutes} min"
     if hours < 48:

@@ -31,6 +31,7 @@ from ..archive.archive import INDEX, Archive
 from ..archive.capture import Capture
 from ..archive.object_store import ObjectStore, is_address
 from ..base import libraries
+from ..base.durations import LATEST
 from ..base.errors import ControllerError
 from ..base.options import from_here
 from ..model.series import Moment
@@ -56,8 +57,6 @@ _AT_ONCE = 200
 # Other writers make a commit fail, each at most once a commit of its own.
 _ATTEMPTS = 50
 _LARGEST_INDEX = 1 << 16
-# Seconds since the epoch that no honest host will claim.
-_LATEST = 1e11
 
 
 class LakeError(ControllerError):
@@ -85,7 +84,7 @@ class Lake:
     ) -> int:
         """Add those of these captures that the lake lacks; how many. Calls ``warn`` for those that cannot be read."""
         there = set() if check_mode and not self._exists() else set(self._column("captures", "capture"))
-        new = [one for one in captures if 0 <= one.time < _LATEST and number_of(archive, one) not in there]
+        new = [one for one in captures if 0 <= one.time < LATEST and number_of(archive, one) not in there]
         if check_mode:
             return len(new)
         known = set(self._column("stacks", "stack")) if new else set()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...module_utils.formats.capture_facts import CaptureFacts
 from ..base import libraries
+from ..base.durations import LATEST
 from ..base.errors import ControllerError
 from ..model.frame import Frame, Kind
 from ..model.location import NOWHERE, Locations
@@ -47,8 +48,6 @@ _AT_ONCE = 1 << 12
 # The column that only files of sources with names have, beside ``frames``: null where a frame is a place in an image.
 _NAMES = "names"
 _KIND = Frame._fields.index("kind")
-# Seconds since the epoch that a timestamp in microseconds can hold.
-_LATEST = 1e11
 _MEASURE, _SCHEME, _INTERVAL = b"offheap.measure", b"offheap.scheme", b"offheap.interval"
 
 
@@ -348,4 +347,4 @@ def _constant(text: str | None, count: int) -> Any:
 
 
 def _moment(seconds: float) -> int | None:
-    return round(seconds * 1e6) if 0 <= seconds < _LATEST else None
+    return round(seconds * 1e6) if 0 <= seconds < LATEST else None

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..base import libraries
+from ..base.durations import DAY
 from ..model.frame import Frame
 from ..model.series import Key, Paths, rises, stack_key, without_repeats
 from . import grown
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-DAY = 86400.0
 _DEPTHS = (8, 4, 2, 1)
 # Callers in compiled code are suspects of their own if so few of them, each growing by itself, are so much of a leak.
 _MOST_CALLERS = 4

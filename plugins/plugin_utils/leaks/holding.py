@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_NORMAL = 1.96  # of a 95 % interval
+from ..model.sampling import CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Holding:
 
 def interval(hits: int, count: int) -> tuple[float, float]:
     """The 95 % interval of a share (Wilson's)."""
-    z = _NORMAL
+    z = CONFIDENCE
     share, weight = hits / count, 1 + z * z / count
     middle = (share + z * z / (2 * count)) / weight
     half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / weight

@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import mean, stdev
 
 from ..base.byte_size import as_text
-from ..base.durations import duration, moment, per_day
+from ..base.durations import DAY, duration, moment, per_day
 from ..model.frame import Frame
 from ..model.lives import Lives
 from ..model.sampling import Measure
@@ -23,7 +23,7 @@ from ..model.series import Paths, Series
 from ..model.stack_summary import render as short_path
 from . import by_lives, grown, workers
 from .by_lives import Findings, Found
-from .code_paths import DAY, Extent, Suspect, first_frames
+from .code_paths import Extent, Suspect, first_frames
 from .diary import Course
 from .life_curve import life_curve
 from .patterns import changes

@@ -33,7 +33,7 @@ from ...module_utils.formats.jvm_memory import JvmMemory
 from ..archive.capture import Capture
 from ..base import libraries
 from ..base.byte_size import as_text
-from ..base.durations import duration, per_day
+from ..base.durations import DAY, duration, per_day
 from ..model.sampling import CONFIDENCE, Sampling, Scheme
 from ..model.series import Series
 from . import tracking_headers
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-_DAY = 86400.0
 _LEAST_POINTS = 6
 _PARTS = 8
 # Less is next to nothing, however exactly it was counted.
@@ -57,7 +56,7 @@ _LARGEST = 1 << 62
 # What a sampled block takes at least, with pages of 4 KiB: SC_LARGE_MINCLASS.
 _LEAST_SAMPLED, _PAGE = 16 << 10, 4 << 10
 # Longer than anybody will wait: a hundred years.
-_LATEST = 36525 * _DAY
+_LATEST = 36525 * DAY
 _RUNTIMES = {"jvm": re.compile(r"libjvm\.so\Z"), "python": re.compile(r"(lib)?python3")}
 _GIVEN_OUT, _RESIDENT = "what malloc has given out", "resident memory other than files"
 _MAPPED, _SHARED = "resident memory other than files and malloc's", "shared memory"
@@ -185,7 +184,7 @@ def beyond_the_stacks(own: OwnNumbers, series: Series) -> OwnGrowth | None:
         times, numbers, lives, wholes = ([row[column] for row in known] for column in range(4))
         found = growth_beyond(times, numbers, lives, series.sampling)
         # Malloc may free what nobody has ever touched, which was not resident.
-        if found is None or (name == _MAPPED and theil_sen(times, wholes) * _DAY < PERSISTENT * found[0]):
+        if found is None or (name == _MAPPED and theil_sen(times, wholes) * DAY < PERSISTENT * found[0]):
             continue
         in_python = name in (_MAPPED, _RESIDENT) and own.runtime == "python"
         growth = OwnGrowth(name, *found, _LEFT_IN_PYTHON if in_python else _LEFT[name])
@@ -224,11 +223,11 @@ def replaced(own: OwnNumbers, series: Series, growth: float) -> str | None:
     unseen = [given_out - live for given_out, live in zip(numbers, lives, strict=True)]
     span, fall = times[-1] - times[0], -theil_sen(times, unseen)
     chance = _scatter(times, unseen, -fall) + series.sampling.scatter * max(theil_sen(times, lives), 0.0) * span
-    if fall * span < SIGNIFICANT * math.sqrt(chance) or fall * _DAY < growth / 2:
+    if fall * span < SIGNIFICANT * math.sqrt(chance) or fall * DAY < growth / 2:
         return None
     return (
-        f"what malloc has given out grows by {per_day(max(theil_sen(times, numbers), 0.0) * _DAY)}, not by all that the"
-        f" stacks do: {per_day(fall * _DAY)} of what was there before sampling began is freed, and may be replaced"
+        f"what malloc has given out grows by {per_day(max(theil_sen(times, numbers), 0.0) * DAY)}, not by all that the"
+        f" stacks do: {per_day(fall * DAY)} of what was there before sampling began is freed, and may be replaced"
     )
 
 
@@ -250,7 +249,7 @@ def until_the_limit(own: OwnNumbers, series: Series) -> str | None:
     if slope * (times[-1] - times[0]) < LEAST_GROWTH:
         return None
     return (
-        f"resident memory grows by {per_day(slope * _DAY)}, and the {as_text(own.left)} that its limit or its host"
+        f"resident memory grows by {per_day(slope * DAY)}, and the {as_text(own.left)} that its limit or its host"
         f" leaves last {duration(min(own.left / slope, _LATEST))}"
     )
 
@@ -280,7 +279,7 @@ def growth_beyond(
     for part in (len(times) // 2, len(times) * 2 // 3)[: 1 if known_after else 2]:
         if theil_sen(times[part:], numbers[part:]) < PERSISTENT * slope:
             return None
-    return slope * _DAY, CONFIDENCE * math.sqrt(own) / span * _DAY, explained * _DAY, known_after
+    return slope * DAY, CONFIDENCE * math.sqrt(own) / span * DAY, explained * DAY, known_after
 
 
 def _scatter(times: Sequence[float], values: Sequence[float], slope: float) -> float:

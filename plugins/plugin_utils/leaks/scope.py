@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..archive.archive import Archive
 from ..archive.capture import Capture
+from ..base.durations import LATEST
 from ..base.progress import Progress
 from ..model.series import evenly_spread
 from .verdict import LEAST_SPAN
@@ -18,8 +19,6 @@ from .verdict import LEAST_SPAN
 _MOST_DUMPS = 100
 _FEWEST_DUMPS = 8
 _MOST_BYTES = 256 << 20
-# Seconds since the epoch that no honest host will claim.
-_LATEST = 1e11
 
 #: a unit, a host, and their captures
 OfHost = tuple[str, str, list[Capture]]
@@ -64,7 +63,7 @@ def by_process(captures: list[Capture], warn: Callable[[str], None]) -> Iterator
     for key, members in itertools.groupby(captures, key=lambda capture: capture.process):
         timely = []
         for capture in members:
-            if 0 <= capture.time < _LATEST:
+            if 0 <= capture.time < LATEST:
                 timely.append(capture)
             else:
                 warn(

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from ..base.durations import duration, per_day
+from ..base.durations import DAY, duration, per_day
 from ..model.sampling import Measure
 from ..model.series import Paths, Series
 from ..model.stack_summary import render as short_path
-from .code_paths import DAY, CodePaths, Limit, Suspect
+from .code_paths import CodePaths, Limit, Suspect
 from .life_curve import LifeCurve
 from .patterns import Movement, changes
 from .trend import Shape, window

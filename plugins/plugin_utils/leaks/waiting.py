@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ..base import libraries
+from ..base.durations import DAY
 from ..model.lives import BUCKETS
 from . import hazard
 from .by_lives import OUTLIVES
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 else:
     np = libraries.optional("numpy")
 
-_DAY = 86400.0
 # The code paths of a large service, which are tested together.
 _PATHS = 1000
 # Of all leaks as fast as that, nineteen in twenty are told by then: the quantile of the normal distribution.
@@ -37,4 +37,4 @@ def until_told(rate: float, interval: float) -> float:
     later = 1 - WARM_UP
     mean, spread = later**2 / 2, _SURE * math.sqrt(later**3 / 3)
     root = (spread + math.sqrt(spread**2 + 4 * mean * OUTLIVES * ruled_out)) / (2 * mean)
-    return root**2 * interval / rate * _DAY
+    return root**2 * interval / rate * DAY

@@ -15,13 +15,11 @@ from dataclasses import dataclass, replace
 from ...module_utils.formats.sidecar import OtherFacts, OthersFacts
 from ..archive.capture import Capture
 from ..base.byte_size import as_text
-from ..base.durations import duration
+from ..base.durations import DAY, duration
 from ..base.printable import printable
 from .own_numbers import LEAST_GROWTH, told_size
 from .trend import window
 from .verdict import Answer, Verdict
-
-_DAY = 86400.0
 
 
 @dataclass(frozen=True)
@@ -77,13 +75,13 @@ def with_others(verdict: Verdict, found: Sequence[Beside]) -> Verdict:
     own = math.fsum(one.own for one in found if one.time >= newest.time - newest.span / 3)
     bound = verdict.bound or (verdict.limits[0].rate if verdict.limits else 0.0)
     holds_most = newest.others.rss > own
-    known = max(bound, verdict.growth) / _DAY * newest.span
+    known = max(bound, verdict.growth) / DAY * newest.span
     if not holds_most and newest.gained <= max(known, LEAST_GROWTH):
         return verdict
     text = _sentence(newest, own, holds_most)
     if not verdict.answer.is_calm:
         return replace(verdict, reason=f"{verdict.reason}; {text}")
-    rate = max(newest.gained, 0.0) / newest.span * _DAY if newest.span else 0.0
+    rate = max(newest.gained, 0.0) / newest.span * DAY if newest.span else 0.0
     reason = f"{text}; {verdict.reason}"
     return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=rate, bound=0.0, limits=())
 

@@ -25,18 +25,16 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from ..base import libraries, profile_proto
-from ..base.durations import DurationError, moment, seconds_of
+from ..base.durations import DAY, LATEST, DurationError, moment, seconds_of
 from ..base.printable import printable
 from ..base.progress import Progress
 from .profile_server import Server, ServerError
 
-_DAY = 86400.0
 # A verdict gains little from more, and each is a question to the server.
 _MOST_PROFILES = 48
 _MOST_NAMED = 8
 # Seconds; clients of Pyroscope send a profile every 15 s or less often.
 _STEP = 15.0
-_LATEST = 1e11
 _QUERY = re.compile(r"\s*([\w.]+(?::[\w.]+)+)\s*(\{.*\})?\s*", re.DOTALL)
 _JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
@@ -77,7 +75,7 @@ def brought(server: Server, text: str, since: str, told: Progress) -> Iterator[l
     day ago if it is empty. Raises ControllerError."""
     libraries.require("urllib3", "google.protobuf")
     now = time.time()
-    query = Query(text, seconds_of(since) if since else now - _DAY, now)
+    query = Query(text, seconds_of(since) if since else now - DAY, now)
     with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
         yield bring(server, query, Path(directory), told)
 
@@ -264,7 +262,7 @@ def _seconds(found: object, read: Callable[[str], float]) -> float:
         seconds = read(str(found))
     except (ValueError, DurationError):
         seconds = math.nan
-    if not 0 <= seconds <= _LATEST:
+    if not 0 <= seconds <= LATEST:
         raise ServerError(f"the server answered {printable(str(found)[:40])!r} for a time", True)
     return seconds
 

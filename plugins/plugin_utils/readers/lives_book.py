@@ -24,12 +24,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from ..base.durations import LATEST
 from ..model.lives import BUCKETS, youngest
 from .format_error import FormatError
 
 MOST_STACKS, MOST_FRAMES = 1 << 16, 1 << 12
-# The year 5138, and as many milliseconds as forty years have.
-_LATEST, _OLDEST = 1e11, 40 * 366 * 86400 * 1000
+# As many milliseconds as forty years have.
+_OLDEST = 40 * 366 * 86400 * 1000
 _LARGEST = 1 << 47
 _HEAD = re.compile(rb"offheap_lives/1 (\d{1,15})")
 _TIMES = re.compile(rb"(\d{1,12}\.\d{3}) (\d{1,12}\.\d{3})")
@@ -70,7 +71,7 @@ def parse(data: bytes, name: str) -> Book:
     head = lines.match(_HEAD, "the header 'offheap_lives/1 <sample interval>'")
     times = lines.match(_TIMES, "when the book began and was copied")
     began, now = float(times[1]), float(times[2])
-    if not 0 < began <= now <= _LATEST:
+    if not 0 < began <= now <= LATEST:
         lines.refuse("a time at which a book can have begun")
     lost = lines.numbers("the births that found no room and their bytes", 2, 2)[0]
     book = Book(int(head[1]), began, now, lost)

@@ -18,10 +18,11 @@ from ...module_utils.formats.capture_facts import CaptureFacts
 from ...module_utils.formats.jvm_memory import JvmMemory
 from ..archive.capture import Capture
 from ..base import libraries
+from ..base.durations import DAY
 from ..base.printable import printable
 from ..export.flamegraph import FORMAT
 from ..export.stack_tree import Frames, Held, StackTree, differences
-from ..leaks.code_paths import DAY, Suspect
+from ..leaks.code_paths import Suspect
 from ..leaks.hints import Hint
 from ..leaks.holding import Holding
 from ..leaks.life_curve import LifeCurve
