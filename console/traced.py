@@ -23,6 +23,8 @@ NUMBERS = (1, 2, 3)
 _STAYED, _GREW = "CAME AND STAYED", "CAME IN THE LAST WINDOW"
 
 Row = tuple[str, ...]
+#: what was seen, which is a column's heading, and the rows
+Rows = tuple[str, list[Row]]
 
 
 class Windows:
@@ -58,20 +60,24 @@ def warnings(answer: dict[str, Any]) -> list[str]:
     return []
 
 
-def tables(
-    store: Archive, done: Iterable[tuple[str, dict[str, Any], Collected]], most: int
-) -> Iterator[tuple[Row, Sequence[Row]]]:
-    """Headings and rows for the hosts, their answers, and what was collected of them. Raises ControllerError."""
-    found: dict[str, list[Row]] = {_STAYED: [], _GREW: []}
-    for host, answer, brought in done:
-        own = [facts for facts in brought.captures if facts.dump.name in answer["dumps"]]
-        if not own:
-            continue
-        newest = max(own, key=lambda facts: facts.dump.time)
-        for one in stayed(store.place(newest) / DUMP, newest, most):
-            age = "not known" if one.age is None else duration(one.age)
-            row = (host, str(answer["pid"]), as_text(one.bytes), age, one.path)
-            found[_GREW if newest.source == PERF else _STAYED].append(row)
-    for came, rows in found.items():
-        if rows:
-            yield ("HOST", "PID", came, "HALF OF IT FOR", "PATH"), rows
+def rows(store: Archive, host: str, answer: dict[str, Any], brought: Collected, most: int) -> Rows:
+    """Of a host's answer, and what was collected of it, the ``most`` largest. Raises ControllerError."""
+    own = [facts for facts in brought.captures if facts.dump.name in answer["dumps"]]
+    if not own or not most:
+        return "", []
+    newest = max(own, key=lambda facts: facts.dump.time)
+    found: list[Row] = []
+    for one in stayed(store.place(newest) / DUMP, newest, most):
+        age = "not known" if one.age is None else duration(one.age)
+        found.append((host, str(answer["pid"]), as_text(one.bytes), age, one.path))
+    return _GREW if newest.source == PERF else _STAYED, found
+
+
+def tables(each: Iterable[Rows]) -> Iterator[tuple[Row, Sequence[Row]]]:
+    """Headings and rows for the hosts."""
+    found: dict[str, list[Row]] = {_STAYED: [], _GREW: [], "": []}
+    for came, own in each:
+        found[came] += own
+    for came, all_rows in found.items():
+        if all_rows:
+            yield ("HOST", "PID", came, "HALF OF IT FOR", "PATH"), all_rows
