@@ -85,12 +85,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import 
 gc.freeze()  # nor does the end look for garbage in what is imported
 
 _UNITS_HELP = "the service; may be given several times"
-# As large as trace_live's recordings; seconds beside the windows that a trace may take.
-_RECORDING, _TRACING = 32 << 20, 120
-# How many windows perf makes again at most: it has lost some of what came.
-_AGAIN = 3
-# A host's answer to a trace, warnings of the collection, and what is shown.
-_Traced = tuple[dict[str, Any], list[str], traced.Rows]
+# As large as trace_live's recordings.
+_RECORDING = 32 << 20
 
 
 @on_hosts
@@ -335,13 +331,12 @@ def trace(
     """
     store = _archive(archive)
     wanted = {"unit": unit, "library": library, "interval": byte_size.parse(interval), "largest": _RECORDING}
-    wanted |= {"seconds": int(window), "count": int(windows), "source": source, "max_cost": _percent(max_cost)}
+    wanted |= {"seconds": int(window), "count": int(windows), "source": source, "max_cost": traced.percent(max_cost)}
 
-    def work(host: target.Target, session: Session, steps: screen.Steps) -> _Traced:
+    def work(host: target.Target, session: Session, steps: screen.Steps) -> traced.Traced:
         so_far = traced.Windows(wanted["seconds"], wanted["count"])
         steps.working(host.name, so_far.text)
-        most = _TRACING + wanted["seconds"] * (wanted["count"] + _AGAIN)
-        done = answers.traced(session.ask("trace", most, so_far.begin, wanted=wanted))
+        done = answers.traced(session.ask("trace", so_far.most, so_far.begin, wanted=wanted))
         steps.working(host.name, lambda: "collecting")
         brought = _collected(host, session, steps, store, [unit])
         most_rows = 0 if hosts.show.as_json else int(rows)
@@ -349,7 +344,7 @@ def trace(
 
     traces: list[dict[str, Any]] = []
 
-    def tell(results: list[tuple[str, _Traced]]) -> None:
+    def tell(results: list[tuple[str, traced.Traced]]) -> None:
         for host, (one, warnings, _found) in results:
             traces.append({"host": host, **one})
             for warning in traced.warnings(one) + warnings:
@@ -361,13 +356,6 @@ def trace(
     if hosts.show.as_json:
         hosts.show.json(traces)
     return failed
-
-
-def _percent(text: str) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise target.TargetError(f"{text!r} is not a number of percent") from None
 
 
 def _archive(path: str) -> Archive:

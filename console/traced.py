@@ -17,14 +17,27 @@ from ..plugins.plugin_utils.base.durations import duration
 from ..plugins.plugin_utils.driver.stayed import stayed
 from ..plugins.plugin_utils.fetch.collect import Collected
 from ..plugins.plugin_utils.fetch.host_session import SessionError
+from .target import TargetError
 
 #: columns of a table that hold numbers
 NUMBERS = (1, 2, 3)
 _STAYED, _GREW = "CAME AND STAYED", "CAME IN THE LAST WINDOW"
 
 Row = tuple[str, ...]
+# Seconds beside the windows that a trace may take; how many windows perf makes again at most, having lost something.
+_BESIDE, _AGAIN = 120, 3
 #: what was seen, which is a column's heading, and the rows
 Rows = tuple[str, list[Row]]
+#: a host's answer, warnings of the collection, and what is shown
+Traced = tuple[dict[str, Any], list[str], Rows]
+
+
+def percent(text: str) -> float | None:
+    """A budget; None for the usual one. Raises TargetError."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise TargetError(f"{text!r} is not a number of percent") from None
 
 
 class Windows:
@@ -34,6 +47,11 @@ class Windows:
         self._seconds = seconds
         self._count = count
         self._began: float | None = None
+
+    @property
+    def most(self) -> int:
+        """Seconds that it may take in all."""
+        return _BESIDE + self._seconds * (self._count + _AGAIN)
 
     def begin(self, _block: bytes) -> None:
         """The host says that the first window begins. Raises SessionError if it has said so before."""
