@@ -254,7 +254,7 @@ def test_a_unit_that_a_dump_ends_does_not_stay(run: Run, agent: Callable[[str], 
 def test_agents_that_keep_us_waiting_do_not_take_for_ever(
     run: Run, agent: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent("refuses")
+    monkeypatch.setattr(client, "find", lambda _unit: [client.AgentSocket(1, "/run/none/1.sock")])
     monkeypatch.setattr(first_dump, "_ALL", -1.0)
     assert "not all of its agents have answered" in run(dump=True)["msg"]
 
