@@ -271,7 +271,7 @@ def test_a_unit_whose_time_is_over_before_anybody_looks_is_looked_at(host: Host,
 
 
 def test_a_bug_at_one_ends_no_other_watch(host: Host, enable: Enable) -> None:
-    host.fails = {"b": "later", "c": "has a bug"}
+    host.fails = {"b": "dumps", "c": "has a bug"}
     with pytest.raises(StopIteration):
         enable("a", "b", "c")
     assert "put back b" in host.events
