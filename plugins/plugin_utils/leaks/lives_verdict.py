@@ -75,7 +75,7 @@ def verdict_on_generations(each: Sequence[tuple[Series, Lives | None]]) -> Verdi
 def _by_levels(each: Sequence[Series]) -> Verdict | None:
     """The same of processes that gained more, from their first dump to their last, than differs from one to the
     next."""
-    each = [one for one in each if len(one.times) > 1]
+    each = [one for one in each if len(one.times) > 1 and one.times[-1] > one.times[0]]
     if len(each) < LEAST_POINTS:
         return None
     gained = [float(one.bytes[:, -1].sum() - one.bytes[:, 0].sum()) for one in each]
@@ -247,7 +247,7 @@ class _Spoken:
             stacks=len(one.rows),
             growth=one.growth * DAY,
             error=one.error * DAY,
-            live=sizes[-1] if sizes else one.size,
+            live=sizes[-1] if chosen else one.size,
             share=one.growth / whole if whole > 0 else 0.0,
             first_seen=self._lives.began if one.births.ever else one.births.since,
             monotonic=sum(steps) / len(steps) if steps else 1.0,
@@ -261,9 +261,5 @@ def _where(lives: Lives, one: Found) -> str:
 
 def _example(lives: Lives, one: Found) -> tuple[Frame, ...]:
     """Of the stacks that hold most, the part that is the path's own."""
-    held = {row: 0.0 for row in one.rows}
-    for row, weight in zip(lives.stack.tolist(), lives.weight.tolist(), strict=True):
-        if row in held:
-            held[row] += weight
-    frames = lives.stacks[max(held, key=lambda row: held[row])]
+    frames = lives.stacks[max(one.rows, key=lambda row: lives.held[row])]
     return frames.frames if frames.key == one.key else tuple(first_frames(list(frames.frames), len(one.key)))
