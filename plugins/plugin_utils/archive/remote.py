@@ -26,9 +26,9 @@ from ...module_utils.formats.errors import OffheapError
 from ..base import unpack
 from ..base.progress import Progress
 from . import image_files
-from .archive import FORMAT, INDEX, Archive, ArchiveError, format_of, index
+from .archive import FORMAT, INDEX, REMOVED, Archive, ArchiveError, failing, format_of, index
 from .capture import DUMP, FACTS, HOLDERS, LIVES, PERF_MAP, Capture
-from .object_store import ObjectStore
+from .object_store import ObjectStore, StoreError, TooLargeError
 
 _PIECE = 1 << 20
 
@@ -72,7 +72,7 @@ class Remote:
                 self._store.put(f"images/{name}", image)
         for capture in archive.captures():
             place = archive.name_of(capture)
-            if f"{place}/{FACTS}" in self._paths:
+            if not self._paths.isdisjoint((f"{place}/{FACTS}", f"{place}/{REMOVED}")):
                 continue
             copied.captures += 1
             if not check_mode:
@@ -108,19 +108,25 @@ class Remote:
             for path in facts_of:
                 place = posixpath.dirname(path)
                 try:
-                    if not archive.knows(_inside(place)):
-                        facts = self._facts(archive, place)
-                        if not check_mode:
-                            self._add(archive, facts, place, aside)
-                        copied.captures += 1
-                        wanted.update(
-                            ((image.build_id, image.sha256), None)
-                            for image in facts.images
-                            if isinstance(image, KnownImage)
-                        )
-                        progress.capture()
+                    if archive.knows(_inside(place)):
+                        continue
+                    facts = self._facts(archive, place)
+                    files = [] if check_mode else self._bring(facts, place, aside)
+                except TooLargeError as error:
+                    warn(f"{self.url}/{place} was skipped: {error}")
+                    continue
+                except StoreError:
+                    raise  # it is gone, for the next one as well
                 except (OffheapError, ValueError, RecursionError) as error:
                     warn(f"{self.url}/{place} was skipped: {error}")
+                    continue
+                if not check_mode:
+                    archive.add_capture(facts, aside / "dump", *files)
+                copied.captures += 1
+                wanted.update(
+                    ((image.build_id, image.sha256), None) for image in facts.images if isinstance(image, KnownImage)
+                )
+                progress.capture()
             copied.images = self._add_images(archive, archive.missing_images(wanted), aside, warn, check_mode)
         return copied
 
@@ -144,16 +150,19 @@ class Remote:
             raise ArchiveError("its dump is too large")
         return facts
 
-    def _add(self, archive: Archive, facts: CaptureFacts, place: str, aside: Path) -> None:
+    def _bring(self, facts: CaptureFacts, place: str, aside: Path) -> list[Path | None]:
+        """A capture's dump, as ``dump``, and its perf map, lives and holders."""
         data = self._read(f"{place}/{DUMP}", limits.LARGEST_DUMP)
-        content = unpack.unpack(data, DUMP, max(facts.dump.size, len(data)))
+        content = unpack.unpack(data, DUMP, max(facts.dump.size, len(data)), facts.dump.size)
         if hashlib.sha256(content).hexdigest() != facts.dump.sha256:
             raise ArchiveError("its dump does not have the checksum in its facts")
-        (aside / "dump").write_bytes(content)
-        perf_map = self._beside(place, PERF_MAP, aside, limits.LARGEST_PERF_MAP)
-        lives = self._beside(place, LIVES, aside, limits.LARGEST_LIVES)
-        holders = self._beside(place, HOLDERS, aside, limits.LARGEST_HOLDERS)
-        archive.add_capture(facts, aside / "dump", perf_map, lives, holders)
+        with failing(f"cannot write {aside}"):
+            (aside / "dump").write_bytes(content)
+        return [
+            self._beside(place, PERF_MAP, aside, limits.LARGEST_PERF_MAP),
+            self._beside(place, LIVES, aside, limits.LARGEST_LIVES),
+            self._beside(place, HOLDERS, aside, limits.LARGEST_HOLDERS),
+        ]
 
     def _beside(self, place: str, name: str, aside: Path, limit: int) -> Path | None:
         """A capture's file beside its dump, unpacked."""

@@ -441,6 +441,20 @@ def test_what_a_service_offers_says_itself_what_it_counts(archive: Archive, tmp_
     assert [facts.sampling for facts in found] == [SamplingFacts("poisson", 4096), SamplingFacts("poisson", 524288)]
 
 
+def test_what_no_archive_can_hold_stays_on_its_host(archive: Archive, tmp_path: Path) -> None:
+    """As an interval that no reader takes, or memleak's report at its limit, which shows a part."""
+    content = offers.pprof(9000, 1 << 62)
+    target = Target(tmp_path, [content], offered(content))
+    (problem,) = target.bring(archive, target.pack()).problems
+    assert "was left on the host" in problem and archive.captures() == []
+    part = b"[10:00:00] Top 1 stacks with outstanding allocations:\n"
+    part += b"\t4096 bytes in 1 allocations from stack\n\t\tf+0x1 [p]\n"
+    (tmp_path / "second").mkdir()
+    target = Target(tmp_path / "second", [part], offered(part, kind="memleak"))
+    (problem,) = target.bring(archive, target.pack()).problems
+    assert "its limit, so there may be more" in problem and archive.captures() == []
+
+
 @pytest.mark.parametrize(
     ("told", "expected"),
     [(None, None), (Told(Measure.LIVE, "", 65536), ("live", SamplingFacts("poisson", 65536)))],
