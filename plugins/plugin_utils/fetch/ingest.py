@@ -21,7 +21,7 @@ from ..base import child
 from ..base.printable import printable
 from ..model.raw import Told
 from . import unpack_tar
-from .plan import Batch, Found
+from .plan import MOST_BYTES, Batch, Found
 from .unpack_tar import TransferError
 
 PACKED_NAME = wire.PACKED
@@ -74,6 +74,8 @@ def read_packed(data: dict[str, Any], batch: Batch) -> Packed:
             raise TransferError("the host packed a perf map of an impossible size")
         sizes[member] = members[member]
     total = sum(sizes.values())
+    if total > MOST_BYTES:
+        raise TransferError(f"the host packed {total} bytes, more than one run takes from it")
     if not 0 < size <= most_packed(sizes):
         raise TransferError(f"the host packed {total} bytes into {size}, which is impossible")
     for member, announced in members.items():

@@ -27,6 +27,8 @@ _SOURCES = {
     dump_name.PPROF: dump_name.PPROF,
     dump_name.GPERFTOOLS: dump_name.GPERFTOOLS,
 }
+#: bytes that one run takes from a host: some sixty spools and images full to their limits
+MOST_BYTES = 16 << 30
 #: captures that a host is asked for at once, unless told otherwise
 MOST_CAPTURES = 5000
 _REFUSED = (CaptureFactsError, sidecar.SidecarError, jvm_memory.JvmMemoryError)

@@ -396,6 +396,18 @@ def test_a_map_of_an_impossible_size(target: Target, size: Any) -> None:
         ingest.read_packed(packed, batch)
 
 
+def test_maps_that_are_too_many() -> None:
+    data = capture_samples.listing(*(b"%d" % number for number in range(70)))
+    for number, entry in enumerate(data["captures"]):
+        entry.update(name=f"jeprof.{100 + number}.0.i0.heap", process=number)
+    data["processes"] = [capture_samples.written(pid=100 + number)["process"] for number in range(70)]
+    batch = with_maps(data)
+    members = {**batch.sizes(), **dict.fromkeys(batch.made(), limits.LARGEST_PERF_MAP)}
+    assert len(batch.made()) == 70
+    with pytest.raises(TransferError, match="more than one run takes"):
+        ingest.read_packed({"size": 100, "sha256": "0" * 64, "members": members, "skipped": {}}, batch)
+
+
 def test_the_agents_facts_go_into_the_capture() -> None:
     data = capture_samples.listing(b"one", b"two")
     jemalloc = {"version": "5.3.0", "malloc_conf": None, "options": {"prof_accum": False}}
