@@ -24,9 +24,10 @@ from ...module_utils.formats import limits
 from ...module_utils.formats.capture_facts import CaptureFacts, KnownImage
 from ...module_utils.formats.errors import OffheapError
 from ..base import unpack
+from ..base.errors import ControllerError
 from ..base.progress import Progress
 from . import image_files
-from .archive import FORMAT, INDEX, REMOVED, Archive, ArchiveError, failing, format_of, index
+from .archive import FORMAT, INDEX, REMOVED, Archive, ArchiveError, failing, format_of, index, read_dump
 from .capture import DUMP, FACTS, HOLDERS, LIVES, PERF_MAP, Capture
 from .object_store import ObjectStore, StoreError, TooLargeError
 
@@ -56,9 +57,14 @@ class Remote:
         self._paths = set(self._store.files())
 
     def push(
-        self, archive: Archive, beside: Beside, check_mode: bool = False, progress: Progress | None = None
+        self,
+        archive: Archive,
+        beside: Beside,
+        warn: Callable[[str], None],
+        check_mode: bool = False,
+        progress: Progress | None = None,
     ) -> Copied:
-        """Copy to the remote what it lacks. Raises ArchiveError."""
+        """Copy to the remote what it lacks; what is damaged is skipped with a warning. Raises ArchiveError."""
         copied, progress = Copied(), progress or Progress()
         progress.at(f"copying to {self.url}")
         self._check_index(make=not check_mode)
@@ -70,9 +76,14 @@ class Remote:
             image = None if check_mode else archive.image(build_id, image_files.said(file))
             if image is not None:
                 self._store.put(f"images/{name}", image)
-        for capture in archive.captures():
+        for capture in archive.captures(warn=warn):
             place = archive.name_of(capture)
             if not self._paths.isdisjoint((f"{place}/{FACTS}", f"{place}/{REMOVED}")):
+                continue
+            try:
+                read_dump(capture.dump, capture.facts.dump.sha256)
+            except (OSError, ControllerError) as error:
+                warn(f"{place} was skipped: {error}")
                 continue
             copied.captures += 1
             if not check_mode:

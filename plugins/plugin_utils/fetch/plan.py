@@ -353,7 +353,7 @@ def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterat
         its_size = item.size
         if isinstance(item, Found):
             its_size += item.map_size + item.lives_size + item.holders_size
-        if size and size + its_size > limit:
+        if (batch.dumps or batch.images) and size + its_size > limit:
             yield batch
             batch, size = Batch(), 0
         if isinstance(item, Found):
@@ -367,5 +367,5 @@ def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterat
         else:
             batch.images[f"images/{len(batch.images)}"] = item
         size += its_size
-    if size:
+    if batch.dumps or batch.images:
         yield batch

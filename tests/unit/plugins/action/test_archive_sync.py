@@ -140,3 +140,13 @@ def test_a_store_that_goes_away_fails_the_task(
     monkeypatch.setattr(ObjectStore, "get", gone)
     with pytest.raises(AnsibleActionFail, match="no answer"):
         _run(tmp_path / "other", url, "pull")
+
+
+def test_what_is_damaged_is_not_pushed_until_it_is_mended(archive: Archive, url: str) -> None:
+    dump = archive.captures()[0].dump
+    content = dump.read_bytes()
+    dump.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    pushed = _run(archive.root, url, "push")
+    assert pushed["captures"] == 6 and "was skipped" in pushed["warnings"][0]
+    dump.write_bytes(content)
+    assert _run(archive.root, url, "push")["captures"] == 1

@@ -139,6 +139,11 @@ def test_batches() -> None:
     assert list(plan.batches([], [], 160)) == []
 
 
+def test_an_empty_dump_comes_as_well() -> None:
+    listing = plan.read_listing(capture_samples.listing(b""), "app1", GIB, GIB)
+    assert [list(batch.dumps) for batch in plan.batches(listing.captures, [], GIB)] == [["dumps/0"]]
+
+
 def test_fetching_loads_nothing_that_only_reading_needs() -> None:
     """Dozens of processes fetch at once, and each would hold it in memory."""
     collections = next(path for path in sys.path if path.endswith("collections"))
