@@ -83,7 +83,6 @@ def read_baseline(path: Path) -> list[tuple[str, Key]]:
 
 
 def _is_same(first: Key, second: Key) -> bool:
-    """Whether one path begins with the other, as when leaks are matched across a fleet. One without functions is only
-    itself."""
+    """Whether one path begins with the other, as when leaks are matched across a fleet."""
     shorter = min(len(first), len(second))
-    return first[:shorter] == second[:shorter] if shorter else first == second
+    return first[:shorter] == second[:shorter]

@@ -20,9 +20,6 @@ from .profile_server import Server, ServerError
 #: a capture, and all captures of its process
 OfProcess = tuple[Capture, list[Capture]]
 
-# So many captures that cannot be sent are enough: it is not they.
-_MOST_PROBLEMS = 100
-
 
 @dataclass
 class Pushed:
@@ -55,14 +52,12 @@ def push(
     most: int,
     send: Callable[[Capture, list[Capture]], None],
 ) -> Pushed:
-    """Send ``most`` of the captures, the first that can be sent. Raises OSError.
+    """Send the first ``most`` captures. Raises OSError.
 
     ``send`` makes a capture's profile and sends it, or raises ServerError; it also gets all captures of the process.
     """
     done = Pushed(left=len(captures))
-    for capture, process in captures:
-        if done.sent == most or len(done.problems) > _MOST_PROBLEMS:
-            break
+    for capture, process in captures[:most]:
         try:
             send(capture, process)
         except ServerError as error:
