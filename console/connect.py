@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import random
-import re
 import socket
 import threading
 import time
@@ -132,7 +131,7 @@ class Connector:
             return self._gateways[jump]
 
     def _made(self, found: Settings, password: str | None, gateway: Connection | str | None) -> Connection:
-        keys = [Path(name).expanduser() for name in found.lines("identityfile")]
+        keys = [Path(name).expanduser() for name in found.words("identityfile")]
         known = KnownHosts(found, self._accept_new)
         arguments = {
             "allow_agent": found.one("identitiesonly") != "yes",
@@ -157,16 +156,9 @@ class Connector:
         return connection
 
     def _open(self, name: str, found: Settings, password: str | None, gateway: Connection | None) -> Connection:
-        command = found.one("proxycommand")
-        connection = self._made(found, password, gateway or (command and _expanded(command, name, found)))
+        connection = self._made(found, password, gateway or found.one("proxycommand"))
         _handshake(connection, name)
         return connection
-
-
-def _expanded(command: str, name: str, found: Settings) -> str:
-    """A ProxyCommand with what its tokens stand for (ssh_config(5)): Fabric knows neither the port nor the user."""
-    tokens = {"%": "%", "h": found.hostname, "n": name, "p": str(found.port), "r": found.user}
-    return re.sub("%([%hnpr])", lambda token: tokens[token[1]], command)
 
 
 def _configuration(target: Target) -> list[str]:

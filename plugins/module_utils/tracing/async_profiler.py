@@ -26,11 +26,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import el
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
-    Ended,
-    TraceError,
-    undisturbed,
-)
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
 
 OLDEST = 11
 # The version that traces were tried with. 4.0 and 4.1 do not write their interval into a recording, nor, as 4.2 does,
@@ -140,8 +136,7 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with undisturbed():
-                self.stop()
+            self.stop()
         finally:
             os.close(self._fd)
 
@@ -204,7 +199,8 @@ class _Place:
 
     def __init__(self, jvm: Jvm) -> None:
         for path in (places.SOCKETS, places.TRACING):
-            places.make(path)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o755)
         sweep()
         self._owner = (jvm.uid, jvm.gid)
         self._path = f"{places.TRACING}/{jvm.pid}-{secrets.token_hex(4)}"
@@ -217,10 +213,8 @@ class _Place:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        try:
-            _remove(self._path)
-        finally:
-            os.close(self._lock)  # until now nobody else has removed it
+        os.close(self._lock)
+        _remove(self._path)
 
     @contextlib.contextmanager
     def file(self, name: str) -> Iterator[_File]:

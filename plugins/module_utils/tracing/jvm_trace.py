@@ -75,8 +75,7 @@ class JvmTrace:
                 yield Window(kept.fd, kept.size, time.time_ns())
         except Ended:
             recording.stop()
-            with contextlib.suppress(Ended):  # what came at once is too much; what was kept before is there
-                kept.add(recording.take(largest))
+            kept.add(recording.take(largest))
             if kept.size > told:
                 yield Window(kept.fd, kept.size, time.time_ns())
             raise

@@ -17,10 +17,10 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import at_wo
 
 _HOLDER = """
 import os, socket, sys
-if "65534" in sys.argv: os.setuid(65534)
+if len(sys.argv) > 2: os.setuid(int(sys.argv[2]))
 with socket.socket(socket.AF_UNIX) as taken:
     taken.bind("\\0" + sys.argv[1])
-    if "listens" in sys.argv: taken.listen(8)
+    taken.listen(8)
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -87,9 +87,8 @@ def test_a_second_run_waits_for_the_first() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-@pytest.mark.parametrize("does", ["listens", "answers nobody"])
-def test_another_user_keeps_nobody_from_working(does: str) -> None:
-    with holder("65534", does) as other:
+def test_another_user_keeps_nobody_from_working() -> None:
+    with holder("65534") as other:
         with at_work.alone(0):
             pass
         assert other.stdin
