@@ -85,8 +85,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import 
 gc.freeze()  # nor does the end look for garbage in what is imported
 
 _UNITS_HELP = "the service; may be given several times"
-# As large as trace_live's recordings; seconds beside the windows that a trace may take.
-_RECORDING, _TRACING = 32 << 20, 120
+# As large as trace_live's recordings.
+_RECORDING = 32 << 20
 
 
 @on_hosts
@@ -235,7 +235,7 @@ def dump(
         done = [session.ask("control", 120.0, unit=name, parameters={"command": command}) for name in units]
         for line in [line for each in done for line in answers.trimmed(each)]:
             hosts.show.say(f"{host.name}: {line}")
-        names = {Path(str(one["path"])).name for each in done for one in each["dumps"]}
+        names = {name for each in done for name in answers.dumped(each)}
         return [facts for facts in _collected(host, session, steps, store, units).captures if facts.dump.name in names]
 
     taken = []
@@ -306,7 +306,7 @@ def collect(hosts: Hosts, unit: Units = None, archive: str = ARCHIVE, source: st
     source="what traces: jvm, attach, memleak or perf (what the unit and the host allow)",
     window="seconds between two dumps (30)",
     windows="how many dumps (6); a verdict needs three over a minute",
-    max_cost="percent of CPU time that memleak or async-profiler may add (5)",
+    max_cost="percent of CPU time that tracing may add (memleak: 5; a JVM and attach: 2.5)",
     interval="bytes between two allocations that are recorded in a JVM or by the agent (1M)",
     library="async-profiler's library or the agent on the host (the newest that is installed)",
     archive=ARCHIVE_HELP,
@@ -318,7 +318,7 @@ def trace(
     source: str = "auto",
     window: int = 30,
     windows: int = 6,
-    max_cost: int = 5,
+    max_cost: str = "",
     interval: str = "1M",
     library: str = "",
     archive: str = ARCHIVE,
@@ -331,25 +331,25 @@ def trace(
     """
     store = _archive(archive)
     wanted = {"unit": unit, "library": library, "interval": byte_size.parse(interval), "largest": _RECORDING}
-    wanted |= {"seconds": int(window), "count": int(windows), "source": source, "max_cost": float(max_cost)}
+    wanted |= {"seconds": int(window), "count": int(windows), "source": source, "max_cost": traced.percent(max_cost)}
 
-    def work(host: target.Target, session: Session, steps: screen.Steps) -> tuple[dict[str, Any], Collected]:
+    def work(host: target.Target, session: Session, steps: screen.Steps) -> traced.Traced:
         so_far = traced.Windows(wanted["seconds"], wanted["count"])
         steps.working(host.name, so_far.text)
-        most = _TRACING + wanted["seconds"] * wanted["count"]
-        done = answers.traced(session.ask("trace", most, so_far.begin, wanted=wanted))
+        done = answers.traced(session.ask("trace", so_far.most, so_far.begin, wanted=wanted))
         steps.working(host.name, lambda: "collecting")
-        return done, _collected(host, session, steps, store, [unit])
+        brought = _collected(host, session, steps, store, [unit])
+        most_rows = 0 if hosts.show.as_json else int(rows)
+        return done, brought.warnings, traced.rows(store, host.name, done, brought, most_rows)
 
     traces: list[dict[str, Any]] = []
 
-    def tell(results: list[tuple[str, tuple[dict[str, Any], Collected]]]) -> None:
-        done = [(host, *result) for host, result in results]
-        traces.extend({"host": host, **one} for host, one, _brought in done)
-        for host, one, brought in done:
-            for warning in traced.warnings(one) + brought.warnings:
+    def tell(results: list[tuple[str, traced.Traced]]) -> None:
+        for host, (one, warnings, _found) in results:
+            traces.append({"host": host, **one})
+            for warning in traced.warnings(one) + warnings:
                 hosts.show.say(f"{host}: {printable(warning)}", "yellow")
-        for heading, table in [] if hosts.show.as_json else traced.tables(store, done, int(rows)):
+        for heading, table in traced.tables(found for _host, (_one, _warnings, found) in results):
             hosts.show.table(heading, table, traced.NUMBERS)
 
     failed = hosts.ask(f"tracing for about {duration(wanted['seconds'] * wanted['count'])}", work, tell)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
 from ..plugins.module_utils.formats import values
@@ -47,6 +48,14 @@ def trimmed(answer: dict[str, Any]) -> list[str]:
         before, after = as_text(dump["rss_before"]), as_text(dump["rss_after"])
         lines.append(f"process {dump['pid']}: {before} resident before, {after} after")
     return lines
+
+
+def dumped(answer: dict[str, Any]) -> list[str]:
+    """The names of the dumps that agents have written. Raises SessionError."""
+    paths = [dump.get("path") for dump in _mappings(answer, "dumps")]
+    if not all(values.is_text(path, _LONGEST) for path in paths):
+        raise _nonsense()
+    return [PurePosixPath(str(path)).name for path in paths]
 
 
 def traced(answer: dict[str, Any]) -> dict[str, Any]:

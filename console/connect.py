@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import random
+import re
 import socket
 import threading
 import time
@@ -131,7 +132,7 @@ class Connector:
             return self._gateways[jump]
 
     def _made(self, found: Settings, password: str | None, gateway: Connection | str | None) -> Connection:
-        keys = [Path(name).expanduser() for name in found.words("identityfile")]
+        keys = [Path(name).expanduser() for name in found.lines("identityfile")]
         known = KnownHosts(found, self._accept_new)
         arguments = {
             "allow_agent": found.one("identitiesonly") != "yes",
@@ -156,9 +157,16 @@ class Connector:
         return connection
 
     def _open(self, name: str, found: Settings, password: str | None, gateway: Connection | None) -> Connection:
-        connection = self._made(found, password, gateway or found.one("proxycommand"))
+        command = found.one("proxycommand")
+        connection = self._made(found, password, gateway or (command and _expanded(command, name, found)))
         _handshake(connection, name)
         return connection
+
+
+def _expanded(command: str, name: str, found: Settings) -> str:
+    """A ProxyCommand with what its tokens stand for (ssh_config(5)): Fabric knows neither the port nor the user."""
+    tokens = {"%": "%", "h": found.hostname, "n": name, "p": str(found.port), "r": found.user}
+    return re.sub("%([%hnpr])", lambda token: tokens[token[1]], command)
 
 
 def _configuration(target: Target) -> list[str]:

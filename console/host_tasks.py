@@ -73,14 +73,19 @@ class Hosts:
             self.show.progress(what, [one.name for one in self.targets]) as steps,
         ):
             bound = functools.partial(_bound, work, steps)
-            for some in each_host.run(self.targets, connector, bound, int(options["at_once"])):
-                outcomes += some
-                for outcome in some:
-                    steps.done(outcome.target.name)
-                steps.refresh()
-                if not some and what and not self.show.as_json:
-                    with self.show.paused():
-                        tell_new()
+            try:
+                for some in each_host.run(self.targets, connector, bound, int(options["at_once"])):
+                    outcomes += some
+                    for outcome in some:
+                        steps.done(outcome.target.name)
+                    steps.refresh()
+                    if not some and what and not self.show.as_json:
+                        with self.show.paused():
+                            tell_new()
+            except Exception:  # a bug that one host has brought out hides no other
+                with self.show.paused():
+                    tell_new()
+                raise
         tell_new()
         return self.show.failures(outcomes)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -98,8 +99,11 @@ class KnownHosts(paramiko.MissingHostKeyPolicy):
         if self._files:
             with self._writing:
                 self._files[0].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with self._files[0].open("a", encoding="ascii") as stream:
-                    stream.write(f"{self._alias or hostname} {key.get_name()} {key.get_base64()}\n")
+                with self._files[0].open("ab+") as stream:
+                    if stream.tell():
+                        stream.seek(-1, os.SEEK_END)
+                    begin = b"" if stream.read(1) in (b"", b"\n") else b"\n"
+                    stream.write(begin + f"{self._alias or hostname} {key.get_name()} {key.get_base64()}\n".encode())
 
     def transport(self, hostname: str, port: int) -> Any:
         """What makes the connections to a host for paramiko: one that asks for the kinds of keys known first."""

@@ -66,8 +66,13 @@ class Settings:
         return None if found == "none" else found
 
     def words(self, keyword: str) -> list[str]:
-        """The values of a keyword that may have several, on one line or on several."""
-        return [word for line in self.values.get(keyword, []) for word in shlex.split(line) if word != "none"]
+        """The values of a keyword that may have several on a line."""
+        found = [word for line in self.values.get(keyword, []) for word in _words(line)]
+        return [word for word in found if word != "none"]
+
+    def lines(self, keyword: str) -> list[str]:
+        """The values of a keyword that may have several, each on a line of its own."""
+        return [line for line in self.values.get(keyword, []) if line != "none"]
 
     @property
     def hostname(self) -> str:
@@ -80,6 +85,14 @@ class Settings:
     @property
     def port(self) -> int:
         return int(self.values["port"][0])
+
+
+def _words(line: str) -> list[str]:
+    """OpenSSH quotes words with blanks, and leaves other quotes as they are."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
 
 
 def settings(address: str, arguments: Sequence[str]) -> Settings:

@@ -17,12 +17,27 @@ from ..plugins.plugin_utils.base.durations import duration
 from ..plugins.plugin_utils.driver.stayed import stayed
 from ..plugins.plugin_utils.fetch.collect import Collected
 from ..plugins.plugin_utils.fetch.host_session import SessionError
+from .target import TargetError
 
 #: columns of a table that hold numbers
 NUMBERS = (1, 2, 3)
 _STAYED, _GREW = "CAME AND STAYED", "CAME IN THE LAST WINDOW"
 
 Row = tuple[str, ...]
+# Seconds beside the windows that a trace may take; how many windows perf makes again at most, having lost something.
+_BESIDE, _AGAIN = 120, 3
+#: what was seen, which is a column's heading, and the rows
+Rows = tuple[str, list[Row]]
+#: a host's answer, warnings of the collection, and what is shown
+Traced = tuple[dict[str, Any], list[str], Rows]
+
+
+def percent(text: str) -> float | None:
+    """A budget; None for the usual one. Raises TargetError."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise TargetError(f"{text!r} is not a number of percent") from None
 
 
 class Windows:
@@ -32,6 +47,11 @@ class Windows:
         self._seconds = seconds
         self._count = count
         self._began: float | None = None
+
+    @property
+    def most(self) -> int:
+        """Seconds that it may take in all."""
+        return _BESIDE + self._seconds * (self._count + _AGAIN)
 
     def begin(self, _block: bytes) -> None:
         """The host says that the first window begins. Raises SessionError if it has said so before."""
@@ -58,20 +78,24 @@ def warnings(answer: dict[str, Any]) -> list[str]:
     return []
 
 
-def tables(
-    store: Archive, done: Iterable[tuple[str, dict[str, Any], Collected]], most: int
-) -> Iterator[tuple[Row, Sequence[Row]]]:
-    """Headings and rows for the hosts, their answers, and what was collected of them. Raises ControllerError."""
-    found: dict[str, list[Row]] = {_STAYED: [], _GREW: []}
-    for host, answer, brought in done:
-        own = [facts for facts in brought.captures if facts.dump.name in answer["dumps"]]
-        if not own:
-            continue
-        newest = max(own, key=lambda facts: facts.dump.time)
-        for one in stayed(store.place(newest) / DUMP, newest, most):
-            age = "not known" if one.age is None else duration(one.age)
-            row = (host, str(answer["pid"]), as_text(one.bytes), age, one.path)
-            found[_GREW if newest.source == PERF else _STAYED].append(row)
-    for came, rows in found.items():
-        if rows:
-            yield ("HOST", "PID", came, "HALF OF IT FOR", "PATH"), rows
+def rows(store: Archive, host: str, answer: dict[str, Any], brought: Collected, most: int) -> Rows:
+    """Of a host's answer, and what was collected of it, the ``most`` largest. Raises ControllerError."""
+    own = [facts for facts in brought.captures if facts.dump.name in answer["dumps"]]
+    if not own or not most:
+        return "", []
+    newest = max(own, key=lambda facts: facts.dump.time)
+    found: list[Row] = []
+    for one in stayed(store.place(newest) / DUMP, newest, most):
+        age = "not known" if one.age is None else duration(one.age)
+        found.append((host, str(answer["pid"]), as_text(one.bytes), age, one.path))
+    return _GREW if newest.source == PERF else _STAYED, found
+
+
+def tables(each: Iterable[Rows]) -> Iterator[tuple[Row, Sequence[Row]]]:
+    """Headings and rows for the hosts."""
+    found: dict[str, list[Row]] = {_STAYED: [], _GREW: [], "": []}
+    for came, own in each:
+        found[came] += own
+    for came, all_rows in found.items():
+        if all_rows:
+            yield ("HOST", "PID", came, "HALF OF IT FOR", "PATH"), all_rows

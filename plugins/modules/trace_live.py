@@ -214,7 +214,7 @@ def main() -> NoReturn:
     result: dict[str, Any] = {"unit": module.params["unit"]}
     try:
         result = windows.trace(wanted(module), module.check_mode).to_json()
-    except OffheapError as error:
+    except (OffheapError, OSError) as error:
         module.fail_json(msg=str(error), **result)
     if result["ended"]:
         module.warn(f"the trace of {result['unit']} ended early: {result['ended']}")

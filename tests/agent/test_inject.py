@@ -234,7 +234,7 @@ def test_a_tracer_that_is_killed_leaves_the_process_alive(run: Start, attached: 
     process = run(program("registers"))
     killed = threading.Thread(target=kill_tracer, args=(process.pid,))
     killed.start()
-    with pytest.raises(InjectError, match="the attempt ended early"):
+    with pytest.raises(held_thread.LetGo, match="the attempt ended early"):
         have(process, attached, tmp_path / "out", "1")
     killed.join()
     assert policies(process) == {os.SCHED_OTHER}, "nor is it hurried any more"

@@ -253,6 +253,15 @@ def test_what_a_realloc_cannot_move_lives_on(opened: Open) -> None:
     assert attached.dump().of("leak_here") == (0, 0, 1)
 
 
+def test_what_a_program_has_in_its_code_is_left_alone(opened: Open) -> None:
+    options = ("-shared", "-fPIC", "-Wl,-z,notext")
+    attached = opened(preload=compiled("libincode.so", [PROGRAMS / "in_code.c"], *options, compiler=COMPILER))
+    attached.begin()
+    attached.do("leak 100 1000")
+    assert attached.dump().of("leak_here")[0] == 100
+    assert attached.detach()["left"] == 0
+
+
 def test_errno_is_kept(opened: Open) -> None:
     attached = opened()
     attached.begin()

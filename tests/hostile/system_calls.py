@@ -78,6 +78,7 @@ _ANY = (
     (r"/\d+\.sock$", "/<pid>.sock"),
     (r"/tracing/\d+-[0-9a-f]+", "/tracing/<trace>"),
     (r"/jeprof\.[^/]*\.heap", "/<dump>"),
+    (r"/\.jeprof\.[^/]*\.heap\.part", "/.<dump>.part"),
     (r"/core\.\w+$", "/core.<name>"),
     (r"/app\.service", "/<unit>"),
     (r"/[a-z0-9_]+-linux-gnu/", "/<platform>/"),

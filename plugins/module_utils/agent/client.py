@@ -14,7 +14,6 @@ This module is private to the collection.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
@@ -30,6 +29,7 @@ PROTOCOL = 1
 _NAME = re.compile(r"([1-9][0-9]{0,9})\.sock\Z")
 _MAX_ANSWER = 1 << 20
 _LISTENS = b"00010000"  # SO_ACCEPTCON, among the flags in /proc/net/unix
+_TO_ACCEPT = 10.0  # seconds in which an agent takes one of those that wait for it
 _UNIT_IN_NAME = 80  # bytes of a unit's name in an abstract one, as in the agent's config.c
 
 
@@ -95,12 +95,10 @@ def _abstract(unit: str) -> list[AgentSocket]:
     """The agents of a unit's processes that listen at an abstract name (proc(5), /proc/net/unix)."""
     prefix = b"@offheap/" + os.fsencode(unit)[:_UNIT_IN_NAME] + b"/"
     found = []
-    with contextlib.suppress(OSError), open("/proc/self/net/unix", "rb") as lines:
-        for line in lines:
-            *_other, flags, _type, _state, _inode, name = [*line.split(None, 7), b""][:8]
-            pid = name.strip()[len(prefix) :]
-            if flags == _LISTENS and name.startswith(prefix) and pid.isdigit() and cgroup.belongs_to(int(pid), unit):
-                found.append(AgentSocket(int(pid), os.fsdecode(name.strip())))
+    for flags, _inode, name in sockets.unix():
+        pid = name[len(prefix) :]
+        if flags == _LISTENS and name.startswith(prefix) and pid.isdigit() and cgroup.belongs_to(int(pid), unit):
+            found.append(AgentSocket(int(pid), os.fsdecode(name)))
     return found
 
 
@@ -155,7 +153,7 @@ class Connection:
             raise AgentError(f"cannot connect to {path}: {exc.strerror or exc}") from exc
 
     def _connect_to(self, path: str) -> None:
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + min(self._timeout, _TO_ACCEPT)
         while True:
             try:
                 self._socket.connect(path)

@@ -24,6 +24,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.service impo
 _POLL_SECONDS = 0.25
 _PATIENCE = 10.0  # until the first agent answers
 _TIMEOUT = 30.0
+_ALL = 300.0  # for all agents of a unit: anything of the service may listen where they do
 # What the agent's one line in the journal begins with.
 _AGENT = "offheap: "
 
@@ -32,14 +33,14 @@ class Unseen(OffheapError):
     """No dump of the unit was seen. The message says why."""
 
 
-class Ended(Unseen):
+class Ended(health.Unhealthy):
     """A process of the unit has ended, or its agent, while it wrote a dump."""
 
 
 def see(unit: Service, best_effort: bool) -> tuple[list[str], str]:
     """Paths of new dumps, and why there are none, or none of some of its processes; empty if there are of all.
 
-    Raises NoDump if there are none, unless ``best_effort`` allows that.
+    Raises NoDump if there are none, unless ``best_effort`` allows that; and Ended.
     """
     try:
         return _take(unit)
@@ -75,6 +76,8 @@ def _take(unit: Service) -> tuple[list[str], str]:
             if time.monotonic() >= deadline:
                 raise Unseen("none of its processes has an agent that answers")
             time.sleep(_POLL_SECONDS)
+    except Ended:
+        raise
     except (OffheapError, OSError) as error:
         lines = systemd.journal(f"_SYSTEMD_INVOCATION_ID={unit.text['InvocationID']}")
         told = "; ".join(line.partition(_AGENT)[2] for line in lines if _AGENT in line)
@@ -84,7 +87,11 @@ def _take(unit: Service) -> tuple[list[str], str]:
 def _dumps_of_all(unit: Service) -> tuple[list[str], list[str]]:
     """Raises Ended: what a dump has ended is not left to it."""
     written, problems = [], []
+    deadline = time.monotonic() + _ALL
     for agent in client.find(unit.name):
+        if time.monotonic() > deadline:
+            problems.append(f"not all of its agents have answered within {_ALL:g} seconds")
+            break
         try:
             written += _dump_of(agent, unit)
         except Ended:

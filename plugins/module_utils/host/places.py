@@ -7,6 +7,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import os
 import re
 
 #: the root of every library that this collection installs
@@ -33,6 +34,12 @@ UNTIL_REBOOT = "/run/systemd/system"
 
 
 _BUILD = re.compile(rf"({INSTALLED}/(?:jemalloc|agent)/[^/]+?)(-musl)?/")
+
+
+def make(path: str, mode: int = 0o755) -> None:
+    """A directory of root's there with this mode, whatever our umask, which keeps others out on many hosts."""
+    os.makedirs(path, mode, exist_ok=True)
+    os.chmod(path, mode)
 
 
 def for_musl(library: str) -> str:

@@ -14,7 +14,7 @@ import ipaddress
 import os
 import socket
 import struct
-from typing import Iterable
+from typing import Iterable, Iterator
 
 _PEER = struct.Struct("3i")
 
@@ -59,6 +59,15 @@ def holder(inode: int, pids: Iterable[int]) -> int | None:
         except OSError:
             continue  # it has ended
     return None
+
+
+def unix() -> Iterator[tuple[bytes, int, bytes]]:
+    """The Unix sockets that have names: flags, inode and name, ``@`` for the NUL of an abstract one (proc(5))."""
+    with contextlib.suppress(OSError), open("/proc/self/net/unix", "rb") as lines:
+        for line in lines:
+            *_other, flags, _type, _state, inode, name = [*line.split(None, 7), b""][:8]
+            if inode.isdigit() and name:
+                yield flags, int(inode), name.strip()
 
 
 def listener(connection: socket.socket) -> tuple[int, int]:

@@ -14,8 +14,9 @@ import glob
 import os
 import re
 import stat
-import subprocess
 from typing import Any
+
+from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
 
 _MOST_FILES = 5
 _MOST_BYTES = 2 << 20
@@ -119,21 +120,7 @@ def core_dumps(pid: int, name: str, proc: str = "/proc") -> list[dict[str, Any]]
 
 def kernel_log() -> str:
     """The kernel's last lines in the journal, each after its time in seconds since the epoch; empty if unreadable."""
-    command = ["journalctl", "--no-pager", "--quiet", "--output=short-unix", "--lines", _JOURNAL_LINES]
-    try:
-        # Not AnsibleModule.run_command: this also runs, and is tested, without a module.
-        done = subprocess.run(  # pylint: disable=ansible-bad-function
-            [*command, "_TRANSPORT=kernel"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
+    return "\n".join(systemd.journal("--output=short-unix", "--lines", _JOURNAL_LINES, "_TRANSPORT=kernel"))
 
 
 def oom_kills(text: str, control_group: str, names: set[str]) -> list[dict[str, Any]]:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import importlib
 import os
 import select
+import signal
 import threading
 import time
 import traceback
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits, wire
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
@@ -58,16 +59,17 @@ class Way:
     def __exit__(self, *_exc: object) -> None:
         self._answering.clear()
 
-    def _beat(self) -> NoReturn:
+    def _beat(self) -> None:
         while True:
             self._answering.wait()
             time.sleep(wire.BEAT)
             try:
                 self._show_life()
             except OSError:
-                os._exit(1)  # the controller is gone, and with it whoever wanted the answer
+                break  # the controller is gone, and with it whoever wanted the answer
             if self._answering.is_set() and time.monotonic() - self._taken > _PATIENCE:
-                os._exit(1)
+                break
+        os.kill(os.getpid(), signal.SIGTERM)  # which a trace takes as its end: it has to clean up
 
     def _show_life(self) -> None:
         """A sign of life, unless an answer is on its way or the controller takes nothing at the moment."""

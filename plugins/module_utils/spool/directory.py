@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from types import TracebackType
 from typing import Iterable, Iterator
 
@@ -24,6 +25,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import acl, 
 
 COLLECTED = "collected"
 _PART = ".part"
+# Seconds for which a part that is still written does not stay unchanged.
+_IDLE = 3600.0
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -176,10 +179,11 @@ class Spool:
         if not dump_name.parse(dump_name.beside(name)):
             raise SpoolError(f"{name!r} is not the name of a dump")
         self.thin_collected(limits.LARGEST_SPOOL - size)
-        self._unlink(_PART)  # one that was cut off
+        part = f".{name}{_PART}"  # others may add at the same time
+        self._remove_parts(part)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open(_PART, flags, 0o600, dir_fd=self._fd)
+            fd = os.open(part, flags, 0o600, dir_fd=self._fd)
             try:
                 done = 0
                 while done < size:
@@ -192,11 +196,17 @@ class Spool:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            os.rename(_PART, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            os.rename(part, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except OSError as exc:
             raise SpoolError(f"cannot write {self.path}/{name}: {exc.strerror}") from exc
         finally:
-            self._unlink(_PART)
+            self._unlink(part)
+
+    def _remove_parts(self, own: str) -> None:
+        """What was cut off: this one, and others that nobody has written to for long."""
+        for name in os.listdir(self._fd):
+            if name == own or (name.endswith(_PART) and _changed(self._fd, name) < time.time() - _IDLE):
+                self._unlink(name)
 
     def collect(self, dumps: Iterable[tuple[str, Identity]], delete: bool) -> list[str]:
         """Move dumps that have not changed since packing to ``collected/``, or delete them. Returns their names.

@@ -26,7 +26,11 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import el
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
+    Ended,
+    TraceError,
+    undisturbed,
+)
 
 OLDEST = 11
 # The version that traces were tried with. 4.0 and 4.1 do not write their interval into a recording, nor, as 4.2 does,
@@ -136,7 +140,8 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.stop()
+            with undisturbed():
+                self.stop()
         finally:
             os.close(self._fd)
 
@@ -199,8 +204,7 @@ class _Place:
 
     def __init__(self, jvm: Jvm) -> None:
         for path in (places.SOCKETS, places.TRACING):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o755)
+            places.make(path)
         sweep()
         self._owner = (jvm.uid, jvm.gid)
         self._path = f"{places.TRACING}/{jvm.pid}-{secrets.token_hex(4)}"
@@ -213,8 +217,10 @@ class _Place:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        os.close(self._lock)
-        _remove(self._path)
+        try:
+            _remove(self._path)
+        finally:
+            os.close(self._lock)  # until now nobody else has removed it
 
     @contextlib.contextmanager
     def file(self, name: str) -> Iterator[_File]:

@@ -41,6 +41,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_t
     Window,
     chosen,
     ticks,
+    undisturbed,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import preload_obstacles, service, syscall_filter
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
@@ -101,8 +102,7 @@ class AttachTrace:
     def windows(self) -> Iterator[Iterator[Window]]:
         """As a Trace's."""
         for path in (places.SOCKETS, places.TRACING):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o755)
+            places.make(path)
         async_profiler.sweep()
         with contextlib.closing(self._windows()) as windows:
             yield windows
@@ -115,11 +115,16 @@ class AttachTrace:
         self._path = self._library
         try:
             self._attach()
-        except held_thread.LetGo:  # it goes on
-            self._detach()
+        except held_thread.LetGo as exc:  # it goes on
+            self._path = exc.path or self._path
+            try:
+                self._detach()
+            except TraceError:
+                if self._is_in():
+                    raise
             raise
         except Ended:
-            if got_entries.into(self.pid, self._path) is not None:
+            if self._is_in():
                 self._detach()
             raise
         try:
@@ -175,7 +180,7 @@ class AttachTrace:
             "OFFHEAP_START_DELAY": "0",
             "OFFHEAP_DETACH_SECONDS": str(lasts),
             "OFFHEAP_MAPS": f"{self._lent.path}/{_MAPS}",
-            "OFFHEAP_MAX_COST": str(round(10 * self._max_cost)),
+            "OFFHEAP_MAX_COST": str(max(1, round(10 * self._max_cost))),  # 0: none
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
 
@@ -205,9 +210,10 @@ class AttachTrace:
 
     def _attach(self) -> None:
         self._lend_maps()
-        with _room_for_a_thread(self.pid):
-            found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
-        self._path, self.held = found.path, found.held
+        with undisturbed():  # until it is known where the library is
+            with _room_for_a_thread(self.pid):
+                found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
+            self._path, self.held = found.path, found.held
         if found.result:
             no_thread = "it may start no thread, by its limit of processes or its unit's TasksMax="
             why = no_thread if found.result == errno.EAGAIN else os.strerror(found.result)
@@ -263,8 +269,15 @@ class AttachTrace:
             os.close(fd)
         return True
 
+    def _is_in(self) -> bool:
+        return got_entries.into(self.pid, self._path) is not None
+
     def _detach(self) -> None:
         """Raises TraceError if something in the process still leads to the agent."""
+        with undisturbed():
+            self._detached()
+
+    def _detached(self) -> None:
         if not self._runs():
             return
         try:

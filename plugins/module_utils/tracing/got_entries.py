@@ -18,7 +18,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps impo
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 
 _WORD = 8
-_LARGEST = 256 << 20
+_LARGEST, _MOST = 256 << 20, 8 << 30
 _BLOCK = 1 << 20
 _TRIES = 5
 _LOW = 2  # bytes of an address that are looked at one by one
@@ -42,6 +42,8 @@ def into(pid: int, library: str, proc: str = "/proc") -> int | None:
     try:
         others = [mappings for path, mappings in mapped.items() if not path.endswith(library)]
         parts = [part for mappings in others for part in _written(pid, mappings, proc)]
+        if sum(size for _start, size in parts) > _MOST:
+            raise procfs.ProcfsError(f"process {pid} has more data of libraries than {_MOST >> 30} GiB")
         return sum(_count(memory, start, size, first, last) for start, size in parts for first, last in code)
     finally:
         os.close(memory)
@@ -57,9 +59,15 @@ def _written(pid: int, mappings: list[Mapping], proc: str) -> Iterator[tuple[int
         return
     loaded = [one for one in headers.programs if one.type == elf_headers.PT_LOAD]
     begin = next((one.address - one.offset for one in loaded if one.offset <= first.offset + _BLOCK), 0)
-    for one in loaded:
-        if one.flags & elf_headers.PF_W:
-            yield first.start - first.offset - begin + one.address, min(one.size, _LARGEST)
+    base = first.start - first.offset - begin
+    written = [(base + one.address, one.size) for one in loaded if one.flags & elf_headers.PF_W]
+    # By the mappings, once each: what the headers say of the sizes may be anything.
+    for own in mappings:
+        parts = [(max(own.start, start), min(own.end, start + size)) for start, size in written]
+        found = [(start, end) for start, end in parts if start < end]
+        if found:
+            start = min(start for start, _end in found)
+            yield start, min(max(end for _start, end in found) - start, _LARGEST)
 
 
 def _headers(pid: int, first: Mapping, proc: str) -> elf_headers.Headers | None:

@@ -49,6 +49,8 @@ LONGEST_TEXT = TEXTS // 2 - 8
 _TO_STOP, _BUSY = 1.0, 0.1
 # Seconds that a call may wait for the loader's lock. To open a library takes less.
 _FOR_LOADER = 0.02
+# Seconds until all threads are looked at again.
+_PAUSE = 0.01
 # What the thread itself does wrong is seen; blocked, it would be death.
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS)
 _BLOCKED = ((1 << 64) - 1) & ~sum(1 << (number - 1) for number in _FAULTS)
@@ -60,7 +62,12 @@ _MUTEX, _LOCKS = 40, 3
 
 
 class LetGo(HoldError):
-    """A call was not back in time. It goes on by itself, and the thread finds its own way back."""
+    """A call was not back in time. It goes on by itself, and the thread finds its own way back.
+
+    ``path`` is what it was to open, if that is known.
+    """
+
+    path = ""
 
 
 class Faulted(HoldError):
@@ -286,13 +293,15 @@ def held(pid: int, machine: Machine, ways: tuple[int, ...], patience: float) -> 
             if found:
                 return found
         for tid in _threads(pid):
-            if time.monotonic() > deadline:
-                raise HoldError(
-                    f"no thread of process {pid} waits where it may be held: all are busy or wait for a lock. Try again"
-                )
             found = None if _is_spared(pid, tid) else _take(pid, machine, tid, ways)
             if found:
                 return found
+            if time.monotonic() > deadline:
+                raise HoldError(
+                    f"no thread of process {pid} waits where it may be held: all are busy or wait for a lock or a disk."
+                    " Try again"
+                )
+        time.sleep(_PAUSE)
 
 
 def _waiting(pid: int, machine: Machine) -> list[_Waiting]:
@@ -307,11 +316,13 @@ def _waiting(pid: int, machine: Machine) -> list[_Waiting]:
 
 
 def _is_spared(pid: int, tid: int) -> bool:
-    """Whether it is a thread of an agent or of an allocator: what it is to call may wait for it."""
+    """Whether it is a thread of an agent or of an allocator: what it is to call may wait for it. Or one that nothing
+    interrupts, as where it waits for a disk: it would stop when that is over, whoever waits for it by then."""
     try:
-        with open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
-            return file.read(100).strip() in _SPARED
-    except OSError:
+        with open(f"/proc/{pid}/task/{tid}/stat", "rb") as file:
+            name, _bracket, rest = file.read(1000).partition(b"(")[2].rpartition(b")")
+            return name in _SPARED or rest.split()[0] == b"D"
+    except (OSError, IndexError):
         return True
 
 
@@ -398,10 +409,11 @@ def _run_to_wait(thread: Tracee, machine: Machine) -> tuple[_Waiting | None, flo
 
 @contextlib.contextmanager
 def _detached(thread: Tracee, unused: Callable[[], bool]) -> Iterator[None]:
-    """Let the thread go at the end if nobody has a use for it. One that does not stop is let go when we end."""
+    """Let the thread go at the end if nobody has a use for it. One that does not stop ends the attempt: it is let go
+    when we end."""
     try:
         yield
-    except (ThreadGone, TooLate):
+    except ThreadGone:
         pass
     finally:
         if unused():

@@ -17,7 +17,6 @@ import errno
 import json
 import os
 import platform
-import signal
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, NamedTuple
@@ -33,7 +32,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     seccomp_filters,
     urgency,
 )
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError, undisturbed
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thread_registers import MACHINES, Machine
 
 _RTLD_NOW, _RTLD_DLOPEN = 2, 0x80000000
@@ -122,10 +121,14 @@ def have_library(
             raise InjectError(f"the path {path} or the settings are too long")
         before = _companions(stack, pid, library)
         stack.enter_context(urgency.calm_afterwards(pid))
-        answer = _in_a_child(
-            lambda: asdict(_inject(target, path, content, before, settings, patience, held)),
-            2 * (patience + held) + _GRACE,
-        )
+        try:
+            answer = _in_a_child(
+                lambda: asdict(_inject(target, path, content, before, settings, patience, held)),
+                2 * (patience + held) + _GRACE,
+            )
+        except held_thread.LetGo as exc:
+            exc.path = path
+            raise
     return Injected(**answer)
 
 
@@ -374,15 +377,13 @@ def _in_a_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str,
     Meanwhile, what would end us waits: for the thread to be let go.
     """
     parts: list[bytes] = []
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
     try:
-        forked.run(
-            "the process that attaches", lambda write: write(_answer(work)), parts.append, _LARGEST_ANSWER, seconds
-        )
-    except forked.ForkedError as exc:
-        raise InjectError(str(exc)) from exc
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with undisturbed():
+            forked.run(
+                "the process that attaches", lambda write: write(_answer(work)), parts.append, _LARGEST_ANSWER, seconds
+            )
+    except forked.ForkedError as exc:  # with its end, the kernel has let the thread go
+        raise held_thread.LetGo(str(exc)) from exc
     answer = json.loads(b"".join(parts))
     if answer["error"] is None:
         return dict(answer["result"])

@@ -75,7 +75,8 @@ class JvmTrace:
                 yield Window(kept.fd, kept.size, time.time_ns())
         except Ended:
             recording.stop()
-            kept.add(recording.take(largest))
+            with contextlib.suppress(Ended):  # what came at once is too much; what was kept before is there
+                kept.add(recording.take(largest))
             if kept.size > told:
                 yield Window(kept.fd, kept.size, time.time_ns())
             raise

@@ -61,6 +61,8 @@ _RAREST = 1 << 16
 _LOST = b" PERF_RECORD_LOST"
 # Seconds in which a tool that was asked to end does so. memleak removes its probes one by one.
 _TO_END = 30.0
+# Seconds that memleak may be late with a report: it compiles its program, and reads its tables, when others let it.
+_LATE = 120.0
 # How often perf may fail to begin.
 _TRIES = 10
 _MOST_SAID = 4096
@@ -112,7 +114,7 @@ class KernelTrace:
         with _memory_file() as said, _running(command, subprocess.PIPE, said) as tool:
             output = cast("IO[bytes]", tool.stdout)
             os.set_blocking(output.fileno(), False)
-            reports, taken = _Reports(), 0
+            reports, taken, due = _Reports(), 0, time.monotonic() + seconds + _LATE
             try:
                 while taken < count:
                     ended = tool.poll() is not None
@@ -120,7 +122,9 @@ class KernelTrace:
                     done = ended and not block
                     for report in reports.whole(block, done and not tool.returncode):
                         yield from _window(*report)
-                        taken += 1
+                        taken, due = taken + 1, time.monotonic() + seconds + _LATE
+                    if time.monotonic() > due:
+                        raise Ended(f"a report of memleak is {_LATE:g} seconds late, as on a busy host")
                     if done and taken < count:
                         self._check_runs()
                         raise TraceError(_failure("memleak", tool.returncode, said))

@@ -44,8 +44,10 @@ def fill(pid: int, number: int, content: bytes) -> None:
             found = os.fstat(place)
             if not stat.S_ISREG(found.st_mode) or found.st_dev != os.fstat(ours).st_dev:
                 raise TraceError(f"process {pid} has put another file in the place of the library")
-            with open(f"/proc/self/fd/{place}", "wb", buffering=0) as file:
+            with open(f"/proc/self/fd/{place}", "wb") as file:
                 file.write(content)
+        except OSError as exc:
+            raise TraceError(f"the library cannot be lent to process {pid} in memory: {exc.strerror}") from exc
         finally:
             os.close(place)
     finally:

@@ -14,14 +14,14 @@ import contextlib
 import fcntl
 import os
 import secrets
+import shutil
 import stat
 from typing import Iterator, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError, undisturbed
 
 _LARGEST = 64 << 20
-_BLOCK = 1 << 20
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Where something is lent, the first that can be. Code must be allowed to be mapped from where a library is.
 _PLACES = ("", "run", "tmp", "var/tmp", "dev/shm")
@@ -62,7 +62,7 @@ def directory(pid: int, uid: int, gid: int) -> Iterator[Lent]:
                 os.fchown(fd, uid, gid)
                 yield Lent(f"/{place}/{own}".replace("//", "/"), fd)
             finally:
-                with contextlib.suppress(OSError):
+                with undisturbed(), contextlib.suppress(OSError):
                     for left in os.listdir(fd):
                         os.unlink(left, dir_fd=fd)
                     os.rmdir(own, dir_fd=above)
@@ -151,13 +151,9 @@ def _lent(pid: int, root: int, source: int) -> Iterator[str]:
 
 
 def _copy(source: int, copy: int) -> None:
-    offset = 0
-    while True:
-        block = os.pread(source, _BLOCK, offset)
-        if not block:
-            break
-        os.pwrite(copy, block, offset)
-        offset += len(block)
+    """All of it, or an OSError: a part of a library would end the process that maps it."""
+    with open(source, "rb", closefd=False) as ours, open(copy, "wb", closefd=False) as theirs:
+        shutil.copyfileobj(ours, theirs)
     os.fchmod(copy, 0o444)
 
 

@@ -107,7 +107,7 @@ def ticks(until: float) -> Iterator[None]:
         time.sleep(min(_TICK, max(until - time.monotonic(), 0.0)))
         yield
         if _is_alone():
-            raise Ended("whoever asked for it has gone")
+            _end("whoever asked for it has gone")
 
 
 def _is_alone() -> bool:
@@ -128,7 +128,39 @@ def interruptible() -> Iterator[None]:
             signal.signal(one, handler)
 
 
-def _interrupted(number: int, _frame: FrameType | None) -> NoReturn:
-    for other in _SIGNALS:
-        signal.signal(other, signal.SIG_IGN)  # it is about to end
-    raise Ended(f"it was interrupted (signal {number})")
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Meanwhile, a signal that would end us waits: for what must not be left half done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    _waiting.depth += 1
+    try:
+        yield
+    finally:
+        _waiting.depth -= 1
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if not _waiting.depth and _waiting.number:
+            _interrupted(_waiting.number, None)
+
+
+class _Waiting:
+    """A signal that came while nothing was to disturb: another thread of ours may have taken it, which blocks none."""
+
+    depth = number = 0
+
+
+_waiting = _Waiting()
+
+
+def _interrupted(number: int, _frame: FrameType | None) -> None:
+    if _waiting.depth:
+        _waiting.number = number
+    else:
+        _waiting.number = 0
+        _end(f"it was interrupted (signal {number})")
+
+
+def _end(why: str) -> NoReturn:
+    for one in _SIGNALS:
+        if signal.getsignal(one) is _interrupted:
+            signal.signal(one, signal.SIG_IGN)  # it is about to end
+    raise Ended(why)

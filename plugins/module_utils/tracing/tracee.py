@@ -117,7 +117,7 @@ class Tracee:
                     return self._stop(status)
                 left = deadline - time.monotonic()
                 if left < 0:
-                    raise TooLate(f"thread {self.tid} did not stop in time")
+                    raise TooLate(f"thread {self.tid} did not stop in time, as on a busy host. Try again")
                 signal.sigtimedwait(_STOPPED, min(left, _PAUSE))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -6,7 +6,7 @@ A run goes on here after its controller was interrupted, to see what it has begu
 of that would restart the same unit, and each would take the other's restart for a crash.
 
 The lock is a name of an abstract Unix socket (unix(7)): it leaves nothing on the disk, ends with its process, and the
-kernel says who has it. Any user may take such a name, so only one that root has counts.
+kernel says who has it. Any user may take such a name, so only one that a process of root's has open counts.
 
 This module is private to the collection.
 """
@@ -25,6 +25,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors im
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, sockets
 
 _POLL_SECONDS = 0.25
+# Looks that find no process of root's with the name, after which it is another user's.
+_LOOKS = 4
 _PLAIN = re.compile(r"[\w.:%-]+")
 
 
@@ -37,14 +39,15 @@ def alone(seconds: float) -> Iterator[None]:
     """Nobody else of ours changes units of this host meanwhile. Waits; raises SomebodyAtWork after so many seconds."""
     name = name_of_the_lock()
     deadline = time.monotonic() + seconds
-    pid = 0
+    pid = looks = 0
     with socket.socket(socket.AF_UNIX) as ours:
         while not _take(ours, name):
             if not os.path.exists(f"/proc/{pid}"):
                 pid = _holder(name)
-            if pid and not _is_roots(pid):
-                break  # that user's name keeps nobody from working
-            if time.monotonic() >= deadline:
+            looks = 0 if pid else looks + 1
+            if looks == _LOOKS:
+                break  # another user's name keeps nobody from working
+            if pid and time.monotonic() >= deadline:
                 raise SomebodyAtWork(
                     f"another run is at work on this host{_described(pid)}. Nothing was changed by this one. Run it"
                     " again when the other has ended"
@@ -68,21 +71,18 @@ def _take(ours: socket.socket, name: str) -> bool:
 
 
 def _holder(name: str) -> int:
-    """The process that has the name, 0 if nobody has it any more."""
-    with socket.socket(socket.AF_UNIX) as question:
-        question.setblocking(False)
-        try:
-            question.connect(name)
-            return sockets.listener(question)[0]
-        except OSError:
-            return 0  # it has ended, or many wait with us
+    """The process of root's that has the name, 0 if none has it. Nobody is asked, who need not answer."""
+    shown = b"@" + os.fsencode(name[1:])
+    roots = list(filter(_is_roots, procfs.pids()))
+    holders = (sockets.holder(inode, roots) for _flags, inode, own in sockets.unix() if own == shown)
+    return next(filter(None, holders), 0)
 
 
 def _is_roots(pid: int) -> bool:
     try:
         return procfs.status(pid).get("Uid", "").split()[1:2] == ["0"]
     except procfs.ProcfsError:
-        return True  # it has ended: ask again
+        return False  # it has ended
 
 
 def _described(pid: int) -> str:

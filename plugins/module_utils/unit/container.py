@@ -170,7 +170,9 @@ def _listed(texts: Sequence[str]) -> str:
 def rehearse(unit: Service, program: str, environment: Mapping[str, str], libraries: Sequence[str]) -> None:
     """The loader of the container's image must take the libraries. It lists what it would load, and runs nothing of the
     service. Raises Refusal."""
-    pid = next(process.pid for process in programs.of(unit, program))
+    pid = next((process.pid for process in programs.of(unit, program)), 0)
+    if not pid:
+        raise Refusal("unknown-executable", f"no process in the container of {unit.name} runs {program} (executable)")
     loader = elf.read(f"/proc/{pid}/root{program}").interpreter
     with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
         found = _ID.search(file.read().replace("\n", "/\n"))

@@ -97,9 +97,14 @@ def _is_our_directory(where: str, *traces: str) -> bool:
 
 def reload(changes: Changes, unit: Service) -> None:
     """Let systemd read what this run changed, or an earlier one that did not get this far."""
-    missed = unit.text["NeedDaemonReload"] == "yes" and any(map(drop_in.is_ours, unit.drop_ins))
-    if changes.units or missed:
+    if changes.units or is_to_be_read(unit):
         changes.do(lambda: systemd.systemctl("daemon-reload"))
+
+
+def is_to_be_read(unit: Service) -> bool:
+    """Whether systemd has yet to read what a run of ours has changed, which did not get that far."""
+    ours = any(map(drop_in.is_ours, unit.drop_ins)) or bool(installed(unit.name))
+    return unit.text["NeedDaemonReload"] == "yes" and ours
 
 
 def _set(changes: Changes, path: str, text: str | None) -> None:
@@ -146,7 +151,8 @@ def _replace(path: str, text: str, mode: int) -> None:
     where = os.path.dirname(path)
     made_here = not os.path.isdir(where)
     try:
-        os.makedirs(where, mode=0o755, exist_ok=True)
+        if made_here:
+            places.make(where)
         _write(path, text, mode)
     except OSError as error:
         if made_here and os.path.isdir(where):

@@ -339,8 +339,14 @@ def write(changes: Changes, unit: service.Service, wanted: drop_in_files.WantedF
     """Write what is missing, and let systemd read it."""
     if wanted.writers:
         spool_directory.make(changes, wanted.spool, wanted.writers)
-    drop_in_files.write(changes, unit.name, wanted)
-    drop_in_files.reload(changes, unit)
+    was_there = bool(drop_in_files.installed(unit.name))
+    try:
+        drop_in_files.write(changes, unit.name, wanted)
+        drop_in_files.reload(changes, unit)
+    except BaseException:
+        if not was_there:  # else the next start would be under it, and nobody would look
+            drop_in_files.remove(Changes(check_mode=False), unit.name)
+        raise
 
 
 def _check_outliving(parameters: dict[str, Any], unit: service.Service) -> None:

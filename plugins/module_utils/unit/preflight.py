@@ -18,7 +18,13 @@ from typing import Iterator, Mapping
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf, preload
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries, linked_jemalloc, proof
-from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_in, health, preload_obstacles, programs
+from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
+    drop_in,
+    drop_in_files,
+    health,
+    preload_obstacles,
+    programs,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
@@ -77,7 +83,7 @@ def check_state(service: Service) -> None:
             " so nobody could tell whether profiling harms it. Get it running first; see"
             f" 'journalctl -u {service.name}'",
         )
-    if service.text["NeedDaemonReload"] == "yes" and not any(map(drop_in.is_ours, service.drop_ins)):
+    if service.text["NeedDaemonReload"] == "yes" and not drop_in_files.is_to_be_read(service):
         raise Refusal(
             "needs-daemon-reload",
             f"the files of {service.name} have changed since systemd read them; our restart would apply these"

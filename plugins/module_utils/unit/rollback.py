@@ -141,6 +141,8 @@ def _begin(
     try:
         unit = service.load(name)
         begun.name = unit.name
+        if not check_mode and drop_in_files.installed(unit.name):
+            _keep_trace(unit.name)
         carrying = take_out(begun.changes, unit)
         if always_restart or carrying or (not unit.is_running and _was_taken_down(unit)):
             begun.restarted = begun.changes.any = True
@@ -267,10 +269,16 @@ def _was_taken_down(unit: service.Service) -> bool:
     )
 
 
+def _keep_trace(name: str) -> None:
+    """Until all is done, something says that the unit is to be rolled back: its directory for sockets."""
+    if not os.path.lexists(places.sockets_of(name)):
+        for path in (places.SOCKETS, places.sockets_of(name)):
+            places.make(path)
+
+
 def _remember_restart(name: str) -> None:
     _remove_sockets(Changes(check_mode=False), name)
-    os.makedirs(places.SOCKETS, mode=0o755, exist_ok=True)
-    os.mkdir(places.sockets_of(name), mode=0o755)
+    _keep_trace(name)
     with open(os.path.join(places.sockets_of(name), _RESTARTING), "xb"):
         pass
 

@@ -112,18 +112,20 @@ def enable(wanted: Sequence[Enabled], watchers: Watchers, check_mode: bool) -> N
     canary = True
     for one in wanted:
         _meet(one)
-    with preflight.proven_once():
-        for together in _together([one for one in wanted if not one.problem]):
-            if not watchers.goes_on():
-                for one in together:
-                    one.problem = f"{one.unit} is unchanged: the controller has gone away."
-                continue
-            watches = _begin(together, watchers, check_mode)
-            if watches and canary:
-                canary = not _outlast(watches, watchers)
-            else:
-                watched.update(watches)
-    _outlast(watched, watchers)
+    try:
+        with preflight.proven_once():
+            for together in _together([one for one in wanted if not one.problem]):
+                if not watchers.goes_on():
+                    for one in together:
+                        one.problem = f"{one.unit} is unchanged: the controller has gone away."
+                    continue
+                watches = _begin(together, watchers, check_mode)
+                if watches and canary:
+                    canary = not _outlast(watches, watchers)
+                else:
+                    watched.update(watches)
+    finally:  # whatever becomes of another
+        _outlast(watched, watchers)
 
 
 def _meet(one: Enabled) -> None:

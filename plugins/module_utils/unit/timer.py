@@ -10,7 +10,6 @@ This module is private to the collection.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -66,8 +65,7 @@ def start(changes: Changes, unit: str, function: str, task: Mapping[str, Any], e
 def _start(unit: str, where: str, function: str, wanted: str, every: int, count: int) -> None:
     program = _packed(*function.rsplit(".", 1))
     for path, mode in ((places.SOCKETS, 0o755), (places.TAKING, 0o700), (where, 0o700)):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, mode)
+        places.make(path, mode)
     for name, content in ((_PROGRAM, program), (_TASK, wanted.encode()), (_LEFT, str(count).encode())):
         _write(f"{where}/{name}", content)
     _forget_failure(unit)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""The one way from an archive to verdicts: which captures are read, and the verdict on each process and host.
+"""The one way from the captures in scope to verdicts: on each process, and on each unit on a host.
 
 Reports, assertions, pushes and the console all go this way, so they cannot disagree.
 """

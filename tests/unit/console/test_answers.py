@@ -25,3 +25,11 @@ def test_what_a_trim_gave_back_is_told_by_process() -> None:
 def test_what_makes_no_sense_is_an_error_of_that_host(dumps: Any) -> None:
     with pytest.raises(SessionError):
         answers.trimmed({"dumps": dumps})
+
+
+def test_names_of_dumps() -> None:
+    assert answers.dumped({"dumps": [{"path": "/var/lib/offheap/x/1.heap"}]}) == ["1.heap"]
+    wrong: list[Any] = [[{}], [{"path": 5}], ["x"], None]
+    for dumps in wrong:
+        with pytest.raises(SessionError):
+            answers.dumped({"dumps": dumps})

@@ -14,7 +14,7 @@ import paramiko
 import pytest
 from fabric import Connection
 
-from ansible_collections.offheap.profiler.console.connect import ConnectError, Connector, _explained
+from ansible_collections.offheap.profiler.console.connect import ConnectError, Connector, _expanded, _explained
 from ansible_collections.offheap.profiler.console.known_hosts import KnownHosts
 from ansible_collections.offheap.profiler.console.target import Settings, from_word
 
@@ -79,3 +79,14 @@ def test_a_host_that_is_not_there_is_named_with_its_port_and_how_long_it_was_wai
     assert _explained(ConnectionRefusedError(), "app2", there) == "nothing listens for SSH at 192.0.2.7 port 2222"
     unknown = socket.gaierror(-2, "Name or service not known")
     assert "no address is known for 192.0.2.7: Name or service" in _explained(unknown, "app2", there)
+
+
+def test_a_new_key_begins_a_line_of_its_own(tmp_path: Path) -> None:
+    _policy, path = shown(tmp_path, line("app2", OTHER).rstrip("\n"), accept_new=True)
+    assert [text.split()[0] for text in path.read_text().splitlines()] == ["app2", "app1"]
+
+
+def test_the_tokens_of_a_proxy_command() -> None:
+    found = Settings({"hostname": ["192.0.2.7"], "user": ["deploy"], "port": ["2222"]})
+    command = _expanded("ssh -W %h:%p -l %r %n 100%%", "app1", found)
+    assert command == "ssh -W 192.0.2.7:2222 -l deploy app1 100%"

@@ -33,7 +33,12 @@ def test_settings_are_openssh_own(tmp_path: Path) -> None:
     found = target.settings("app1", ["-F", str(tmp_path / "config"), "-p", "2222"])
     assert (found.hostname, found.user, found.port) == ("192.0.2.7", "deploy", 2222)
     assert found.one("proxyjump") == "ops@jump:2200" and found.one("proxycommand") is None
-    assert found.words("identityfile") == ["/keys/first", "/keys/second"]
+    assert found.lines("identityfile") == ["/keys/first", "/keys/second"]
+
+
+def test_quotes_in_names_are_no_error() -> None:
+    found = target.Settings({"identityfile": ["~/it's mine", "none"], "userknownhostsfile": ["/it's /b"]})
+    assert found.lines("identityfile") == ["~/it's mine"] and found.words("userknownhostsfile") == ["/it's", "/b"]
 
 
 def test_settings_that_make_no_sense(tmp_path: Path) -> None:

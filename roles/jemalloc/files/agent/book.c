@@ -29,6 +29,7 @@
 #define MOST_SLOTS (1u << 18)    // of which three quarters are used
 #define FRAMES (1u << 19)        // of all stacks together
 #define FIRST_AGE 6              // 2^6 ms
+#define SPARE (1u << 16)         // of a copy, for what comes before it is made
 enum { LOCKED = 1, AWAITED };    // by threads that sleep
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18       // Linux 4.14; libc's headers may be older
@@ -379,30 +380,58 @@ static bool sort(const struct book_copy *copy) {
     return right;
 }
 
-// Under the lock only what must be of one moment: some megabytes at most.
+struct sizes {
+    size_t stacks, frames, objects, all;
+};
+
+static struct sizes sizes_of(const struct book *book) {
+    struct sizes sizes = {
+        .stacks = book->stacks * sizeof *region.stacks,
+        .frames = book->frames_used * sizeof *region.frames,
+        .objects = book->slots * sizeof *region.objects,
+    };
+    size_t numbers = (book->stacks + 1 + book->living) * sizeof(uint32_t);
+    sizes.all = rounded(sizeof *book) + sizes.stacks + sizes.frames + sizes.objects + numbers;
+    return sizes;
+}
+
+// False if the book has grown beyond the copy's memory.
+static bool copied(const struct book *book, struct book_copy *copy) {
+    struct sizes sizes = sizes_of(book);
+    if (sizes.all > copy->size)
+        return false;
+    char *at = copy->memory;
+    const size_t locked = offsetof(struct book, began);   // what is before it others may write now
+    memcpy(at + locked, &book->began, sizeof *book - locked);
+    copy->book = (struct book *)at;
+    copy->stacks = memcpy(at += rounded(sizeof *book), region.stacks, sizes.stacks);
+    copy->frames = memcpy(at += sizes.stacks, region.frames, sizes.frames);
+    copy->objects = memcpy(at += sizes.frames, region.objects + book->slots, sizes.objects);
+    copy->starts = (uint32_t *)(at += sizes.objects);
+    copy->order = copy->starts + book->stacks + 1;
+    return true;
+}
+
+// Under the lock only what must be of one moment: some megabytes at most. Their memory is there before: to touch it the
+// first time takes longer than to copy, and near a limit the kernel has whoever does so wait.
 bool book_copy(struct book_copy *copy) {
     struct book *book = region.book;
     bool done = false;
     inside = true;
-    lock(book);
-    size_t stacks = book->stacks * sizeof *region.stacks, frames = book->frames_used * sizeof *region.frames;
-    size_t objects = book->slots * sizeof *region.objects, head = rounded(sizeof *book);
-    size_t numbers = (book->stacks + 1 + book->living) * sizeof(uint32_t);
-    copy->size = head + stacks + frames + objects + numbers;
-    copy->memory = mmap(NULL, copy->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (copy->memory != MAP_FAILED) {
-        char *at = copy->memory;
-        const size_t locked = offsetof(struct book, began);   // what is before it others may write now
-        memcpy(at + locked, &book->began, sizeof *book - locked);
-        copy->book = (struct book *)at;
-        copy->stacks = memcpy(at += head, region.stacks, stacks);
-        copy->frames = memcpy(at += stacks, region.frames, frames);
-        copy->objects = memcpy(at += frames, region.objects + book->slots, objects);
-        copy->starts = (uint32_t *)(at += objects);
-        copy->order = copy->starts + book->stacks + 1;
-        done = true;
+    while (!done) {
+        lock(book);
+        copy->size = sizes_of(book).all;
+        unlock(book);
+        copy->size += copy->size / 8 + SPARE;
+        copy->memory = mmap(NULL, copy->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+        if (copy->memory == MAP_FAILED)
+            break;
+        lock(book);
+        done = copied(book, copy);
+        unlock(book);
+        if (!done)
+            book_free(copy);
     }
-    unlock(book);
     inside = false;
     if (done && !sort(copy)) {
         book_free(copy);

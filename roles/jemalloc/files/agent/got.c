@@ -151,6 +151,8 @@ static bool store(struct object *object, uintptr_t *at, uintptr_t value) {
         if (mprotect((void *)object->relro.start, object->relro.end - object->relro.start, PROT_READ | PROT_WRITE) < 0)
             return false;
         object->opened = true;
+    } else if (!within(&object->relro, (uintptr_t)at) && !can_be_written(at) && (errno == EFAULT || errno == EINVAL)) {
+        return false;   // in code, where an object has text relocations, or closed by the program itself
     }
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
     return true;

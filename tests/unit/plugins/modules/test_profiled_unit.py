@@ -248,9 +248,12 @@ def test_a_reload_that_an_earlier_run_missed(
     systemctl.states(shown(str(program), Id="web.service", User="nobody", NeedDaemonReload="yes", lists=paths))
     assert run(library=jemalloc)["changed"]
     assert systemctl.calls == ["--no-pager daemon-reload"] * 2
+    systemctl.states(shown(str(program), Id="web.service", User="nobody", NeedDaemonReload="yes"))
+    assert run(library=jemalloc)["changed"], "written by a run that was killed before systemd read it"
+    systemctl.states(shown(str(program), Id="web.service", User="nobody", NeedDaemonReload="yes", lists=paths))
     run(state="absent")
     assert run(state="absent")["changed"], "removed, but systemd still has it in mind"
-    assert systemctl.calls == ["--no-pager daemon-reload"] * 4
+    assert systemctl.calls == ["--no-pager daemon-reload"] * 5
 
 
 def test_the_agent(host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str) -> None:
@@ -485,6 +488,7 @@ def test_failures_that_are_no_refusals(
     systemctl.states(stopped(program))
     systemctl.reload_fails(True)
     assert "daemon-reload failed" in run(library=jemalloc)["msg"]
+    assert not (host / "etc" / OURS).exists(), "the next start would be under it, and nobody would look"
     systemctl.reload_fails(False)
     systemctl.states(shown(str(program), Id="web.service", FragmentPath="/nowhere/web.service"))
     assert "/nowhere/web.service cannot be read" in run(library=jemalloc)["msg"]

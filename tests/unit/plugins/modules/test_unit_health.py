@@ -241,8 +241,22 @@ def test_a_dump_that_is_not_seen(
     failed = run(dump=True)
     assert failed["failed"]
     said = failed["msg"].splitlines()[0]
-    assert said.startswith("no dump of web.service can be had: ") and words in said
-    assert "Its agent says: no thread for the agent" in said
+    assert said.startswith("process " if content == "dies" else "no dump of web.service can be had: ") and words in said
+    assert content == "dies" or "Its agent says: no thread for the agent" in said
+
+
+def test_a_unit_that_a_dump_ends_does_not_stay(run: Run, agent: Callable[[str], None]) -> None:
+    agent("dies")
+    failed = run(dump=True, best_effort=True)
+    assert failed["failed"] and "ended while it wrote a dump" in failed["msg"]
+
+
+def test_agents_that_keep_us_waiting_do_not_take_for_ever(
+    run: Run, agent: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "find", lambda _unit: [client.AgentSocket(1, "/run/none/1.sock")])
+    monkeypatch.setattr(first_dump, "_ALL", -1.0)
+    assert "not all of its agents have answered" in run(dump=True)["msg"]
 
 
 def test_a_unit_of_which_no_dump_can_be_had_may_stay(run: Run, agent: Callable[[str], None]) -> None:

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
 
@@ -45,7 +47,41 @@ def test_it_ends_when_its_controller_is_gone() -> None:
     with serving(600) as server:
         assert server.stdout
         server.stdout.close()
-        assert server.wait(30) == 1
+        assert server.wait(30) == -signal.SIGTERM
+
+
+_TRACE = """
+import sys, time
+sys.path[:0] = {path!r}
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
+from ansible_collections.offheap.profiler.plugins.module_utils.session import server, units
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import running_trace
+wire.BEAT = 0.05
+def trace(request, write):
+    with running_trace.interruptible():
+        try:
+            for _tick in running_trace.ticks(time.monotonic() + 600):
+                pass
+        finally:
+            time.sleep(1)
+            open({left!r}, "x").close()
+units.ANSWERS["trace"] = trace
+server.serve(sys.stdin.buffer, sys.stdout.buffer)
+"""
+
+
+def test_a_trace_ends_to_the_last_step_when_its_controller_is_gone(tmp_path: Path) -> None:
+    script = _TRACE.format(path=sys.path, left=str(tmp_path / "cleaned up"))
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as server:
+        assert server.stdin and server.stdout
+        wire.write_message(server.stdin.write, {"ask": "trace"})
+        server.stdin.flush()
+        assert server.stdout.read(1), "it is at work"
+        server.stdout.close()
+        server.wait(30)
+    assert (tmp_path / "cleaned up").exists()
 
 
 def test_a_bug_does_not_look_like_a_dead_host() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -293,7 +294,9 @@ def test_traps_beside_a_dump(root: Path, stack: contextlib.ExitStack) -> None:
 def test_a_recording_is_added_whole(root: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"finished" + b"begun")
-    (root / UNIT / ".part").write_bytes(b"cut off")
+    for left, seconds in (("heap", 7200), ("map", 0)):
+        (root / UNIT / f".{left}.part").write_bytes(b"cut off")
+        os.utime(root / UNIT / f".{left}.part", (time.time() - seconds,) * 2)
     name = dump_name.of_trace(dump_name.TRACED, "1f3a9c20", 7, 12, 0)
     with contextlib.ExitStack() as stack, source.open("rb") as stream:
         found = opened(root, stack)
@@ -303,6 +306,26 @@ def test_a_recording_is_added_whole(root: Path, tmp_path: Path) -> None:
             found.add(dump_name.of_trace(dump_name.TRACED, "1f3a9c20", 7, 12, 1), stream.fileno(), 800)
         with pytest.raises(spool.SpoolError, match="is not the name of a dump"):
             found.add("../x", stream.fileno(), 8)
-    assert [path.name for path in (root / UNIT).iterdir()] == [name]
+    assert {path.name for path in (root / UNIT).iterdir()} == {name, ".map.part"}, "that may be written still"
     assert (root / UNIT / name).read_bytes() == b"finished"
     assert stat.S_IMODE((root / UNIT / name).stat().st_mode) == 0o600
+
+
+def test_two_that_add_at_once_do_not_meet(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [tmp_path / "first", tmp_path / "second"]
+    names = [dump_name.of_trace(dump_name.TRACED, "1f3a9c20", 7, 12, number) for number in range(2)]
+    for source in sources:
+        source.write_text(source.name)
+    send = os.sendfile
+    with contextlib.ExitStack() as stack:
+        found = opened(root, stack)
+        first, second = (stack.enter_context(source.open("rb")).fileno() for source in sources)
+
+        def beside(*arguments: int) -> int:
+            monkeypatch.setattr(os, "sendfile", send)
+            found.add(names[1], second, len("second"))
+            return send(*arguments)
+
+        monkeypatch.setattr(os, "sendfile", beside)
+        found.add(names[0], first, len("first"))
+    assert [(root / UNIT / name).read_text() for name in names] == ["first", "second"]

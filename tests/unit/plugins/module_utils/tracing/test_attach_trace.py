@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -17,13 +18,14 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import forked, places
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     attach_trace,
     got_entries,
     inject,
     kernel_trace,
+    other_root,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Wanted
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
@@ -254,6 +256,91 @@ def test_what_hides_the_spool(kind: str, run: Run, directory: Path, spools: Path
         assert result["failed"] and "may write nowhere" in result["msg"]
     else:
         assert result["ended"] == "" and os.listdir(spools / "app.service") == result["dumps"] != []
+
+
+@pytest.fixture
+def in_a_root(directory: Path, tmp_path: Path) -> Iterator[int]:
+    """Sees the library only where it is lent to it."""
+    (tmp_path / "root").mkdir()
+    built = _built(directory, "hooked", "hooked", "-rdynamic")
+    with subprocess.Popen([built, tmp_path / "root", "65534"], stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_signal_while_it_is_attached_detaches_what_was_lent(
+    run: Run, in_a_root: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have, lent = inject.have_library, []
+
+    def interrupted(*arguments: Any) -> inject.Injected:
+        found = have(*arguments)
+        lent.append(found.path)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(inject, "have_library", interrupted)
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)  # which the kernel may give the signal to
+    other.start()
+    result = run([in_a_root], source="attach", window=60)
+    over.set()
+    other.join()
+    assert "it was interrupted" in result["ended"] and result["dumps"] == []
+    assert got_entries.into(in_a_root, lent[0]) == 0
+
+
+@pytest.mark.slow
+def test_who_attaches_is_killed_and_what_was_lent_is_detached(
+    run: Run, in_a_root: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork, visible, lent = forked.run, other_root.visible, []
+
+    def killed(*arguments: Any) -> None:
+        fork(*arguments)
+        raise forked.ForkedError("the process that attaches did not answer in time")
+
+    @contextlib.contextmanager
+    def seen(pid: int, library: str) -> Iterator[str]:
+        with visible(pid, library) as path:
+            lent.append(path)
+            yield path
+
+    monkeypatch.setattr(forked, "run", killed)
+    monkeypatch.setattr(other_root, "visible", seen)
+    result = run([in_a_root], source="attach", window=60)
+    assert result["failed"] and "did not answer in time" in result["msg"]
+    assert got_entries.into(in_a_root, lent[0]) == 0
+
+
+def test_the_least_cost_is_a_limit_as_well(run: Run, program: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = attach_trace.AttachTrace._settings
+    said: list[bytes] = []
+
+    def noted(self: attach_trace.AttachTrace) -> bytes:
+        said.append(own(self))
+        return said[-1]
+
+    monkeypatch.setattr(attach_trace.AttachTrace, "_settings", noted)
+    run([program], source="attach", windows=1, max_cost=0.01)
+    assert b"OFFHEAP_MAX_COST=1\n" in said[0]
+
+
+def test_a_library_that_has_no_room_is_lent_to_nobody(tmp_path: Path) -> None:
+    (tmp_path / "library").write_bytes(bytes(200_000))
+    (tmp_path / "full").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path / "full"], check=True)
+    try:
+        with (
+            (tmp_path / "library").open("rb") as ours,
+            (tmp_path / "full" / "copy").open("wb") as copy,
+            pytest.raises(OSError, match="No space left"),
+        ):
+            other_root._copy(ours.fileno(), copy.fileno())
+    finally:
+        subprocess.run(["umount", tmp_path / "full"], check=True)
 
 
 _IN_A_ROOT = """

@@ -43,3 +43,16 @@ def test_one_that_was_closed_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> N
     (first, *_rest) = procfs.mapped_files(PID)[os.path.realpath("/proc/self/exe")]
     fails(monkeypatch, 1)
     assert got_entries._headers(PID, replace(first, start=1 << 12), "/proc") is None
+
+
+def test_what_headers_say_of_sizes_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    mappings = procfs.mapped_files(PID)[os.path.realpath("/proc/self/exe")]
+    true = list(got_entries._written(PID, mappings, "/proc"))
+    headers = got_entries._headers(PID, mappings[0], "/proc")
+    assert headers is not None and sum(size for _start, size in true) > 100
+    written = [one for one in headers.programs if one.flags & elf_headers.PF_W and one.type == elf_headers.PT_LOAD]
+    many = [*headers.programs, *[one._replace(size=1 << 40) for one in written] * 60_000]
+    monkeypatch.setattr(got_entries, "_headers", lambda *_arguments: replace(headers, programs=many))
+    found = list(got_entries._written(PID, mappings, "/proc"))
+    assert sum(size for _start, size in found) <= sum(one.end - one.start for one in mappings)
+    assert {start for start, _size in true} <= {start for start, _size in found}

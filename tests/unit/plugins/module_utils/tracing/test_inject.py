@@ -8,14 +8,17 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import inject
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, inject
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
+from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
 
 _PROGRAMS = Path(__file__).resolve().parents[4] / "agent" / "programs"
 SYMBOL = "offheap_attach"
@@ -169,3 +172,16 @@ def test_real_ones_are_refused(library: str, sleeper: int) -> None:
             inject.have_library(ended.pid, library, SYMBOL, b"")
     with pytest.raises(OffheapError, match="no longer exists"):
         inject.have_library(ended.pid, library, SYMBOL, b"")
+
+
+_VFORKS = "import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(600)"
+
+
+def test_a_thread_that_nothing_interrupts_is_let_alone() -> None:
+    """As one that waits for a disk: here, for a child that has yet to begin its program (vfork(2))."""
+    with subprocess.Popen([sys.executable, "-c", _VFORKS]) as process:
+        wait(lambda: procfs.status(process.pid)["State"].startswith("D"), "it waits for its child")
+        assert held_thread._is_spared(process.pid, process.pid)
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()
+        os.kill(int(child), signal.SIGKILL)

@@ -361,6 +361,17 @@ def test_a_report_without_end(run: Run, program: kernel_tools.Told, tmp_path: Pa
     assert "a report of memleak is larger than 1 MiB" in result["ended"] and result["dumps"] == []
 
 
+def test_a_tool_that_says_nothing(run: Run, program: kernel_tools.Told, tmp_path: Path, monkeypatch: Any) -> None:
+    tool = tmp_path / "memleak"
+    tool.write_text("#!/bin/sh\nexec sleep 600\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(kernel_trace, "_found", lambda _source: str(tool))
+    monkeypatch.setattr(kernel_trace, "_LATE", -0.5)
+    monkeypatch.setattr(budget, "BEFORE", 0.1)
+    result = run([program.pid], source="memleak", windows=3)
+    assert "a report of memleak is" in result["ended"] and result["dumps"] == []
+
+
 @pytest.mark.slow
 def test_a_tool_that_does_not_end(run: Run, program: kernel_tools.Told, tmp_path: Path, monkeypatch: Any) -> None:
     tool = tmp_path / "perf"

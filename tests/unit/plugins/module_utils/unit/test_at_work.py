@@ -17,10 +17,10 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import at_wo
 
 _HOLDER = """
 import os, socket, sys
-if len(sys.argv) > 2: os.setuid(int(sys.argv[2]))
+if "65534" in sys.argv: os.setuid(65534)
 with socket.socket(socket.AF_UNIX) as taken:
     taken.bind("\\0" + sys.argv[1])
-    taken.listen(8)
+    if "listens" in sys.argv: taken.listen(8)
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -87,8 +87,9 @@ def test_a_second_run_waits_for_the_first() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_another_user_keeps_nobody_from_working() -> None:
-    with holder("65534") as other:
+@pytest.mark.parametrize("does", ["listens", "answers nobody"])
+def test_another_user_keeps_nobody_from_working(does: str) -> None:
+    with holder("65534", does) as other:
         with at_work.alone(0):
             pass
         assert other.stdin

@@ -72,6 +72,8 @@ class Host:
             raise Refusal("static-binary", "it is statically linked")
         if self.fails.get(unit.name) == "unreadable":
             raise systemd.SystemdError("the unit file cannot be read")
+        if self.fails.get(unit.name) == "has a bug":
+            raise StopIteration
         return WITHOUT_VARIABLES
 
     def write(self, changes: Changes, unit: service.Service, _wanted: object) -> None:
@@ -265,6 +267,13 @@ def test_a_unit_whose_time_is_over_before_anybody_looks_is_looked_at(host: Host,
     host.fails = {"b": "unwatched"}
     done = enable("a", "b", "c", agent=agent)
     assert [name for name, one in done.items() if one.problem] == ["b"]
+    assert "put back b" in host.events
+
+
+def test_a_bug_at_one_ends_no_other_watch(host: Host, enable: Enable) -> None:
+    host.fails = {"b": "dumps", "c": "has a bug"}
+    with pytest.raises(StopIteration):
+        enable("a", "b", "c")
     assert "put back b" in host.events
 
 
