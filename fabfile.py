@@ -156,6 +156,8 @@ def watch(hosts: Hosts, unit: Units = None, interval: int = 2, seconds: int = 0)
     at_least(0, seconds=seconds)
     if len(unit or ()) > 1:
         raise target.TargetError("watch follows one service: give --unit once")
+    if len(hosts.targets) > hosts.at_once:
+        raise target.TargetError(f"watch follows all its hosts at once: give --at-once {len(hosts.targets)}")
     name = (unit or [""])[0]
     series = {host.name: watching.Series(host.name) for host in hosts.targets}
     stop = threading.Event()
@@ -169,7 +171,7 @@ def watch(hosts: Hosts, unit: Units = None, interval: int = 2, seconds: int = 0)
 
     try:
         with _watched(hosts.show, watching.View(name, list(series.values())), list(series.values()), interval):
-            return hosts.ask("", work)
+            return hosts.ask("", work, failed=lambda host, error: series[host].lost(error))
     finally:
         stop.set()
         timer.cancel()
@@ -187,15 +189,16 @@ def _watched(show: screen.Screen, view: Any, series: list[Any], interval: float)
     over = threading.Event()
 
     def lines() -> None:
-        shown: dict[str, float] = {}
+        shown = {one.host: (None, one.state) for one in series}
         while not over.wait(interval / 4):
             for one in series:
                 document = one.document()
-                if document["time"] is None or shown.get(one.host) == document["time"]:
+                now = document["time"], document["state"]
+                if shown[one.host] == now:
                     continue
-                shown[one.host] = document["time"]
-                if show.as_json:
-                    print(json.dumps(document), flush=True)
+                shown[one.host] = now
+                if show.as_json or document["time"] is None:
+                    print(json.dumps(document) if show.as_json else f"{one.host} {one.state}", flush=True)
                     continue
                 growth = "" if document["growth_per_hour"] is None else f" {as_text(document['growth_per_hour'])}/h"
                 moment = time.strftime("%H:%M:%S", time.localtime(document["time"]))

@@ -45,14 +45,17 @@ class Hosts:
         self.targets = targets
         self.show = show
         self._options = options
+        self.at_once = int(options["at_once"])
 
     def ask(
         self,
         what: str,
         work: Callable[[target.Target, Session, screen.Steps], each_host.Result],
         tell: Callable[[list[tuple[str, each_host.Result]]], None] = lambda _results: None,
+        failed: Callable[[str, str], None] = lambda _host, _error: None,
     ) -> int:
-        """Do the work on all hosts. Returns the number of failures, which are reported.
+        """Do the work on all hosts. Returns the number of failures, which are reported, and ``failed`` gets each at
+        once.
 
         ``tell`` gets the results with their hosts, by name: all at the end, but those that are there as soon as the
         others keep us waiting.
@@ -74,10 +77,12 @@ class Hosts:
         ):
             bound = functools.partial(_bound, work, steps)
             try:
-                for some in each_host.run(self.targets, connector, bound, int(options["at_once"])):
+                for some in each_host.run(self.targets, connector, bound, self.at_once):
                     outcomes += some
                     for outcome in some:
                         steps.done(outcome.target.name)
+                        if outcome.error:
+                            failed(outcome.target.name, outcome.error)
                     steps.refresh()
                     if not some and what and not self.show.as_json:
                         with self.show.paused():

@@ -28,6 +28,7 @@ MOST = 240
 _LEAST = 10
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _HOUR = 3600.0
+_LONGEST = 70  # characters of an error beside a curve; all of it is told at the end
 
 
 @dataclass
@@ -57,6 +58,10 @@ class Series:
         self.rss.append(float(sample["rss"]))
         if "allocated" in sample:
             self.live.append(float(sample["allocated"]))
+
+    def lost(self, error: str) -> None:
+        """The host cannot be asked, or not any more."""
+        self.state = printable(error.partition("\n")[0])[:_LONGEST]
 
     def growth(self) -> float | None:
         """Bytes per hour of the allocator's live bytes, or of RSS if those are unknown; None while nobody can tell even

@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
             remote = Remote(arguments["url"], arguments["storage_options"])
             if arguments["direction"] == "push":
                 archive = far_archive.opened(name)
-                copied = remote.push(archive, functools.partial(_samples, archive), check_mode, told)
+                copied = remote.push(archive, functools.partial(_samples, archive), warnings.append, check_mode, told)
             else:
                 archive = (far_archive.foreseen if check_mode else far_archive.created)(name)
                 copied = remote.pull(archive, warnings.append, check_mode, told)

@@ -395,7 +395,9 @@ class ActionModule(ActionBase):
                     content = Path(brought.name).read_bytes()
                 build.tarball.write_bytes(content)
                 record = {**build.record, "sha256": hashlib.sha256(content).hexdigest()}
-                Path(f"{build.tarball}.json").write_text(json.dumps(record, indent=4, sort_keys=True) + "\n")
+                whole = Path(f"{build.tarball}.json.part")
+                whole.write_text(json.dumps(record, indent=4, sort_keys=True) + "\n")
+                whole.rename(f"{build.tarball}.json")
         if not build.tarball:
             asked = {"builds": [{"path": build.path, "tarball": result, "sha256": sha256}]}
             self._module("offheap.profiler.installed_build", asked, task_vars)

@@ -31,7 +31,7 @@ class ActionModule(ActionBase):
         if keep and not result.get("failed"):
             host = str(self._task.delegate_to or (task_vars or {})["inventory_hostname"])
             try:
-                path = snapshots.keep(from_here(str(keep)), host, result["samples"])
+                path = snapshots.keep(from_here(str(keep)), host, result.get("samples"))
             except OffheapError as error:
                 raise AnsibleActionFail(f"the samples of {host} cannot be kept: {error}") from None
             result["kept"] = str(path)

@@ -23,7 +23,7 @@ HIDDEN = "***"
 _INTERPRETER = re.compile(r"(java|python|pypy|node|nodejs|ruby|perl|php)[\d.]*")
 # Paths, as a class path has, or the name of a module; and what is a file or a class by its look.
 _PATHS = re.compile(r"[\w.+$:*/ -]+")
-_RUN = re.compile(r"[\w.+$/-]*[./][\w.+$/-]*")
+_RUN = re.compile(r"(?=[^./]*[./])[\w.+$/-]+")
 _BEFORE_PATHS, _BEFORE_NAMES = ("-cp", "-classpath"), ("-jar", "-m")
 _SWITCHES = frozenset("-server -client -ea -esa -u -B -O -OO -s -S -v -w".split())
 # The same to Perl and Ruby have a value, which is the next word.

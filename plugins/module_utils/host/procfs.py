@@ -145,6 +145,15 @@ def start_ticks(pid: int, proc: str = "/proc") -> int:
     return _of_stat(pid, 22, proc)
 
 
+def runs(pid: int, started: int, proc: str = "/proc") -> bool:
+    """Whether the process that began at these ``start_ticks`` still runs: one that its parent has not noticed to have
+    ended does not."""
+    try:
+        return start_ticks(pid, proc) == started and not status(pid, proc).get("State", "Z").startswith("Z")
+    except ProcfsError:
+        return False
+
+
 def cpu_ticks(pid: int, proc: str = "/proc") -> tuple[int, int]:
     """The CPU time of all its threads, ended ones included, in clock ticks: (outside the kernel, inside)."""
     return _of_stat(pid, 14, proc), _of_stat(pid, 15, proc)

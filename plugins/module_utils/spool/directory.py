@@ -214,10 +214,12 @@ class Spool:
         The files beside a dump go with it.
         """
         if delete:
-            deleted = [name for name, identity in dumps if self._is(name, identity) and self._unlink(name)]
-            for name in deleted:
-                for suffix in dump_name.COMPANIONS:
-                    self._unlink(name + suffix)
+            deleted = []
+            for name, identity in dumps:
+                if self._is(name, identity) and self._unlink(name):
+                    deleted.append(name)
+                    for suffix in dump_name.COMPANIONS:
+                        self._unlink(name + suffix)
             return deleted
         directory = -1
         moved = []

@@ -23,9 +23,10 @@ from types import TracebackType
 from typing import Iterator, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, jfr_header
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import tracing_library
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
     Ended,
     TraceError,
@@ -64,13 +65,8 @@ def examine(pid: int, library: str) -> Traceable:
             f"process {pid} runs in a container, where it is {jvm.own_pid}: run async-profiler in there, and import the"
             " recording (heap_import)"
         )
-    try:
-        fault = trusted_path.fault(library)
-        ours = os.stat(library)
-    except OSError as exc:
-        raise TraceError(f"cannot use the library {library}: {exc.strerror}") from exc
-    if fault:
-        raise TraceError(f"the library {library} could be replaced: {fault}. Only root may write there")
+    tracing_library.check(library)
+    ours = os.stat(library)
     try:
         theirs = os.stat(f"/proc/{pid}/root{library}")
     except OSError as exc:
@@ -153,10 +149,7 @@ class Recording:
     @property
     def runs(self) -> bool:
         """Whether the process is still the same one."""
-        try:
-            return procfs.start_ticks(self._found.jvm.pid) == self._found.jvm.start_ticks
-        except procfs.ProcfsError:
-            return False
+        return procfs.runs(self._found.jvm.pid, self._found.jvm.start_ticks)
 
     def take(self, most: int) -> Iterator[bytes]:
         """What was recorded since the last time, in chunks of so many bytes at most, which it gives back.

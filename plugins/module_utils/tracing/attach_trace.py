@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 import resource
 import stat
@@ -24,7 +23,7 @@ from typing import Generator, Iterator
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, trusted_path
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     async_profiler,
     got_entries,
@@ -32,6 +31,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     inject,
     into_spool,
     other_root,
+    tracing_library,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import OF_SAMPLES
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
@@ -79,8 +79,12 @@ class AttachTrace:
 
         Raises TraceError, or another OffheapError, if the process cannot be attached to.
         """
-        self._library = library or installed()
-        _check_library(self._library)
+        self._library = library or tracing_library.newest(
+            f"{places.AGENT}/*/liboffheap.so",
+            f"the agent is not in {places.AGENT} here: the role jemalloc, or the playbook offheap.profiler.trace_live,"
+            " installs it",
+        )
+        tracing_library.check(self._library)
         self._wanted, self._unit = wanted, unit.name
         self._max_cost = wanted.max_cost or OF_SAMPLES
         self.pid = chosen(unit, wanted.pid)
@@ -296,10 +300,7 @@ class AttachTrace:
             )
 
     def _runs(self) -> bool:
-        with contextlib.suppress(procfs.ProcfsError, KeyError):
-            zombie = procfs.status(self.pid)["State"].startswith("Z")
-            return procfs.start_ticks(self.pid) == self._started and not zombie
-        return False
+        return procfs.runs(self.pid, self._started)
 
     def _check_runs(self) -> None:
         if not self._runs():
@@ -329,23 +330,3 @@ def _answers(agent: client.AgentSocket, pid: int) -> bool:
     with contextlib.suppress(client.AgentError), client.Connection(agent, _TO_LISTEN) as connection:
         return connection.peer == pid
     return False
-
-
-def installed() -> str:
-    """The newest agent on this host. Raises TraceError."""
-    found = glob.glob(f"{places.AGENT}/*/liboffheap.so")
-    if not found:
-        raise TraceError(
-            f"the agent is not in {places.AGENT} here: the role jemalloc, or the playbook"
-            " offheap.profiler.trace_live, installs it"
-        )
-    return max(found, key=os.path.getmtime)
-
-
-def _check_library(library: str) -> None:
-    try:
-        fault = trusted_path.fault(library)
-    except OSError as exc:
-        raise TraceError(f"cannot use the library {library}: {exc.strerror}") from exc
-    if fault:
-        raise TraceError(f"the library {library} could be replaced: {fault}. Only root may write there")

@@ -11,7 +11,6 @@ This module is private to the collection.
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import shutil
 import time
@@ -21,7 +20,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import du
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import async_profiler
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import async_profiler, tracing_library
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import OF_A_JVM, BudgetOfFrees
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
     Ended,
@@ -48,7 +47,11 @@ class JvmTrace:
 
     def __init__(self, unit: service.Service, wanted: Wanted) -> None:
         """Raises TraceError if none of the unit's JVMs, or not the one that is wanted, can be traced."""
-        library = wanted.library or _installed()
+        library = wanted.library or tracing_library.newest(
+            f"{places.TRACER}/*/libasyncProfiler.so",
+            f"async-profiler is not in {places.TRACER} here: the playbook offheap.profiler.trace_live installs it, or"
+            " name the path of its library",
+        )
         jvm = _chosen(unit, wanted.pid)
         self._found = async_profiler.examine(jvm.pid, library)
         _check_room(unit, wanted.largest)
@@ -128,16 +131,6 @@ def _look(unit: service.Service) -> tuple[dict[int, Jvm], list[str]]:
         except procfs.ProcessGone:
             continue
     return jvms, problems
-
-
-def _installed() -> str:
-    found = glob.glob(f"{places.TRACER}/*/libasyncProfiler.so")
-    if not found:
-        raise TraceError(
-            f"async-profiler is not in {places.TRACER} here: the playbook offheap.profiler.trace_live installs it,"
-            " or name the path of its library"
-        )
-    return max(found, key=os.path.getmtime)
 
 
 def _chosen(unit: service.Service, pid: int | None) -> Jvm:

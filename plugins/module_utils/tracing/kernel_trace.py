@@ -201,11 +201,8 @@ class KernelTrace:
             raise
 
     def _check_runs(self) -> None:
-        with contextlib.suppress(procfs.ProcfsError):
-            zombie = procfs.status(self.pid)["State"].startswith("Z")
-            if procfs.start_ticks(self.pid) == self._started and not zombie:
-                return
-        raise Ended("the process has ended")
+        if not procfs.runs(self.pid, self._started):
+            raise Ended("the process has ended")
 
 
 class _NotBegun(TraceError):

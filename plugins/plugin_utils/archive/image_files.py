@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from ...module_utils.formats import elf_headers
 from ..base.directory_name import directory_name
@@ -26,7 +26,10 @@ _LONGEST = 180
 
 def name_of(basename: str, sha256: str) -> str:
     """The name of an image's file. Raises ControllerError for a basename that cannot be part of one."""
-    return f"{directory_name(basename[:_LONGEST])[:_LONGEST]}@{sha256}"
+    shown = basename[:_LONGEST]
+    while len(quote(shown, safe="", errors="replace")) > _LONGEST:
+        shown = shown[:-1]
+    return f"{directory_name(shown)}@{sha256}"
 
 
 def said(name: str) -> str:

@@ -24,11 +24,12 @@ from ...module_utils.formats import limits
 from ...module_utils.formats.capture_facts import CaptureFacts, KnownImage
 from ...module_utils.formats.errors import OffheapError
 from ..base import unpack
+from ..base.errors import ControllerError
 from ..base.progress import Progress
 from . import image_files
-from .archive import FORMAT, INDEX, Archive, ArchiveError, format_of, index
+from .archive import FORMAT, INDEX, REMOVED, Archive, ArchiveError, failing, format_of, index, read_dump
 from .capture import DUMP, FACTS, HOLDERS, LIVES, PERF_MAP, Capture
-from .object_store import ObjectStore
+from .object_store import ObjectStore, StoreError, TooLargeError
 
 _PIECE = 1 << 20
 
@@ -56,9 +57,14 @@ class Remote:
         self._paths = set(self._store.files())
 
     def push(
-        self, archive: Archive, beside: Beside, check_mode: bool = False, progress: Progress | None = None
+        self,
+        archive: Archive,
+        beside: Beside,
+        warn: Callable[[str], None],
+        check_mode: bool = False,
+        progress: Progress | None = None,
     ) -> Copied:
-        """Copy to the remote what it lacks. Raises ArchiveError."""
+        """Copy to the remote what it lacks; what is damaged is skipped with a warning. Raises ArchiveError."""
         copied, progress = Copied(), progress or Progress()
         progress.at(f"copying to {self.url}")
         self._check_index(make=not check_mode)
@@ -70,9 +76,14 @@ class Remote:
             image = None if check_mode else archive.image(build_id, image_files.said(file))
             if image is not None:
                 self._store.put(f"images/{name}", image)
-        for capture in archive.captures():
+        for capture in archive.captures(warn=warn):
             place = archive.name_of(capture)
-            if f"{place}/{FACTS}" in self._paths:
+            if not self._paths.isdisjoint((f"{place}/{FACTS}", f"{place}/{REMOVED}")):
+                continue
+            try:
+                read_dump(capture.dump, capture.facts.dump.sha256)
+            except (OSError, ControllerError) as error:
+                warn(f"{place} was skipped: {error}")
                 continue
             copied.captures += 1
             if not check_mode:
@@ -108,19 +119,25 @@ class Remote:
             for path in facts_of:
                 place = posixpath.dirname(path)
                 try:
-                    if not archive.knows(_inside(place)):
-                        facts = self._facts(archive, place)
-                        if not check_mode:
-                            self._add(archive, facts, place, aside)
-                        copied.captures += 1
-                        wanted.update(
-                            ((image.build_id, image.sha256), None)
-                            for image in facts.images
-                            if isinstance(image, KnownImage)
-                        )
-                        progress.capture()
+                    if archive.knows(_inside(place)):
+                        continue
+                    facts = self._facts(archive, place)
+                    files = [] if check_mode else self._bring(facts, place, aside)
+                except TooLargeError as error:
+                    warn(f"{self.url}/{place} was skipped: {error}")
+                    continue
+                except StoreError:
+                    raise  # it is gone, for the next one as well
                 except (OffheapError, ValueError, RecursionError) as error:
                     warn(f"{self.url}/{place} was skipped: {error}")
+                    continue
+                if not check_mode:
+                    archive.add_capture(facts, aside / "dump", *files)
+                copied.captures += 1
+                wanted.update(
+                    ((image.build_id, image.sha256), None) for image in facts.images if isinstance(image, KnownImage)
+                )
+                progress.capture()
             copied.images = self._add_images(archive, archive.missing_images(wanted), aside, warn, check_mode)
         return copied
 
@@ -144,16 +161,19 @@ class Remote:
             raise ArchiveError("its dump is too large")
         return facts
 
-    def _add(self, archive: Archive, facts: CaptureFacts, place: str, aside: Path) -> None:
+    def _bring(self, facts: CaptureFacts, place: str, aside: Path) -> list[Path | None]:
+        """A capture's dump, as ``dump``, and its perf map, lives and holders."""
         data = self._read(f"{place}/{DUMP}", limits.LARGEST_DUMP)
-        content = unpack.unpack(data, DUMP, max(facts.dump.size, len(data)))
+        content = unpack.unpack(data, DUMP, max(facts.dump.size, len(data)), facts.dump.size)
         if hashlib.sha256(content).hexdigest() != facts.dump.sha256:
             raise ArchiveError("its dump does not have the checksum in its facts")
-        (aside / "dump").write_bytes(content)
-        perf_map = self._beside(place, PERF_MAP, aside, limits.LARGEST_PERF_MAP)
-        lives = self._beside(place, LIVES, aside, limits.LARGEST_LIVES)
-        holders = self._beside(place, HOLDERS, aside, limits.LARGEST_HOLDERS)
-        archive.add_capture(facts, aside / "dump", perf_map, lives, holders)
+        with failing(f"cannot write {aside}"):
+            (aside / "dump").write_bytes(content)
+        return [
+            self._beside(place, PERF_MAP, aside, limits.LARGEST_PERF_MAP),
+            self._beside(place, LIVES, aside, limits.LARGEST_LIVES),
+            self._beside(place, HOLDERS, aside, limits.LARGEST_HOLDERS),
+        ]
 
     def _beside(self, place: str, name: str, aside: Path, limit: int) -> Path | None:
         """A capture's file beside its dump, unpacked."""

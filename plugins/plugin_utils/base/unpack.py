@@ -36,15 +36,18 @@ class UnpackError(ControllerError):
     """Packed data is damaged or too large. The message says which file and why."""
 
 
-def read(path: Path, limit: int) -> bytes:
-    """The file's bytes, unpacked. Raises OSError, and UnpackError if it is damaged or larger than ``limit`` bytes."""
+def read(path: Path, limit: int, free: int = FREE_SIZE) -> bytes:
+    """The file's bytes, unpacked. Raises OSError, and UnpackError if it is damaged or larger than ``limit`` bytes.
+
+    Up to ``free`` bytes are unpacked from however little.
+    """
     with path.open("rb") as stream:
         # read() allocates what it is asked for: the limit may be a thousand times the file, which may still grow.
         packed = stream.read(min(limit, path.stat().st_size) + 1)
-    return unpack(packed, path.name, limit)
+    return unpack(packed, path.name, limit, free)
 
 
-def unpack(data: bytes, name: str, limit: int) -> bytes:
+def unpack(data: bytes, name: str, limit: int, free: int = FREE_SIZE) -> bytes:
     """The content of packed data; other data as it is. Raises UnpackError as ``read`` does."""
     if len(data) > limit:
         raise UnpackError(f"{name}: is larger than {limit} bytes")
@@ -52,7 +55,7 @@ def unpack(data: bytes, name: str, limit: int) -> bytes:
     if unpacker is None:
         return data
     pieces = unpacker(data, name)
-    bound = min(limit, max(FREE_SIZE, MOST_RATIO * len(data)))
+    bound = min(limit, max(free, MOST_RATIO * len(data)))
     content = bytearray()
     for piece in pieces:
         content += piece

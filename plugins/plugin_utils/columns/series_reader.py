@@ -142,12 +142,26 @@ class Reader:
                     self.progress.capture()
                 read.append(capture)
                 samples.append(made)
+            moments, read, samples = self._of_one_measure(moments, read, samples)
             bare: dict[int, Call] = {}
             # The newest first: it has most of the stacks that there ever were.
             for path, capture, moment in zip(reversed(samples), reversed(read), reversed(moments), strict=True):
                 self._learn(path, capture, moment.stacks, bare)
         known = _Bare(self, bare, maps)
         return gather([known.apart(moment) for moment in moments], known.stacks), read
+
+    def _of_one_measure(
+        self, moments: list[Moment], read: list[Capture], samples: list[Path]
+    ) -> tuple[list[Moment], list[Capture], list[Path]]:
+        """Those that measure what the newest does, which others cannot be compared with."""
+        same = [at for at, moment in enumerate(moments) if moment.measure is moments[-1].measure]
+        if len(same) < len(moments):
+            one, count = read[-1], len(moments) - len(same)
+            self.warn(
+                f"{count} captures of {one.unit} on {one.host} were left out: of the same process, they measure"
+                f" something else than the newest, {moments[-1].measure.value} memory"
+            )
+        return [moments[at] for at in same], [read[at] for at in same], [samples[at] for at in same]
 
     def lives(self, captures: Sequence[Capture], maps: JitMaps) -> Lives | None:
         """The lives of a process by its newest capture that has them; those of the others are the beginning of these.

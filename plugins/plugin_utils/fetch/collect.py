@@ -23,8 +23,6 @@ from .plan import Batch, Found, Listing
 
 #: bytes to keep free on the host's file system while it holds a batch
 _RESERVE = 32 << 20
-#: bytes that one run takes from a host: some sixty spools and images full to their limits
-_MOST_BYTES = 16 << 30
 #: bytes of images among them: files that a service maps, with which one may not crowd out the others' dumps
 _MOST_OF_IMAGES = limits.LARGEST_IMAGE
 
@@ -117,11 +115,11 @@ def collect(
             return _foretell(done, new, known, images)
         batches = list(plan.batches(new, images, max(1, min(wanted.max_batch, listing.free - _RESERVE))))
         for number, batch in enumerate(batches, 1):
-            if done.bytes and done.bytes + batch.size > _MOST_BYTES:
+            if done.bytes and done.bytes + batch.size > plan.MOST_BYTES:
                 left = sum(len(later.dumps) for later in batches[number - 1 :])
                 done.warnings.append(
-                    f"{left} dumps exceed the {as_text(_MOST_BYTES)} that one run takes from a host, and stay there;"
-                    " run again"
+                    f"{left} dumps exceed the {as_text(plan.MOST_BYTES)} that one run takes from a host, and stay"
+                    " there; run again"
                 )
                 break
             if len(batches) > 1:

@@ -13,15 +13,15 @@ from typing import Any
 
 from ...module_utils.formats import limits, perf_map_line, wire
 from ...module_utils.formats.capture_facts import ASYNC_PROFILER, JEMALLOC, CaptureFacts, SamplingFacts
+from ...module_utils.formats.errors import OffheapError
 from ..archive import image_files
 from ..archive.archive import Archive, read_dump
 from ..archive.capture import Arrived, Capture, DumpWriter
 from ..base import child
-from ..base.errors import ControllerError
 from ..base.printable import printable
 from ..model.raw import Told
 from . import unpack_tar
-from .plan import Batch, Found
+from .plan import MOST_BYTES, Batch, Found
 from .unpack_tar import TransferError
 
 PACKED_NAME = wire.PACKED
@@ -74,14 +74,16 @@ def read_packed(data: dict[str, Any], batch: Batch) -> Packed:
             raise TransferError("the host packed a perf map of an impossible size")
         sizes[member] = members[member]
     total = sum(sizes.values())
+    if total > MOST_BYTES:
+        raise TransferError(f"the host packed {total} bytes, more than one run takes from it")
     if not 0 < size <= most_packed(sizes):
         raise TransferError(f"the host packed {total} bytes into {size}, which is impossible")
     for member, announced in members.items():
-        if sizes.get(member) != announced:
+        if not isinstance(announced, int) or sizes.get(member) != announced:
             raise TransferError(f"the host packed {str(member)[:100]!r} differently from what was asked for")
     if set(sizes) | made != set(members) | set(skipped):
         raise TransferError("the host packed less than it was asked for, without saying why")
-    return Packed(size, sha256, members, {member: str(reason)[:500] for member, reason in skipped.items()})
+    return Packed(size, sha256, members, {member: printable(str(reason)[:500]) for member, reason in skipped.items()})
 
 
 def most_packed(sizes: Mapping[str, int]) -> int:
@@ -128,7 +130,7 @@ def ingest(
         if facts.source not in _OURS:
             try:
                 facts = _told(facts, files[member], told or Told())
-            except ControllerError as error:
+            except OffheapError as error:
                 result.problems.append(f"{_title(batch, member)} was left on the host: {error}")
                 continue
         arrived.append(_arrived(batch, packed, found, Arrived(facts, files[member]), files))
@@ -141,7 +143,8 @@ def _told(facts: CaptureFacts, dump: Path, told: Told) -> CaptureFacts:
     """The facts with what the dump or the user says that it counts, and how. Raises ControllerError if nobody does."""
     size = facts.dump.size
     measure, scheme, interval = json.loads(child.call(_parsed, dump, facts.source, facts.dump.sha256, told, size=size))
-    return replace(facts, measure=measure, sampling=SamplingFacts(scheme, interval or None))
+    told_facts = replace(facts, measure=measure, sampling=SamplingFacts(scheme, interval or None))
+    return CaptureFacts.from_json(told_facts.to_json())  # as whoever reads the archive will
 
 
 def _parsed(path: Path, source: str, sha256: str, told: Told) -> bytes:
@@ -149,6 +152,7 @@ def _parsed(path: Path, source: str, sha256: str, told: Told) -> bytes:
     from ..readers import detect  # this takes longer than storing a dump
 
     records = detect.parse_as(source, read_dump(path, sha256), "its profile", told)
+    detect.refuse_if_partial(records)
     sampling = records.sampling
     return json.dumps([records.measure.value, sampling.scheme.value, sampling.interval]).encode()
 
@@ -201,4 +205,4 @@ def _title(batch: Batch, member: str) -> str:
         if member in of_kind:
             facts = of_kind[member].facts
             return f"{kind} {facts.dump.name} of {facts.unit}"
-    return f"image {batch.images[member].path}"
+    return f"image {printable(batch.images[member].path)}"

@@ -27,6 +27,8 @@ _SOURCES = {
     dump_name.PPROF: dump_name.PPROF,
     dump_name.GPERFTOOLS: dump_name.GPERFTOOLS,
 }
+#: bytes that one run takes from a host: some sixty spools and images full to their limits
+MOST_BYTES = 16 << 30
 #: captures that a host is asked for at once, unless told otherwise
 MOST_CAPTURES = 5000
 _REFUSED = (CaptureFactsError, sidecar.SidecarError, jvm_memory.JvmMemoryError)
@@ -351,7 +353,7 @@ def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterat
         its_size = item.size
         if isinstance(item, Found):
             its_size += item.map_size + item.lives_size + item.holders_size
-        if size and size + its_size > limit:
+        if (batch.dumps or batch.images) and size + its_size > limit:
             yield batch
             batch, size = Batch(), 0
         if isinstance(item, Found):
@@ -365,5 +367,5 @@ def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterat
         else:
             batch.images[f"images/{len(batch.images)}"] = item
         size += its_size
-    if size:
+    if batch.dumps or batch.images:
         yield batch

@@ -17,7 +17,7 @@ from ..model.raw import Told
 from . import ingest, unpack_tar
 from .host_session import Session
 from .ingest import Ingested, Packed
-from .plan import Batch, Found
+from .plan import MOST_BYTES, Batch, Found
 from .unpack_tar import TransferError
 
 #: seconds of silence while a host reads its dumps or a JVM writes its perf map
@@ -49,6 +49,7 @@ class SessionTransport:
         """Stream the batch, verify and store it. Also raises ArchiveError and TransferError."""
         unpack_tar.check_room(archive.root, 2 * batch.size)
         limit = ingest.most_packed({**dict.fromkeys(batch.made(), limits.LARGEST_PERF_MAP), **batch.sizes()})
+        limit = min(limit, MOST_BYTES)
         taken = 0
         with archive.incoming() as aside:
             file = aside / "transfer.tar"

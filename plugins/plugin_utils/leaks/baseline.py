@@ -83,6 +83,7 @@ def read_baseline(path: Path) -> list[tuple[str, Key]]:
 
 
 def _is_same(first: Key, second: Key) -> bool:
-    """Whether one path begins with the other, as when leaks are matched across a fleet."""
+    """Whether one path begins with the other, as when leaks are matched across a fleet. One without functions is only
+    itself."""
     shorter = min(len(first), len(second))
-    return first[:shorter] == second[:shorter]
+    return first[:shorter] == second[:shorter] if shorter else first == second

@@ -157,8 +157,8 @@ def find(lives: Lives) -> Findings:
         # A group of one path was looked at before.
         groups = {key: rows for key, rows in groups.items() if frozenset(rows) not in judged}
         judged.update(map(frozenset, groups.values()))
-        for rows in _decide(book, groups, found, depth is None):
-            left = [row for row in left if row not in rows]
+        decided = set[int]().union(*_decide(book, groups, found, depth is None))
+        left = [row for row in left if row not in decided]
     bound, until, young = _may_stay(book)
     return Findings(found.kept, found.filling, found.open, found.dying, bound, until, young)
 
@@ -229,7 +229,7 @@ def _filling(book: _Book, key: Key, rows: list[int], at: int, numbers: tuple[flo
     """A path whose objects die, and what it will hold more than it does."""
     deaths, reached, mean = numbers
     lives, age = book.lives, float(book.starts[at])
-    level = reached / (lives.span - age) * mean
+    level = reached / (lives.of_deaths - age) * mean
     chosen = np.isin(lives.stack, rows) & (lives.age > age)
     alive = float(chosen.sum())
     each = float(lives.weight[chosen].mean())

@@ -88,13 +88,13 @@ class Suspect:
     holding: Holding | None = None
     freed: float | None = None
 
-    def covers(self, frames: Sequence[Frame]) -> bool:
-        """Whether a stack (leaf first) belongs to this suspect."""
+    def covers(self, frames: Sequence[Frame], key: Key | None = None) -> bool:
+        """Whether a stack (leaf first) belongs to this suspect; its ``key`` is that of its frames, if it is known."""
         match self.extent:
             case Extent.KEY:
-                return stack_key(frames) == self.key
+                return (stack_key(frames) if key is None else key) == self.key
             case Extent.BEGINNING:
-                return stack_key(frames)[: len(self.key)] == self.key
+                return (stack_key(frames) if key is None else key)[: len(self.key)] == self.key
             case Extent.CALLER:
                 return without_repeats([frame.group for frame in frames]) == self.names
             case Extent.FUNCTION:
@@ -156,7 +156,8 @@ class CodePaths:
         """Whether growth over less than a day may be that of load by day: no more than a wave rises in that time, and
         shared by the other memory. A sine of height h times its mean rises by at most 2 pi h in a period, and a line
         through half a period by 24 / pi^2 h."""
-        rows = [row for row, frames in enumerate(self._series.frames) if suspect.covers(frames)]
+        each = zip(self._series.frames, self._keys, strict=True)
+        rows = [row for row, (frames, key) in enumerate(each) if suspect.covers(frames, key)]
         if not rows:
             return False
         mine = self._series.bytes[rows].mean(axis=1).sum()

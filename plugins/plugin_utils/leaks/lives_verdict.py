@@ -19,7 +19,7 @@ from ..base.durations import DAY, duration, moment, per_day
 from ..model.frame import Frame
 from ..model.lives import Lives
 from ..model.sampling import Measure
-from ..model.series import Paths, Series
+from ..model.series import Key, Paths, Series
 from ..model.stack_summary import render as short_path
 from . import by_lives, grown, workers
 from .by_lives import Findings, Found
@@ -75,7 +75,7 @@ def verdict_on_generations(each: Sequence[tuple[Series, Lives | None]]) -> Verdi
 def _by_levels(each: Sequence[Series]) -> Verdict | None:
     """The same of processes that gained more, from their first dump to their last, than differs from one to the
     next."""
-    each = [one for one in each if len(one.times) > 1]
+    each = [one for one in each if len(one.times) > 1 and one.times[-1] > one.times[0]]
     if len(each) < LEAST_POINTS:
         return None
     gained = [float(one.bytes[:, -1].sum() - one.bytes[:, 0].sum()) for one in each]
@@ -124,6 +124,7 @@ class _Spoken:
         self._found = found
         self._watched = watched
         self._over = f"over {duration(lives.span)}"
+        self._by_beginning: dict[int, dict[Key, list[int]]] = {}
 
     def verdict(self) -> Verdict:
         kept = by_lives.by_rate(self._found.kept)
@@ -145,12 +146,7 @@ class _Spoken:
         error = math.hypot(*(one.error for one in kept))
         # All paths together are no path.
         suspects = [self._suspect(one, growth) for one in kept if one.key]
-        rows = {
-            row
-            for row, key in enumerate(self._watched.keys)
-            for suspect in suspects
-            if key[: len(suspect.key)] == suspect.key
-        }
+        rows = {row for suspect in suspects for row in self._beginning_with(suspect.key)}
         kept_rows = {row for one in kept for row in one.rows}
         return Verdict(
             answer,
@@ -235,8 +231,17 @@ class _Spoken:
     def _who(self, one: Found) -> str:
         return "one code path" if one.key else "memory that is spread over many paths"
 
+    def _beginning_with(self, key: Key) -> list[int]:
+        """Rows of the series: those of one length are all found at once, since a host may send many."""
+        if len(key) not in self._by_beginning:
+            found: dict[Key, list[int]] = {}
+            for row, whole in enumerate(self._watched.keys):
+                found.setdefault(whole[: len(key)], []).append(row)
+            self._by_beginning[len(key)] = found
+        return self._by_beginning[len(key)].get(key, [])
+
     def _suspect(self, one: Found, whole: float) -> Suspect:
-        chosen = [row for row, key in enumerate(self._watched.keys) if key[: len(one.key)] == one.key]
+        chosen = self._beginning_with(one.key)
         sizes = self._watched.bytes[chosen].sum(axis=0).tolist()
         steps = [later >= earlier for earlier, later in pairwise(sizes)]
         is_whole = all(self._lives.stacks[row].key == one.key for row in one.rows)
@@ -247,7 +252,7 @@ class _Spoken:
             stacks=len(one.rows),
             growth=one.growth * DAY,
             error=one.error * DAY,
-            live=sizes[-1] if sizes else one.size,
+            live=sizes[-1] if chosen else one.size,
             share=one.growth / whole if whole > 0 else 0.0,
             first_seen=self._lives.began if one.births.ever else one.births.since,
             monotonic=sum(steps) / len(steps) if steps else 1.0,
@@ -261,9 +266,5 @@ def _where(lives: Lives, one: Found) -> str:
 
 def _example(lives: Lives, one: Found) -> tuple[Frame, ...]:
     """Of the stacks that hold most, the part that is the path's own."""
-    held = {row: 0.0 for row in one.rows}
-    for row, weight in zip(lives.stack.tolist(), lives.weight.tolist(), strict=True):
-        if row in held:
-            held[row] += weight
-    frames = lives.stacks[max(held, key=lambda row: held[row])]
+    frames = lives.stacks[max(one.rows, key=lambda row: lives.held[row])]
     return frames.frames if frames.key == one.key else tuple(first_frames(list(frames.frames), len(one.key)))

@@ -145,7 +145,15 @@ def with_own_numbers(verdict: Verdict, series: Series, own: OwnNumbers) -> Verdi
     if rounded or (not verdict.answer.is_calm and verdict.answer is not Answer.CANNOT_TELL):
         return replace(verdict, reason=reason)
     known_after = max(found.known_after, verdict.known_after)
-    return replace(verdict, answer=Answer.CANNOT_TELL, reason=reason, unexplained=found.growth, known_after=known_after)
+    return replace(
+        verdict,
+        answer=Answer.CANNOT_TELL,
+        reason=reason,
+        unexplained=found.growth,
+        known_after=known_after,
+        bound=0.0,
+        limits=(),
+    )
 
 
 def _beside_the_limit(verdict: Verdict, left: float) -> Verdict:

@@ -95,7 +95,7 @@ def together(watched: Sequence[Watched]) -> list[Leak]:
     having = [(process, suspect) for process in watched for suspect in process.verdict.suspects]
     # The shortest paths first, so that longer ones join them.
     for process, suspect in sorted(having, key=lambda pair: len(pair[1].key)):
-        same = next((key for key in found if suspect.key[: len(key)] == key), suspect.key)
+        same = next((key for key in found if key and suspect.key[: len(key)] == key), suspect.key)
         found.setdefault(same, []).append((process, suspect))
     judged = [process for process in watched if process.verdict.counts]
     last = last_on_each_host(judged)

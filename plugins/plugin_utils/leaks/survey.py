@@ -261,7 +261,8 @@ def _replaced(found: Sequence[tuple[Process, Lives | None]]) -> Watched | None:
         return None
     last = max((process.watched for process, _lives in short), key=lambda watched: watched.end)
     start = min(process.watched.start for process, _lives in short)
-    return replace(last, start=start, end=end, verdict=replace(verdict, process=last.process, span=end - start))
+    # It began when the last of them did: what ended before that one ran before all of them.
+    return replace(last, end=end, verdict=replace(verdict, process=last.process, span=end - start))
 
 
 def _gained(series: Series) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from ..base import libraries
@@ -115,6 +116,7 @@ def sum_of_lives(each: Sequence[Lives]) -> Lives | None:
         born=np.concatenate([now - one.age for one in each]),
         size=np.concatenate([one.size for one in each]),
         lost=sum(one.lost for one in each),
+        watched=mean(one.of_deaths for one in each),
     )
 
 

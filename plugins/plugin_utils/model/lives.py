@@ -41,7 +41,8 @@ class Lives:
     Of stack ``i``, ``births[i]`` sampled objects were born. Of those that died, ``deaths[i, k]`` had an age within
     bucket ``k``, and all of these ages together are ``ages[i, k]`` seconds. Those that live are rows of ``stack``,
     ``born`` (seconds since the epoch) and ``size`` (bytes, of the one object that was sampled). ``lost`` is how many
-    births found no place in the book, which then cannot say what stays.
+    births found no place in the book, which then cannot say what stays. ``watched`` is for how long deaths were seen
+    (seconds), None for all of the time: of a sum, the mean of its books.
     """
 
     began: float
@@ -55,10 +56,15 @@ class Lives:
     born: Numbers
     size: Numbers
     lost: int = 0
+    watched: float | None = None
 
     @property
     def span(self) -> float:
         return self.now - self.began
+
+    @property
+    def of_deaths(self) -> float:
+        return self.span if self.watched is None else self.watched
 
     @cached_property
     def age(self) -> Numbers:
@@ -70,6 +76,12 @@ class Lives:
     def weight(self) -> Numbers:
         """How many bytes each living object stands for: what was sampled, over the chance of being so."""
         result: Numbers = self.size / self._chance
+        return result
+
+    @cached_property
+    def held(self) -> Numbers:
+        """The bytes that live, by stack."""
+        result: Numbers = np.bincount(self.stack, self.weight, len(self.stacks)).astype(np.float64)
         return result
 
     @cached_property

@@ -20,6 +20,9 @@ from .profile_server import Server, ServerError
 #: a capture, and all captures of its process
 OfProcess = tuple[Capture, list[Capture]]
 
+# So many captures that cannot be sent are enough: it is not they.
+_MOST_PROBLEMS = 100
+
 
 @dataclass
 class Pushed:
@@ -52,12 +55,14 @@ def push(
     most: int,
     send: Callable[[Capture, list[Capture]], None],
 ) -> Pushed:
-    """Send the first ``most`` captures. Raises OSError.
+    """Send ``most`` of the captures, the first that can be sent. Raises OSError.
 
     ``send`` makes a capture's profile and sends it, or raises ServerError; it also gets all captures of the process.
     """
     done = Pushed(left=len(captures))
-    for capture, process in captures[:most]:
+    for capture, process in captures:
+        if done.sent == most or len(done.problems) > _MOST_PROBLEMS:
+            break
         try:
             send(capture, process)
         except ServerError as error:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from .look import Sample, SampleError, parse
 _MOST_BYTES = 64 << 20
 
 
-def keep(directory: Path, host: str, samples: Sequence[Any]) -> Path:
+def keep(directory: Path, host: str, samples: Any) -> Path:
     """Write one look at a host. Returns the file.
 
     Raises SampleError if these are not samples.
     Raises ControllerError for a host name that no directory can have.
     Raises OutputError if the file cannot be written.
     """
-    if not samples:
+    if not isinstance(samples, list) or not samples:
         raise SampleError("there is no sample to keep")
     taken = max(parse(sample).time for sample in samples)
     path = directory / directory_name(host) / f"{round(taken * 1000)}.json"

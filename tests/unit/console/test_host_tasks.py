@@ -98,3 +98,18 @@ def test_healthy_hosts_are_shown_while_a_dead_one_is_waited_for(tmp_path: Path) 
                 server.close()
             said = asking.communicate()[1]
     assert asking.returncode == 1 and "1 of 2 hosts failed" in said, said
+
+
+def test_watch_says_at_once_which_host_it_has_lost(tmp_path: Path) -> None:
+    fab = [sys.executable, "-u", str(Path(sys.executable).with_name("fab")), "--search-root", str(ROOT)]
+    with socket.create_server(("127.0.0.1", 0)) as gone, socket.create_server(("127.0.0.1", 0)) as silent:
+        names = [f"127.0.0.1:{server.getsockname()[1]}" for server in (gone, silent)]
+        gone.close()
+        asked = [*fab, "-H", ",".join(names), "watch", "--unit", "nosuch"]
+        with subprocess.Popen(asked, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True) as asking, silent.accept()[0]:
+            assert asking.stdout is not None
+            assert asking.stdout.readline().startswith(f"{names[0]} ")
+            assert asking.poll() is None
+            asking.send_signal(signal.SIGINT)
+    done = _fab("-H", "a,b,c", "watch", "--unit", "x", "--at-once", "2")
+    assert done.returncode == 2 and "give --at-once 3" in done.stderr

@@ -133,7 +133,7 @@ static void *run(void *argument) {
     facts_start(start, sizeof start);
     const char *prefix = feeder_is_sampler() ? self->config.prefix : je_get_string("opt.prof_prefix");
     if (!spool_find(&self->spool, prefix, start, self->pid))
-        problem_note(&self->problem, "%s is not an absolute path: there will be no dumps",
+        problem_note(&self->problem, "%s is not an absolute path, or too long: there will be no dumps",
                      feeder_is_sampler() ? "OFFHEAP_PREFIX" : "prof_prefix in MALLOC_CONF");
     else if (access(self->spool.directory, W_OK | X_OK) < 0)
         problem_note(&self->problem, "spool %s: %s", self->spool.directory, strerror(errno));

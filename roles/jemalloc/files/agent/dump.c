@@ -213,7 +213,7 @@ bool dump_take(struct dumps *dumps, const char *reason) {
     struct owned memory;
     dumps->failed++;   // until it succeeds
     if (!*dumps->spool->directory) {
-        problem_note(dumps->problem, "prof_prefix in MALLOC_CONF is not an absolute path");
+        problem_note(dumps->problem, "the prefix of its dumps is not an absolute path, or too long");
         return false;
     }
     spool_as_owner(dumps->spool);

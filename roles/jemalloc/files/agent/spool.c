@@ -165,8 +165,7 @@ static bool look(struct spool *spool) {
     return true;
 }
 
-static int by_process_and_time(const void *left, const void *right) {
-    const struct entry *a = left, *b = right;
+static int by_process_and_time(const struct entry *a, const struct entry *b) {
     int order = by_process(a, b);
     if (order)
         return order;
@@ -233,10 +232,23 @@ static int64_t living(const struct spool *spool) {
     return found;
 }
 
+// In place: libc's sort may allocate.
+static void sort(void) {
+    for (int gap = count / 2; gap > 0; gap /= 2) {
+        for (int i = gap; i < count; i++) {
+            for (int at = i; at >= gap && by_process_and_time(&entries[at - gap], &entries[at]) > 0; at -= gap) {
+                struct entry held = entries[at];
+                entries[at] = entries[at - gap];
+                entries[at - gap] = held;
+            }
+        }
+    }
+}
+
 void spool_thin(struct spool *spool, int64_t keep_files, int64_t keep_bytes) {
     for (int round = 0; round < 64 && look(spool); round++) {
         bool flood = more;
-        qsort(entries, (size_t)count, sizeof *entries, by_process_and_time);
+        sort();
         int64_t shared = living(spool) * (keep_files < SHARE ? keep_files : SHARE);
         int64_t most = flood || shared > ENTRIES / 2 ? ENTRIES / 2 : shared < keep_files ? keep_files : shared;
         while (spool->files > most || (!flood && spool->bytes > keep_bytes)) {

@@ -16,6 +16,7 @@ from ansible.errors import AnsibleActionFail
 
 from ansible_collections.offheap.profiler.plugins.action import archive_sync
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
+from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.object_store import ObjectStore, StoreError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns.parquet import NAME
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
@@ -126,3 +127,26 @@ def test_other_places_are_refused(archive: Archive, tmp_path: Path) -> None:
         _run(archive.root, f"file://{tmp_path}/home", "pull")
     with pytest.raises(AnsibleActionFail, match="nosuch://place: Protocol not known"):
         _run(archive.root, "nosuch://place", "push")
+
+
+def test_a_store_that_goes_away_fails_the_task(
+    archive: Archive, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run(archive.root, url, "push")
+
+    def gone(*_arguments: object) -> bool:
+        raise StoreError("no answer")
+
+    monkeypatch.setattr(ObjectStore, "get", gone)
+    with pytest.raises(AnsibleActionFail, match="no answer"):
+        _run(tmp_path / "other", url, "pull")
+
+
+def test_what_is_damaged_is_not_pushed_until_it_is_mended(archive: Archive, url: str) -> None:
+    dump = archive.captures()[0].dump
+    content = dump.read_bytes()
+    dump.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    pushed = _run(archive.root, url, "push")
+    assert pushed["captures"] == 6 and "was skipped" in pushed["warnings"][0]
+    dump.write_bytes(content)
+    assert _run(archive.root, url, "push")["captures"] == 1

@@ -66,3 +66,7 @@ def test_no_user_in_a_url_stays(before: str, secret: str, after: str) -> None:
 def test_taking_out_twice_is_taking_out_once(words: list[str]) -> None:
     stored = known_words(words)
     assert known_words(stored) == stored and len(stored) == len(words)
+
+
+def test_no_word_takes_long() -> None:
+    assert known_words(["java", "." * 1_000_000 + "!"]) == ["java", "***"]

@@ -48,12 +48,16 @@ def test_a_process(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 def test_zombie_and_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    started = procfs.start_ticks(sleeper.pid)
+    assert procfs.runs(sleeper.pid, started) and not procfs.runs(sleeper.pid, started + 1)
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not procfs.runs(sleeper.pid, started)
     assert procfs.mappings(sleeper.pid) == []
     assert procfs.cmdline(sleeper.pid) == []
     assert procfs.exe(sleeper.pid) is None
     sleeper.wait()
+    assert not procfs.runs(sleeper.pid, started)
     for question in (
         procfs.mappings,
         procfs.environ,

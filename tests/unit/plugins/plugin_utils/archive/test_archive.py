@@ -207,11 +207,21 @@ def test_files_of_one_build_lie_side_by_side(archive: Archive, tmp_path: Path) -
     assert archive.image(BUILD_ID, hashlib.sha256(b"old").hexdigest()) is None, "nobody has looked at it"
 
 
-@pytest.mark.parametrize("name", ["libstdc++.so.6", "ä b", "../x@" + "a" * 64, "x" * 240, "%41"])
+@pytest.mark.parametrize(
+    "name", ["libstdc++.so.6", "ä b", "../x@" + "a" * 64, "x" * 240, "%41", "名" * 60, "é" * 100, " " * 90]
+)
 def test_a_name_of_an_image_is_a_file_s_and_comes_back(name: str) -> None:
     written = image_files.name_of(name, "0f" * 32)
     assert len(written) <= 255 and "/" not in written and image_files.said(written) == "0f" * 32
     assert image_files.as_written(written) == written
+
+
+def test_a_dump_of_threads_that_do_the_same_is_read_however_well_it_packs(archive: Archive, tmp_path: Path) -> None:
+    content = b"@ 0x1\n  t*: 1: 100 [0: 0]\n" * 400_000
+    path = tmp_path / "dump.heap.zst"
+    path.write_bytes(zstandard.compress(content))
+    assert path.stat().st_size * 1000 < len(content)
+    assert archive_module.read_dump(path, hashlib.sha256(content).hexdigest()) == content
 
 
 @pytest.mark.parametrize("build_id", ["", "..", "../../etc", "abc", "ABCDEF0123", "zz" * 20, "ab" * 65])

@@ -101,9 +101,9 @@ def test_elsewhere_it_is_read_and_continued(root: Path, tmp_path: Path) -> None:
     assert Remote(f"file://{far}", {}).pull(near, warnings.append).captures == 5
     assert [capture.facts for capture in near.captures()] == [c.facts for c in Archive.open(root).captures()]
     assert not warnings and _format(far) == {"format": 2}
-    assert Remote(f"file://{far}", {}).push(near, lambda _capture, _aside: {}).captures == 0
+    assert Remote(f"file://{far}", {}).push(near, lambda _capture, _aside: {}, pytest.fail).captures == 0
     assert _format(far) == {"format": 2}
     _continue(near, tmp_path / "scratch")
-    assert Remote(f"file://{far}", {}).push(near, lambda _capture, _aside: {}).captures == 1
+    assert Remote(f"file://{far}", {}).push(near, lambda _capture, _aside: {}, pytest.fail).captures == 1
     assert _format(far) == {"format": 3}
     assert isinstance(Archive.open(far).captures()[-1].facts, CaptureFacts)

@@ -139,6 +139,11 @@ def test_batches() -> None:
     assert list(plan.batches([], [], 160)) == []
 
 
+def test_an_empty_dump_comes_as_well() -> None:
+    listing = plan.read_listing(capture_samples.listing(b""), "app1", GIB, GIB)
+    assert [list(batch.dumps) for batch in plan.batches(listing.captures, [], GIB)] == [["dumps/0"]]
+
+
 def test_fetching_loads_nothing_that_only_reading_needs() -> None:
     """Dozens of processes fetch at once, and each would hold it in memory."""
     collections = next(path for path in sys.path if path.endswith("collections"))
@@ -396,6 +401,18 @@ def test_a_map_of_an_impossible_size(target: Target, size: Any) -> None:
         ingest.read_packed(packed, batch)
 
 
+def test_maps_that_are_too_many() -> None:
+    data = capture_samples.listing(*(b"%d" % number for number in range(70)))
+    for number, entry in enumerate(data["captures"]):
+        entry.update(name=f"jeprof.{100 + number}.0.i0.heap", process=number)
+    data["processes"] = [capture_samples.written(pid=100 + number)["process"] for number in range(70)]
+    batch = with_maps(data)
+    members = {**batch.sizes(), **dict.fromkeys(batch.made(), limits.LARGEST_PERF_MAP)}
+    assert len(batch.made()) == 70
+    with pytest.raises(TransferError, match="more than one run takes"):
+        ingest.read_packed({"size": 100, "sha256": "0" * 64, "members": members, "skipped": {}}, batch)
+
+
 def test_the_agents_facts_go_into_the_capture() -> None:
     data = capture_samples.listing(b"one", b"two")
     jemalloc = {"version": "5.3.0", "malloc_conf": None, "options": {"prof_accum": False}}
@@ -439,6 +456,20 @@ def test_what_a_service_offers_says_itself_what_it_counts(archive: Archive, tmp_
     found = [capture.facts for capture in archive.captures()]
     assert [(facts.source, facts.measure) for facts in found] == [("pprof", "live"), ("pprof", "allocated")]
     assert [facts.sampling for facts in found] == [SamplingFacts("poisson", 4096), SamplingFacts("poisson", 524288)]
+
+
+def test_what_no_archive_can_hold_stays_on_its_host(archive: Archive, tmp_path: Path) -> None:
+    """As an interval that no reader takes, or memleak's report at its limit, which shows a part."""
+    content = offers.pprof(9000, 1 << 62)
+    target = Target(tmp_path, [content], offered(content))
+    (problem,) = target.bring(archive, target.pack()).problems
+    assert "was left on the host" in problem and archive.captures() == []
+    part = b"[10:00:00] Top 1 stacks with outstanding allocations:\n"
+    part += b"\t4096 bytes in 1 allocations from stack\n\t\tf+0x1 [p]\n"
+    (tmp_path / "second").mkdir()
+    target = Target(tmp_path / "second", [part], offered(part, kind="memleak"))
+    (problem,) = target.bring(archive, target.pack()).problems
+    assert "its limit, so there may be more" in problem and archive.captures() == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import baseline
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.baseline import too_much
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.watched import Watched
@@ -35,3 +36,8 @@ def test_only_the_processes_that_ran_last_count_by_unit() -> None:
     assert len(too_much([], [_spread(), young], limit=0.0)) == 1
     elsewhere = _spread(0.0, Answer.NO_LEAK, unit="other.service", start=7200.0)
     assert len(too_much([], [_spread(), elsewhere], limit=0.0)) == 1
+
+
+def test_a_path_without_functions_is_known_as_itself_alone() -> None:
+    assert baseline._is_same((), ()) and not baseline._is_same((), ("keep", "main"))
+    assert baseline._is_same(("keep",), ("keep", "main"))

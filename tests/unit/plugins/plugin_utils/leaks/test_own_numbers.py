@@ -67,6 +67,7 @@ def test_where_all_is_flat_nothing_leaks() -> None:
 def test_where_more_is_given_out_than_the_stacks_explain_nobody_can_tell() -> None:
     verdict = _verdict({"allocated": _rising, "rss": _rising})
     assert (verdict.answer, round(verdict.unexplained / MIB)) == (Answer.CANNOT_TELL, 240)
+    assert (verdict.bound, list(verdict.limits)) == (0.0, []), "what it would have been is contradicted"
     assert verdict.reason.startswith("what malloc has given out grows by 240.0 MiB/day ± ")
     assert "and the stacks explain 0 B of it: 240.0 MiB/day are left, which the samples miss; no code" in verdict.reason
 

@@ -129,3 +129,11 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path: Path) -> None:
     assert watched[0].verdict.answer is Answer.LEAK
     for part in ("has no samples", "samples.parquet: ", "is damaged"):
         assert sum(part in warning for warning in warnings) == 1
+
+
+def test_a_stack_without_frames_takes_no_other_leak() -> None:
+    whole = _watched("app1")
+    (suspect,) = whole.verdict.suspects
+    nameless = replace(suspect, key=(), path=())
+    leaks = ranking.together([replace(whole, verdict=replace(whole.verdict, suspects=[nameless, suspect]))])
+    assert sorted(leak.key for leak in leaks) == [(), suspect.key]

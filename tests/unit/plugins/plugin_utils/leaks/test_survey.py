@@ -26,12 +26,13 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking imp
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.stretch import Stretch
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.survey import Host, survey
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, Verdict
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.watched import Watched, verdict_on_host
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives import Lives
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols.jit_symbols import JitMaps
 from ansible_collections.offheap.profiler.tests.bench.shapes import DAY
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
-from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.leaks.test_workers import short_worker
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.leaks.test_workers import levels, short_worker
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives, small_recordings
 from ansible_collections.offheap.profiler.tests.unit.strategies.described_archives import (
     Caller,
@@ -160,6 +161,38 @@ def test_a_recording_is_judged_by_its_frees(tmp_path: Path, mean: float | None, 
     with reading(archive, pytest.fail) as reader:
         (host,) = survey(archive, reader, Scope(), pytest.fail)
     assert host.verdict.answer is answer, host.verdict.reason
+
+
+def test_a_process_that_measures_something_else_by_now_stops_no_report(tmp_path: Path) -> None:
+    archive = Archive.create(tmp_path / "archive")
+    for number, end in enumerate((200, 400, 600)):
+        seen: list[small_recordings.Event] = [(round((0.5 + at) * 1e9), at + 1, 50000, 1) for at in range(50)]
+        seen += [(round(50.5e9), 1)] if number else []  # without any free, all that came counts
+        content = small_recordings.recording(seen, interval=1 << 20, nanoseconds=end * 10**9)
+        (tmp_path / "dump").write_bytes(content)
+        facts = leaky_archives.facts(content, "app1", number, 1e9 + end)
+        measure = "allocated" if number == 0 else "live"
+        facts = replace(facts, source=ASYNC_PROFILER, measure=measure, sampling=SamplingFacts("systematic", 1 << 20))
+        archive.add_capture(facts, tmp_path / "dump")
+    said: list[str] = []
+    with reading(archive, said.append) as reader:
+        (host,) = survey(archive, reader, Scope(), said.append)
+    assert [capture.facts.measure for capture in host.processes[0].captures] == ["live", "live"]
+    assert any("1 captures of" in one and "something else than the newest, live memory" in one for one in said), said
+
+
+def test_one_that_leaked_and_has_ended_is_no_leak_beside_replaced_workers() -> None:
+    def watched(process: str, start: float, end: float, answer: Answer, points: int = 50) -> Watched:
+        verdict = Verdict(answer, "so", process=process, points=points, span=end - start)
+        return Watched("web.service", "app1", process, "", start, end, verdict)
+
+    leaked, cured = watched("1-a", 0, 1000, Answer.LEAK), watched("2-b", 1100, 5000, Answer.NO_LEAK)
+    short = [watched(f"{at}-c", 900 + 400 * at, 1000 + 400 * at, Answer.CANNOT_TELL, 1) for at in range(10)]
+    each = [module.Process(one, [], levels(8.0), JitMaps({}, pytest.fail)) for one in (leaked, cured, *short)]
+    replaced = module._replaced([(one, None) for one in each])
+    assert replaced is not None and replaced.verdict.span > 3000
+    assert verdict_on_host([leaked, cured, replaced]).answer is Answer.CANNOT_TELL
+    assert leaks_of([leaked, cured, replaced]) == []
 
 
 @pytest.fixture

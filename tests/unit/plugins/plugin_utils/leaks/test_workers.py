@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import workers
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import by_lives, workers
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.lives_verdict import (
     verdict_on,
     verdict_on_generations,
@@ -88,18 +88,18 @@ def short_worker(part: float, seed: int, leak: float = 3000) -> Lives:
 
 
 def test_workers_that_end_too_soon_are_judged_by_all_their_lives() -> None:
-    each = [(_levels(0), short_worker(0.01 * (1 + number % 3 / 10), number)) for number in range(12)]
+    each = [(levels(0), short_worker(0.01 * (1 + number % 3 / 10), number)) for number in range(12)]
     verdict = verdict_on_generations(each)
     assert verdict is not None and verdict.answer is Answer.CANNOT_TELL
     assert verdict.reason.startswith("12 processes ended after 15 min on average, too soon to be judged one by one")
     assert ": keep ← handle ← main;" in verdict.reason and "nobody can tell" in verdict.reason
     assert verdict.unexplained == pytest.approx(3000 * MIB, rel=0.25)
-    start_up = [(_levels(0), short_worker(0.01, number, leak=0)) for number in range(12)]
+    start_up = [(levels(0), short_worker(0.01, number, leak=0)) for number in range(12)]
     assert verdict_on_generations(start_up) is None
     assert verdict_on_generations([]) is None
 
 
-def _levels(*gained: float) -> Series:
+def levels(*gained: float) -> Series:
     """Those of a worker that has gained so many MiB at each dump of a minute."""
     times = [60.0 * number for number in range(len(gained) + 1)]
     sizes = [50.0, *(50.0 + more for more in gained)]
@@ -109,12 +109,32 @@ def _levels(*gained: float) -> Series:
 
 
 def test_without_lives_workers_are_judged_by_what_they_gain() -> None:
-    verdict = verdict_on_generations([(_levels(4.0, 8.0 + number % 3), None) for number in range(8)])
+    verdict = verdict_on_generations([(levels(4.0, 8.0 + number % 3), None) for number in range(8)])
     assert verdict is not None and verdict.answer is Answer.CANNOT_TELL
     assert "8 processes ended after 2 min on average" in verdict.reason and "8.9 MiB each" in verdict.reason
     assert verdict.unexplained == pytest.approx(8.875 / 120 * DAY * MIB)
-    assert verdict_on_generations([(_levels(4.0, (-1) ** number * 9.0), None) for number in range(8)]) is None
-    assert verdict_on_generations([(_levels(8.0), None), (_levels(8.0), None)]) is None, "two are too few"
+    assert verdict_on_generations([(levels(4.0, (-1) ** number * 9.0), None) for number in range(8)]) is None
+    assert verdict_on_generations([(levels(8.0), None), (levels(8.0), None)]) is None, "two are too few"
+    at_once = [replace(levels(8.0), times=[5.0, 5.0]) for _number in range(8)]  # a service may set its files' times
+    assert verdict_on_generations([(one, None) for one in at_once]) is None
+
+
+def test_workers_of_several_ages_do_not_fill_up() -> None:
+    """Nothing grows in either, but the older one has seen more deaths."""
+    cache = SHAPES["cache-0.02"]
+    first, second = (process(cache, np.random.default_rng(number), INTERVAL) for number in range(2))
+    books = [first.lives(DAY), second.lives(DAY)]
+    young = replace(
+        books[1],
+        began=books[1].now - DAY / 1.95,
+        deaths=books[1].deaths / 1.95,
+        ages=books[1].ages / 1.95,
+        births=books[1].births / 1.95,
+    )
+    whole = workers.sum_of_lives([books[0], young])
+    assert whole is not None and whole.of_deaths == pytest.approx((DAY + DAY / 1.95) / 2)
+    assert by_lives.find(whole).filling == []
+    assert by_lives.find(replace(whole, watched=None)).filling != [], "as if the younger one's time were all"
 
 
 def test_a_number_that_one_does_not_tell_is_told_by_none() -> None:
