@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
-from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import collect as collecting
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import plan
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import CollectError, Wanted, collect
 from ansible_collections.offheap.profiler.tests.hostile.bounds import costs_at_most
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
@@ -50,7 +50,7 @@ def test_a_command_line_of_many_long_words(tmp_path: Path) -> None:
 
 
 def test_more_bytes_than_a_host_may_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "_MOST_BYTES", 110)
+    monkeypatch.setattr(plan, "MOST_BYTES", 110)
     archive = Archive.create(tmp_path / "archive")
     done = collect(Host(), archive, Wanted("liar", max_batch=1))
     assert len(done.captures) == 2 and done.bytes <= 110

@@ -27,11 +27,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import place
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import tracing_library
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
-    Ended,
-    TraceError,
-    undisturbed,
-)
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
 
 OLDEST = 11
 # The version that traces were tried with. 4.0 and 4.1 do not write their interval into a recording, nor, as 4.2 does,
@@ -136,8 +132,7 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with undisturbed():
-                self.stop()
+            self.stop()
         finally:
             os.close(self._fd)
 
@@ -154,7 +149,7 @@ class Recording:
     def take(self, most: int) -> Iterator[bytes]:
         """What was recorded since the last time, in chunks of so many bytes at most, which it gives back.
 
-        Raises TraceError, HotspotError, JfrError.
+        The JVM has been asked when this returns. Raises TraceError, HotspotError, JfrError; a chunk, Ended.
         """
         if not self._stopped:
             self._call("dump,jfr")
@@ -163,6 +158,9 @@ class Recording:
         )
         if until - self._taken == self.size and not self._stopped:  # else the next chunk has begun
             raise TraceError(f"async-profiler in process {self._found.jvm.pid} was stopped by somebody else")
+        return self._chunks(until, most)
+
+    def _chunks(self, until: int, most: int) -> Iterator[bytes]:
         while self._taken < until:
             size = jfr_header.chunk_size(os.pread(self._fd, jfr_header.HEADER.size, self._taken), until - self._taken)
             if size > most:

@@ -41,7 +41,6 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_t
     Window,
     chosen,
     ticks,
-    undisturbed,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import preload_obstacles, service, syscall_filter
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.programs import Owner
@@ -127,10 +126,6 @@ class AttachTrace:
                 if self._is_in():
                     raise
             raise
-        except Ended:
-            if self._is_in():
-                self._detach()
-            raise
         try:
             yield from self._dumps()
         finally:
@@ -214,10 +209,9 @@ class AttachTrace:
 
     def _attach(self) -> None:
         self._lend_maps()
-        with undisturbed():  # until it is known where the library is
-            with _room_for_a_thread(self.pid):
-                found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
-            self._path, self.held = found.path, found.held
+        with _room_for_a_thread(self.pid):
+            found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
+        self._path, self.held = found.path, found.held
         if found.result:
             no_thread = "it may start no thread, by its limit of processes or its unit's TasksMax="
             why = no_thread if found.result == errno.EAGAIN else os.strerror(found.result)
@@ -278,10 +272,6 @@ class AttachTrace:
 
     def _detach(self) -> None:
         """Raises TraceError if something in the process still leads to the agent."""
-        with undisturbed():
-            self._detached()
-
-    def _detached(self) -> None:
         if not self._runs():
             return
         try:

@@ -32,7 +32,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     seccomp_filters,
     urgency,
 )
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError, undisturbed
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.thread_registers import MACHINES, Machine
 
 _RTLD_NOW, _RTLD_DLOPEN = 2, 0x80000000
@@ -372,16 +372,12 @@ def _functions(pid: int, mappings: list[Mapping], proc: str) -> dict[str, int]:
 
 
 def _in_a_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """What ``work`` returns, in a child process that is killed after so long. Raises the TraceError that it raises.
-
-    Meanwhile, what would end us waits: for the thread to be let go.
-    """
+    """What ``work`` returns, in a child process that is killed after so long. Raises the TraceError that it raises."""
     parts: list[bytes] = []
     try:
-        with undisturbed():
-            forked.run(
-                "the process that attaches", lambda write: write(_answer(work)), parts.append, _LARGEST_ANSWER, seconds
-            )
+        forked.run(
+            "the process that attaches", lambda write: write(_answer(work)), parts.append, _LARGEST_ANSWER, seconds
+        )
     except forked.ForkedError as exc:  # with its end, the kernel has let the thread go
         raise held_thread.LetGo(str(exc)) from exc
     answer = json.loads(b"".join(parts))

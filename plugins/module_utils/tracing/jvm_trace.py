@@ -64,11 +64,11 @@ class JvmTrace:
         seconds = self._wanted.seconds * self._wanted.count + _GRACE
         self._budget = BudgetOfFrees(self.pid, self._wanted.max_cost or OF_A_JVM)
         recording = async_profiler.Recording(self._found, self._wanted.interval, seconds)
-        with recording, Thinned() as kept, _lowest_priority():
+        with recording, Thinned() as kept:
             yield self._windows(recording, kept)
 
     def _windows(self, recording: async_profiler.Recording, kept: Thinned) -> Iterator[Window]:
-        began, largest, told = time.monotonic(), self._wanted.largest, 0
+        began, told = time.monotonic(), 0
         try:
             for number in range(self._wanted.count):
                 for _tick in ticks(began + (number + 1) * self._wanted.seconds):
@@ -79,7 +79,7 @@ class JvmTrace:
         except Ended:
             recording.stop()
             with contextlib.suppress(Ended):  # what came at once is too much; what was kept before is there
-                kept.add(recording.take(largest))
+                self._read(recording, kept)
             if kept.size > told:
                 yield Window(kept.fd, kept.size, time.time_ns())
             raise
@@ -101,8 +101,13 @@ class JvmTrace:
             )
 
     def _take(self, recording: async_profiler.Recording, kept: Thinned) -> None:
-        kept.add(recording.take(self._wanted.largest))
+        self._read(recording, kept)
         self._budget.check(kept.frees)
+
+    def _read(self, recording: async_profiler.Recording, kept: Thinned) -> None:
+        chunks = recording.take(self._wanted.largest)
+        with _lowest_priority():  # not before: with it, a busy host would not let us ask, or stop, the profiler in time
+            kept.add(chunks)
 
 
 @contextlib.contextmanager

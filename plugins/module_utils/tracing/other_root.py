@@ -19,7 +19,7 @@ import stat
 from typing import Iterator, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError, undisturbed
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 
 _LARGEST = 64 << 20
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -62,7 +62,7 @@ def directory(pid: int, uid: int, gid: int) -> Iterator[Lent]:
                 os.fchown(fd, uid, gid)
                 yield Lent(f"/{place}/{own}".replace("//", "/"), fd)
             finally:
-                with undisturbed(), contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):
                     for left in os.listdir(fd):
                         os.unlink(left, dir_fd=fd)
                     os.rmdir(own, dir_fd=above)

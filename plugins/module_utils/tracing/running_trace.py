@@ -13,7 +13,7 @@ import signal
 import time
 from dataclasses import dataclass
 from types import FrameType
-from typing import ContextManager, Iterator, NamedTuple, NoReturn, Protocol
+from typing import ContextManager, Iterator, NamedTuple, Protocol
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
@@ -102,12 +102,18 @@ def chosen(unit: service.Service, pid: int | None) -> int:
 
 
 def ticks(until: float) -> Iterator[None]:
-    """Twice a second until then (time.monotonic()). Raises Ended if whoever asked for the trace has gone."""
-    while time.monotonic() < until:
-        time.sleep(min(_TICK, max(until - time.monotonic(), 0.0)))
-        yield
+    """Twice a second until then (time.monotonic()). Raises Ended if a signal came that would end us, or whoever asked
+    for the trace has gone."""
+    while True:
+        if _came:
+            raise Ended(f"it was interrupted (signal {_came[0]})")
         if _is_alone():
-            _end("whoever asked for it has gone")
+            raise Ended("whoever asked for it has gone")
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(_TICK, left))
+        yield
 
 
 def _is_alone() -> bool:
@@ -119,8 +125,9 @@ def _is_alone() -> bool:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Meanwhile, a signal that would end us ends the trace first."""
-    before = {one: signal.signal(one, _interrupted) for one in _SIGNALS}
+    """Meanwhile, a signal that would end us ends the trace instead, at its next tick: there, nothing is half done."""
+    _came.clear()
+    before = {one: signal.signal(one, _note) for one in _SIGNALS}
     try:
         yield
     finally:
@@ -128,39 +135,9 @@ def interruptible() -> Iterator[None]:
             signal.signal(one, handler)
 
 
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Meanwhile, a signal that would end us waits: for what must not be left half done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    _waiting.depth += 1
-    try:
-        yield
-    finally:
-        _waiting.depth -= 1
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if not _waiting.depth and _waiting.number:
-            _interrupted(_waiting.number, None)
+_came: list[int] = []
 
 
-class _Waiting:
-    """A signal that came while nothing was to disturb: another thread of ours may have taken it, which blocks none."""
-
-    depth = number = 0
-
-
-_waiting = _Waiting()
-
-
-def _interrupted(number: int, _frame: FrameType | None) -> None:
-    if _waiting.depth:
-        _waiting.number = number
-    else:
-        _waiting.number = 0
-        _end(f"it was interrupted (signal {number})")
-
-
-def _end(why: str) -> NoReturn:
-    for one in _SIGNALS:
-        if signal.getsignal(one) is _interrupted:
-            signal.signal(one, signal.SIG_IGN)  # it is about to end
-    raise Ended(why)
+def _note(number: int, _frame: FrameType | None) -> None:
+    """An exception from here could come anywhere: between a step and its record, or where Python drops it (fork)."""
+    _came.append(number)

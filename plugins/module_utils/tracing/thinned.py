@@ -62,7 +62,7 @@ class Thinned:
             thin = self._thin(chunk)
             self.size += os.pwrite(self.fd, thin.chunk, self.size)
             self.frees += thin.frees
-            self._live = thin.live  # last: whoever is interrupted adds the chunk again
+            self._live = thin.live
 
     def _thin(self, chunk: bytes) -> _Thin:
         types = jfr_layout.describe(chunk, HEADER.unpack_from(chunk)[_TYPES])
