@@ -439,6 +439,16 @@ def test_our_own_entries_lead_to_the_functions_themselves(library: Path) -> None
     assert {kind for kind, _name in types} == {"JUMP_SLOT"}
 
 
+def test_who_waits_for_a_message_is_told(opened: Open) -> None:
+    """The kernel forgets what a process has asked of a queue when one of its threads closes it in a table of its own."""
+    attached = opened()
+    assert attached.do("queue") == "1"
+    attached.begin()
+    assert attached.do("told") == "1"
+    assert attached.ask("status")["descriptors"] == "shared"
+    attached.detach()
+
+
 @pytest.mark.skipif(EMULATED, reason="the sanitizers want this machine")
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_clean(tmp_path: Path, sanitizer: str) -> None:

@@ -19,11 +19,14 @@
 //   forks, joined   a thread begins to fork children that allocate, open PLUGIN and end; ends, answers how many did not
 //   living          answers how many blocks churn has left
 //   signals         a handler allocates, whatever it interrupts
+//   queue, told     asks to be told of a message in a queue; sends one, and answers how often it was told
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <malloc.h>
+#include <mqueue.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -292,6 +295,30 @@ static int signals(void) {
     return handled;
 }
 
+static mqd_t queue;
+static atomic_int told;
+
+static void tell(union sigval unused) {
+    (void)unused;
+    told++;
+}
+
+static bool queue_asked(void) {
+    struct sigevent by_thread = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = tell};
+    char name[32];
+    snprintf(name, sizeof name, "/offheap-%d", (int)getpid());
+    queue = mq_open(name, O_RDWR | O_CREAT | O_EXCL, 0600, NULL);
+    return queue >= 0 && mq_unlink(name) == 0 && mq_notify(queue, &by_thread) == 0;
+}
+
+static int queue_told(void) {
+    if (mq_send(queue, "x", 1, 0) < 0)
+        return 0;
+    for (int i = 0; i < 500 && !told; i++)
+        usleep(10000);
+    return told;
+}
+
 int main(int count, char **words) {
     static char line[4096], text[32768];
     void *library = count > 1 ? dlopen(words[1], RTLD_NOW) : NULL, *plugin = NULL;
@@ -356,6 +383,10 @@ int main(int count, char **words) {
             answer = forked ? (int)(uintptr_t)wrong : 9999;
         } else if (!strcmp(word, "living")) {
             answer = living();
+        } else if (!strcmp(word, "queue")) {
+            answer = queue_asked();
+        } else if (!strcmp(word, "told")) {
+            answer = queue_told();
         } else if (!strcmp(word, "signals")) {
             answer = signals();
         }

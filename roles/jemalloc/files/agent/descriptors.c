@@ -5,7 +5,8 @@
 // may run without stdin, stdout and stderr, so that the next file opened becomes one of them. Its children inherit
 // what we have open. None of this matters once the agent's thread has a descriptor table of its own:
 // unshare(CLONE_FILES), which needs no privilege. With CLONE_FS, the service's chroot, chdir and umask do not reach us
-// either, nor our umask the service.
+// either, nor our umask the service. One thing is lost then: what a process has asked of a message queue (mq_notify(3))
+// the kernel forgets when the process closes the queue in any table. So, where one is open, the table stays shared.
 //
 // A seccomp filter may kill the process for a system call that it does not list. Where a filter is in force that nobody
 // vouches for we do not try: the table stays shared, our descriptors get high numbers, and before each use we check that
@@ -136,10 +137,21 @@ void descriptors_remember_filters(void) {
     filters = count_filters();
 }
 
+static void look_for_queue(void *found, const struct owned *directory, const char *name) {
+    (void)directory;
+    if (syscall(SYS_mq_getsetattr, (int)strtol(name, NULL, 10), NULL, NULL) == 0)
+        *(bool *)found = true;
+}
+
 bool descriptors_isolate(bool may_unshare) {
+    bool queue = false;
     separate = false;
     long now = count_filters();
     if (now != 0 && !(may_unshare && now > 0 && now == filters))
+        return false;
+    if (now == 0)   // a filter need not list that call
+        (void)owned_list("/proc/thread-self/fd", look_for_queue, &queue);
+    if (queue)
         return false;
     if (syscall(SYS_unshare, CLONE_FILES | CLONE_FS) < 0)
         return false;

@@ -30,7 +30,7 @@ bool owned_address(const char *path, struct sockaddr_un *address, struct owned *
 void descriptors_remember_filters(void);        // of system calls, those of the start
 ssize_t owned_slurp(const char *path, char *text, size_t size);   // a small file with a NUL behind it; its length or -1
 // Gives this thread a table (and a working directory) of its own, unless a filter of system calls may kill for it: any
-// but those of the start, if `may_unshare` says that they do not.
+// but those of the start, if `may_unshare` says that they do not, or the process has a message queue open.
 bool descriptors_isolate(bool may_unshare);
 bool descriptors_are_private(void);             // whether it has them
 void descriptors_silence(void);                 // lets go of the service's stderr
