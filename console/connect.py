@@ -25,7 +25,7 @@ from .channel import ChannelStream
 from .known_hosts import ConnectError, KnownHosts
 from .target import Settings, Target, TargetError, settings
 
-#: hosts at once behind one gateway, whose sshd starts to refuse above ten unauthenticated connections (MaxStartups)
+#: hosts that log in at once behind one gateway: sshd starts to refuse above ten that have not (MaxStartups)
 PER_GATEWAY = 8
 _ATTEMPTS = 5
 #: seconds for the handshake and for the login
@@ -111,13 +111,15 @@ class Connector:
 
     def _connection(self, target: Target, found: Settings, stack: contextlib.ExitStack) -> Connection:
         jump = found.one("proxyjump")
-        gateway = None if jump is None else self._gateway(jump, _configuration(target))
-        if gateway is not None:
-            stack.enter_context(gateway.places)
-            with gateway.lock:
-                if not gateway.connection.is_connected:
-                    _handshake(gateway.connection, f"the jump host {jump}")
-        connection = self._open(target.name, found, target.password, gateway.connection if gateway else None)
+        if jump is None:
+            connection = self._open(target.name, found, target.password, None)
+        else:
+            gateway = self._gateway(jump, _configuration(target))
+            with gateway.places:  # until it has logged in: a session may last for hours
+                with gateway.lock:
+                    if not gateway.connection.is_connected:
+                        _handshake(gateway.connection, f"the jump host {jump}")
+                connection = self._open(target.name, found, target.password, gateway.connection)
         return stack.enter_context(contextlib.closing(connection))
 
     def _gateway(self, jump: str, configuration: list[str]) -> _Gateway:

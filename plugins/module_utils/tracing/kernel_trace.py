@@ -169,10 +169,13 @@ class KernelTrace:
             scripting = stack.enter_context(_running(script, text, said, recording.stdout, _OF_COPIES))
             cast("IO[bytes]", recording.stdout).close()  # else it would not learn that the other has ended
             for _tick in ticks(time.monotonic() + self._wanted.seconds):
-                self._check_runs()
                 if recording.poll() is not None or scripting.poll() is not None:
-                    error = TraceError if os.fstat(text).st_size else _NotBegun
-                    raise error(_failure("perf", recording.poll() or scripting.poll() or 0, said))
+                    time.sleep(_PAUSE)  # perf ends a moment before its process has
+                    if procfs.runs(self.pid, self._started):
+                        error = TraceError if os.fstat(text).st_size else _NotBegun
+                        raise error(_failure("perf", recording.poll() or scripting.poll() or 0, said))
+                if not procfs.runs(self.pid, self._started):
+                    break
                 if os.fstat(text).st_size > self._wanted.largest:
                     raise Ended(
                         f"what perf says has reached {self._wanted.largest >> 20} MiB (max_recording): the process"
@@ -184,12 +187,14 @@ class KernelTrace:
             except subprocess.TimeoutExpired:
                 raise Ended(f"perf has not finished a window within {_TO_END:g} seconds of its end") from None
             if not good:
+                self._check_runs()
                 raise TraceError(_failure("perf", scripting.returncode or recording.returncode, said))
             size = os.fstat(text).st_size
             if _lost(text, size):
                 raise _Lost
             if size:
                 yield Window(text, size, time.time_ns())
+            self._check_runs()
 
     def _check(self, budget: Budget) -> None:
         """Raises Ended if the process has ended, or tracing it costs too much."""

@@ -5,7 +5,9 @@ servers."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -14,6 +16,7 @@ import paramiko
 import pytest
 from fabric import Connection
 
+from ansible_collections.offheap.profiler.console import connect
 from ansible_collections.offheap.profiler.console.connect import ConnectError, Connector, _expanded, _explained
 from ansible_collections.offheap.profiler.console.known_hosts import KnownHosts
 from ansible_collections.offheap.profiler.console.target import Settings, from_word
@@ -90,3 +93,21 @@ def test_the_tokens_of_a_proxy_command() -> None:
     found = Settings({"hostname": ["192.0.2.7"], "user": ["deploy"], "port": ["2222"]})
     command = _expanded("ssh -W %h:%p -l %r %n 100%%", "app1", found)
     assert command == "ssh -W 192.0.2.7:2222 -l deploy app1 100%"
+
+
+def test_sessions_behind_a_jump_host_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``fab watch`` has one with each host until it ends."""
+    monkeypatch.setattr(connect, "settings", lambda *_of: Settings({"proxyjump": ["bastion"], "hostname": ["bastion"]}))
+    monkeypatch.setattr(Connector, "_made", lambda *_of: SimpleNamespace(is_connected=True, close=lambda: None))
+    monkeypatch.setattr(Connector, "_open", lambda *_of: SimpleNamespace(close=lambda: None))
+    has_all = threading.Event()
+
+    def connect_to_all() -> None:
+        with Connector(False, 5, lambda _target: None) as connector, contextlib.ExitStack() as stack:
+            for number in range(connect.PER_GATEWAY + 1):
+                target = from_word(f"app{number}")
+                connector._connection(target, connect.settings(target.address, ()), stack)
+            has_all.set()
+
+    threading.Thread(target=connect_to_all, daemon=True).start()
+    assert has_all.wait(10)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -263,8 +264,13 @@ def test_perf_watches_with_one_thread(run: Run, program: kernel_tools.Told, spoo
 @pytest.mark.slow
 @pytest.mark.usefixtures("briefly")
 def test_a_process_that_ends(run: Run, program: kernel_tools.Told, spools: Path) -> None:
+    """What it did since the last window is what one wants to see of a process that was killed."""
+
     def end() -> None:
         wait(lambda: bool(_runs("perf", program.pid)), "perf runs")
+        for _time in range(8):
+            program.do("g", 500)
+            time.sleep(0.4)
         os.kill(program.pid, signal.SIGKILL)
 
     thread = threading.Thread(target=end)
@@ -272,6 +278,8 @@ def test_a_process_that_ends(run: Run, program: kernel_tools.Told, spools: Path)
     result = run([program.pid], source="perf", windows=60)
     thread.join()
     assert "the process has ended" in result.get("ended", ""), result
+    last = spools / "app.service" / result["dumps"][-1]
+    assert _through("touch", detect.parse(last.read_bytes(), "x", Told())) >= 500 * 4096
 
 
 # Traces a process until it is killed.
