@@ -149,16 +149,18 @@ def count(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _jvms(pids: list[int]) -> tuple[list[hotspot_protocol.Jvm], list[str]]:
-    """The JVMs that can be asked, and why the others cannot."""
-    jvms, problems = [], []
+    """The JVMs that can be asked, and why the others cannot; without any, why the processes are none."""
+    jvms, problems, others = [], [], []
     for pid in pids:
         try:
             jvms.append(hotspot_attach.look(pid))
+        except hotspot_attach.NoJvm as error:
+            others.append(str(error))
         except hotspot_attach.NotHotspot as error:
             problems.append(str(error))
         except procfs.ProcessGone:
             continue
-    return jvms, problems if not jvms else []
+    return jvms, problems if jvms else problems + others
 
 
 def main() -> NoReturn:

@@ -440,7 +440,7 @@ def test_our_own_entries_lead_to_the_functions_themselves(library: Path) -> None
 
 
 def test_who_waits_for_a_message_is_told(opened: Open) -> None:
-    """The kernel forgets what a process has asked of a queue when one of its threads closes it in a table of its own."""
+    """The kernel forgets what a process has asked of a queue when a thread closes it in a table of its own."""
     attached = opened()
     assert attached.do("queue") == "1"
     attached.begin()

@@ -42,6 +42,10 @@ class NotHotspot(HotspotError):
     """The process is not a HotSpot JVM that can be asked; nothing was sent to it."""
 
 
+class NoJvm(NotHotspot):
+    """Nor is it any other JVM."""
+
+
 def look(pid: int, proc: str = "/proc") -> Jvm:
     """Find out whether a process is a HotSpot JVM that can be asked, without touching it.
 
@@ -50,7 +54,7 @@ def look(pid: int, proc: str = "/proc") -> Jvm:
     ticks = procfs.start_ticks(pid, proc)
     libraries = {os.path.basename(path) for path in procfs.mapped_files(pid, proc)}
     if "libjvm.so" not in libraries:
-        raise NotHotspot(f"process {pid} has no libjvm.so: it is not a JVM")
+        raise NoJvm(f"process {pid} has no libjvm.so: it is not a JVM")
     if any(name.startswith("libj9") for name in libraries):
         raise NotHotspot(f"process {pid} is an OpenJ9 JVM")
     status = procfs.status(pid, proc)

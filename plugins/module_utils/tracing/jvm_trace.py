@@ -120,9 +120,10 @@ def _lowest_priority() -> Iterator[None]:
         os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
-def runs_in(unit: service.Service) -> bool:
-    """Whether one of the unit's processes is a JVM."""
-    return bool(_look(unit)[0])
+def runs_in(unit: service.Service, pid: int | None) -> bool:
+    """Whether that one of the unit's processes is a JVM; without a pid, whether any is."""
+    jvms, _problems = _look(unit)
+    return bool(jvms) if pid is None else pid in jvms
 
 
 def _look(unit: service.Service) -> tuple[dict[int, Jvm], list[str]]:

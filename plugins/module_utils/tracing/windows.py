@@ -84,7 +84,7 @@ def trace(wanted: Wanted, check_mode: bool = False, begun: Callable[[], None] = 
 def _tracer(unit: service.Service, wanted: Wanted) -> tuple[str, Trace]:
     """Who traces, by name, as is wanted. Raises OffheapError."""
     source = wanted.source
-    if source == "auto" and jvm_trace.runs_in(unit):
+    if source == "auto" and jvm_trace.runs_in(unit, wanted.pid):
         source = "jvm"
     if source == "jvm":
         return source, jvm_trace.JvmTrace(unit, wanted)

@@ -82,6 +82,11 @@ def test_check_mode_leaves_the_jvm_alone(run: Run, jvm: int, agent: str, spools:
     assert not spools.exists()
 
 
+def test_a_process_beside_the_jvm_is_traced_as_what_it_is(run: Run, jvm: int, agent: str, trusting: None) -> None:
+    beside = run([os.getpid(), jvm], check=True, pid=os.getpid(), library=agent)
+    assert beside.get("source") in ("attach", "memleak", "perf"), beside
+
+
 @pytest.mark.slow
 def test_a_signal_ends_it_early(run: Run, jvm: int, agent: str, spools: Path, trusting: None) -> None:
     def interrupt() -> None:
