@@ -13,7 +13,8 @@ from .errors import ControllerError
 DAY = 86400.0
 #: the year 5138: a host's clock can claim any time, and datetime ends with the year 9999
 LATEST = 1e11
-_NUMBER = re.compile(r"\d{1,11}(?:\.\d{1,9})?")
+# Eight digits are a date.
+_NUMBER = re.compile(r"(?![0-9]{8}\Z)[0-9]{1,11}(?:\.[0-9]{1,9})?")
 
 
 class DurationError(ControllerError):
@@ -36,7 +37,10 @@ def seconds_of(text: str) -> float:
         found = datetime.fromisoformat(text.removesuffix(" UTC"))
     except ValueError as error:
         raise DurationError(f"{text!r} is not a time: write it like 2026-11-22T03:00:00, in UTC") from error
-    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    seconds = (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    if not 0 <= seconds < LATEST:
+        raise DurationError(f"{text!r} is no time of a profile: those are from 1970 on, and before the year 5138")
+    return seconds
 
 
 def duration(seconds: float) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bz2
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,9 +26,10 @@ pyarrow = libraries.optional("pyarrow")
 # Small files may hold this much whatever their ratio: repeated lines pack far better than real dumps.
 FREE_SIZE = 1 << 20
 MOST_RATIO = 200
-_PIECE = 1 << 16
+_LEAST_PIECE, _PIECE = 1 << 6, 1 << 16
 _GZIP, _ZSTD, _LZ4 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
 _XZ, _BZIP2 = b"\xfd7zX", b"BZh"
+_PADDING = re.compile(rb"\0*")
 # The formats allow windows of gigabytes; the command line tool of zstd accepts 128 MiB by default.
 _WINDOW = 128 << 20
 
@@ -65,21 +67,7 @@ def unpack(data: bytes, name: str, limit: int, free: int = FREE_SIZE) -> bytes:
 
 
 def _gunzip(data: bytes, name: str) -> Iterator[bytes]:
-    rest = data
-    while rest.startswith(_GZIP):  # members follow each other, as after "cat a.gz b.gz"
-        unpacker = zlib.decompressobj(wbits=31)
-        stream = io.BytesIO(rest)
-        while not unpacker.eof:
-            piece = unpacker.unconsumed_tail or stream.read(_PIECE)
-            if not piece:
-                raise UnpackError(f"{name}: is cut off: its gzip data has no end")
-            try:
-                yield unpacker.decompress(piece, _PIECE)
-            except zlib.error as error:
-                raise UnpackError(f"{name}: its gzip data is damaged: {error}") from error
-        rest = unpacker.unused_data + stream.read()
-    if rest.strip(b"\0"):
-        raise UnpackError(f"{name}: something follows its gzip data")
+    return _streams(data, name, "gzip", _GZIP, _Gunzip)
 
 
 def _unzstd(data: bytes, name: str) -> Iterator[bytes]:
@@ -110,27 +98,57 @@ def _unlz4(data: bytes, name: str) -> Iterator[bytes]:
 
 
 def _unxz(data: bytes, name: str) -> Iterator[bytes]:
-    return _streams(data, name, "xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_WINDOW))
+    return _streams(data, name, "xz", _XZ, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_WINDOW))
 
 
 def _unbzip2(data: bytes, name: str) -> Iterator[bytes]:
-    return _streams(data, name, "bzip2", bz2.BZ2Decompressor)
+    return _streams(data, name, "bzip2", _BZIP2, bz2.BZ2Decompressor)
+
+
+class _Gunzip:
+    """zlib's unpacker, as those of bz2 and lzma are."""
+
+    def __init__(self) -> None:
+        self._own = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._own.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._own.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._own.unused_data
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        return self._own.decompress(self._own.unconsumed_tail + data, most)
 
 
 def _streams(
-    data: bytes, name: str, kind: str, unpacker_of: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
+    data: bytes,
+    name: str,
+    kind: str,
+    magic: bytes,
+    unpacker_of: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor | _Gunzip],
 ) -> Iterator[bytes]:
-    rest = data
+    at = 0
     try:
-        while rest:  # streams follow each other, as after "cat a.xz b.xz"
-            unpacker = unpacker_of()
+        while at < len(data):  # streams follow each other, as after "cat a.xz b.xz"
+            if not data.startswith(magic, at):
+                raise UnpackError(f"{name}: something follows its {kind} data")
+            # Pieces grow: what a stream gets beyond its end is fed again, so one of a few bytes must not get many.
+            unpacker, size = unpacker_of(), _LEAST_PIECE
             while not unpacker.eof:
-                if unpacker.needs_input and not rest:
+                piece = data[at : at + size] if unpacker.needs_input else b""
+                if unpacker.needs_input and not piece:
                     raise UnpackError(f"{name}: is cut off: its {kind} data has no end")
-                yield unpacker.decompress(rest, _PIECE)
-                rest = b""
-            rest = unpacker.unused_data.lstrip(b"\0")
-    except (OSError, lzma.LZMAError) as error:
+                at, size = at + len(piece), min(2 * size, _PIECE)
+                yield unpacker.decompress(piece, _PIECE)
+            at = next(_PADDING.finditer(data, at - len(unpacker.unused_data))).end()
+    except (OSError, lzma.LZMAError, zlib.error) as error:
         raise UnpackError(f"{name}: its {kind} data is damaged: {error}") from error
 
 

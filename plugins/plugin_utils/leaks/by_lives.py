@@ -216,13 +216,20 @@ def _kept(book: _Book, key: Key, rows: list[int], at: int, outlives: float) -> F
     order = np.argsort(lives.born[chosen], kind="stable")
     born, weight, variance = (column[chosen][order] for column in (lives.born, lives.weight, lives.variance))
     end = lives.now - age
-    told = diary(born.tolist(), book.settled, end)
+    told = diary(born.tolist(), book.settled, end, _yet_to_die(book, rows, at))
     # The first of what began later only says when it did.
     begun, first = (book.settled, 0) if told.ever else (told.since, 1)
     span = max(end - begun, 1e-9)
     size = float(weight[first:].sum())
     error = CONFIDENCE * math.sqrt(float(variance[first:].sum())) / span
     return Found(key, rows, float(weight.sum()), size / span, error, outlives, diary=told)
+
+
+def _yet_to_die(book: _Book, rows: list[int], at: int) -> float:
+    """How many at any time, on average, were older than that age and died later."""
+    lives, age, bucket = book.lives, float(book.starts[at]), book.buckets[at]
+    beyond = float(lives.ages[rows, bucket:].sum() - age * lives.deaths[rows, bucket:].sum())
+    return max(beyond, 0.0) / (lives.of_deaths - age)
 
 
 def _filling(book: _Book, key: Key, rows: list[int], at: int, numbers: tuple[float, float, float]) -> Found:

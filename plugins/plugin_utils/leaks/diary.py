@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
+from .trend import LEAST_EVENTS
+
 # How often a steady rate may seem to pause, or to have ended.
 _CHANCE = 0.001
 _LEAST_BURSTS = 3
@@ -40,18 +42,26 @@ class Diary:
     bursts: list[tuple[int, int]]
 
 
-def diary(born: Sequence[float], began: float, end: float) -> Diary:
-    """Of births at these times (ascending, two at least) that were watched from ``began`` to ``end``."""
+def diary(born: Sequence[float], began: float, end: float, strays: float = 0.0) -> Diary:
+    """Of births at these times (ascending, two at least) that were watched from ``began`` to ``end``. At any time, so
+    many as ``strays`` on average are there only since they have yet to die: few of them, after a stretch of many, do
+    not say that it goes on."""
     count, first, last = len(born), born[0], born[-1]
     longest = max((last - first) / (count - 1) * math.log(count / _CHANCE), _PAUSE * (end - began))
     starts = [0, *(at for at, (one, other) in enumerate(pairwise(born), 1) if other - one > longest)]
     bursts = [(start, following - 1) for start, following in pairwise([*starts, count])]
-    pause = max((born[start] - born[start - 1] for start in starts[1:]), default=0.0)
     lasted = math.fsum(born[at] - born[start] for start, at in bursts)
-    ended = end - last > max(longest, _AN_END * pause, _END * (end - began))
+    sure = [(start, at) for start, at in bursts if at - start + 1 >= LEAST_EVENTS]
+    after = count - 1 - sure[-1][1] if sure else 0
+    # More are not there by chance (the bound of Poisson's law).
+    if not 0 < after < LEAST_EVENTS or strays**after / math.factorial(after) < _CHANCE:
+        sure = bursts
+    until = born[sure[-1][1]]
+    pause = max((born[start] - born[at] for (_start, at), (start, _at) in pairwise(sure)), default=0.0)
+    ended = end - until > max(longest, _AN_END * pause, _END * (end - began))
     course = Course.GOES_ON
     if ended:
         course = Course.ENDED
     elif len(bursts) >= _LEAST_BURSTS and lasted < _SHORT * (last - first):
         course = Course.BURSTS
-    return Diary(course, first, last, first - began <= longest, bursts)
+    return Diary(course, first, until if ended else last, first - began <= longest, bursts)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..archive.capture import Capture
 from ..base import libraries, profile_proto
 from ..base.printable import printable
-from .profile_server import Server, ServerError
+from .profile_server import Server, ServerError, parts_of
 
 grpc = libraries.optional("grpc")
 
@@ -28,7 +27,7 @@ class GrpcCollector(Server):
 
     def check(self) -> None:
         """Raises ServerError if ``url`` is not such an address, MissingLibraryError without gRPC."""
-        parts = urlsplit(self.url)
+        parts = parts_of(self.url)
         if not parts.hostname or parts.path.strip("/") or parts.query or "@" in parts.netloc:
             raise ServerError(
                 f"{self.url!r} is no collector's address, such as grpc://collector.example.org:4317", True
@@ -61,7 +60,7 @@ class GrpcCollector(Server):
         }
         policy = {"retryPolicy": again} if self.attempts > 1 else {}
         options = [("grpc.service_config", json.dumps({"methodConfig": [{"name": [{}], **policy}]}))]
-        parts = urlsplit(self.url)
+        parts = parts_of(self.url)
         where = parts.netloc if parts.port else f"{parts.netloc}:4317"
         if parts.scheme == "grpcs":
             return grpc.secure_channel(where, grpc.ssl_channel_credentials(), options)
@@ -70,7 +69,7 @@ class GrpcCollector(Server):
 
 def collector(url: str, headers: Mapping[str, str], attempts: int, timeout: float) -> Server:
     """What takes profiles at ``url``, by gRPC or by HTTP as its scheme says."""
-    if urlsplit(url).scheme in _GRPC:
+    if url.partition(":")[0].lower() in _GRPC:
         return GrpcCollector(url, "", headers, attempts, timeout)
     return Server(f"{url.rstrip('/')}/v1development/profiles", "", headers, attempts, timeout)
 

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ..base import libraries
 from ..base.byte_size import as_text
@@ -55,8 +55,7 @@ class Server:
 
     def check(self) -> None:
         """Raises ServerError if ``url`` is not an HTTP address."""
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts_of(self.url).scheme not in ("http", "https"):
             raise ServerError(f"{self.url!r} is no server's address, such as https://pyroscope.example.org", True)
 
     @property
@@ -144,6 +143,15 @@ class Server:
         if proxy and not urllib.request.proxy_bypass(address.hostname or ""):
             return urllib3.ProxyManager(proxy)
         return urllib3.PoolManager()
+
+
+def parts_of(url: str) -> SplitResult:
+    """Those of an address; all are empty if it has no host, or a port that is none."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.hostname and parts.port != 0 and not parts.netloc.endswith(":"):
+            return parts
+    return urlsplit("")
 
 
 def _beginning(answer: Any) -> bytes:

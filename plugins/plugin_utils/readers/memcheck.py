@@ -10,8 +10,8 @@
     ==7==    definitely lost: 800 bytes in 10 blocks
 
 All that was not freed is live, what something still points to included. By default memcheck shows no stacks of that,
-nor of what only lost blocks point to: they are in its summary, which XML lacks, and count without a stack. Of several
-reports, the last one counts.
+nor of what only lost blocks point to: they are in its summary, which XML lacks, and count without a stack. A program
+can ask for a report while it runs, which says the same leaks: only the one at its end counts.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _RECORD = re.compile(
 )
 _SUM = re.compile(rf" +({_KINDS}|suppressed): {_NUMBER} bytes in {_NUMBER} blocks")
 _SHOW = "run valgrind with --leak-check=full --show-leak-kinds=all"
+_XML_END = b"<state>FINISHED</state>"
 _XML_ERROR = re.compile(rb"<error>(.*?)</error>", re.DOTALL)
 _XML_WHAT = re.compile(rb"<kind>Leak_\w{1,40}</kind>\s*<xwhat>\s*<text>([^<]{1,400})</text>")
 _XML_STACK = re.compile(rb"<stack>(.*?)</stack>", re.DOTALL)
@@ -51,7 +52,7 @@ def recognizes(data: bytes) -> bool:
 
 
 def parse(data: bytes, name: str, _told: Told) -> Records:
-    """The last report in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
+    """The report at the end of the program; ``name`` is only for messages. Raises FormatError, UnusableError."""
     return _of_xml(data, name) if _XML.match(data, 0, 4096) else _of_text(data, name)
 
 
@@ -114,11 +115,13 @@ def _number(text: str) -> int:
 
 
 def _of_xml(data: bytes, name: str) -> Records:
-    if b"</valgrindoutput>" not in data[-4096:]:
-        raise FormatError(name, data.count(b"\n") + 1, "'</valgrindoutput>' (it is cut off)")
+    end = data.rfind(_XML_END)
+    if end < 0 or b"</valgrindoutput>" not in data[-4096:]:
+        why = "a report of a program that has ended, with 'FINISHED' and '</valgrindoutput>' (it is cut off)"
+        raise FormatError(name, data.count(b"\n") + 1, why)
     builder = StackBuilder(name)
     known: dict[bytes, int] = {}
-    for error in _XML_ERROR.finditer(data):
+    for error in _XML_ERROR.finditer(data, end):
         what, stack = _XML_WHAT.search(error[1]), _XML_STACK.search(error[1])
         if what is None or stack is None:  # another error than a leak
             continue

@@ -4,7 +4,8 @@
 
 It is pprof's model in another shape: all tables are in one dictionary and begin with an entry that means nothing, each
 profile counts one thing, and stacks have a table of their own. So it is read as pprof's (pprof_profile.py). A sample
-with times and no values counts one for each time.
+with times and no values counts one for each time. A collector may put several processes in one file, each of them a
+resource: their sum would be nobody's memory.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from ..base import profile_proto
 from ..base.printable import printable
 from ..model.raw import Records, Told
 from . import pprof_profile
-from .format_error import FormatError
+from .format_error import FormatError, UnusableError
 from .protobuf_pieces import pieces
 from .stack_builder import MOST_FRAMES
 
 _RESOURCES, _DICTIONARY = 1 << 3 | BYTES, 2 << 3 | BYTES
-# In ResourceProfiles and in ScopeProfiles: what is below, beside what they describe and its schema.
-_BELOW = 2 << 3 | BYTES
+# In ResourceProfiles and in ScopeProfiles: what they describe, and what is below, beside its schema.
+_DESCRIBED, _BELOW = 1 << 3 | BYTES, 2 << 3 | BYTES
 _MOST_NUMBERS = 3
 # Of a file that is to be recognized: a collector puts some thousands together.
 _MOST_RESOURCES = 1 << 16
@@ -51,13 +52,13 @@ def recognizes(data: bytes) -> bool:
 def parse(data: bytes, name: str, told: Told) -> Records:
     """The profiles in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
     try:
-        return pprof_profile.assembled(_as_pprof(data), name, told)
+        return pprof_profile.assembled(_as_pprof(data, name), name, told)
     except (Damaged, profile_proto.decode_error()) as error:
         why = printable(str(error)) or "its protobuf is damaged"
         raise FormatError(name, 1, f"profiles of OpenTelemetry ({why})") from None
 
 
-def _as_pprof(data: bytes) -> Iterator[Any]:
+def _as_pprof(data: bytes, name: str) -> Iterator[Any]:
     """The same as parts of one profile of pprof."""
     top = list(fields(data, 0, len(data), _MOST_NUMBERS - 1))
     dictionary = _Dictionary()
@@ -67,13 +68,17 @@ def _as_pprof(data: bytes) -> Iterator[Any]:
             for piece in pieces(data, _MOST_OF_DICTIONARY, field.content, field.end):
                 yield dictionary.learn(of_dictionary.FromString(piece))
     yield dictionary.mappings()
-    profiles = [
-        profile
-        for resource in top
-        if resource.key == _RESOURCES
-        for scope in _below(data, resource)
-        for profile in _below(data, scope)
-    ]
+    profiles: list[Field] = []
+    described: set[bytes] = set()
+    for resource in top:
+        if resource.key == _RESOURCES:
+            of_resource = [profile for scope in _below(data, resource) for profile in _below(data, scope)]
+            profiles += of_resource
+            if of_resource:
+                described.add(b"".join(data[one.content : one.end] for one in _below(data, resource, _DESCRIBED)))
+    if len(described) > 1:
+        why = f"has profiles of {len(described)} resources (processes or services): write a file for each of them"
+        raise UnusableError(name, why)
     counts: dict[int, list[int]] = {}
     of_profile = profile_proto.message_class("OtlpProfile")
     types: dict[tuple[int, int], int] = {}
@@ -98,8 +103,8 @@ def _as_pprof(data: bytes) -> Iterator[Any]:
     yield from dictionary.samples(counts, len(types))
 
 
-def _below(data: bytes, field: Field) -> Iterator[Field]:
-    return (one for one in fields(data, field.content, field.end, _MOST_NUMBERS) if one.key == _BELOW)
+def _below(data: bytes, field: Field, key: int = _BELOW) -> Iterator[Field]:
+    return (one for one in fields(data, field.content, field.end, _MOST_NUMBERS) if one.key == key)
 
 
 def _head(part: Any) -> Any:

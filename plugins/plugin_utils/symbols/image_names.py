@@ -126,11 +126,10 @@ class _Module:
                 locations = self._symcache.lookup(address - self._elf.load_address)
             except symbolic.SymbolicError:
                 locations = []
-            for location in locations:
-                # A location without a line comes from a symbol table, where symbolic lets functions without a size
-                # claim everything up to the next one.
-                if location.line and location.symbol:
-                    frames.append(self._frame(location, Kind.INLINED))
+            # Locations without any line come from a symbol table, where symbolic lets functions without a size claim
+            # everything up to the next one. A call that a compiler made has no line either, beside others that do.
+            if any(location.line for location in locations):
+                frames = [self._frame(location, Kind.INLINED) for location in locations if location.symbol]
         symbol = self._symbols.lookup(address)
         if frames:
             # symbolic names a function by the symbol at its lowest address. If the function is split (hot and cold),

@@ -33,7 +33,8 @@ def test_rates_are_per_day() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1795305600", "1795305600.0", "2026-11-22", "2026-11-22T00:00:00Z", "2026-11-22T01:00:00+01:00"]
+    "text",
+    ["1795305600", "1795305600.0", "20261122", "2026-11-22", "2026-11-22T00:00:00Z", "2026-11-22T01:00:00+01:00"],
 )
 def test_times_are_read_as_people_write_them(text: str) -> None:
     assert seconds_of(text) == 1795305600
@@ -43,7 +44,15 @@ def test_a_time_that_was_printed_is_read_again() -> None:
     assert seconds_of(moment(1795305600)) == 1795305600
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "nan", "inf", "1e400", "-5", "22.11.2026"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "nan", "inf", "1e400", "-5", "22.11.2026", "99999999999999d", "20261322", "١٧٩٥٣٠٥٦٠٠"]
+)
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(DurationError, match="is not a time: write it like"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize("text", ["1969-12-31", "0001-01-01T00:00:00+23:59", "5138-11-17", "9999-12-31T23:59:59-23:59"])
+def test_a_time_at_which_there_was_no_profile_is_refused(text: str) -> None:
+    with pytest.raises(DurationError, match="from 1970 on, and before the year 5138"):
         seconds_of(text)

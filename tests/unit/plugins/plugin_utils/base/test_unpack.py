@@ -7,8 +7,10 @@ import contextlib
 import gzip
 import lzma
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
@@ -46,6 +48,39 @@ def test_what_is_packed_comes_back(content: bytes, packer: str) -> None:
 def test_members_and_frames_follow_each_other() -> None:
     for pack in PACKERS.values():
         assert unpack.unpack(pack(b"a\n") + pack(b"b\n"), "x", LIMIT) == b"a\nb\n"
+
+
+@pytest.mark.parametrize(
+    ("packer", "module", "unpacker"),
+    [("gzip", zlib, "decompressobj"), ("xz", lzma, "LZMADecompressor"), ("bzip2", bz2, "BZ2Decompressor")],
+)
+def test_many_empty_members_are_not_fed_again_and_again(
+    packer: str, module: Any, unpacker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed, real = [0], getattr(module, unpacker)
+
+    class Counting:
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            self._own = real(*arguments, **more)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._own, name)
+
+        def decompress(self, piece: bytes, most: int) -> bytes:
+            fed[0] += len(piece)
+            return bytes(self._own.decompress(piece, most))
+
+    monkeypatch.setattr(module, unpacker, Counting)
+    pack = PACKERS[packer]
+    data = pack(b"a\n") + pack(b"") * 20_000 + bytes(1000) + pack(b"b\n")
+    assert unpack.unpack(data, "x", LIMIT) == b"a\nb\n"
+    assert len(data) <= fed[0] + 1000 < 5 * len(data)
+
+
+@pytest.mark.parametrize("packer", ["gzip", "xz", "bzip2"])
+def test_what_follows_packed_data_is_told(packer: str) -> None:
+    with pytest.raises(UnpackError, match=f"x: something follows its {packer} data"):
+        unpack.unpack(PACKERS[packer](b"a\n") + b"\0more", "x", LIMIT)
 
 
 def test_plain_files_are_read_as_they_are(tmp_path: Path) -> None:

@@ -245,7 +245,24 @@ def test_no_service_fails_the_task(archive: Archive, service: tuple[Service, str
     assert result["failed"] and "answered UNAVAILABLE" in result["warnings"][0] and result["left"] == 6
 
 
-@pytest.mark.parametrize("address", ["grpc://", "grpc://collector:4317/v1", "grpcs://user@collector"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "grpc://",
+        "grpc://collector:4317/v1",
+        "grpcs://user@collector",
+        *(
+            f"grpc://{host}"
+            for host in ("collector:port", "collector:", "collector:0", "collector:65536", "[::1", ":1")
+        ),
+    ],
+)
 def test_no_address_of_a_service(archive: Archive, address: str) -> None:
     result = _run(otlp_url=address)
     assert result["failed"] and "is no collector's address" in result["warnings"][0]
+
+
+@pytest.mark.parametrize("address", ["http://", "http://collector:port", "http://[::1", "ftp://collector"])
+def test_no_address_of_a_server(archive: Archive, address: str) -> None:
+    result = _run(otlp_url=address)
+    assert result["failed"] and "is no server's address" in result["warnings"][0]

@@ -113,7 +113,7 @@ def made(**change: Any) -> bytes:
     ).SerializeToString()
     resource = b"".join(_field(2, profile) for profile in profiles)
     # As a collector's file has them, and as async-profiler does: the dictionary last.
-    return _field(1, _field(2, resource)) + _field(2, dictionary.SerializeToString())
+    return _field(1, change.get("resource", b"") + _field(2, resource)) + _field(2, dictionary.SerializeToString())
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -162,6 +162,20 @@ def test_a_few_bytes_cannot_ask_for_a_number_of_each_type_in_each_stack() -> Non
         profiles.append(_field(2, one.SerializeToString()))
     with pytest.raises(OffheapError, match="more than 64 types"):
         detect.parse(made() + _field(1, _field(2, b"".join(profiles))), "x", Told())
+
+
+def test_several_processes_are_not_added_up() -> None:
+    one, other = (
+        _field(1, _field(1, _field(1, b"service.name") + _field(2, _field(1, name)))) for name in (b"a", b"b")
+    )
+    profile = _field(2, _field(2, profile_proto.message_class("OtlpProfile")(time_unix_nano=1).SerializeToString()))
+    # As a collector puts together what came from one process, and from another one that had nothing to say.
+    data = made(resource=one) + _field(1, one + profile) + _field(1, other)
+    assert detect.parse(data, "x", Told()).total.bytes == 400
+    with pytest.raises(
+        OffheapError, match=r"x: has profiles of 2 resources \(processes or services\): write a file for"
+    ):
+        detect.parse(data + _field(1, other + profile), "x", Told())
 
 
 @given(st.binary(min_size=1, max_size=6), st.integers(0, 400))

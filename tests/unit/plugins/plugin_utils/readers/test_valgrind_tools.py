@@ -73,6 +73,9 @@ XML = b"""\
   <what>Conditional jump or move depends on uninitialised value(s)</what>
   <stack> <frame> <ip>0x1</ip> </frame> </stack>
 </error>
+<status>
+  <state>FINISHED</state>
+</status>
 <error>
   <unique>0x0</unique>
   <kind>Leak_DefinitelyLost</kind>
@@ -156,6 +159,15 @@ def test_memchecks_xml_has_the_same_stacks_and_no_sum() -> None:
     assert sizes(records) == {"malloc < std::hold<int> < [0x109830]": 800}
 
 
+def test_what_memchecks_xml_says_while_the_program_runs_is_not_added_to_its_end() -> None:
+    status, leak = XML.index(b"<status>"), XML.index(b"<error>\n  <unique>")
+    early = XML[leak:].replace(b"</valgrindoutput>\n", b"") * 2
+    records = read(XML[:status] + early + XML[status:])
+    assert (records.total.objects, records.total.bytes) == (10, 800)
+    with pytest.raises(OffheapError, match="has no leaks in it"):
+        read(XML[:status] + early + XML[status:leak] + b"</valgrindoutput>\n")
+
+
 NONE = re.sub(rb"(?s)==7== 1,600.*?==7==\n", b"", MEMCHECK)
 
 
@@ -167,6 +179,7 @@ NONE = re.sub(rb"(?s)==7== 1,600.*?==7==\n", b"", MEMCHECK)
         (MEMCHECK.replace(b"lost: 800 bytes in 10", b"lost: 900 bytes in 11"), "hold 800 of 900 bytes definitely lost"),
         (NONE, "only the sum of what was not freed, and no stacks: run"),
         (XML[:-20], "it is cut off"),
+        (XML.replace(b"FINISHED", b"RUNNING"), "a program that has ended, .*it is cut off"),
         (XML.replace(b"Leak_", b"Jump_"), "has no leaks in it"),
         (XML.replace(b"bytes in", b"in"), "expected '9 bytes in 1 blocks"),
     ],

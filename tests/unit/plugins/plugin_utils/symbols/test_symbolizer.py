@@ -44,8 +44,8 @@ class Built:
         return self.image.build_id
 
 
-def _build(directory: Path, name: str, *options: str, strip: bool = False) -> Built:
-    (directory / "program.cpp").write_text(PROGRAM)
+def _build(directory: Path, name: str, *options: str, strip: bool = False, text: str = PROGRAM) -> Built:
+    (directory / "program.cpp").write_text(text)
     path = directory / name
     subprocess.run(
         ["g++", "-O1", "-fno-optimize-sibling-calls", *options, "-o", path, "program.cpp"], check=True, cwd=directory
@@ -107,6 +107,17 @@ def test_debug_information_gives_lines_and_inlined_calls(with_lines: Built, tmp_
     assert symbolizer.warnings == []
     assert (tmp_path / "symcaches" / f"{with_lines.build_id}.symcache").exists()
     assert len(list((tmp_path / "symcaches").iterdir())) == 1
+
+
+def test_a_call_without_a_line_keeps_its_caller(tmp_path: Path) -> None:
+    """As a compiler's own code has it, and macros of generated code."""
+    zero = PROGRAM.replace("cart.item = pack(size)", '\n# 0 "program.cpp"\ncart.item = pack(size)')
+    built = _build(tmp_path, "program", "-g", text=zero)
+    (serve,) = _symbolizer(tmp_path, built).frames(_in_program(built, [_address(built, "shop::serve")]))
+    assert [(frame.function, frame.kind, frame.line) for frame in serve] == [
+        ("shop::pack", Kind.INLINED, 4),
+        ("shop::serve", Kind.NATIVE, 0),
+    ]
 
 
 def test_a_symcache_that_is_there_is_used_and_a_damaged_one_replaced(with_lines: Built, tmp_path: Path) -> None:
