@@ -53,7 +53,7 @@ class ActionModule(ActionBase):
                 archive = far_archive.opened(name)
                 copied = remote.push(archive, functools.partial(_samples, archive), warnings.append, check_mode, told)
             else:
-                archive = (far_archive.foreseen if check_mode else far_archive.created)(name)
+                archive = far_archive.created(name, check_mode)
                 copied = remote.pull(archive, warnings.append, check_mode, told)
         except (OffheapError, OSError) as error:
             raise AnsibleActionFail(str(error)) from None

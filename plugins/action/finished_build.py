@@ -27,6 +27,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.urls import open_url
 from ansible.plugins.action import ActionBase
 
+from ..plugin_utils.base import durable
 from ..plugin_utils.base.options import from_here
 from ..plugin_utils.fetch import ansible_ssh
 
@@ -393,11 +394,12 @@ class ActionModule(ActionBase):
                 with tempfile.NamedTemporaryFile(dir=build.cache) as brought:
                     self._connection.fetch_file(result, brought.name)
                     content = Path(brought.name).read_bytes()
-                build.tarball.write_bytes(content)
                 record = {**build.record, "sha256": hashlib.sha256(content).hexdigest()}
-                whole = Path(f"{build.tarball}.json.part")
-                whole.write_text(json.dumps(record, indent=4, sort_keys=True) + "\n")
-                whole.rename(f"{build.tarball}.json")
+                said = json.dumps(record, indent=4, sort_keys=True) + "\n"
+                for path, written in ((build.tarball, content), (Path(f"{build.tarball}.json"), said.encode())):
+                    part = Path(f"{path}.part")
+                    durable.write(part, written)
+                    part.rename(path)
         if not build.tarball:
             asked = {"builds": [{"path": build.path, "tarball": result, "sha256": sha256}]}
             self._module("offheap.profiler.installed_build", asked, task_vars)

@@ -106,7 +106,7 @@ class ActionModule(ActionBase):
 
     def _collect(self, host: str, session: Session | None) -> Collected:
         args, check_mode = self._args, bool(self._task.check_mode)
-        archive = (far_archive.foreseen if check_mode else far_archive.created)(args["archive"])
+        archive = far_archive.created(args["archive"], check_mode)
         wanted = Wanted(
             host, args["max_batch"], args["max_dump"], args["max_image"], args["label"], args["max_captures"]
         )

@@ -13,8 +13,10 @@ version_added: 0.1.0
 description:
   - Removes captures older than O(keep_days), thins the captures of each process to O(keep_captures), and thins all of
     them to O(keep_size). Without any of these options nothing is removed.
-  - A thinned series keeps its first and its newest capture, the last one with a perf map, and others at growing
-    distances from the newest, so that a leak still shows over the whole time.
+  - A thinned series keeps its first and its newest capture, the last one with a perf map, with lives and with
+    holders, and others at growing distances from the newest, so that a leak still shows over the whole time.
+  - A capture counts as no newer than its arrival in the archive (at an address, in this user's cache of it), since a
+    host's clock may be wrong.
   - M(offheap.profiler.heap_fetch) does not bring removed captures again. Executables, libraries and symbol caches stay.
   - Runs on the controller and connects to no host. Others may write to the archive at the same time.
 author:

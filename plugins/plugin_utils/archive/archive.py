@@ -100,20 +100,24 @@ class Archive:
         return cls(root, format_of(found, str(place)))
 
     @classmethod
-    def create(cls, root: Path) -> Archive:
-        """Open the archive, or create it if there is none. Refuses a directory that holds anything else."""
+    def create(cls, root: Path, check_mode: bool = False) -> Archive:
+        """Open the archive, or create it if there is none, but not in check mode. Refuses what holds anything else."""
         if (root / INDEX).exists():
             return cls.open(root)
+        strange: list[str] = []
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            strange = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
+            if not check_mode:
+                root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # in check mode
+                strange += sorted(name for name in os.listdir(root) if not name.startswith("."))
             if strange and not (root / INDEX).exists():
                 raise ArchiveError(
                     f"{root} is not an archive, and not empty (it holds {strange[0]}); name another directory"
                 )
             archive = cls(root)
-            with archive.incoming() as aside:
-                archive._write_index(aside)
+            if not check_mode:
+                with archive.incoming() as aside:
+                    archive._write_index(aside)
         except OSError as exc:
             reason = "there is a file of that name" if root.is_file() else exc.strerror
             raise ArchiveError(f"cannot create the archive {root}: {reason}; name another directory") from exc

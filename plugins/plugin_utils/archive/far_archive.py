@@ -55,23 +55,13 @@ def opened(name: str | Path) -> Archive:
     return archive
 
 
-def created(name: str | Path) -> Archive:
-    """The same, created if there is none."""
+def created(name: str | Path, check_mode: bool = False) -> Archive:
+    """The same, created if there is none; in check mode an empty one, which nothing is written to."""
     if not is_address(str(name)):
-        return Archive.create(from_here(str(name)))
+        return Archive.create(from_here(str(name)), check_mode)
     archive = FarArchive(ObjectStore(str(name)))
-    archive.make()
+    archive.make(check_mode)
     return archive
-
-
-def foreseen(name: str | Path) -> Archive:
-    """The same for check mode: if there is none, an empty one, which nothing is written to."""
-    if is_address(str(name)):
-        archive = FarArchive(ObjectStore(str(name)))
-        archive.exists()
-        return archive
-    root = from_here(str(name))
-    return Archive.open(root) if (root / INDEX).exists() else Archive(root)
 
 
 @dataclass(frozen=True)
@@ -151,14 +141,14 @@ class FarArchive(Archive):
             raise ArchiveError(f"{place} is damaged: {error}. Write {index().decode().strip()} into it") from error
         return True
 
-    def make(self) -> None:
-        """Make an archive there unless there is one. Raises ArchiveError if there is anything else."""
+    def make(self, check_mode: bool = False) -> None:
+        """Make an archive there unless there is one or in check mode. Raises ArchiveError if there is anything else."""
         if self.exists():
             return
         there = self._store.names()
         if there and INDEX not in there:  # with it, another controller was first
             raise ArchiveError(f"{self.where} is not an archive, and not empty (it holds {there[0]}); name another")
-        if not self._store.create(INDEX, index()):
+        if not check_mode and not self._store.create(INDEX, index()):
             self.exists()
 
     def units(self) -> list[str]:

@@ -114,7 +114,10 @@ class Remote:
         if not self._paths:
             raise ArchiveError(f"there is no archive at {self.url}: direction=push makes one there")
         facts_of = [path for path in sorted(self._paths) if path.startswith("captures/") and path.endswith(f"/{FACTS}")]
-        wanted: dict[tuple[str, str], None] = {}
+        # A pull that was killed may have brought captures without their images.
+        wanted = {
+            (image.build_id, image.sha256): None for capture in archive.captures(warn=warn) for image in capture.images
+        }
         with contextlib.nullcontext(Path()) if check_mode else archive.incoming() as aside:
             for path in facts_of:
                 place = posixpath.dirname(path)

@@ -4,7 +4,7 @@
 
 A thinned series keeps its first and its newest capture. Between them the distances from the newest grow exponentially:
 the last hour keeps its minutes, the last month its days. The last capture with a perf map also stays, since the map
-names compiled code in the dumps around it.
+names compiled code in the dumps around it, and so do the last with lives and the last with holders: verdicts read them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .archive import Archive
-from .capture import PERF_MAP, Capture
+from .capture import FACTS, HOLDERS, LIVES, PERF_MAP, Capture
 
 #: what every thinned series keeps: its first and its newest
 _LEAST = 2
@@ -33,13 +33,18 @@ class Keep:
 
 def prune(archive: Archive, keep: Keep, now: float, check_mode: bool = False) -> tuple[list[Capture], int]:
     """Remove what exceeds the limits. Returns the removed captures and their size in bytes. Raises ArchiveError."""
-    captures = archive.captures()
+    captures = [_timely(capture) for capture in archive.captures()]
     sizes = {capture.path: archive.size_of(capture) for capture in captures}
     removed = too_much(captures, keep, now, [sizes[capture.path] for capture in captures])
     for capture in removed:
         if not check_mode:
             archive.remove_capture(capture)
     return removed, sum(sizes[capture.path] for capture in removed)
+
+
+def _timely(capture: Capture) -> Capture:
+    """The capture, no newer than its arrival here: a host whose clock is ahead decides nothing about others."""
+    return replace(capture, time=min(capture.time, (capture.path / FACTS).stat().st_mtime))
 
 
 def too_much(captures: Sequence[Capture], keep: Keep, now: float, sizes: Sequence[int]) -> list[Capture]:
@@ -50,7 +55,7 @@ def too_much(captures: Sequence[Capture], keep: Keep, now: float, sizes: Sequenc
     """
     by_path = {capture.path: size for capture, size in zip(captures, sizes, strict=True)}
     kept: list[list[Capture]] = []
-    ordered = sorted(captures, key=lambda capture: (capture.unit, capture.host, capture.process, capture.time))
+    ordered = sorted(captures, key=lambda c: (c.unit, c.host, c.process, c.time, c.sequence))
     for _process, members in itertools.groupby(ordered, key=lambda c: (c.unit, c.host, c.process)):
         series = list(members)
         if keep.age:
@@ -88,13 +93,13 @@ def _thinned(series: list[Capture], count: int) -> list[Capture]:
     if len(series) <= max(count, _LEAST):
         return series
     newest, first = series[-1].time, series[0].time
-    room = count - _LEAST
     step = min((newest - capture.time for capture in series if capture.time < newest), default=1.0)
     ratio = max((newest - first) / step, 1.0)
     chosen = {0, len(series) - 1}
-    with_map = [position for position, capture in enumerate(series) if capture.has(PERF_MAP)]
-    if room and with_map:
-        chosen.add(with_map[-1])
+    for name in (PERF_MAP, LIVES, HOLDERS):
+        having = [position for position, capture in enumerate(series) if capture.has(name)]
+        if having and len(chosen) < count:
+            chosen.add(having[-1])
     free = count - len(chosen)
     for number in range(1, free + 1):
         wanted = newest - step * math.pow(ratio, (number - 0.5) / free)

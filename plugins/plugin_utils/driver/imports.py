@@ -128,7 +128,7 @@ def _opened(name: str | Path, check_mode: bool) -> Iterator[tuple[Archive, Path]
     """The archive, and a directory for files on their way into it."""
     if check_mode:
         with tempfile.TemporaryDirectory(prefix="offheap-") as directory:
-            yield far_archive.foreseen(name), Path(directory)
+            yield far_archive.created(name, check_mode), Path(directory)
         return
     archive = far_archive.created(name)
     with archive.incoming() as aside:

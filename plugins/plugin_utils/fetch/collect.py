@@ -17,7 +17,8 @@ from ...module_utils.formats.errors import OffheapError
 from ..archive.archive import Archive
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
-from . import plan
+from ..base.printable import printable
+from . import plan, unpack_tar
 from .ingest import Ingested, Packed
 from .plan import Batch, Found, Listing
 
@@ -102,18 +103,23 @@ def collect(
         done.listing = listing
         done.warnings += _warnings(listing)
         new, known, lacking = plan.without_known(listing, archive)
-        images = plan.smallest(lacking, _MOST_OF_IMAGES)
-        if len(images) < len(lacking):
+        host_room = listing.free - _RESERVE
+        limit = max(1, min(wanted.max_batch, host_room))
+        packable = [image for image in lacking if image.size <= host_room]
+        images = plan.smallest(packable, _room_for_images(archive, new, limit))
+        if staying := set(lacking) - set(images):
+            largest = max(staying, key=lambda image: image.size)
             done.warnings.append(
-                f"{len(lacking) - len(images)} images exceed the {as_text(_MOST_OF_IMAGES)} that one run takes from a"
-                " host, and are left there; functions in them have no names"
+                f"images stay on the host, {len(staying)} of them, the largest {printable(largest.path)} with"
+                f" {as_text(largest.size)}: one run takes {as_text(_MOST_OF_IMAGES)} of them from a host, and what the"
+                " archive and the host's temporary directory have room for; functions in them have no names"
             )
         if archive is not None:
             damaged = filter(None, [archive.damage(found.facts) for found in new])
             done.warnings += [f"{damage}; the host still has this dump, which takes its place" for damage in damaged]
         if archive is None or check_mode:
             return _foretell(done, new, known, images)
-        batches = list(plan.batches(new, images, max(1, min(wanted.max_batch, listing.free - _RESERVE))))
+        batches = list(plan.batches(new, images, limit))
         for number, batch in enumerate(batches, 1):
             if done.bytes and done.bytes + batch.size > plan.MOST_BYTES:
                 left = sum(len(later.dumps) for later in batches[number - 1 :])
@@ -137,6 +143,15 @@ def collect(
             done,
         ) from error
     return done
+
+
+def _room_for_images(archive: Archive | None, dumps: Sequence[Found], limit: int) -> int:
+    """The bytes of images that leave room for the dumps, which come after them in batches of up to ``limit``."""
+    if archive is None or not archive.root.exists():
+        return _MOST_OF_IMAGES
+    size = sum(found.whole_size for found in dumps)
+    # A batch is there twice for a moment: packed and unpacked.
+    return min(_MOST_OF_IMAGES, (unpack_tar.room(archive.root) - size - min(size, limit)) // 2)
 
 
 def _warnings(listing: Listing) -> list[str]:

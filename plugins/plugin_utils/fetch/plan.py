@@ -72,6 +72,11 @@ class Found:
         """Bytes of the holders beside it."""
         return self.holders_identity[1] if self.holders_identity else 0
 
+    @property
+    def whole_size(self) -> int:
+        """Bytes of the dump and of what lies beside it."""
+        return self.size + self.map_size + self.lives_size + self.holders_size
+
 
 @dataclass(frozen=True)
 class WantedImage:
@@ -350,9 +355,7 @@ def batches(dumps: list[Found], images: list[WantedImage], limit: int) -> Iterat
     items: list[Found | WantedImage] = [*images, *dumps]
     newest = {found.facts.process.key: found for found in dumps}
     for item in items:
-        its_size = item.size
-        if isinstance(item, Found):
-            its_size += item.map_size + item.lives_size + item.holders_size
+        its_size = item.whole_size if isinstance(item, Found) else item.size
         if (batch.dumps or batch.images) and size + its_size > limit:
             yield batch
             batch, size = Batch(), 0

@@ -171,9 +171,14 @@ class _Sparse:
             self._stream.write(block)
 
 
+def room(directory: Path) -> int:
+    """The free bytes on the directory's file system. Raises OSError."""
+    return shutil.disk_usage(directory).free
+
+
 def check_room(directory: Path, needed: int) -> None:
     """Raises TransferError unless ``needed`` bytes fit on the directory's file system."""
-    available = shutil.disk_usage(directory).free
+    available = room(directory)
     if available < needed:
         raise TransferError(
             f"the archive needs up to {needed} bytes for the next transfer and its file system has {available} free;"

@@ -55,7 +55,7 @@ def push(
     most: int,
     send: Callable[[Capture, list[Capture]], None],
 ) -> Pushed:
-    """Send ``most`` of the captures, the first that can be sent. Raises OSError.
+    """Send ``most`` of the captures, the first that can be sent.
 
     ``send`` makes a capture's profile and sends it, or raises ServerError; it also gets all captures of the process.
     """
@@ -73,8 +73,15 @@ def push(
         except OffheapError as error:
             done.problems.append(str(error))
         else:
-            archive.note(capture, about(server))
             done.sent, done.left = done.sent + 1, done.left - 1
+            try:
+                archive.note(capture, about(server))
+            except (OSError, OffheapError) as error:  # so it would be with each of the others
+                done.failure = (
+                    f"the archive {archive.where} cannot note what was sent, so the next push would send it again:"
+                    f" {error}; let this user write there"
+                )
+                break
     return done
 
 

@@ -145,7 +145,17 @@ def _sum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _packed(name: str, files: dict[str, bytes], path: Path) -> None:
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, even where the power fails: a record that is there counts."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    part.replace(path)
+
+
+def _packed(name: str, files: dict[str, bytes]) -> bytes:
     """A tarball of these files below a directory, which is the same for the same files."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as tarball:
@@ -157,7 +167,7 @@ def _packed(name: str, files: dict[str, bytes], path: Path) -> None:
             member = tarfile.TarInfo(f"{name}/{inner}")
             member.size, member.mode = len(content), 0o644 if inner.endswith(".json") else 0o755
             tarball.addfile(member, io.BytesIO(content))
-    path.write_bytes(gzip.compress(plain.getvalue(), mtime=0))
+    return gzip.compress(plain.getvalue(), mtime=0)
 
 
 def _named_compiler(target: str) -> str:
@@ -193,11 +203,10 @@ def build(wanted: dict[str, Any]) -> str:
             )
         record = {**wanted["record"], "compiler": named, "files": sums}
         files["offheap.json"] = _text(record)
-        part = work / "result"
-        _packed(Path(wanted["place"]).name, files, part)
-        shutil.move(str(part), str(result))
-        sha256 = _sum(result.read_bytes())
-        Path(f"{result}.json").write_bytes(_text({**record, "sha256": sha256}))
+        packed = _packed(Path(wanted["place"]).name, files)
+        sha256 = _sum(packed)
+        _write(result, packed)
+        _write(Path(f"{result}.json"), _text({**record, "sha256": sha256}))
         return sha256
     finally:
         shutil.rmtree(work)

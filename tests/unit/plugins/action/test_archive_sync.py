@@ -23,6 +23,10 @@ from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archiv
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 
+def interrupted(*_arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.fixture
 def archive(tmp_path: Path) -> Archive:
     found = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=3)
@@ -140,6 +144,21 @@ def test_a_store_that_goes_away_fails_the_task(
     monkeypatch.setattr(ObjectStore, "get", gone)
     with pytest.raises(AnsibleActionFail, match="no answer"):
         _run(tmp_path / "other", url, "pull")
+
+
+def test_a_pull_brings_the_images_that_a_killed_one_has_left(
+    archive: Archive, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run(archive.root, url, "push")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Archive, "put_image", interrupted)
+        _run(tmp_path / "other", url, "pull")
+    assert len(Archive.open(tmp_path / "other").captures()) == 7
+    foreseen = _run(tmp_path / "other", url, "pull", check=True)
+    pulled = _run(tmp_path / "other", url, "pull")
+    assert pulled == foreseen and (pulled["changed"], pulled["captures"], pulled["images"]) == (True, 0, 1)
+    assert not _run(tmp_path / "other", url, "pull")["changed"]
+    assert _content(tmp_path / "other") == _content(archive.root)
 
 
 def test_what_is_damaged_is_not_pushed_until_it_is_mended(archive: Archive, url: str) -> None:

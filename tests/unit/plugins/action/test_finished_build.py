@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
+import os
 import shutil
 import threading
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import pytest
 from ansible.errors import AnsibleActionFail
 
 from ansible_collections.offheap.profiler.plugins.action import finished_build
-from ansible_collections.offheap.profiler.roles.jemalloc.files import reproduce
+from ansible_collections.offheap.profiler.roles.jemalloc.files import cross_build, reproduce
 from ansible_collections.offheap.profiler.tests.unit.fakes import wanted_builds
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import action
 
@@ -185,3 +188,29 @@ def test_one_builds_for_all_who_wait(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for result in results:
         (found,) = result["builds"]
         assert (found["tarball"], found["pinned"]) == (only["result"], {"liboffheap.so": only["sha256"]})
+
+
+def test_a_build_that_is_cut_off_at_its_record_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "liboffheap.so").write_bytes(b"built")
+    result = tmp_path / "agent.tar.gz"
+    files = {"liboffheap.so": tmp_path / "liboffheap.so"}
+    asked = {"part": "agent", "source": str(tmp_path / "source"), "target": "", "place": "/opt/offheap/1", "record": {}}
+    wanted = {**asked, "result": str(result), "sha256": ""}
+    monkeypatch.setenv("CC", "true")
+    monkeypatch.setattr(cross_build, "agent", lambda *_asked: files)
+    sync, calls = os.fsync, count(1)
+
+    def cut_off(descriptor: int) -> None:
+        sync(descriptor)
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(os, "fsync", cut_off)
+        cross_build.build(wanted)
+    assert result.is_file() and not Path(f"{result}.json").exists()
+    sha256 = cross_build.build(wanted)
+    assert json.loads(Path(f"{result}.json").read_text())["sha256"] == sha256
+    assert hashlib.sha256(result.read_bytes()).hexdigest() == sha256
+    assert not list(tmp_path.glob("*.part"))

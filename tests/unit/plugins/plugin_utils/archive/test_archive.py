@@ -249,13 +249,30 @@ def test_creating(tmp_path: Path) -> None:
     Archive.create(root)
     assert root.stat().st_mode & 0o777 == 0o700
     Archive.create(root)
+    assert Archive.create(root, check_mode=True).captures() == []
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_where_nothing_can_be_created(tmp_path: Path, check_mode: bool) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.txt").write_text("")
-    with pytest.raises(ArchiveError, match=r"not an archive, and not empty \(it holds thesis.txt\)"):
-        Archive.create(tmp_path / "home")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArchiveError, match="cannot create"):
-        Archive.create(tmp_path / "file")
+    before = sorted(tmp_path.rglob("*"))
+    for name, why in (
+        ("home", r"not an archive, and not empty \(it holds thesis.txt\)"),
+        ("file", "cannot create .*there is a file of that name"),
+        ("file/below", "cannot create .*Not a directory"),
+    ):
+        with pytest.raises(ArchiveError, match=why):
+            Archive.create(tmp_path / name, check_mode)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_check_mode_creates_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("none", "empty"):
+        assert Archive.create(tmp_path / name, check_mode=True).captures() == []
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
 
 
 def test_a_damaged_capture_is_named(archive: Archive, tmp_path: Path) -> None:

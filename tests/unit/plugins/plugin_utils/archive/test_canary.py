@@ -140,7 +140,7 @@ def run(address: str, check: bool = False, **options: Any) -> dict[str, Any]:
 def test_the_action(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert not run(address, check=True, hosts=["app1"])["first"]
     assert not run(address, hosts=[])["first"], "a run without hosts holds up nobody"
-    assert not far_archive.foreseen(address).units() and ObjectStore(address).files() == {}
+    assert not far_archive.created(address, check_mode=True).units() and ObjectStore(address).files() == {}
     told = run(address, hosts=["app1"])
     assert (told["first"], told["hosts"], told["changed"]) == (True, ["app1"], False)
     with pytest.raises(AnsibleActionFail, match="there is no word of its canary, app1 of the run on "):

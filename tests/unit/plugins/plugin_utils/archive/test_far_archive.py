@@ -88,7 +88,7 @@ def forget(tmp_path: Path) -> None:
 def test_an_archive_in_a_bucket(address: str, s3_store: s3.Server, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match=f"there is no archive at {address}: collect_profiles"):
         far_archive.opened(address)
-    assert far_archive.foreseen(address).captures() == []
+    assert far_archive.created(address, check_mode=True).captures() == [] and ObjectStore(address).files() == {}
     archive = far_archive.created(address)
     assert [add(archive, tmp_path, number) for number in (0, 1, 1)] == [True, True, False]
     assert far_archive.created(address).captures() == archive.captures()
@@ -497,8 +497,9 @@ def test_addresses_that_do_not_do(s3_store: s3.Server, tmp_path: Path) -> None:
         assert "hidden" not in str(caught.value)
     address = s3_store.bucket()
     ObjectStore(address).put("notes.txt", b"mine")
-    with pytest.raises(ArchiveError, match=f"{address} is not an archive, and not empty"):
-        far_archive.created(address)
+    for check_mode in (False, True):
+        with pytest.raises(ArchiveError, match=f"{address} is not an archive, and not empty"):
+            far_archive.created(address, check_mode)
     for content, why in ((b'{"format": 99}', "is not in format 3"), (b"[" * 60_000, "archive.json is damaged")):
         ObjectStore(address).put("archive.json", content)
         with pytest.raises(ArchiveError, match=why):

@@ -2,6 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -92,14 +94,15 @@ def test_all_are_thinned_alike_to_a_size(size: int, kept: int) -> None:
         assert {capture.process for capture in left} == {"2-1a2b3c4d"}, "the process that ended first goes first"
 
 
-def test_the_last_perf_map_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", ["perf.map.gz", "lives.gz", "holders.gz"])
+def test_the_last_file_of_each_kind_beside_a_dump_stays(tmp_path: Path, beside: str) -> None:
     captures = [
         Capture(tmp_path / str(number), "app1", "a.service", "1-1a2b3c4d", number, HOUR * number, FACTS)
         for number in range(100)
     ]
     for number in (3, 40):
         captures[number].path.mkdir()
-        (captures[number].path / "perf.map.gz").write_bytes(b"")
+        (captures[number].path / beside).write_bytes(b"")
     assert 40 in [capture.sequence for capture in _left(captures, Keep(count=4))]
 
 
@@ -116,3 +119,21 @@ def test_an_archive_is_pruned(tmp_path: Path) -> None:
     assert [capture.sequence for capture in archive.captures()][::2] == [0, 9]
     assert size > 7 * 500, "facts and dumps"
     assert retention.prune(archive, Keep(count=3), 0.0) == ([], 0)
+
+
+@pytest.mark.parametrize("limit", ["size", "age"])
+def test_a_host_whose_clock_is_ahead_keeps_no_more_than_others(tmp_path: Path, limit: str) -> None:
+    """What it sent arrived a day before what the other host sent, and says a year later."""
+    archive = Archive.create(tmp_path / "archive")
+    for host, arrived, said in (("ahead", 8 * DAY, 365 * DAY), ("right", 9 * DAY, 9 * DAY)):
+        for sequence in range(2):
+            content = f"{host} {sequence}".encode()
+            (tmp_path / "dump").write_bytes(content)
+            facts = capture_samples.facts(content, host=host, sequence=sequence)
+            facts = replace(facts, dump=replace(facts.dump, time=said + sequence))
+            added, _new = archive.add_capture(facts, tmp_path / "dump")
+            os.utime(added.path / "capture.json", (arrived, arrived))
+    its_size = sum(archive.size_of(capture) for capture in archive.captures(host="right"))
+    keep = Keep(size=its_size) if limit == "size" else Keep(age=1.5 * DAY)
+    retention.prune(archive, keep, 10 * DAY)
+    assert [(capture.host, capture.sequence) for capture in archive.captures()] == [("right", 0), ("right", 1)]

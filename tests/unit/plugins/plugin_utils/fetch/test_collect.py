@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import CaptureFacts
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Arrived
+from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch import unpack_tar
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.collect import CollectError, Wanted, collect
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.host_session import HostError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.fetch.ingest import Ingested, Packed
@@ -82,6 +83,32 @@ def test_a_batch_fits_where_the_host_packs_it(archive: Archive) -> None:
     host.listing["free"] = (32 << 20) + 109
     assert len(collect(host, archive, Wanted("app1")).captures) == 3
     assert [call.split()[0] for call in host.calls] == ["find", "bring", "mark", "bring", "mark"]
+
+
+@pytest.mark.parametrize("place", ["archive", "host"])
+def test_an_image_without_room_stays_and_all_dumps_come(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    host = Host()
+    small, _gone = host.listing["images"]
+    host.listing["images"].append(dict(small, path="/opt/large.so", build_id="ab" * 20, size=1 << 30))
+    host.listing["captures"][0]["images"].append(2)
+    if place == "host":
+        host.listing["free"] = 1 << 30
+    else:
+        monkeypatch.setattr(unpack_tar, "room", lambda _directory: 1 << 30)
+    foretold = collect(host, archive, Wanted("app1"), check_mode=True)
+    done = collect(host, archive, Wanted("app1"))
+    assert len(done.captures) == 3 and len(done.images) == len(foretold.images) == 1
+    (warning,) = [text for text in done.warnings if text.startswith("images stay on the host, 1 of them, the largest")]
+    assert "/opt/large.so with 1.0 GiB" in warning and warning in foretold.warnings
+
+
+def test_images_leave_the_room_that_dumps_take(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dumps have 14 bytes, the image 100, and each is there twice for a moment."""
+    for free, images in ((227, 0), (228, 1)):
+        monkeypatch.setattr(unpack_tar, "room", lambda _directory, free=free: free)
+        assert len(collect(Host(), archive, Wanted("app1"), check_mode=True).images) == images
 
 
 def test_what_is_there_already_is_only_marked(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:

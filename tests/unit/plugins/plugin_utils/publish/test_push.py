@@ -7,6 +7,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish.push import push
 
@@ -35,3 +37,17 @@ def test_what_cannot_be_sent_takes_no_place_of_another() -> None:
 def test_so_much_that_cannot_be_sent_is_enough() -> None:
     noted, done = pushed(bad=500, good=5, most=2)
     assert noted == [] and 100 < len(done.problems) < 120
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "/archive/pushed"), OffheapError("denied")])
+def test_a_push_that_cannot_note_what_it_sent_stops_and_says_so(error: Exception) -> None:
+    def note(_capture: Any, _name: str) -> None:
+        raise error
+
+    archive: Any = SimpleNamespace(note=note, where="/archive")
+    captures: Any = [(SimpleNamespace(path=f"{at}"), []) for at in range(5)]
+    sent: list[str] = []
+    server: Any = SimpleNamespace(key="k")
+    done = push(archive, server, captures, 5, lambda capture, _process: sent.append(str(capture.path)))
+    assert (sent, done.sent, done.left) == (["0"], 1, 4)
+    assert "the archive /archive cannot note what was sent" in done.failure and str(error) in done.failure
