@@ -55,11 +55,10 @@ from ansible_collections.offheap.profiler.console.dump_tasks import (  # noqa: F
     diff,
     failing,
     flame,
-    held,
     import_files,
     peek,
+    show_captures,
     top,
-    top_text,
     wait,
 )
 from ansible_collections.offheap.profiler.console.fab_program import at_least, versions
@@ -242,15 +241,15 @@ def dump(
         return [facts for facts in _collected(host, session, steps, store, units).captures if facts.dump.name in names]
 
     taken = []
+    unreadable: list[int] = []
 
     def tell(results: list[tuple[str, Any]]) -> None:
         new = [capture for _host, own in results for capture in own]
         taken.extend(new)
-        for capture in [] if hosts.show.as_json else new:
-            sys.stdout.write(top_text(store.place(capture), "", rows, False, ("", ""), "", hosts.show))
-            sys.stdout.writelines(f"{line}\n" for line in held(store, capture, rows, hosts.show.say))
+        if not hosts.show.as_json:
+            unreadable.append(show_captures(store, new, rows, hosts.show))
 
-    failed = hosts.ask("dumping", work, tell)
+    failed = hosts.ask("dumping", work, tell) + sum(unreadable)
     if hosts.show.as_json:
         hosts.show.json([{"host": one.host, "unit": one.unit, "capture": str(store.place(one))} for one in taken])
     return failed

@@ -183,12 +183,20 @@ def _analyzed(path: Path, images: tuple[str, str], measure: str, show: screen.Sc
         return offline.analyzed(Request(**request), path, places, lambda text: show.say(text, "yellow"))
 
 
-def held(store: Archive, facts: CaptureFacts, rows: int, warn: Callable[[str], None]) -> list[str]:
-    """Who held what lived when a capture was taken, in lines; none if that was not asked."""
+def show_captures(store: Archive, captures: list[CaptureFacts], rows: int, show: screen.Screen) -> int:
+    """What each holds and, if that was asked, who holds it. Returns how many cannot be read: they hide no other."""
     from . import offline
 
-    with failing():
-        return offline.held(store, facts, rows, warn)
+    unreadable = 0
+    for capture in captures:
+        try:
+            sys.stdout.write(top_text(store.place(capture), "", rows, False, ("", ""), "", show))
+            with failing():
+                sys.stdout.writelines(f"{line}\n" for line in offline.held(store, capture, rows, show.say))
+        except Exit as problem:
+            unreadable += 1
+            show.say(f"{capture.host}: {problem.message}", "red")
+    return unreadable
 
 
 def top_text(
