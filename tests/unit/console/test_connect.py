@@ -97,7 +97,8 @@ def test_the_tokens_of_a_proxy_command() -> None:
 
 def test_sessions_behind_a_jump_host_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """``fab watch`` has one with each host until it ends."""
-    monkeypatch.setattr(connect, "settings", lambda *_of: Settings({"proxyjump": ["bastion"], "hostname": ["bastion"]}))
+    behind = Settings({"proxyjump": ["bastion"], "hostname": ["bastion"], "user": ["me"], "port": ["22"]})
+    monkeypatch.setattr(connect, "settings", lambda *_of: behind)
     monkeypatch.setattr(Connector, "_made", lambda *_of: SimpleNamespace(is_connected=True, close=lambda: None))
     monkeypatch.setattr(Connector, "_open", lambda *_of: SimpleNamespace(close=lambda: None))
     has_all = threading.Event()
@@ -106,7 +107,7 @@ def test_sessions_behind_a_jump_host_are_not_counted(monkeypatch: pytest.MonkeyP
         with Connector(False, 5, lambda _target: None) as connector, contextlib.ExitStack() as stack:
             for number in range(connect.PER_GATEWAY + 1):
                 target = from_word(f"app{number}")
-                connector._connection(target, connect.settings(target.address, ()), stack)
+                connector._connection(target, behind, stack)
             has_all.set()
 
     threading.Thread(target=connect_to_all, daemon=True).start()
