@@ -29,7 +29,7 @@ MOST_RATIO = 200
 _LEAST_PIECE, _PIECE = 1 << 6, 1 << 16
 _GZIP, _ZSTD, _LZ4 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
 _XZ, _BZIP2 = b"\xfd7zX", b"BZh"
-_PADDING = re.compile(rb"\0*")
+_PADDING = re.compile(rb"\0+")
 # The formats allow windows of gigabytes; the command line tool of zstd accepts 128 MiB by default.
 _WINDOW = 128 << 20
 
@@ -147,7 +147,9 @@ def _streams(
                     raise UnpackError(f"{name}: is cut off: its {kind} data has no end")
                 at, size = at + len(piece), min(2 * size, _PIECE)
                 yield unpacker.decompress(piece, _PIECE)
-            at = next(_PADDING.finditer(data, at - len(unpacker.unused_data))).end()
+            at -= len(unpacker.unused_data)
+            padding = _PADDING.match(data, at)
+            at = padding.end() if padding else at
     except (OSError, lzma.LZMAError, zlib.error) as error:
         raise UnpackError(f"{name}: its {kind} data is damaged: {error}") from error
 
