@@ -27,6 +27,7 @@ from pathlib import Path
 
 SKIPPED = 77
 SHOWN_LINES = 300
+SHOWN_FAILURES = 30
 LONGEST = 3000  # seconds
 BAD_MOMENTS = 5  # what may pass at the second try only
 
@@ -259,6 +260,10 @@ class Runner:
                 print(f"   passed at the second try: {name} (first error: {logs}/{outcome.gate.name}.log)")
         if failed := [outcome.gate.name for outcome in outcomes if outcome.word == "FAILED"]:
             print(f"== failed: {' '.join(failed)}; logs are in {logs}/")
+            told = [
+                f"{name}: {' '.join(error.split())[:200]}" for one in outcomes for name, error in one.failed.items()
+            ]
+            print("\n".join(f"   FAILED {line}" for line in told[:SHOWN_FAILURES]))  # the end is all that some read
         print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped", flush=True)
         took_now = {outcome.gate.name: outcome.seconds for outcome in outcomes}
         self._figures.write_text(json.dumps({**self.last, **took_now}))

@@ -55,6 +55,7 @@ def test_what_fails_once_is_told_from_what_fails_always(
     summary = capsys.readouterr().out.partition("== summary")[2]
     assert "passed at the second try: test_once::test_meets_a_bad_moment (first error: gates/once.log)" in summary
     assert "== failed: always; logs are in gates/" in summary
+    assert "   FAILED test_always::test_is_broken: AssertionError: broken for good" in summary
     assert "2 passed, 1 failed, 0 skipped" in summary.splitlines()
     assert "the first moment was bad" in (tmp_path / "gates" / "once.log").read_text()
     assert "1 passed" in (tmp_path / "gates" / "once.again.log").read_text()  # and not the other test again
