@@ -33,6 +33,10 @@ _MODULE_UTILS = Path(__file__).resolve().parents[2] / "module_utils"
 _SILENCE = 6 * wire.BEAT
 # Bytes per second: a host that sends its message one by one, each just in time, is none to wait for.
 _SLOWEST = 1000
+# A host may take this many times as long as it may work for a block, beyond what its blocks take at that speed.
+_BLOCKS = 10
+#: seconds until our code must run there, without those that a person takes to type the password
+_BEGINNING = 120.0
 #: the most bytes that a shell or sudo may print before our code does
 _MAX_GREETING = 64 << 10
 _PACKING = threading.Lock()
@@ -199,7 +203,7 @@ class Session:
 
     def _begin(self, ready: bytes, prompt: bytes, password: Callable[[], str | None]) -> None:
         """Wait until our code runs, give sudo its password if it asks, and send the rest of the code."""
-        asked = 0
+        asked, deadline = 0, time.monotonic() + _BEGINNING
         while ready + b"\n" not in self._buffer:
             if prompt and self._buffer.count(prompt) > asked:
                 asked += 1
@@ -212,10 +216,15 @@ class Session:
                         " this in a terminal, which asks for it"
                     )
                 self._stream.send(secret.encode() + b"\n")
+                deadline = time.monotonic() + _BEGINNING
             block = self._stream.receive(1 << 16)
             if not block or len(self._buffer) > _MAX_GREETING:
                 raise _not_started(_said(bytes(self._buffer).replace(prompt, b"")))
             self._buffer += block
+            if time.monotonic() > deadline:
+                raise SessionError(
+                    f"its Python has not started within {_BEGINNING:g} s; so far it said: {_said(bytes(self._buffer))}"
+                )
         del self._buffer[: self._buffer.index(ready + b"\n") + len(ready) + 1]
         packed = code()
         self._stream.send(b"%d\n" % len(packed) + packed)
@@ -228,7 +237,8 @@ class Session:
         ``timeout`` limits how long the host may work without sending anything but signs of life.
         """
         self._stream.set_timeout(_SILENCE)
-        deadline = time.monotonic() + timeout
+        begun, came = time.monotonic(), 0
+        deadline = begun + timeout
         self._exchange(lambda: wire.write_message(self._stream.send, {"ask": what, **request}))
         while True:
             frame = self._exchange(lambda: wire.read(self._exactly, limits.LARGEST_MESSAGE))
@@ -240,6 +250,9 @@ class Session:
                 if data is None:
                     raise SessionError("the host sent data without being asked")
                 data(frame.data)
+                came += len(frame.data)
+                if time.monotonic() - begun > _BLOCKS * timeout + came / _SLOWEST:
+                    raise SessionError(f"the host sends less than {_SLOWEST} bytes a second")
                 deadline = time.monotonic() + timeout
             elif time.monotonic() > deadline:
                 raise SessionError(f"the host lives, but has not answered for {timeout:g} s")

@@ -124,6 +124,21 @@ def test_a_host_that_sends_each_byte_just_in_time(monkeypatch: pytest.MonkeyPatc
         host.ask("units", timeout=60)
 
 
+def test_a_host_that_sends_block_after_block_of_next_to_nothing() -> None:
+    block = "while :; do printf 'D\\0\\0\\0\\1x'; sleep 0.01; done"
+    with (
+        begun(*shell(f"echo READY; exec 3<&0; cat <&3 >/dev/null & {block}")) as host,
+        pytest.raises(SessionError, match=r"the host sends less than 1000 bytes a second$"),
+    ):
+        host.ask("fetch", timeout=0.1, data=lambda _block: None)
+
+
+def test_a_login_that_never_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_session, "_BEGINNING", 0.3)
+    with pytest.raises(SessionError, match=r"not started within 0\.3 s; so far it said: wait"):
+        begun(*shell("while :; do echo wait; sleep 0.1; done"))
+
+
 def test_a_host_that_takes_long_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_session, "_SILENCE", 5)
     alive = "printf 'A\\0\\0\\0\\0'; sleep 0.1"
