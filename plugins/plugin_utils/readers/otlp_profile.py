@@ -5,7 +5,7 @@
 It is pprof's model in another shape: all tables are in one dictionary and begin with an entry that means nothing, each
 profile counts one thing, and stacks have a table of their own. So it is read as pprof's (pprof_profile.py). A sample
 with times and no values counts one for each time. A collector may put several processes in one file, each of them a
-resource: their sum would be nobody's memory.
+resource: their sum would be nobody's memory. So would be that of what was in use at two times.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _MOST_NUMBERS = 3
 # Of a file that is to be recognized: a collector puts some thousands together.
 _MOST_RESOURCES = 1 << 16
 _MOST_OF_DICTIONARY, _MOST_OF_PROFILE = 7, 11
+_IN_USE = (b"inuse_space", b"heap_space")
 _BUILD_ID = b"process.executable.build_id.gnu"
 # Of which each stack may have a number.
 _MOST_TYPES = 64
@@ -82,16 +83,19 @@ def _as_pprof(data: bytes, name: str) -> Iterator[Any]:
     counts: dict[int, list[int]] = {}
     of_profile = profile_proto.message_class("OtlpProfile")
     types: dict[tuple[int, int], int] = {}
+    times: dict[tuple[int, int], set[int]] = {}
     for place in profiles:
         own: dict[int, int] = {}
-        kind = (0, 0)
+        kind, time = (0, 0), 0
         for piece in pieces(data, _MOST_OF_PROFILE, place.content, place.end):
             part = of_profile.FromString(piece)
             if part.HasField("sample_type"):
                 kind = (part.sample_type.type, part.sample_type.unit)
             for sample in part.samples:
                 own[sample.stack] = own.get(sample.stack, 0) + (sum(sample.values) or len(sample.times))
+            time = part.time_unix_nano or time
             yield _head(part)
+        times.setdefault(kind, set()).add(time)
         column = types.setdefault(kind, len(types))
         if column >= _MOST_TYPES:
             raise Damaged(f"more than {_MOST_TYPES} types of numbers")
@@ -99,6 +103,9 @@ def _as_pprof(data: bytes, name: str) -> Iterator[Any]:
             values = counts.setdefault(stack, [])
             values += [0] * (column + 1 - len(values))
             values[column] += value
+    for kind, looks in times.items():
+        if len(looks) > 1 and dictionary.text(kind[0]).replace(b"-", b"_") in _IN_USE:
+            raise UnusableError(name, f"has what was in use at {len(looks)} times: write a file for each of them")
     yield _types(types)
     yield from dictionary.samples(counts, len(types))
 
@@ -160,6 +167,10 @@ class _Dictionary:
             self._locations += 1
         return part
 
+    def text(self, number: int) -> bytes:
+        """A text, or an empty one if there is none of that number."""
+        return self._strings[number] if 0 <= number < len(self._strings) else b""
+
     def mappings(self) -> Any:
         """All mappings but the first, with their build-ids, which are texts of their own."""
         part = profile_proto.profile_class("bytes")()
@@ -179,7 +190,7 @@ class _Dictionary:
         for number in attributes:
             if 0 <= number < len(self._attributes):
                 key, text = self._attributes[number]
-                if 0 <= key < len(self._strings) and self._strings[key] == _BUILD_ID:
+                if self.text(key) == _BUILD_ID:
                     return text
         return b""
 

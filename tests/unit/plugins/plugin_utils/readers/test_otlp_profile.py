@@ -178,6 +178,19 @@ def test_several_processes_are_not_added_up() -> None:
         detect.parse(data + _field(1, other + profile), "x", Told())
 
 
+def test_what_was_in_use_at_several_times_is_not_added_up() -> None:
+    def again(kind: int, time: int) -> bytes:
+        one = profile_proto.message_class("OtlpProfile")(time_unix_nano=time, samples=[{"stack": 1, "values": [5]}])
+        one.sample_type.type, one.sample_type.unit = kind, 2
+        return _field(1, _field(2, _field(2, one.SerializeToString())))
+
+    same, later = 1_790_000_000_000_000_000, 1_790_000_060_000_000_000
+    assert detect.parse(made() + again(1, same), "x", Told()).total.bytes == 405
+    assert detect.parse(made() + again(5, later) + again(5, same), "x", Told()).total.bytes == 400
+    with pytest.raises(OffheapError, match=r"x: has what was in use at 2 times: write a file for each of them"):
+        detect.parse(made() + again(1, later), "x", Told())
+
+
 @given(st.binary(min_size=1, max_size=6), st.integers(0, 400))
 def test_damage_gives_our_error_or_a_profile(junk: bytes, at: int) -> None:
     data = made()
