@@ -176,9 +176,10 @@ static bool write_to(const struct dumps *dumps, struct owned *file, const char *
                      dumps->spool->directory);
         return false;
     }
+    errno = 0;
     if (!(own ? ledger_dump(file) : je_dump(path)) || !inspect(file, dump)) {
-        problem_note(dumps->problem, "%s could not write a dump into %s", own ? "the sampler" : "jemalloc",
-                     dumps->spool->directory);
+        problem_note(dumps->problem, "%s could not write a dump into %s%s", own ? "the sampler" : "jemalloc",
+                     dumps->spool->directory, own && errno == ENOMEM ? ": too little memory is left" : "");
         return false;
     }
     dump->milliseconds = clock_monotonic() - began;

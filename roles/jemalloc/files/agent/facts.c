@@ -47,17 +47,26 @@ void facts_start(char *text, size_t size) {
     snprintf(text, size, "%.8s-%" PRId64, known ? scratch : "00000000", clock_since_boot());
 }
 
+// The process's group in the hierarchy whose controllers are these, between colons (cgroups(7)); NULL: there is none.
+static const char *own_group(const char *controllers, int *length) {
+    const char *line = slurp("/proc/self/cgroup") > 0 ? scratch : "", *end;
+    for (; *line; line = end + (*end == '\n')) {
+        const char *list = line + strcspn(line, ":\n"), *path = list + strlen(controllers);
+        end = line + strcspn(line, "\n");
+        if (!strncmp(list, controllers, strlen(controllers))) {
+            *length = (int)(end - path);
+            return path;
+        }
+    }
+    return NULL;
+}
+
 bool facts_cgroup(char *path, size_t size) {
-    if (slurp("/proc/self/cgroup") <= 0)
-        return false;
-    const char *line = !strncmp(scratch, "0::", 3) ? scratch : strstr(scratch, "\n0::");   // cgroups(7), version 2
-    if (!line)
-        return false;
-    line += strcspn(line, "/");
-    int length = (int)strcspn(line, "\n");
+    int length;
+    const char *group = own_group("::", &length);
     static const char *const roots[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
-    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
-        int needed = snprintf(path, size, "%s%.*s/cgroup.events", roots[i], length, line);   // the root has none
+    for (size_t i = 0; group && i < sizeof roots / sizeof *roots; i++) {
+        int needed = snprintf(path, size, "%s%.*s/cgroup.events", roots[i], length, group);   // the root has none
         if (needed < (int)size && access(path, F_OK) == 0) {
             path[needed - (int)strlen("/cgroup.events")] = '\0';
             return true;
@@ -76,24 +85,49 @@ static int64_t number_in(const char *path, const char *name) {
     return end > at + strlen(name) ? number : -1;
 }
 
-// Files that the kernel can drop count as free, in a group as in MemAvailable. Formats: cgroup-v2.rst, proc(5).
+// What a group leaves below its limit; -1: it has none. Formats: cgroup-v2.rst, cgroup-v1/memory.rst.
+static int64_t left_in(const char *group) {
+    static const char *const files[][3] = {
+        {"memory.max", "memory.current", "\ninactive_file "},
+        {"memory.limit_in_bytes", "memory.usage_in_bytes", "\ntotal_inactive_file "},
+    };
+    char path[PATH_MAX + 32];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", group, files[i][0]);
+        int64_t most = number_in(path, "");
+        snprintf(path, sizeof path, "%s/%s", group, files[i][1]);
+        int64_t used = number_in(path, "");
+        if (most < 0 || used < 0)
+            continue;
+        snprintf(path, sizeof path, "%s/memory.stat", group);
+        int64_t droppable = number_in(path, files[i][2]), left = most - used + (droppable > 0 ? droppable : 0);
+        return left > 0 ? left : 0;
+    }
+    return -1;
+}
+
+// Files that the kernel can drop count as free, in a group as in MemAvailable (proc(5)). A slice above may have a limit.
 int64_t facts_memory_left(void) {
-    char group[PATH_MAX], path[PATH_MAX + 16];
+    static const char *const hierarchies[][2] = {
+        {"::", "/sys/fs/cgroup"}, {"::", "/sys/fs/cgroup/unified"}, {":memory:", "/sys/fs/cgroup/memory"},
+    };
+    char group[PATH_MAX];
+    int length;
     int64_t left = number_in("/proc/meminfo", "\nMemAvailable:");
     if (left >= 0)
         left *= 1024;
-    if (!facts_cgroup(group, sizeof group))
-        return left;
-    snprintf(path, sizeof path, "%s/memory.max", group);
-    int64_t most = number_in(path, "");
-    snprintf(path, sizeof path, "%s/memory.current", group);
-    int64_t used = number_in(path, "");
-    if (most < 0 || used < 0)
-        return left;
-    snprintf(path, sizeof path, "%s/memory.stat", group);
-    int64_t files = number_in(path, "\ninactive_file ");
-    int64_t own = most - used + (files > 0 ? files : 0);
-    return left < 0 || own < left ? own : left;
+    for (size_t i = 0; i < sizeof hierarchies / sizeof *hierarchies; i++) {
+        const char *own = own_group(hierarchies[i][0], &length);
+        if (!own || snprintf(group, sizeof group, "%s%.*s", hierarchies[i][1], length, own) >= (int)sizeof group)
+            continue;
+        for (char *end = group + strlen(group); end; end = strrchr(group, '/')) {
+            *end = '\0';
+            int64_t here = left_in(group);
+            if (here >= 0 && (left < 0 || here < left))
+                left = here;
+        }
+    }
+    return left;
 }
 
 int64_t facts_resident(const char *statm) {
