@@ -147,7 +147,7 @@ class StackTree:
         wanted = set(always)
         largest = np.pad(self._largest, (0, len(paths) - len(self._largest))).tolist()
         ranked = sorted(range(len(paths)), key=lambda number: (number not in wanted, -largest[number], number))
-        self._node(0, self._frames.number(ALL), root=True)
+        self._node(-1, self._frames.number(ALL))
         self._rest = self._node(0, self._frames.number(REST))
         left_out = 0.0
         for position, number in enumerate(ranked):
@@ -161,12 +161,11 @@ class StackTree:
             self._leaf_of[number] = node
         return left_out
 
-    def _node(self, parent: int, frame: int, root: bool = False) -> int:
-        key = (-1 if root else parent, frame)
-        node = self._nodes.setdefault(key, len(self._parents))
-        if node == len(self._parents):
-            self._parents.append(-1 if root else parent)
-            self._frame_of.append(frame)
+    def _node(self, parent: int, frame: int) -> int:
+        """A new one."""
+        self._nodes[parent, frame] = node = len(self._parents)
+        self._parents.append(parent)
+        self._frame_of.append(frame)
         return node
 
     def leaves(self, paths: Iterable[int]) -> list[int]:

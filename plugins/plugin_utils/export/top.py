@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 
 from ..base.printable import printable
 from ..views.table import Row, Table
@@ -61,10 +62,10 @@ def _lines(table: Table, look: Look) -> Iterator[str]:
     yield ""
     yield f"{'flat':>10} {'flat%':>6} {'sum%':>6} {'cum':>10} {'cum%':>6} {'±':>10}  {table.granularity.value[:-1]}"
     total, running, before, own = table.total, 0.0, math.nan, ""
-    text = table.measure.writer(look.exact)
+    text, share = cache(table.measure.writer(look.exact)), cache(partial(percent, total=total))
     for name, flat, cumulative, error in shown(table, look):
         if flat or flat != before:  # most functions allocate nothing themselves
             running += flat
-            own = f"{text(flat):>10} {percent(flat, total):>6} {percent(running, total):>6}"
+            own = f"{text(flat):>10} {share(flat):>6} {share(running):>6}"
             before = flat
-        yield f"{own} {text(cumulative):>10} {percent(cumulative, total):>6} {text(error):>10}  {name}"
+        yield f"{own} {text(cumulative):>10} {share(cumulative):>6} {text(error):>10}  {name}"
