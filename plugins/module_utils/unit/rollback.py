@@ -145,10 +145,8 @@ def _begin(
             _keep_trace(unit.name)
         carrying = take_out(begun.changes, unit)
         if always_restart or carrying or (not unit.is_running and _was_taken_down(unit)):
-            begun.restarted = begun.changes.any = True
             begun.together = sorted({*ran_with_it, *dependents.running(unit)})
-            if not check_mode:
-                _restart(begun, carrying, seconds, timeout)
+            _restart(begun, carrying, seconds, timeout)
     except (OffheapError, OSError) as error:
         begun.error = error
     return begun
@@ -201,10 +199,15 @@ def _restart(begun: _Begun, carrying: list[int], seconds: int, timeout: int) -> 
     """Replace the processes that run under the profiler. Raises OffheapError if that cannot be."""
     unit = service.load(begun.name)  # as systemd has it now, without our drop-in
     if carrying and unit.text["Type"] == "oneshot":
-        _wait_for_the_end(unit, timeout)
+        if not begun.check_mode:
+            _wait_for_the_end(unit, timeout)
         return
     spared = [pid for pid in carrying if unit.spares_processes and pid != unit.main_pid]
     if carrying and spared == carrying:
+        _check_none_is_left(unit.name)
+        return
+    begun.restarted = begun.changes.any = True
+    if begun.check_mode:
         return
     _check_start(unit, carrying)
     begun.looped = health.ends_again_and_again(unit)

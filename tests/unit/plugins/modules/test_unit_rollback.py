@@ -209,8 +209,9 @@ def test_processes_that_outlive_a_restart_are_told(
     put_drop_in(host)
     systemctl.states(state(program, plain, KillMode="process"))
     systemctl.processes("/web", profiled, plain)
-    problem = run()["problems"][0]
-    assert f"its processes {profiled} outlive every restart (KillMode=process)" in problem
+    (unit,) = run()["units"]
+    assert f"its processes {profiled} outlive every restart (KillMode=process)" in unit["problem"]
+    assert not unit["restarted"]
     assert RESTART not in systemctl.calls, "the main process is not under the profiler"
 
 
@@ -218,7 +219,12 @@ def test_a_job_is_never_broken_off(run: Run, host: Path, systemctl: Systemctl, p
     put_drop_in(host)
     systemctl.states(state(program, profiled, Type="oneshot", ActiveState="activating"))
     systemctl.processes("/web", profiled)
+    assert not run(check=True)["units"][0]["restarted"]
     assert "Run this again when it has ended" in run()["problems"][0]
+    going_on = state(program, profiled, Type="oneshot", ActiveState="activating")
+    systemctl.states(going_on, going_on, state(program, 0, Type="oneshot", ActiveState="inactive", ControlGroup=""))
+    (unit,) = run()["units"]
+    assert (unit["restarted"], unit["summary"]) == (False, "web.service is rolled back, and needed no restart")
     assert RESTART not in systemctl.calls
 
 
