@@ -149,5 +149,5 @@ def _without_files(directory: int) -> list[str]:
 
 
 def _remove_empty(changes: Changes, path: str) -> None:
-    if os.path.isdir(path) and not os.listdir(path):
+    if os.path.isdir(path) and not os.path.ismount(path) and not os.listdir(path):
         changes.do(lambda: os.rmdir(path))

@@ -192,6 +192,14 @@ def test_spools_of_other_units_stay(root: Path, tmp_path: Path) -> None:
     assert [path.name for path in root.iterdir()] == ["other.service"]
 
 
+def test_a_file_system_of_its_own_stays(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would not let its directory be removed."""
+    make(tmp_path, root / "web.service")
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(root))
+    purge(tmp_path, root / "web.service")
+    assert list(root.iterdir()) == []
+
+
 def test_dumps_that_were_not_collected_are_kept(root: Path, tmp_path: Path) -> None:
     spool = root / "web.service"
     make(tmp_path, spool)
