@@ -38,7 +38,7 @@ _RANGE = re.compile(r"\[0x([0-9a-f]{1,16}), (?:0x[0-9a-f]{1,16}, )?0x([0-9a-f]{1
 _METASPACE = re.compile(
     r"^ *Metaspace +used [0-9]{1,15}K, (?:capacity [0-9]{1,15}K, )?committed ([0-9]{1,15})K", re.MULTILINE
 )
-_CATEGORY = re.compile(r"^- +([A-Z][A-Za-z ]{1,38}[a-z]) \(reserved=", re.MULTILINE)
+_CATEGORY = re.compile(r"^- +([A-Z][A-Za-z ]{1,39}) \(reserved=", re.MULTILINE)
 # What a category has mapped itself; what it got from malloc is among the samples.
 _MAPPED = re.compile(r"\((?:mmap|stack): reserved=[0-9]{1,15}KB, committed=([0-9]{1,15})KB")
 _SCALE = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -117,10 +117,13 @@ Total: reserved=1714489KB, committed=344641KB
 -                      Code (reserved=247869KB, committed=7729KB)
                             (malloc=181KB #1828) (at peak)
                             (mmap: reserved=247688KB, committed=7548KB)
+-                        GC (reserved=42396KB, committed=42396KB)
+                            (malloc=4472KB #2294) (at peak)
+                            (mmap: reserved=37924KB, committed=37924KB, at peak)
 -                    Symbol (reserved=2827KB, committed=2827KB)
                             (malloc=2467KB #50592) (at peak)
 """
-    assert jvm_heap.read_tracking(answer) == {"Thread": 888 * 1024, "Code": 7548 * 1024}
+    assert jvm_heap.read_tracking(answer) == {"Thread": 888 * 1024, "Code": 7548 * 1024, "GC": 37924 * 1024}
     assert jvm_heap.read_tracking("Native memory tracking is not enabled\n") is None
 
 
