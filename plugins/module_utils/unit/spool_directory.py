@@ -59,9 +59,9 @@ def _rights(path: str) -> _Rights | None:
         return None
     if not stat.S_ISDIR(now.st_mode):
         raise UnitError(f"{path} exists but is not a directory; move it away")
-    users = acl.admitted(path)
-    mode = stat.S_IMODE(now.st_mode) & ~(_GROUP if users else 0)
-    return _Rights(mode, Owner(now.st_uid, now.st_gid), users)
+    mode = stat.S_IMODE(now.st_mode)
+    users = acl.admitted(path) if mode & _GROUP == _GROUP else frozenset()
+    return _Rights(mode & ~_GROUP if users else mode, Owner(now.st_uid, now.st_gid), users)
 
 
 def _create(path: str, rights: _Rights) -> None:

@@ -84,6 +84,9 @@ def test_workers_of_several_users_are_let_in_and_nobody_else(root: Path, tmp_pat
     assert not make(tmp_path, spool, root_user, Owner(44, 44), Owner(33, 33)).any
     for uid, gid, may in ((33, 4711, True), (44, 0, True), (4711, 0, False), (4711, 33, False)):
         assert _can_write(spool, uid, gid) is may
+    spool.chmod(0o700)
+    assert not _can_write(spool, 33, 33), "the bits of the group are what a list grants at most"
+    assert make(tmp_path, spool, root_user, Owner(33, 33), Owner(44, 44)).any and _can_write(spool, 33, 33)
     spool.chmod(0o1777)
     assert make(tmp_path, spool, root_user, Owner(33, 33), Owner(44, 44)).any
     assert not make(tmp_path, spool, root_user, Owner(33, 33), Owner(44, 44)).any
