@@ -55,7 +55,7 @@ class RolledBack(NamedTuple):
             return f"{self.unit} is rolled back, but {self.problem}"
         if self.restarted:
             return f"{self.unit} is rolled back, and was restarted without the profiler{self.note}"
-        return f"{self.unit} is rolled back, and needed no restart"
+        return f"{self.unit} is rolled back, and needed no restart{self.note}"
 
 
 def units() -> list[str]:
@@ -87,7 +87,7 @@ class _Begun:
     along.
 
     After a restart there is a ``watch``, or the ``error`` that kept the unit from coming up; ``looped`` is whether it
-    ended again and again before.
+    ended again and again before, ``failed`` whether systemd had given it up.
     """
 
     name: str
@@ -96,6 +96,7 @@ class _Begun:
     together: list[str]
     restarted: bool = False
     looped: bool = False
+    failed: bool = False
     watch: health.Watch | None = None
     error: Exception | None = None
 
@@ -140,7 +141,7 @@ def _begin(
     begun = _Begun(name, check_mode, Changes(check_mode), list(ran_with_it))
     try:
         unit = service.load(name)
-        begun.name = unit.name
+        begun.name, begun.failed = unit.name, unit.text["ActiveState"] == "failed"
         if not check_mode and drop_in_files.installed(unit.name):
             _keep_trace(unit.name)
         carrying = take_out(begun.changes, unit)
@@ -167,6 +168,8 @@ def _end(begun: _Begun) -> RolledBack:
             note = "; it ends and is started again and again, as it did before"
         elif begun.error:
             raise begun.error
+        elif begun.failed and not begun.restarted:
+            note = f"; it had failed before: look at 'systemctl status {begun.name}', and start it"
         if begun.restarted and not begun.check_mode:
             _check_none_is_left(begun.name)
             down = dependents.bring_back(begun.together)

@@ -184,6 +184,19 @@ def test_what_did_not_come_up_is_started_by_the_next_run(
     assert not run()["units"][0]["restarted"], "it was up, so whoever stopped it meant it"
 
 
+def test_of_a_unit_that_had_failed_it_is_told_that_it_is_down(
+    run: Run, host: Path, systemctl: Systemctl, program: Path
+) -> None:
+    """Perhaps under the profiler."""
+    put_drop_in(host)
+    systemctl.states(state(program, 0, ActiveState="failed", ControlGroup=""))
+    (unit,) = run()["units"]
+    assert (unit["restarted"], unit["problem"]) == (False, "")
+    assert unit["summary"].endswith(
+        "needed no restart; it had failed before: look at 'systemctl status web.service', and start it"
+    )
+
+
 def test_what_an_administrator_stopped_stays_stopped(run: Run, host: Path, systemctl: Systemctl) -> None:
     """Its user may write into the directory of its sockets, but does not decide what root starts."""
     sockets = host / "sockets" / "web.service"
