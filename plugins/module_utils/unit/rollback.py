@@ -242,7 +242,8 @@ def _check_start(unit: service.Service, carrying: list[int]) -> None:
             f"systemd could not start it again (its unit file is {state}). {goes_on}. Bring its unit file back and run"
             f" this again, or stop it with 'systemctl stop {unit.name}'"
         )
-    missing = [path for path in unit.commands if not os.access(path, os.X_OK)]
+    # Where systemd looks for one without a directory, the unit may say itself (ExecSearchPath=).
+    missing = [path for path in unit.commands if os.path.isabs(path) and not os.access(path, os.X_OK)]
     if missing:
         raise UnitError(
             f"systemd could not start it again: {missing[0]}, its ExecStart=, is missing or not executable. {goes_on}."

@@ -164,6 +164,17 @@ def test_a_unit_whose_program_is_gone_is_not_stopped(run: Run, host: Path, syste
     assert run()["problems"] == [] and rollback.units() == []
 
 
+def test_a_program_without_a_directory_may_be_where_only_systemd_looks(
+    run: Run, host: Path, systemctl: Systemctl, profiled: int, plain: int
+) -> None:
+    """As ExecSearchPath= says."""
+    put_drop_in(host)
+    systemctl.states(state(Path("web"), profiled), state(Path("web"), profiled), state(Path("web"), plain))
+    systemctl.processes("/web", profiled)
+    systemctl.restart(f"echo {plain} > {systemctl.cgroups}/web/cgroup.procs")
+    assert run()["problems"] == [] and RESTART in systemctl.calls
+
+
 def test_what_did_not_come_up_is_started_by_the_next_run(
     run: Run, host: Path, systemctl: Systemctl, program: Path, profiled: int, plain: int
 ) -> None:
