@@ -65,7 +65,10 @@ def _rights(path: str) -> _Rights | None:
 
 
 def _create(path: str, rights: _Rights) -> None:
-    os.mkdir(path, 0o700)
+    try:
+        os.mkdir(path, 0o700)
+    except OSError as exc:
+        raise UnitError(f"{path} cannot be made: {exc.strerror}. Correct that and run this again") from exc
     _own(path, rights)
 
 

@@ -126,6 +126,15 @@ def test_where_there_are_no_lists(root: Path, tmp_path: Path, monkeypatch: pytes
         spool_directory.make(Changes(False), str(root / "web.service"), [Owner(0, 0), APP, Owner(33, 33)])
 
 
+def test_where_nothing_can_be_made(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mkdir(*_arguments: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with pytest.raises(UnitError, match=f"{root} cannot be made: Read-only file system. Correct"):
+        spool_directory.make(Changes(False), str(root / "web.service"), [APP])
+
+
 def test_make_whatever_the_umask(root: Path) -> None:
     before = os.umask(0o077)
     try:
