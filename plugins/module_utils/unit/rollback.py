@@ -87,13 +87,14 @@ class _Begun:
     along.
 
     After a restart there is a ``watch``, or the ``error`` that kept the unit from coming up; ``looped`` is whether it
-    ended again and again before, ``failed`` whether systemd had given it up.
+    ended again and again before, which one that ``was_well`` did not, ``failed`` whether systemd had given it up.
     """
 
     name: str
     check_mode: bool
     changes: Changes
     together: list[str]
+    was_well: bool
     restarted: bool = False
     looped: bool = False
     failed: bool = False
@@ -124,8 +125,9 @@ def roll_back_each(
 
 
 def put_back(name: str, seconds: int, timeout: int, ran_with_it: Sequence[str]) -> RolledBack:
-    """As ``roll_back_each``, one unit, restarted in any case; what ``ran_with_it`` before runs again, too."""
-    return _outlast([_begin(name, False, True, seconds, timeout, ran_with_it)])[0]
+    """As ``roll_back_each``, one unit that was well without us, restarted in any case; what ``ran_with_it`` before runs
+    again, too."""
+    return _outlast([_begin(name, False, True, seconds, timeout, ran_with_it, was_well=True)])[0]
 
 
 def _takes_others_along(name: str) -> bool:
@@ -136,9 +138,15 @@ def _takes_others_along(name: str) -> bool:
 
 
 def _begin(
-    name: str, check_mode: bool, always_restart: bool, seconds: int, timeout: int, ran_with_it: Sequence[str] = ()
+    name: str,
+    check_mode: bool,
+    always_restart: bool,
+    seconds: int,
+    timeout: int,
+    ran_with_it: Sequence[str] = (),
+    was_well: bool = False,
 ) -> _Begun:
-    begun = _Begun(name, check_mode, Changes(check_mode), list(ran_with_it))
+    begun = _Begun(name, check_mode, Changes(check_mode), list(ran_with_it), was_well)
     try:
         unit = service.load(name)
         begun.name, begun.failed = unit.name, unit.text["ActiveState"] == "failed"
@@ -213,7 +221,7 @@ def _restart(begun: _Begun, carrying: list[int], seconds: int, timeout: int) -> 
     if begun.check_mode:
         return
     _check_start(unit, carrying)
-    begun.looped = health.ends_again_and_again(unit)
+    begun.looped = not begun.was_well and health.ends_again_and_again(unit)
     _remember_restart(unit.name)
     if unit.text["ActiveState"] != "inactive":
         # After too many crashes systemd starts it again only once they are forgotten (StartLimitBurst=).
