@@ -116,8 +116,9 @@ class Build:
         return {**facts, "source_sha256": self.options["checksum"], **{name: self.options[name] for name in names}}
 
     def is_finished(self) -> bool:
-        """Whether it lies on the controller. Its record is written last: a tarball without one does not count."""
-        return self.tarball is not None and Path(f"{self.tarball}.json").is_file()
+        """Whether it lies on the controller. Its record is written last: a tarball without one does not count, nor does
+        a record whose tarball somebody has removed."""
+        return self.tarball is not None and self.tarball.is_file() and Path(f"{self.tarball}.json").is_file()
 
     def _libc_will_do(self) -> bool:
         if self.is_musl:

@@ -59,6 +59,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(_ARGUMENTS)  # type: ignore[no-untyped-call]
         warnings: list[str] = []
+        failures: list[str] = []
         result.update(changed=False, pushed=0, left=0)
         if not any(arguments[name] for name in ("pyroscope_url", "otlp_url", "textfile")):
             raise AnsibleActionFail("leak_push has nowhere to send to: set pyroscope_url, otlp_url or textfile")
@@ -79,9 +80,11 @@ class ActionModule(ActionBase):
                 if wanted:
                     part(archive, units, arguments, result, warnings)
             except (OffheapError, OSError) as error:
-                warnings.append(str(error))
+                failures.append(str(error))
                 result["failed"] = arguments["required"]
-        result["msg"] = f"{result['pushed']} profiles sent, {result['left']} left" if not warnings else warnings[-1]
+        warnings += failures
+        sent = f"{result['pushed']} profiles sent, {result['left']} left"
+        result["msg"] = "; ".join(failures) or (warnings[-1] if warnings else sent)
         if warnings:
             result["warnings"] = list(dict.fromkeys(warnings))
         return result

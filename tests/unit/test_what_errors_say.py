@@ -143,6 +143,11 @@ ANSIBLE: list[tuple[str, int, str]] = [
     (f"{PLAY}.switch_profiling {HERE} -e state=maybe", 2, "Pass -e state=on, -e state=off or -e state=dump."),
     (f"{PLAY}.switch_profiling {HERE} -e state=dump", 0, "No unit on this host has an agent, so nothing was done."),
     (f"{PLAY}.switch_profiling {HERE} -e state=dump -e offheap_units=nosuch", 2, "no process of nosuch.service has an"),
+    (
+        f"""{PLAY}.switch_profiling {HERE} -e state=dump -e '{{"offheap_units": [{{"name": "nosuch"}}]}}'""",
+        2,
+        "no process of nosuch.service has an",
+    ),
     (f"{PLAY}.collect_profiles {HERE} -e heap_collect_max_batch=1X", 2, "'1X' is not a size: expected bytes, such as"),
     (f"{PLAY}.collect_profiles {HERE} -e heap_collect_units=../x", 2, "'../x' is not the name of a service unit"),
     (f"{PLAY}.collect_profiles {HERE} -e offheap_archive=empty.heap", 2, "there is a file of that name; name another"),

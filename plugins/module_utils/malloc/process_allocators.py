@@ -67,7 +67,7 @@ def of_process(pid: int) -> list[dict[str, Any]]:
 
 def _in_file(path: str, executable: str | None, used: str | None) -> Iterator[_Found]:
     named = allocator_libraries.name_of(path)
-    ours = path.startswith(places.INSTALLED + "/")
+    ours = path.startswith((f"{places.INSTALLED}/", f"{os.path.realpath(places.INSTALLED)}/"))
     if named:
         can = named == "tcmalloc" and "minimal" not in os.path.basename(path)
         way = _OURS if ours else _HEAPPROFILE if can else _REPLACE

@@ -64,15 +64,15 @@ def ask(pid: int, timeout: float, proc: str = "/proc") -> JvmFacts:
         "flags": flags(answer_if_known("VM.flags")),
         **counters(hsperfdata.read(pid, proc)),
     }
-    heap, places = jvm_heap.read_heap(answer_if_known("GC.heap_info"))
+    spaces = answer_if_known("VM.metaspace vslist")
+    heap, places = jvm_heap.read_heap(f"{answer_if_known('GC.heap_info')}\n{spaces}")
     code = answer_if_known("Compiler.codecache")
     facts.update(heap, code_cache=code_cache_use(code))
     facts["nmt"] = native_memory(answer_if_known("VM.native_memory summary scale=KB"))
     facts["native_heap"] = malloc_info(answer_if_known("System.native_heap_info"))
     # ZGC names no range: its heap is a memory file that the memory map shows as such.
     ranges = [(start, end, MemoryClass.JAVA_HEAP) for start, end in places] + code_ranges(code)
-    ranges += metaspace_ranges(answer_if_known("VM.metaspace vslist"))
-    return JvmFacts(facts, sorted(ranges))
+    return JvmFacts(facts, sorted(ranges + metaspace_ranges(spaces)))
 
 
 def agents(pid: int, proc: str = "/proc") -> list[str]:

@@ -26,8 +26,11 @@ _SECONDS = 5.0
 _MAX_RANGES = 16
 
 # " garbage-first heap   total 262144K, used 136410K [0x00000000f0000000, 0x0000000100000000)", and the like for each
-# generation; the spaces within one have no total.
-_GENERATION = re.compile(r"^ *[A-Za-z][A-Za-z -]* total ([0-9]{1,15})K, used ([0-9]{1,15})K(.*)$", re.MULTILINE)
+# generation; the spaces within one have no total. Since JDK 22, G1 writes "total reserved 4194304K, committed 262144K".
+_GENERATION = re.compile(
+    r"^ *[A-Za-z][A-Za-z -]* total (?:reserved [0-9]{1,15}K, committed )?([0-9]{1,15})K, used ([0-9]{1,15})K(.*)$",
+    re.MULTILINE,
+)
 _ZGC = re.compile(r"^ *ZHeap +used ([0-9]{1,12})M, capacity ([0-9]{1,12})M", re.MULTILINE)
 _SHENANDOAH = re.compile(r"([0-9]{1,12})([KMG]) committed, ([0-9]{1,12})([KMG]) used")
 _SHENANDOAH_RANGE = re.compile(r"^Reserved region:\n(.*)$", re.MULTILINE)
@@ -35,7 +38,7 @@ _RANGE = re.compile(r"\[0x([0-9a-f]{1,16}), (?:0x[0-9a-f]{1,16}, )?0x([0-9a-f]{1
 _METASPACE = re.compile(
     r"^ *Metaspace +used [0-9]{1,15}K, (?:capacity [0-9]{1,15}K, )?committed ([0-9]{1,15})K", re.MULTILINE
 )
-_CATEGORY = re.compile(r"^- +([A-Z][A-Za-z ]{1,38}[a-z]) \(reserved=", re.MULTILINE)
+_CATEGORY = re.compile(r"^- +([A-Z][A-Za-z ]{1,39}) \(reserved=", re.MULTILINE)
 # What a category has mapped itself; what it got from malloc is among the samples.
 _MAPPED = re.compile(r"\((?:mmap|stack): reserved=[0-9]{1,15}KB, committed=([0-9]{1,15})KB")
 _SCALE = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -48,6 +51,8 @@ def ask(pid: int, key: str, proc: str = "/proc") -> JvmMemory:
             raise JvmMemoryError("its process has ended")
         jvm = hotspot_attach.look(pid, proc)
         heap = hotspot_attach.command(jvm, "GC.heap_info", _SECONDS, proc)
+        if not _METASPACE.search(heap):  # which newer releases, such as JDK 25, tell apart
+            heap += "\n" + hotspot_attach.command(jvm, "VM.metaspace basic", _SECONDS, proc)
         tracked = hotspot_attach.command(jvm, "VM.native_memory summary scale=KB", _SECONDS, proc)
         facts, ranges = read_heap(heap)
         facts["heap_resident"] = _resident(pid, ranges, proc) if ranges else None
@@ -57,7 +62,7 @@ def ask(pid: int, key: str, proc: str = "/proc") -> JvmMemory:
 
 
 def read_heap(text: str) -> tuple[dict[str, Any], list[tuple[int, int]]]:
-    """The answer to GC.heap_info: used and committed bytes, and where the heap is (start, end).
+    """The answers to GC.heap_info and VM.metaspace: used and committed bytes, and where the heap is (start, end).
 
     Serial, Parallel, G1 and Shenandoah say where; ZGC does not.
     """

@@ -57,13 +57,18 @@ def names(place: str) -> list[str]:
 def write(changes: Changes, unit: str, wanted: WantedFiles) -> None:
     """Bring our files into the wanted state, and remove any drop-in from the other place.
 
-    The files that it names come first: a drop-in that names a missing one would keep the unit from starting.
+    The files that it names come first, and those that it no longer names go after it: a drop-in that names a missing
+    one would keep the unit from starting.
     """
     made_here = not os.path.isdir(wanted.directory)
     record = {"made_directory": made_here or _is_our_directory(wanted.directory, places.sockets_of(unit))}
-    _set(changes, f"{wanted.directory}/{drop_in.ENVIRONMENT_NAME}", wanted.injection.environment_file)
-    _set(changes, f"{wanted.directory}/{drop_in.CONTAINER_NAME}", wanted.injection.container)
-    _set(changes, wanted.drop_in, wanted.injection.text(record))
+    texts = {
+        drop_in.ENVIRONMENT_NAME: wanted.injection.environment_file,
+        drop_in.CONTAINER_NAME: wanted.injection.container,
+        drop_in.NAME: wanted.injection.text(record),
+    }
+    for name, text in sorted(texts.items(), key=lambda item: item[1] is None):
+        _set(changes, f"{wanted.directory}/{name}", text)
     for path in installed(unit):
         if path != wanted.drop_in:
             _remove_all(changes, os.path.dirname(path))

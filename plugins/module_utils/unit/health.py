@@ -31,7 +31,7 @@ class NoDump(Unhealthy):
 def obstacle(unit: service.Service, mapped: str | None, clean: bool) -> str | None:
     """Why the unit is not, or not yet, as requested; None if it is."""
     state = unit.text["ActiveState"]
-    if state != "active":
+    if state not in ("active", "reloading"):  # somebody may reload it meanwhile
         return f"it is {state} ({unit.text['SubState']}, result {unit.text['Result']})"
     pids = unit.pids()
     if mapped:

@@ -12,6 +12,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -124,10 +125,10 @@ def _is_roots(path: str) -> bool:
 
 
 def _properties(unit: Service, own: Sequence[systemd.Assignment]) -> list[str]:
-    """The unit's own settings, as systemd-run takes them."""
+    """The unit's own settings, as systemd-run takes them, but for those that only systemd can read."""
     found = []
-    for assignment in own:
-        if _SETTINGS.fullmatch(assignment.key):
+    for assignment in filter(lambda one: _SETTINGS.fullmatch(one.key), own):
+        with contextlib.suppress(systemd.SystemdError):
             found.append(f"{assignment.key}={systemd.expand(assignment.value, unit.name)}")
     return found
 

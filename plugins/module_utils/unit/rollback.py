@@ -55,7 +55,7 @@ class RolledBack(NamedTuple):
             return f"{self.unit} is rolled back, but {self.problem}"
         if self.restarted:
             return f"{self.unit} is rolled back, and was restarted without the profiler{self.note}"
-        return f"{self.unit} is rolled back, and needed no restart"
+        return f"{self.unit} is rolled back, and needed no restart{self.note}"
 
 
 def units() -> list[str]:
@@ -87,15 +87,17 @@ class _Begun:
     along.
 
     After a restart there is a ``watch``, or the ``error`` that kept the unit from coming up; ``looped`` is whether it
-    ended again and again before.
+    ended again and again before, which one that ``was_well`` did not, ``failed`` whether systemd had given it up.
     """
 
     name: str
     check_mode: bool
     changes: Changes
     together: list[str]
+    was_well: bool
     restarted: bool = False
     looped: bool = False
+    failed: bool = False
     watch: health.Watch | None = None
     error: Exception | None = None
 
@@ -123,8 +125,9 @@ def roll_back_each(
 
 
 def put_back(name: str, seconds: int, timeout: int, ran_with_it: Sequence[str]) -> RolledBack:
-    """As ``roll_back_each``, one unit, restarted in any case; what ``ran_with_it`` before runs again, too."""
-    return _outlast([_begin(name, False, True, seconds, timeout, ran_with_it)])[0]
+    """As ``roll_back_each``, one unit that was well without us, restarted in any case; what ``ran_with_it`` before runs
+    again, too."""
+    return _outlast([_begin(name, False, True, seconds, timeout, ran_with_it, was_well=True)])[0]
 
 
 def _takes_others_along(name: str) -> bool:
@@ -135,20 +138,24 @@ def _takes_others_along(name: str) -> bool:
 
 
 def _begin(
-    name: str, check_mode: bool, always_restart: bool, seconds: int, timeout: int, ran_with_it: Sequence[str] = ()
+    name: str,
+    check_mode: bool,
+    always_restart: bool,
+    seconds: int,
+    timeout: int,
+    ran_with_it: Sequence[str] = (),
+    was_well: bool = False,
 ) -> _Begun:
-    begun = _Begun(name, check_mode, Changes(check_mode), list(ran_with_it))
+    begun = _Begun(name, check_mode, Changes(check_mode), list(ran_with_it), was_well)
     try:
         unit = service.load(name)
-        begun.name = unit.name
+        begun.name, begun.failed = unit.name, unit.text["ActiveState"] == "failed"
         if not check_mode and drop_in_files.installed(unit.name):
             _keep_trace(unit.name)
         carrying = take_out(begun.changes, unit)
         if always_restart or carrying or (not unit.is_running and _was_taken_down(unit)):
-            begun.restarted = begun.changes.any = True
             begun.together = sorted({*ran_with_it, *dependents.running(unit)})
-            if not check_mode:
-                _restart(begun, carrying, seconds, timeout)
+            _restart(begun, carrying, seconds, timeout)
     except (OffheapError, OSError) as error:
         begun.error = error
     return begun
@@ -169,6 +176,8 @@ def _end(begun: _Begun) -> RolledBack:
             note = "; it ends and is started again and again, as it did before"
         elif begun.error:
             raise begun.error
+        elif begun.failed and not begun.restarted:
+            note = f"; it had failed before: look at 'systemctl status {begun.name}', and start it"
         if begun.restarted and not begun.check_mode:
             _check_none_is_left(begun.name)
             down = dependents.bring_back(begun.together)
@@ -201,13 +210,18 @@ def _restart(begun: _Begun, carrying: list[int], seconds: int, timeout: int) -> 
     """Replace the processes that run under the profiler. Raises OffheapError if that cannot be."""
     unit = service.load(begun.name)  # as systemd has it now, without our drop-in
     if carrying and unit.text["Type"] == "oneshot":
-        _wait_for_the_end(unit, timeout)
+        if not begun.check_mode:
+            _wait_for_the_end(unit, timeout)
         return
     spared = [pid for pid in carrying if unit.spares_processes and pid != unit.main_pid]
     if carrying and spared == carrying:
+        _check_none_is_left(unit.name)
+        return
+    begun.restarted = begun.changes.any = True
+    if begun.check_mode:
         return
     _check_start(unit, carrying)
-    begun.looped = health.ends_again_and_again(unit)
+    begun.looped = not begun.was_well and health.ends_again_and_again(unit)
     _remember_restart(unit.name)
     if unit.text["ActiveState"] != "inactive":
         # After too many crashes systemd starts it again only once they are forgotten (StartLimitBurst=).
@@ -236,7 +250,8 @@ def _check_start(unit: service.Service, carrying: list[int]) -> None:
             f"systemd could not start it again (its unit file is {state}). {goes_on}. Bring its unit file back and run"
             f" this again, or stop it with 'systemctl stop {unit.name}'"
         )
-    missing = [path for path in unit.commands if not os.access(path, os.X_OK)]
+    # Where systemd looks for one without a directory, the unit may say itself (ExecSearchPath=).
+    missing = [path for path in unit.commands if os.path.isabs(path) and not os.access(path, os.X_OK)]
     if missing:
         raise UnitError(
             f"systemd could not start it again: {missing[0]}, its ExecStart=, is missing or not executable. {goes_on}."

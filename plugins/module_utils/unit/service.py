@@ -156,15 +156,22 @@ def pids_mapping(prefix: str, among: list[int] | None = None) -> list[int]:
     A library that has traced a process is no part of how that runs; nor is the agent, unless ``prefix`` is itself:
     else it comes with an allocator of ours or of the drop-in, or was attached.
     """
-    found, beside = [], tuple(f"{path}/" for path in (places.TRACER, places.AGENT))
+    found, wanted = [], _as_mapped(prefix.rstrip("/"))
+    below = tuple(f"{path}/" for path in wanted)
+    beside = tuple(f"{path}/" for path in _as_mapped(places.TRACER, places.AGENT))
     for pid in procfs.pids() if among is None else among:
         try:
-            paths = [path for path in procfs.mapped_files(pid) if path == prefix or not path.startswith(beside)]
-            if any(path == prefix or path.startswith(prefix.rstrip("/") + "/") for path in paths):
+            paths = [path for path in procfs.mapped_files(pid) if path in wanted or not path.startswith(beside)]
+            if any(path in wanted or path.startswith(below) for path in paths):
                 found.append(pid)
         except procfs.ProcfsError:
             continue  # it has ended, or we may not read it: then it holds nothing of ours either
     return found
+
+
+def _as_mapped(*paths: str) -> list[str]:
+    """Those paths, as a container shows them, and what they lead to, as the host does: /opt may be a link."""
+    return [*paths, *map(os.path.realpath, paths)]
 
 
 def carries(pid: int, environment: Mapping[str, str]) -> bool:

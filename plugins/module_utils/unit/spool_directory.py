@@ -59,13 +59,16 @@ def _rights(path: str) -> _Rights | None:
         return None
     if not stat.S_ISDIR(now.st_mode):
         raise UnitError(f"{path} exists but is not a directory; move it away")
-    users = acl.admitted(path)
-    mode = stat.S_IMODE(now.st_mode) & ~(_GROUP if users else 0)
-    return _Rights(mode, Owner(now.st_uid, now.st_gid), users)
+    mode = stat.S_IMODE(now.st_mode)
+    users = acl.admitted(path) if mode & _GROUP == _GROUP else frozenset()
+    return _Rights(mode & ~_GROUP if users else mode, Owner(now.st_uid, now.st_gid), users)
 
 
 def _create(path: str, rights: _Rights) -> None:
-    os.mkdir(path, 0o700)
+    try:
+        os.mkdir(path, 0o700)
+    except OSError as exc:
+        raise UnitError(f"{path} cannot be made: {exc.strerror}. Correct that and run this again") from exc
     _own(path, rights)
 
 
@@ -149,5 +152,5 @@ def _without_files(directory: int) -> list[str]:
 
 
 def _remove_empty(changes: Changes, path: str) -> None:
-    if os.path.isdir(path) and not os.listdir(path):
+    if os.path.isdir(path) and not os.path.ismount(path) and not os.listdir(path):
         changes.do(lambda: os.rmdir(path))

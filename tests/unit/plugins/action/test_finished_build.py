@@ -152,6 +152,14 @@ def test_check_mode_says_who_would_build_and_leaves_nothing(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_somebody_has_removed_from_the_cache_is_built_anew(tmp_path: Path) -> None:
+    (found,) = _run("agent", tmp_path)["builds"]
+    _finish(found["tarball"])
+    assert not _run("agent", tmp_path)["changed"]
+    Path(found["tarball"]).unlink()
+    assert _run("agent", tmp_path)["changed"]
+
+
 def test_only_the_build_host_builds_and_only_for_somebody(tmp_path: Path) -> None:
     named = {"method": "build", "build_host": "app2"}
     waits = _run("agent", tmp_path, check=False, **named)

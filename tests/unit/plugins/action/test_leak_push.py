@@ -169,6 +169,11 @@ def test_no_server_is_a_failure_or_a_warning(archive: Archive, waited: list[floa
     assert not _run(pyroscope_url=url, required=False).get("failed")
 
 
+def test_every_part_that_has_failed_is_told(archive: Archive, waited: list[float]) -> None:
+    result = _run(pyroscope_url="http://127.0.0.1:1", otlp_url="http://127.0.0.1:2")
+    assert "127.0.0.1:1" in result["msg"] and "127.0.0.1:2" in result["msg"]
+
+
 def test_names_cannot_leave_their_place(archive: Archive, tmp_path: Path) -> None:
     content = leaky_archives.dump_text(1, 1)
     leaky_archives.add(archive, tmp_path / "scratch", content, host='a",x="\n}', sequence=99, time=1.0)

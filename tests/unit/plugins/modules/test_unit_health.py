@@ -87,6 +87,13 @@ def test_a_unit_that_stays_up(systemctl: Systemctl, run: Run, plain: int) -> Non
     assert (result["unit"], result["pids"]) == ("web.service", [plain])
 
 
+def test_a_unit_that_somebody_reloads_stays_up(systemctl: Systemctl, run: Run, plain: int) -> None:
+    """Its processes go on."""
+    systemctl.processes("/web", plain)
+    systemctl.states(state("active", plain), state("reloading", plain, sub="reload"), state("active", plain))
+    assert not run(seconds=1)["failed"]
+
+
 def test_a_unit_that_takes_its_time(systemctl: Systemctl, run: Run, plain: int, profiled: int, library: str) -> None:
     """First it is starting, then it is a shell that has not started the program yet."""
     systemctl.processes("/web", profiled)

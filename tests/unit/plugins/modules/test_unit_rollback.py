@@ -164,6 +164,17 @@ def test_a_unit_whose_program_is_gone_is_not_stopped(run: Run, host: Path, syste
     assert run()["problems"] == [] and rollback.units() == []
 
 
+def test_a_program_without_a_directory_may_be_where_only_systemd_looks(
+    run: Run, host: Path, systemctl: Systemctl, profiled: int, plain: int
+) -> None:
+    """As ExecSearchPath= says."""
+    put_drop_in(host)
+    systemctl.states(state(Path("web"), profiled), state(Path("web"), profiled), state(Path("web"), plain))
+    systemctl.processes("/web", profiled)
+    systemctl.restart(f"echo {plain} > {systemctl.cgroups}/web/cgroup.procs")
+    assert run()["problems"] == [] and RESTART in systemctl.calls
+
+
 def test_what_did_not_come_up_is_started_by_the_next_run(
     run: Run, host: Path, systemctl: Systemctl, program: Path, profiled: int, plain: int
 ) -> None:
@@ -182,6 +193,19 @@ def test_what_did_not_come_up_is_started_by_the_next_run(
     assert not (host / "sockets" / "web.service").exists()
     systemctl.states(failed)
     assert not run()["units"][0]["restarted"], "it was up, so whoever stopped it meant it"
+
+
+def test_of_a_unit_that_had_failed_it_is_told_that_it_is_down(
+    run: Run, host: Path, systemctl: Systemctl, program: Path
+) -> None:
+    """Perhaps under the profiler."""
+    put_drop_in(host)
+    systemctl.states(state(program, 0, ActiveState="failed", ControlGroup=""))
+    (unit,) = run()["units"]
+    assert (unit["restarted"], unit["problem"]) == (False, "")
+    assert unit["summary"].endswith(
+        "needed no restart; it had failed before: look at 'systemctl status web.service', and start it"
+    )
 
 
 def test_what_an_administrator_stopped_stays_stopped(run: Run, host: Path, systemctl: Systemctl) -> None:
@@ -209,8 +233,9 @@ def test_processes_that_outlive_a_restart_are_told(
     put_drop_in(host)
     systemctl.states(state(program, plain, KillMode="process"))
     systemctl.processes("/web", profiled, plain)
-    problem = run()["problems"][0]
-    assert f"its processes {profiled} outlive every restart (KillMode=process)" in problem
+    (unit,) = run()["units"]
+    assert f"its processes {profiled} outlive every restart (KillMode=process)" in unit["problem"]
+    assert not unit["restarted"]
     assert RESTART not in systemctl.calls, "the main process is not under the profiler"
 
 
@@ -218,7 +243,12 @@ def test_a_job_is_never_broken_off(run: Run, host: Path, systemctl: Systemctl, p
     put_drop_in(host)
     systemctl.states(state(program, profiled, Type="oneshot", ActiveState="activating"))
     systemctl.processes("/web", profiled)
+    assert not run(check=True)["units"][0]["restarted"]
     assert "Run this again when it has ended" in run()["problems"][0]
+    going_on = state(program, profiled, Type="oneshot", ActiveState="activating")
+    systemctl.states(going_on, going_on, state(program, 0, Type="oneshot", ActiveState="inactive", ControlGroup=""))
+    (unit,) = run()["units"]
+    assert (unit["restarted"], unit["summary"]) == (False, "web.service is rolled back, and needed no restart")
     assert RESTART not in systemctl.calls
 
 

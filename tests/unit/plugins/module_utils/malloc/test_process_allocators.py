@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import process_allocators
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
@@ -45,6 +46,16 @@ def texts(*some: str) -> str:
 
 def told(pid: int) -> list[tuple[str, str, str]]:
     return [(one["allocator"], Path(one["file"]).name, one["profile"]) for one in process_allocators.of_process(pid)]
+
+
+def test_ours_is_told_where_opt_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "opt").symlink_to("data")
+    monkeypatch.setattr(places, "INSTALLED", str(tmp_path / "opt"))
+    library = programs.library(tmp_path / "data", "libjemalloc.so.2")
+    program = programs.compiled(tmp_path, "plain")
+    with programs.running(program, env={"LD_PRELOAD": str(library)}) as pid:
+        assert told(pid)[0] == ("jemalloc", "libjemalloc.so.2", "it is this collection's own, and profiles")
 
 
 def test_two_in_one_process_are_both_told_and_profiled(tmp_path: Path) -> None:

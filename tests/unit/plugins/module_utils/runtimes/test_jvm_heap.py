@@ -22,7 +22,11 @@ from ansible_collections.offheap.profiler.plugins.module_utils.spool import step
 from ansible_collections.offheap.profiler.plugins.module_utils.spool.listing import ListedCapture, Listing
 from ansible_collections.offheap.profiler.plugins.module_utils.spool.provenance import FoundProcess
 
-needs_java = pytest.mark.skipif(not shutil.which("java"), reason="no JDK")
+JAVA = shutil.which("java")
+JAVAS = sorted(
+    {Path(JAVA).resolve(), *(path.resolve() for path in Path("/usr/lib/jvm").glob("*/bin/java"))} if JAVA else ()
+)
+needs_java = pytest.mark.skipif(not JAVA, reason="no JDK")
 MIB = 1 << 20
 
 # Holds 64 MiB (in pieces that G1 does not call humongous), says so, and waits.
@@ -47,6 +51,14 @@ G1 = """ garbage-first heap   total 262144K, used 136410K [0x00000000f0000000, 0
  Metaspace       used 9126K, committed 9344K, reserved 1114112K
   class space    used 1094K, committed 1216K, reserved 1048576K
 """
+# And of JDK 25, with what it tells of metaspace.
+G1_OF_JDK_25 = """\
+garbage-first heap   total reserved 4194304K, committed 262144K, used 95130K [0x0000000700000000, 0x0000000800000000)
+ region size 1024K, 11 young (11264K), 2 survivors (2048K)
+
+Metaspace        used 9401K, committed 9536K, reserved 1114112K
+ class space     used 1152K, committed 1216K, reserved 1048576K
+"""
 PARALLEL = """ PSYoungGen      total 76288K, used 29494K [0x00000000fab00000, 0x0000000100000000, 0x0000000100000000)
   eden space 65536K, 28% used [0x00000000fab00000,0x00000000fbd85860,0x00000000feb00000)
  ParOldGen       total 175104K, used 39952K [0x00000000f0000000, 0x00000000fab00000, 0x00000000fab00000)
@@ -69,6 +81,7 @@ Collection set:
     ("answer", "used", "committed", "ranges"),
     [
         (G1, 136410 * 1024, 262144 * 1024, [(0xF0000000, 0x100000000)]),
+        (G1_OF_JDK_25, 95130 * 1024, 262144 * 1024, [(0x700000000, 0x800000000)]),
         (
             PARALLEL,
             (29494 + 39952) * 1024,
@@ -87,6 +100,12 @@ def test_heaps_of_all_collectors(
     assert (facts["heap_used"], facts["heap_committed"], found) == (used, committed, ranges)
 
 
+@pytest.mark.parametrize(("answer", "committed"), [(G1, 9344 * 1024), (G1_OF_JDK_25, 9536 * 1024)])
+def test_metaspace(answer: str, committed: int) -> None:
+    facts, _ranges = jvm_heap.read_heap(answer)
+    assert facts["metaspace"] == committed
+
+
 def test_what_is_mapped_counts_and_what_is_from_malloc_does_not() -> None:
     answer = """
 Total: reserved=1714489KB, committed=344641KB
@@ -98,10 +117,13 @@ Total: reserved=1714489KB, committed=344641KB
 -                      Code (reserved=247869KB, committed=7729KB)
                             (malloc=181KB #1828) (at peak)
                             (mmap: reserved=247688KB, committed=7548KB)
+-                        GC (reserved=42396KB, committed=42396KB)
+                            (malloc=4472KB #2294) (at peak)
+                            (mmap: reserved=37924KB, committed=37924KB, at peak)
 -                    Symbol (reserved=2827KB, committed=2827KB)
                             (malloc=2467KB #50592) (at peak)
 """
-    assert jvm_heap.read_tracking(answer) == {"Thread": 888 * 1024, "Code": 7548 * 1024}
+    assert jvm_heap.read_tracking(answer) == {"Thread": 888 * 1024, "Code": 7548 * 1024, "GC": 37924 * 1024}
     assert jvm_heap.read_tracking("Native memory tracking is not enabled\n") is None
 
 
@@ -126,7 +148,7 @@ def test_wrong_facts_are_refused(wrong: dict[str, Any]) -> None:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("classes")
     (directory / "Holder.java").write_text(HOLDER)
-    subprocess.run(["javac", "-d", str(directory), str(directory / "Holder.java")], check=True)
+    subprocess.run(["javac", "--release", "11", "-d", str(directory), str(directory / "Holder.java")], check=True)
     return directory
 
 
@@ -134,8 +156,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def jvm(source: Path) -> Iterator[Callable[..., int]]:
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(*options: str) -> int:
-        command = ["java", "-Xmx128m", *options, "-cp", str(source), "Holder"]
+    def start(*options: str, java: str = "java") -> int:
+        command = [java, "-Xmx128m", *options, "-cp", str(source), "Holder"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         running.append(process)
         assert process.stdout is not None
@@ -169,9 +191,10 @@ def _key(pid: int) -> str:
 
 
 @needs_java
+@pytest.mark.parametrize("java", JAVAS, ids=str)
 @pytest.mark.parametrize("collector", ["-XX:+UseSerialGC", "-XX:+UseG1GC"])
-def test_a_jvm_with_tracking(jvm: Callable[..., int], collector: str) -> None:
-    pid = jvm(collector, "-XX:NativeMemoryTracking=summary")
+def test_a_jvm_with_tracking(jvm: Callable[..., int], collector: str, java: Path) -> None:
+    pid = jvm(collector, "-XX:NativeMemoryTracking=summary", java=str(java))
     found = jvm_heap.ask(pid, _key(pid))
     used, committed, resident = found.heap_used or 0, found.heap_committed or 0, found.heap_resident or 0
     assert 64 * MIB <= used <= committed <= 128 * MIB

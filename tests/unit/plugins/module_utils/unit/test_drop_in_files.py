@@ -233,6 +233,24 @@ def test_the_file_that_the_drop_in_names_is_there_first_and_goes_last(
     assert seen == [{"90-offheap.env"}, {"90-offheap.env", "90-offheap.conf"}, {"90-offheap.env"}, set()]
 
 
+def test_a_full_disk_takes_no_file_from_the_drop_in_that_names_it(
+    roots: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, wanted(file="A=1\n"))
+    before = tree(tmp_path)
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fail)
+        with pytest.raises(UnitError, match="No space left"):
+            drop_in_files.write(Changes(False), UNIT, wanted(options="prof:false"))
+    assert tree(tmp_path) == before
+    write(tmp_path, wanted(options="prof:false"))
+    assert [path.name for path in (roots[0] / f"{UNIT}.d").iterdir()] == ["90-offheap.conf"]
+
+
 def test_podmans_settings_come_and_go_with_the_drop_in(roots: tuple[Path, Path], tmp_path: Path) -> None:
     before = tree(tmp_path)
     plain = wanted()

@@ -52,6 +52,7 @@ def check(
             Assignment("User", "nobody", "/x"),
             Assignment("ExecStart", "/x", "/x"),
             Assignment("PrivateTmp", "yes", "/x"),
+            Assignment("ReadOnlyPaths", "/srv/%m", "/x"),  # only systemd knows what that is
         ]
         rehearsal.check(one, str(program), {"LD_PRELOAD": str(preload), "OFFHEAP_UNIT": "x"}, own)
 

@@ -87,3 +87,13 @@ def test_in_check_mode_nothing_is_restarted(done: list[str]) -> None:
     found = rollback.roll_back_each(["a", "proxy"], True, False, 3, 120)
     assert [one.restarted for one in found] == [True, True]
     assert done == ["done a", "done proxy"]
+
+
+def test_one_that_was_well_before_is_not_said_to_end_as_it_did(
+    done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What made it end again and again was the profiler."""
+    monkeypatch.setattr(health, "ends_again_and_again", lambda _unit: True)
+    monkeypatch.setattr(rollback, "_is_out", lambda _name: True)
+    assert rollback.roll_back_each(["c"], False, False, 3, 120)[0].problem == ""
+    assert rollback.put_back("c", 3, 120, ["a"]).problem == "c did not come up"

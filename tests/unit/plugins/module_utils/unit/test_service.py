@@ -111,6 +111,9 @@ def test_which_processes_map_a_file(sleeper: Path, preloaded: Path, tmp_path: Pa
             assert service.pids_mapping(prefix, [with_it, without, 1 << 30]) == [with_it]
             assert with_it in service.pids_mapping(prefix)
         assert service.pids_mapping(str(preloaded)[:-1], [with_it]) == [], "half a name is no directory"
+        moved = tmp_path / "moved"
+        moved.symlink_to(preloaded.parent)
+        assert service.pids_mapping(str(moved), [with_it, without]) == [with_it], "as where /opt is a link"
 
 
 def test_carries(sleeper: Path, preloaded: Path) -> None:

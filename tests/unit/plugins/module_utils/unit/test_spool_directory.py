@@ -84,6 +84,9 @@ def test_workers_of_several_users_are_let_in_and_nobody_else(root: Path, tmp_pat
     assert not make(tmp_path, spool, root_user, Owner(44, 44), Owner(33, 33)).any
     for uid, gid, may in ((33, 4711, True), (44, 0, True), (4711, 0, False), (4711, 33, False)):
         assert _can_write(spool, uid, gid) is may
+    spool.chmod(0o700)
+    assert not _can_write(spool, 33, 33), "the bits of the group are what a list grants at most"
+    assert make(tmp_path, spool, root_user, Owner(33, 33), Owner(44, 44)).any and _can_write(spool, 33, 33)
     spool.chmod(0o1777)
     assert make(tmp_path, spool, root_user, Owner(33, 33), Owner(44, 44)).any
     assert not make(tmp_path, spool, root_user, Owner(33, 33), Owner(44, 44)).any
@@ -121,6 +124,15 @@ def test_where_there_are_no_lists(root: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "setxattr", setxattr)
     with pytest.raises(UnitError, match=r"has no access control lists .* children: false"):
         spool_directory.make(Changes(False), str(root / "web.service"), [Owner(0, 0), APP, Owner(33, 33)])
+
+
+def test_where_nothing_can_be_made(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mkdir(*_arguments: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with pytest.raises(UnitError, match=f"{root} cannot be made: Read-only file system. Correct"):
+        spool_directory.make(Changes(False), str(root / "web.service"), [APP])
 
 
 def test_make_whatever_the_umask(root: Path) -> None:
@@ -190,6 +202,14 @@ def test_spools_of_other_units_stay(root: Path, tmp_path: Path) -> None:
         make(tmp_path, root / name)
     purge(tmp_path, root / "web.service")
     assert [path.name for path in root.iterdir()] == ["other.service"]
+
+
+def test_a_file_system_of_its_own_stays(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would not let its directory be removed."""
+    make(tmp_path, root / "web.service")
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(root))
+    purge(tmp_path, root / "web.service")
+    assert list(root.iterdir()) == []
 
 
 def test_dumps_that_were_not_collected_are_kept(root: Path, tmp_path: Path) -> None:
