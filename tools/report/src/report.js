@@ -20,7 +20,7 @@ import { waterfall } from "./memory.js";
 import { folding } from "./own_code.js";
 import { data } from "./page_data.js";
 import { sizeTable } from "./sizes.js";
-import { Stacks } from "./stacks.js";
+import { errorOf, Stacks } from "./stacks.js";
 import { StacksPanel } from "./stacks_panel.js";
 import { card } from "./summary.js";
 import { triage } from "./triage.js";
@@ -273,7 +273,7 @@ function curveOf(suspect) {
         newest.set(one.process, one.nodes.reduce((sum, node, index) => sum + (nodes.has(node) ? one.bytes[index] : 0), 0));
         if (newest.size < keys.length) continue;
         const live = [...newest.values()].reduce((sum, size) => sum + size, 0);
-        points.push({ time: one.time, live, error: unit.interval > 1 ? data.confidence * Math.sqrt(unit.interval * live) : 0 });
+        points.push({ time: one.time, live, error: errorOf(live, unit.interval, data.confidence) });
     }
     return points;
 }

@@ -75,6 +75,16 @@ def test_points_dumps_and_suspects_fit_together(data: dict[str, Any]) -> None:
                 assert abs(live - suspect["live"]) <= 2
 
 
+def test_of_profiles_sampled_nobody_knows_how_no_error_is_told() -> None:
+    """One such process must cost no other its report."""
+    unit = fleets.sampled_somehow()["units"][0]
+    host = unit["hosts"][0]
+    errors = {part["name"]: part["error"] for part in host["dumps"][-1]["memory"]["parts"]}
+    assert (unit["answer"], unit["interval"], host["points"]["error"]) == ("cannot-tell", None, [None, None])
+    assert errors["Live, sampled"] is None and errors["Mapped files"] == 0
+    json.dumps(unit, allow_nan=False)
+
+
 def test_threads_of_the_newest_dump_hold_their_part_of_it(data: dict[str, Any]) -> None:
     host = data["units"][0]["hosts"][0]
     assert [(one["name"], one["count"]) for one in host["threads"][:2]] == [("http-worker", 16), ("C2 CompilerThre", 2)]
