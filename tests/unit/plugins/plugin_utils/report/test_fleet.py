@@ -179,6 +179,15 @@ def test_the_ticket_reads_like_one(data: dict[str, Any]) -> None:
     assert "Java heap" in text
 
 
+def test_what_is_pasted_from_the_ticket_is_whole() -> None:
+    name, host = "payment-gateway-for-northern-europe.service", "app-1.north-europe-1b.example-corp.internal"
+    step = f"""find it: ansible-playbook -i production/hosts.yml {"x" * 60} -e '{{"offheap_units": ["{name}"]}}'"""
+    finding = {"unit": name, "host": host, "verdict": "native-growth", "reason": "RSS grows", "next_step": step}
+    lines = ticket.render({**Fleet().data(), "triage": [finding]}).splitlines()
+    assert f"    Next: {step}" in lines
+    assert any(name in line for line in lines) and any(host in line for line in lines)
+
+
 def test_no_unit_at_all() -> None:
     data = Fleet().data()
     assert data["units"] == []
