@@ -82,8 +82,7 @@ export function pprof(stacks, { measure, change, program, time, interval, commen
         functions.of(JSON.stringify([name, file]), (number) =>
             profile.message(5, (one) => {
                 one.number(1, number);
-                one.number(2, text(name));
-                one.number(3, text(name));
+                one.number(2, text(name)); // and no system_name, as in export/pprof.py
                 one.number(4, text(file));
             }),
         );
