@@ -54,6 +54,10 @@ def _types(names: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield f"{name}_space", "bytes"
 
 
+#: all names that a number can have in a file, with their units
+TYPES = dict(_types(sorted({name for names in _NAMES.values() for name in names})))
+
+
 def render(samples: Samples, about: About | None = None) -> bytes:
     """The gzipped profile. The same samples give the same bytes."""
     written = message(samples, about or About()).SerializeToString(deterministic=True)
