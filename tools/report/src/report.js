@@ -292,8 +292,8 @@ function showSizes() {
     const { unit, host } = view;
     el.sizes.hidden = !host.sizes.length;
     if (!host.sizes.length) return;
-    const judged = host.dumps.find((one) => host.processes[one.process].key === host.process);
-    const since = judged ? `, and growth since the first, of ${moment(judged.time)}` : "";
+    const first = host.points.process.findIndex((process) => host.processes[process].key === host.process);
+    const since = first < 0 ? "" : `, and growth since the first, of ${moment(host.points.time[first])}`;
     const hint = `Live memory in the newest dump by the size of one allocation${since}. Each stack counts by the mean of its allocations: a dump does not tell them apart.`;
     el.sizelist.replaceChildren(h("p", { class: "hint" }, hint), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Sizes" }, sizeTable(host.sizes, unit.interval, data.confidence)));
 }
