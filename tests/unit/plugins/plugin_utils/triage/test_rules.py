@@ -442,9 +442,9 @@ def test_a_unit_that_grows_explains_its_host(tmp_path: Path) -> None:
 
 
 def test_a_unit_that_grows_explains_its_host_also_where_others_are_asked_for(tmp_path: Path) -> None:
-    for time, more in ((0, {}), (3600, {"unknown": 210})):
-        other = {**on_host(time, available=4000 - time // 18, processes=1000 + time // 18), "name": "b.service"}
-        snapshots.keep(tmp_path, "app1", [sample(time, **more), other])
+    for time, unknown in ((0, 10), (3600, 210)):
+        other = {**on_host(time, available=4010 - unknown, processes=990 + unknown), "name": "b.service"}
+        snapshots.keep(tmp_path, "app1", [sample(time, unknown=unknown), other])
     both = [one.growth.name for one in findings.findings(tmp_path, [], [], print)]
     one = [one.growth.name for one in findings.findings(tmp_path, ["b.service"], [], print)]
     assert (both, one) == (["a.service", "b.service"], ["b.service"])
