@@ -61,7 +61,11 @@ def _target(variables: Mapping[str, str]) -> Target:
         ("-l", value("user", "ssh_user")),
     ):
         arguments += [flag, found] if found else []
-    arguments += [word for option in ("ssh_common_args", "ssh_extra_args") for word in shlex.split(value(option))]
+    for option in ("ssh_common_args", "ssh_extra_args"):
+        try:
+            arguments += shlex.split(value(option))
+        except ValueError as error:
+            raise TargetError(f"{name}: ansible_{option} is no list of words: {error}") from error
     python = value("python_interpreter")
     return Target(
         name,

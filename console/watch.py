@@ -33,7 +33,8 @@ _LONGEST = 70  # characters of an error beside a curve; all of it is told at the
 
 @dataclass
 class Series:
-    """What a host reported: times in seconds since the epoch, sizes in bytes; ``live`` is empty without an agent."""
+    """What a host reported: times in seconds since the epoch, sizes in bytes. ``live`` is of the last looks, since an
+    agent answers at each; empty while none does."""
 
     host: str
     times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
@@ -58,6 +59,8 @@ class Series:
         self.rss.append(float(sample["rss"]))
         if "allocated" in sample:
             self.live.append(float(sample["allocated"]))
+        else:  # what was live is no longer known to be, and each size must keep its time
+            self.live.clear()
 
     def lost(self, error: str) -> None:
         """The host cannot be asked, or not any more."""
@@ -66,10 +69,10 @@ class Series:
     def growth(self) -> float | None:
         """Bytes per hour of the allocator's live bytes, or of RSS if those are unknown; None while nobody can tell even
         whether it grows: with few samples, or where a quarter of their slopes goes up and a quarter down."""
-        known = self.live if len(self.live) == len(self.times) else self.rss
-        if len(known) < _LEAST:
+        sizes = list(self.live or self.rss)
+        if len(sizes) < _LEAST:
             return None
-        times, sizes = list(self.times), list(known)
+        times = list(self.times)[-len(sizes) :]
         low, high = middle_slopes(times, sizes)
         return None if low < 0 < high else theil_sen(times, sizes) * _HOUR
 

@@ -141,7 +141,9 @@ def _to_pyroscope(server: Server, reader: Reader, capture: Capture, process: lis
 
 
 def _by_otlp(server: Server, reader: Reader, capture: Capture, process: list[Capture]) -> None:
-    resource, identity = otlp_collector.resource_of(capture), f"{capture.host} {capture.facts.dump.sha256}"
+    whose = (capture.host, capture.unit, capture.process, capture.time, capture.facts.dump.sha256)
+    identity = " ".join(map(str, whose))
+    resource = otlp_collector.resource_of(capture)
     otlp_collector.push(server, otlp.render(*_samples(reader, capture, process), resource, identity))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ansible import constants
+from ansible import constants, context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -80,6 +80,7 @@ class ActionModule(ActionBase):
                 from_here(arguments["triage"]),
                 progress.for_people(lambda text: display.display(text, stderr=True)),
                 arguments["cluster"],
+                context.CLIARGS.get("inventory") or (),
             )
         except OffheapError as error:
             raise AnsibleActionFail(str(error)) from None

@@ -31,6 +31,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.watched imp
 )
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Kind
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import BYTES, OBJECTS, Samples
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import of_samples
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.stack_summary import sources
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet, Observed
@@ -177,11 +178,20 @@ def moved(found: Samples, libraries: dict[str, str]) -> Samples:
     return replace(found, frames=frames)
 
 
-def process(unit: str, host: str, key: str, dumps: Dumps, libraries: dict[str, str] | None = None) -> Process:
-    """A process from its dumps, judged: time, stacks, facts. ``libraries`` says where its native functions lie."""
+def process(
+    unit: str,
+    host: str,
+    key: str,
+    dumps: Dumps,
+    libraries: dict[str, str] | None = None,
+    sampling: Sampling | None = None,
+) -> Process:
+    """A process from its dumps, judged: time, stacks, facts. ``libraries`` says where its native functions lie, and
+    ``sampling`` how the dumps came to be, if not as usual."""
 
     def samples(stacks: Stacks) -> Samples:
-        return moved(profile(stacks), libraries or {"": "app"})
+        found = moved(profile(stacks), libraries or {"": "app"})
+        return replace(found, sampling=sampling or found.sampling)
 
     series = of_samples([(time, samples(stacks)) for time, stacks, _facts in dumps])
     captures = [
@@ -421,6 +431,18 @@ def two_times() -> dict[str, Any]:
         for number, stacks in enumerate(TWO_TIMES)
     ]
     observe(found, "tree.service", "tree1", [process("tree.service", "tree1", "7-00000007", series)])
+    return found.data()
+
+
+def sampled_somehow() -> dict[str, Any]:
+    """A process at the two times, by a tool that does not say how it samples."""
+    found = Fleet()
+    series: Dumps = [
+        (START + number * STEP, stacks, facts(sum(stacks.values()), 0, "1", False))
+        for number, stacks in enumerate(TWO_TIMES)
+    ]
+    unknown = Sampling(Scheme.UNKNOWN)
+    observe(found, "tree.service", "tree1", [process("tree.service", "tree1", "7-00000007", series, sampling=unknown)])
     return found.data()
 
 

@@ -158,6 +158,14 @@ def test_what_is_called_grown_is_what_heap_compare_calls_so(opened: Open, pages:
         assert wanted[name] in words[classes.split()[-1]], name
 
 
+def test_of_profiles_sampled_nobody_knows_how_no_change_is_called_sure(opened: Open, pages: Pages) -> None:
+    page = opened(pages("sampled-somehow", fleets.sampled_somehow))
+    expect(page.locator("#detail")).to_contain_text("± unknown live")
+    expect(page.locator("#fineprint")).to_contain_text("Nobody knows how these sizes were sampled")
+    assert page.locator(".functions td.same").count() and not page.locator(".functions td.more").count()
+    expect(page.locator("#readout")).to_contain_text("Live, sampled 162.6 MiB")
+
+
 def test_a_tap_leaves_no_tooltip(opened: Open) -> None:
     page = opened()
     page.locator("#graph").hover(position={"x": 12, "y": 60})

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
-from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report
+from ansible_collections.offheap.profiler.plugins.plugin_utils.report import host_report, ticket
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import page as report_page
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet
 from ansible_collections.offheap.profiler.tests.browser import fleets
@@ -425,10 +425,13 @@ def test_sizes_of_allocations(opened: Open, pages: Pages) -> None:
             {"least": 64, "older": 0, "live": 0, "count": 0},
             {"least": 128, "older": 1 << 20, "live": 40 << 20, "count": 218453},
         ]
+        data["units"][0]["hosts"][0]["points"]["time"][2] -= 3600  # a dump that is not among those that are shown
         data["units"][0]["hosts"][1]["sizes"] = []
         return data
 
     page = opened(pages("sizes", known))
+    first = ticket.moment(fleets.START + 2 * fleets.STEP - 3600)
+    expect(page.locator("#sizes")).to_contain_text(f"growth since the first, of {first}.")
     rows = page.locator("#sizes tbody tr")
     expect(rows.locator("th")).to_have_text(["32 B to 64 B", "64 B to 128 B", "128 B to 256 B"])
     expect(rows.nth(0).locator(".number")).to_have_text(["10.0 MiB", "20.0 %", "0 B", "262,144"])

@@ -85,10 +85,6 @@ def analyze(request: Request, source: Source, base: Source | None, images: Image
     if FORMATS[request.kind].needs_function and not request.function:
         raise AnalysisError(f"the format {request.kind} needs 'function', a regular expression")
     samples = source.samples
-    if base is not None:
-        if request.thread:
-            raise AnalysisError("a thread cannot be compared with a base: thread numbers mean nothing across dumps")
-        samples = subtract(samples, base.samples, request.drop_negative)
     if request.measure.accumulated and not samples.values[request.measure.row].any():
         why = "its source does not keep them"
         if _is_of_jemalloc(source):
@@ -102,6 +98,10 @@ def analyze(request: Request, source: Source, base: Source | None, images: Image
             f"{source.path}: counts objects and no bytes: set measure to {objects.value} (fab: --measure"
             f" {objects.value})"
         )
+    if base is not None:
+        if request.thread:
+            raise AnalysisError("a thread cannot be compared with a base: thread numbers mean nothing across dumps")
+        samples = subtract(samples, base.samples, request.drop_negative)
     if request.thread == ALL_THREADS:
         return _all_threads(request, samples, source, images)
     return _one(request, samples, source, base, images)

@@ -22,6 +22,8 @@ _SECONDS = 60
 # Without a symbol, instructions this many bytes around the address are disassembled.
 _BEYOND = 64
 _MOST_BYTES = 1 << 20
+# As a file of debug information alone, or one without section headers, by which objdump goes.
+_NO_CODE = "has no code there that objdump shows: is it the program or library itself, as its package has it?"
 _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s*(.*)")
 
 
@@ -86,6 +88,8 @@ def _image(
         covering = [extent for extent in ranges if extent[0] <= address < extent[1]] if name else []
         extent = max(covering, default=(max(address - _BEYOND, 0), address + _BEYOND))
         functions[extent] = name or b""
+    if not functions:
+        raise DisassemblyError(f"{image} {_NO_CODE}")
     for (start, end), symbol in sorted(functions.items()):
         shown = printable(symbol.decode("utf-8", "replace")) or f"{PurePosixPath(path).name}+{start:#x}"
         yield ""
@@ -122,6 +126,8 @@ def _instructions(
         raise DisassemblyError(f"{program}: {printable(result.stderr.decode('utf-8', 'replace').strip())[:500]}")
     lines = [_INSTRUCTION.fullmatch(line) for line in result.stdout.decode("utf-8", "replace").splitlines()]
     instructions = [(int(match[1], 16), match[2].expandtabs()) for match in lines if match and match[2]]
+    if not instructions:
+        raise DisassemblyError(f"{image} {_NO_CODE}")
     following = [address for address, _text in instructions[1:]] + [end]
     for (address, text), next_address in zip(instructions, following, strict=True):
         # A number belongs to the last byte of its call.

@@ -94,7 +94,7 @@ def _data(page: Page, samples: Samples, older: Samples | None, row: int) -> dict
     }
     unit = {
         "unit": page.unit,
-        "interval": samples.sampling.interval,
+        "interval": samples.sampling.known_interval,
         "measure": measure.value,
         "sizes": samples.sampling.remark + (f" They are of memory {measure.caution}." if measure.caution else ""),
         "left_out": left_out,

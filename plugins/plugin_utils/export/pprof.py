@@ -54,6 +54,10 @@ def _types(names: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield f"{name}_space", "bytes"
 
 
+#: all names that a number can have in a file, with their units
+TYPES = dict(_types(sorted({name for names in _NAMES.values() for name in names})))
+
+
 def render(samples: Samples, about: About | None = None) -> bytes:
     """The gzipped profile. The same samples give the same bytes."""
     written = message(samples, about or About()).SerializeToString(deterministic=True)
@@ -73,6 +77,7 @@ class _Writer:
         self.strings: dict[str, int] = {"": 0}
         self.functions: dict[tuple[str, str], int] = {}
         self.location_of: list[int] = samples.place_location.tolist()
+        self.location_numbers: dict[tuple[int, ...], int] = {}
 
     def write(self, about: About) -> Any:
         profile = self.profile
@@ -85,7 +90,6 @@ class _Writer:
         profile.period = 1 if exact else self.samples.sampling.interval
         profile.time_nanos = max(0, min(round(about.time * 1e6) * 1000, _LARGEST))
         self.mappings(about.executable)
-        self.locations()
         for values, stack, labels in self.rows():
             sample = profile.sample.add()
             sample.location_id.extend(stack)
@@ -133,25 +137,28 @@ class _Writer:
                 has_inline_frames=key in named,
             )
 
-    def locations(self) -> None:
-        frames_at: dict[int, list[Frame]] = {}
-        samples = self.samples
-        for frame, at in zip(samples.place_frame.tolist(), self.location_of, strict=True):
-            frames_at.setdefault(at, []).append(samples.frames[frame])
-        for number, location in enumerate(samples.locations):
-            key = (location.path, location.build_id)
-            found = self.profile.location.add(id=number + 1, mapping_id=self.mapping_ids.get(key, 0))
-            found.address = min(self.bases[key] + location.shown if key in self.bases else location.shown, _LARGEST)
-            for frame in frames_at.get(number, ()):
-                found.line.add(function_id=self.function(frame), line=frame.line)
+    def location(self, places: tuple[int, ...]) -> int:
+        """The number of the location with these places, a call and what is inlined there; one without the calls that a
+        selection leaves out is another."""
+        number = self.location_numbers.get(places)
+        if number is None:
+            number = self.location_numbers[places] = len(self.location_numbers) + 1
+            its = self.samples.locations[self.location_of[places[0]]]
+            key = (its.path, its.build_id)
+            found = self.profile.location.add(id=number, mapping_id=self.mapping_ids.get(key, 0))
+            found.address = min(self.bases[key] + its.shown if key in self.bases else its.shown, _LARGEST)
+            for at in self.samples.place_frame[list(places)].tolist():
+                found.line.add(function_id=self.function(self.samples.frames[at]), line=self.samples.frames[at].line)
+        return number
 
     def function(self, frame: Frame) -> int:
         key = (frame.label, frame.file)
         number = self.functions.get(key)
         if number is None:
             number = self.functions[key] = len(self.functions) + 1
-            name = self.string(frame.label)
-            self.profile.function.add(id=number, name=name, system_name=name, filename=self.string(frame.file))
+            # No system_name: pprof takes an equal one for a name to demangle, and cuts all in <> and () out of it.
+            name, file = self.string(frame.label), self.string(frame.file)
+            self.profile.function.add(id=number, name=name, filename=file)
         return number
 
     def rows(self) -> Iterator[tuple[list[float], list[int], list[tuple[str, str]]]]:
@@ -186,12 +193,11 @@ class _Writer:
         return found
 
     def stack(self, places: list[int]) -> list[int]:
-        """Location ids; consecutive places of one location become one."""
-        found: list[int] = []
-        innermost = -1
-        for place in places:
-            location = self.location_of[place] + 1
-            if not found or found[-1] != location or place <= innermost:
-                found.append(location)
-            innermost = place
+        """Location ids; consecutive places of one location are one."""
+        found, first = [], 0
+        own = [self.location_of[place] for place in places]
+        for at in range(1, len(places) + 1):
+            if at == len(places) or own[at] != own[first] or places[at] <= places[at - 1]:
+                found.append(self.location(tuple(places[first:at])))
+                first = at
         return found

@@ -43,12 +43,11 @@ def render(table: Table, pattern: str, look: top.Look, find_source: Callable[[st
     if not any(line for _function, _file, line in cumulative):
         raise SelectionError(f"what matches {pattern!r} has no debug information, so its lines are unknown")
     lines = [top.total_line(table, look)]
-    for function, file in sorted({(function, file) for function, file, _line in cumulative}):
-        numbers = {
-            line: (flat.get((function, file, line), 0.0), value)
-            for (name, path, line), value in cumulative.items()
-            if (name, path) == (function, file)
-        }
+    by_function: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+    for site, value in cumulative.items():
+        function, file, line = site
+        by_function.setdefault((function, file), {})[line] = (flat.get(site, 0.0), value)
+    for (function, file), numbers in sorted(by_function.items()):
         lines.extend(_function(table, look, function, file, numbers, find_source(file) if file else None))
     return "\n".join(lines) + "\n"
 

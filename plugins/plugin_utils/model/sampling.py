@@ -82,6 +82,11 @@ class Sampling:
         return float(self.interval) if self.scheme is not Scheme.EXACT and self.interval > 1 else 0.0
 
     @property
+    def known_interval(self) -> int | None:
+        """The interval, from which a page reckons errors; None if the scheme is unknown, and so are they."""
+        return None if self.scheme is Scheme.UNKNOWN else self.interval
+
+    @property
     def text(self) -> str:
         """The interval, for people."""
         match self.scheme:

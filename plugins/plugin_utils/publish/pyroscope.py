@@ -8,14 +8,12 @@ import json
 from urllib.parse import urlencode
 
 from ..archive.capture import Capture
+from ..export.pprof import TYPES
 from .profile_server import Server
 
-_TYPES = {
-    "inuse_space": ("bytes", "average"),
-    "inuse_objects": ("objects", "average"),
-    "alloc_space": ("bytes", "sum"),
-    "alloc_objects": ("objects", "sum"),
-}
+# Older servers, which take profiles apart themselves, drop numbers of which they are not told, in silence.
+_UNITS = {"bytes": "bytes", "count": "objects"}
+_SUMS = ("alloc_", "grown_")
 
 
 def name_of(capture: Capture) -> str:
@@ -34,8 +32,13 @@ def push(server: Server, capture: Capture, pprof: bytes) -> None:
 
 def _form(pprof: bytes) -> dict[str, tuple[str, bytes, str]]:
     config = {
-        name: {"units": unit, "aggregation": aggregation, "display-name": name, "sampled": False}
-        for name, (unit, aggregation) in _TYPES.items()
+        name: {
+            "units": _UNITS[unit],
+            "aggregation": "sum" if name.startswith(_SUMS) else "average",
+            "display-name": name,
+            "sampled": False,
+        }
+        for name, unit in TYPES.items()
     }
     kind = "application/octet-stream"
     return {

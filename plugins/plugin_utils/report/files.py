@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,13 @@ def make(
     triage: Path | None = None,
     progress: Progress | None = None,
     cluster: str = "",
+    inventories: Sequence[str] = (),
 ) -> Files:
     """Read the archive and write the reports below ``dest``. Without ``force`` existing files stay as they are.
 
     ``triage`` is a directory of samples (triage_samples.py), whose verdicts are shown if it exists. In check mode
-    nothing is written, and ``changed`` lists what would be. ``cluster`` is the address of one that judges. Raises
-    ArchiveError, ClusterError, OutputError.
+    nothing is written, and ``changed`` lists what would be. ``cluster`` is the address of one that judges, and
+    ``inventories`` are what the next commands need with -i. Raises ArchiveError, ClusterError, OutputError.
     """
     progress = progress or Progress()
     seen = Fleet()
@@ -86,7 +87,9 @@ def make(
         }
         files.reports.append((report, paths))
     if found:
-        looked = findings.findings(triage, scope.units, scope.hosts, warn) if triage and triage.is_dir() else []
+        looked = []
+        if triage and triage.is_dir():
+            looked = findings.findings(triage, scope.units, scope.hosts, warn, inventories)
         data = {**seen.data(), "triage": [finding.data for finding in looked]}
         _link(data["units"], files.reports, dest)
         told = [(Answer(unit["answer"]), ticket.sentence(unit)) for unit in data["units"]]

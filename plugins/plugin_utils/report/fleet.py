@@ -32,7 +32,7 @@ from ..leaks.survey import Host
 from ..leaks.verdict import Answer, Verdict
 from ..leaks.watched import Watched, last_on_each_host
 from ..model.samples import BYTES, Samples
-from ..model.sampling import CONFIDENCE, EXACT, Measure, Sampling, coarsest
+from ..model.sampling import CONFIDENCE, EXACT, Measure, Sampling, coarsest, whole
 from ..model.series import Series, evenly_spread
 from ..model.stack_summary import render as short_path
 from . import told_processes
@@ -239,7 +239,7 @@ class Fleet:
             "since": since,
             "since_ever": ever,
             "suspects": _over_hosts(self._watched[unit], [host for host in hosts if host.verdict.answer.leaks]),
-            "interval": self._sampling.get(unit, EXACT).interval,
+            "interval": self._sampling.get(unit, EXACT).known_interval,
             "measure": self._measure.get(unit, Measure.LIVE).value,
             "sizes": self._sizes(unit),
             "left_out": left_out,
@@ -282,7 +282,7 @@ def _add_point(
         "time": capture.time,
         "process": number,
         "live": round(live),
-        "error": round(sampling.error(live)),
+        "error": whole(sampling.error(live)),
         "rss": None if (rss := told_size(memory.get("rss"))) is None else round(rss),
         "heap": jvm.heap_committed if jvm.heap_resident is None else jvm.heap_resident,
         "trigger": _trigger(capture),
@@ -311,7 +311,7 @@ def _memory(facts: CaptureFacts, live: float, sampling: Sampling, first: Unsampl
                 "bytes": round(part.bytes),
                 "origin": part.origin.value,
                 "meaning": part.meaning,
-                "error": round(part.error),
+                "error": whole(part.error),
             }
             for part in found.parts
         ],

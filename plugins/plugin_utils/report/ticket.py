@@ -70,7 +70,7 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"dumps from {moment(data['from'])} to {moment(data['to'])}"
     for unit in data["units"]:
         yield ""
-        yield from textwrap.wrap(sentence(unit), _WIDTH)
+        yield from _wrapped(sentence(unit), 0)
         for number, suspect in enumerate(unit["suspects"][:MOST_SUSPECTS], 1):
             yield ""
             on = f"on {_hosts(len(suspect['hosts']))}: {', '.join(suspect['hosts'][:_MOST_HOSTS])}"
@@ -108,7 +108,7 @@ def _triage(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for one in findings:
         yield from _wrapped(f"{one['unit']} on {one['host']}: {one['verdict']}. {one['reason']}", 2)
         if one["verdict"] != Diagnosis.NOT_GROWING.value:
-            yield from _wrapped(f"Next: {one['next_step']}", 4)
+            yield f"    Next: {one['next_step']}"  # has commands, to be pasted as they are
 
 
 def _memory(host: Mapping[str, Any]) -> Iterator[str]:
@@ -124,4 +124,8 @@ def _memory(host: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent)
+    """Lines that end between words only: names of units and hosts, and addresses, have hyphens and must stay whole."""
+    at = " " * indent
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=at, subsequent_indent=at, break_on_hyphens=False, break_long_words=False
+    )

@@ -88,24 +88,29 @@ def findings(
     inventories: Sequence[str] = (),
 ) -> list[Finding]:
     """The verdicts, by unit and host, on these units and hosts (none: all that the directory has); and on hosts whose
-    memory goes elsewhere."""
-    samples: dict[tuple[str, str], list[Sample]] = {}
+    memory goes elsewhere, which no other unit that was looked at explains."""
+    samples: dict[str, dict[str, list[Sample]]] = {}
+    newest = 0.0
     for host, sample in snapshots.read(directory, warn):
-        if (not units or sample.name in units) and (not hosts or host in hosts):
-            samples.setdefault((sample.name, host), []).append(sample)
-    found = []
-    last = {place: max(sample.time for sample in of_unit) for place, of_unit in samples.items()}
-    newest = max(last.values(), default=0.0)
-    for (unit, host), of_unit in sorted(samples.items()):
-        growth, time = memory_growth.growth(of_unit), last[unit, host]
-        found.append(Finding(host, growth, rules.judge(growth, host, inventories), time, newest - time > _OLD))
-    for host in sorted({host for _unit, host in samples}):
-        on_host = [one for one in found if one.host == host]
-        looks = [sample for (_unit, of), of_unit in samples.items() if of == host for sample in of_unit]
-        if not any(one.growth.grows for one in on_host) and (judged := host_growth.judge(looks, host, inventories)):
-            time = max(one.time for one in on_host)
-            found.append(Finding(host, *judged, time, newest - time > _OLD))
-    return found
+        if not hosts or host in hosts:
+            samples.setdefault(host, {}).setdefault(sample.name, []).append(sample)
+            if not units or sample.name in units:
+                newest = max(newest, sample.time)
+    found, of_hosts = [], []
+    for host, by_unit in sorted(samples.items()):
+        looks = []
+        growths = {unit: memory_growth.growth(of_unit) for unit, of_unit in by_unit.items()}
+        for unit in [unit for unit in by_unit if not units or unit in units]:
+            time = max(sample.time for sample in by_unit[unit])
+            triaged = rules.judge(growths[unit], host, inventories)
+            found.append(Finding(host, growths[unit], triaged, time, newest - time > _OLD))
+            looks += by_unit[unit]
+        if any(growth.grows for growth in growths.values()):
+            continue
+        if looks and (judged := host_growth.judge(looks, host, inventories)):
+            time = max(sample.time for sample in looks)
+            of_hosts.append(Finding(host, *judged, time, newest - time > _OLD))
+    return [*sorted(found, key=lambda one: (one.growth.name, one.host)), *of_hosts]
 
 
 def table(found: Sequence[Finding]) -> list[tuple[Diagnosis | None, str]]:

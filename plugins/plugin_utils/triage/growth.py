@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from .look import Beside, Part, Process, Sample
@@ -139,10 +140,10 @@ def growth(samples: Iterable[Sample]) -> Growth:
     A process that was started between two looks counts as another one. Samples are of one unit on one host.
     """
     ordered = sorted(samples, key=lambda sample: sample.time)
-    last = ordered[-1]
+    last = max(ordered, key=partial(_late, ordered[-1].processes))
     if last.problem:
         return Growth(last.name, last.problem)
-    found = [_of_process(process, ordered) for process in last.processes.values()]
+    found = [_of_process(process, last, ordered) for process in last.processes.values()]
     judged = [growth for growth in found if not growth.problem] or found
     if not judged:
         return Growth(last.name, f"{last.name} has no process")
@@ -181,24 +182,29 @@ def _floor_beside(held: int) -> float:
     return max(4 * _MIB, 0.02 * held)
 
 
-def _of_process(now: Process, ordered: Sequence[Sample]) -> Growth:
-    last = ordered[-1]
+def _late(known: Collection[str], sample: Sample) -> tuple[float, float]:
+    """What is larger of a later look: the age of its ``known`` processes, since a clock may be set back; its time."""
+    return max((process.age for process in sample.processes.values() if process.key in known), default=-1), sample.time
+
+
+def _of_process(now: Process, last: Sample, ordered: Sequence[Sample]) -> Growth:
     looks = [(sample, sample.processes[now.key]) for sample in ordered if now.key in sample.processes]
+    looks.sort(key=lambda look: look[1].age)
     warm = [look for look in looks if look[1].age >= _WARM]
     looks = warm if len(warm) > 1 else looks
     readable = [look for look in looks if look[1].parts is not None]
     if len(looks) > 1 and (len(readable) < 2 or now.parts is None):
         why = next((item for item in now.not_readable if item.startswith("its memory map")), "its memory map")
         return Growth(last.name, f"not readable: {why}", now)
-    if len(looks) < 2 or last.time - readable[0][0].time < SHORTEST:
+    if len(looks) < 2 or now.age - readable[0][1].age < SHORTEST:
         restarted = len(ordered) > 1
         why = "it was started between the looks" if restarted else "there is only one look at it"
         return Growth(last.name, f"{why}: look again later", now)
     usual, usual_beside = _floor(now.held) / OF_TWO_LOOKS, _floor_beside(now.held) / OF_TWO_LOOKS
     held = [process.held for _sample, process in readable]
-    first = since([sample.time for sample, _process in readable], held, usual)
+    first = since([process.age for _sample, process in readable], held, usual)
     samples, processes = zip(*readable[first:], strict=True)
-    times = [sample.time for sample in samples]
+    times = [process.age for process in processes]
     direct = [process.direct for process in processes if process.direct is not None]
     return Growth(
         last.name,

@@ -92,6 +92,7 @@ def test_an_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({}, "nosuch", "matches 'nosuch'"),
         ({"ansible_become_method": "su"}, "", "app1: .*only by sudo"),
+        ({"ansible_ssh_extra_args": "-o ProxyCommand='x"}, "", "app1: ansible_ssh_extra_args .*No closing quotation"),
         ({"ansible_host": "{{ nosuch }}"}, "", "cannot read the inventory: .*nosuch"),
     ],
 )

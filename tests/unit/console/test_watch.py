@@ -30,6 +30,17 @@ def test_growth_is_of_live_bytes_where_they_are_known() -> None:
     assert without.growth() == pytest.approx(7200 * MIB)
 
 
+def test_live_bytes_of_an_agent_that_no_longer_answers_are_not_told() -> None:
+    """Sizes of every other look over twice the time would grow twice as fast."""
+    series = Series("app1")
+    for number in range(2 * MOST):
+        series.add(sample(float(number), 50 * MIB, **({} if number % 2 else {"allocated": number * MIB})))
+    assert (series.growth(), series.document()["live"]) == (0, None)
+    for number in range(2 * MOST, 2 * MOST + 10):
+        series.add(sample(float(number), 50 * MIB, allocated=number * MIB))
+    assert series.growth() == pytest.approx(3600 * MIB)
+
+
 def test_no_growth_is_told_that_may_as_well_be_none() -> None:
     few, tooth, flat = Series("app1"), Series("app2"), Series("app3")
     for number in range(40):

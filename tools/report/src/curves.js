@@ -162,8 +162,9 @@ function columns(points) {
         const live = points.live[index];
         data.time.push(points.time[index]);
         data.live.push(live);
-        data.high.push(live + points.error[index]);
-        data.low.push(Math.max(live - points.error[index], 0));
+        const error = points.error[index]; // null: nobody knows it
+        data.high.push(error === null ? null : live + error);
+        data.low.push(error === null ? null : Math.max(live - error, 0));
         data.rss.push(points.rss[index]);
         data.heap.push(points.heap[index]);
     }

@@ -5,7 +5,9 @@
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
+// An infinite size is an error that nobody knows.
 export function bytes(value) {
+    if (!Number.isFinite(value)) return "unknown";
     let scaled = Math.abs(value);
     let unit = 0;
     while (scaled >= 1023.95 && unit < UNITS.length - 1) {

@@ -11,7 +11,7 @@ export async function read() {
 }
 
 function unpacked(text) {
-    if (!globalThis.DecompressionStream) throw new Error("This browser cannot open a page of this size. Chrome 80, Firefox 113, Safari 16.4 and later can.");
+    if (!globalThis.DecompressionStream) throw new Error("This browser cannot open a page of this size. Chrome 100, Firefox 113, Safari 16.4 and later can.");
     const packed = new Blob([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))]);
     return new Response(packed.stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }

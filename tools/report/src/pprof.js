@@ -59,7 +59,7 @@ class Numbers {
 
 // `stacks`: [{frames: [{name, module, file, line}], size}], the function that allocates first; `measure`: what the sizes
 // are, "live" or another, and `change`: "", or "grown" or "shrunk" where they are only that. `program` is its path, `time`
-// in seconds (0: unknown), `interval` in bytes (0: unknown).
+// in seconds (0: unknown), `interval` in bytes (0 or null: unknown).
 export function pprof(stacks, { measure, change, program, time, interval, comment }) {
     const profile = new Message();
     const [texts, mappings, functions, locations] = Array.from({ length: 4 }, () => new Numbers());
@@ -82,8 +82,7 @@ export function pprof(stacks, { measure, change, program, time, interval, commen
         functions.of(JSON.stringify([name, file]), (number) =>
             profile.message(5, (one) => {
                 one.number(1, number);
-                one.number(2, text(name));
-                one.number(3, text(name));
+                one.number(2, text(name)); // and no system_name, as in export/pprof.py
                 one.number(4, text(file));
             }),
         );

@@ -20,7 +20,7 @@ import { waterfall } from "./memory.js";
 import { folding } from "./own_code.js";
 import { data } from "./page_data.js";
 import { sizeTable } from "./sizes.js";
-import { Stacks } from "./stacks.js";
+import { errorOf, Stacks } from "./stacks.js";
 import { StacksPanel } from "./stacks_panel.js";
 import { card } from "./summary.js";
 import { triage } from "./triage.js";
@@ -273,7 +273,7 @@ function curveOf(suspect) {
         newest.set(one.process, one.nodes.reduce((sum, node, index) => sum + (nodes.has(node) ? one.bytes[index] : 0), 0));
         if (newest.size < keys.length) continue;
         const live = [...newest.values()].reduce((sum, size) => sum + size, 0);
-        points.push({ time: one.time, live, error: unit.interval > 1 ? data.confidence * Math.sqrt(unit.interval * live) : 0 });
+        points.push({ time: one.time, live, error: errorOf(live, unit.interval, data.confidence) });
     }
     return points;
 }
@@ -292,8 +292,8 @@ function showSizes() {
     const { unit, host } = view;
     el.sizes.hidden = !host.sizes.length;
     if (!host.sizes.length) return;
-    const judged = host.dumps.find((one) => host.processes[one.process].key === host.process);
-    const since = judged ? `, and growth since the first, of ${moment(judged.time)}` : "";
+    const first = host.points.process.findIndex((process) => host.processes[process].key === host.process);
+    const since = first < 0 ? "" : `, and growth since the first, of ${moment(host.points.time[first])}`;
     const hint = `Live memory in the newest dump by the size of one allocation${since}. Each stack counts by the mean of its allocations: a dump does not tell them apart.`;
     el.sizelist.replaceChildren(h("p", { class: "hint" }, hint), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Sizes" }, sizeTable(host.sizes, unit.interval, data.confidence)));
 }

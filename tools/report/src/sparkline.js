@@ -11,7 +11,7 @@ const HEIGHT = 34;
 
 // `points`: {time, live, error} in the order of time.
 export function sparkline(points) {
-    if (points.length < 2) return null;
+    if (points.length < 2 || !Number.isFinite(points[0].error)) return null;
     const low = Math.min(...points.map((point) => Math.max(point.live - point.error, 0)));
     const high = Math.max(...points.map((point) => point.live + point.error), low + 1);
     const [start, end] = [points[0].time, points.at(-1).time];

@@ -193,7 +193,13 @@ export class Tree {
 // sampled allocation stands for.
 export function beyondChance(older, newer, interval, confidence) {
     const change = Math.abs(newer - older);
-    return change >= 1 && change > confidence * Math.sqrt(interval * (older + newer)) + interval;
+    return interval !== null && change >= 1 && change > confidence * Math.sqrt(interval * (older + newer)) + interval;
+}
+
+// Half of the 95 % interval of a size; infinite where nobody knows how it was sampled, and `interval` is null.
+export function errorOf(live, interval, confidence) {
+    if (interval === null) return Infinity;
+    return interval > 1 ? confidence * Math.sqrt(interval * live) : 0;
 }
 
 // What the graph shows: widths by node, and the numbers behind them. `pair` is null, or the two dumps that are compared;

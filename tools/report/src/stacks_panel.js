@@ -13,7 +13,7 @@ import { ANSWERS } from "./lists.js";
 import { gzipped, pprof } from "./pprof.js";
 import { counted, searching } from "./search.js";
 import { legend } from "./stack_view.js";
-import { measure } from "./stacks.js";
+import { errorOf, measure } from "./stacks.js";
 import { callPicture, foldedText, picture, save, stacksShown, stackText, toClipboard } from "./take_away.js";
 
 const COUNTED = { live: "live", largest: "live", allocated: "allocated", grown: "mapped" };
@@ -255,11 +255,6 @@ export class StacksPanel {
         this.el.base.value = base ? numbered(base, view) : "none";
     }
 
-    errorOf(live) {
-        const { interval } = this.view.unit;
-        return interval > 1 ? this.data.confidence * Math.sqrt(interval * live) : 0;
-    }
-
     source(flame, node) {
         return this.view.stacks.source(flame.sites(node));
     }
@@ -275,7 +270,7 @@ export class StacksPanel {
         if (where) found.push(["where", where]);
         const source = this.source(flame, node);
         if (source) found.push(["where", source]);
-        found.push(["", `${bytes(now)} ± ${bytes(this.errorOf(now))} ${COUNTED[view.unit.measure]}, ${percent(now, values.now[0])}`]);
+        found.push(["", `${bytes(now)} ± ${bytes(errorOf(now, values.interval, values.confidence))} ${COUNTED[view.unit.measure]}, ${percent(now, values.now[0])}`]);
         if (pair) {
             const [older, newer] = [values.older[node], values.newer[node]];
             const words = older === 0 ? "new" : newer === 0 ? "gone" : signed(newer - older);

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible import context
 from ansible.errors import AnsibleActionFail
 
 from ansible_collections.offheap.profiler.plugins.action import leak_report
 from ansible_collections.offheap.profiler.plugins.modules import leak_report as documentation
+from ansible_collections.offheap.profiler.plugins.plugin_utils.triage import snapshots
 from ansible_collections.offheap.profiler.tests.unit.fakes.actions import run_action
+from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.triage.test_rules import sample
 from ansible_collections.offheap.profiler.tests.unit.strategies import leaky_archives
 
 yaml = pytest.importorskip("yaml")
@@ -35,6 +38,17 @@ def _files(directory: Path) -> dict[str, int]:
     return {
         str(path.relative_to(directory)): path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()
     }
+
+
+def test_what_triage_says_comes_next_names_the_inventory_of_the_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for time in (100, 700):
+        snapshots.keep(here / "offheap" / "triage", "app1", [sample(time, malloc_heap=time // 10)])
+    monkeypatch.setattr(context, "CLIARGS", {"inventory": ["production/hosts.yml"]})
+    _run(archive="archive", dest="report")
+    told = (here / "report" / "report.txt").read_text()
+    assert "ansible-playbook -i production/hosts.yml offheap.profiler.enable_profiling -l app1 " in told
 
 
 def test_reports_are_written_and_returned(here: Path) -> None:

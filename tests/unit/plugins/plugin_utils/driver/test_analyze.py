@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -158,6 +159,22 @@ def test_a_disassembly_has_numbers_at_calls_only(source: Source) -> None:
     assert [instruction for _flat, instruction in numbers] == ["call"]
 
 
+@pytest.mark.parametrize("what", ["debug information alone", "no section headers"])
+def test_a_file_without_code_to_disassemble_is_named(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    image, path = tmp_path / "image", IMAGES.find(source.executable[1]) or Path(source.executable[0])
+    if what == "debug information alone":
+        subprocess.run(["objcopy", "--only-keep-debug", path, image], check=True)
+    else:
+        content = bytearray(path.read_bytes())
+        content[0x28:0x30], content[0x3C:0x40] = bytes(8), bytes(4)  # e_shoff; e_shnum and e_shstrndx (elf(5))
+        image.write_bytes(content)
+    monkeypatch.setattr(IMAGES, "find", lambda _build_id, _sha256: image)
+    with pytest.raises(OffheapError, match="image has no code there that objdump shows"):
+        ask(source, Request(kind="disasm", function="^large$"))
+
+
 def test_callgrind_adds_up(source: Source) -> None:
     shown = ask(source, Request(kind="callgrind"))
     summary = re.search(r"^summary: (\d+)$", shown, re.M)
@@ -200,8 +217,9 @@ def test_threads(source: Source) -> None:
 
 
 def test_a_base_is_subtracted(source: Source) -> None:
-    nothing = analyze(Request(), source, source, IMAGES).table
-    assert nothing.rows() == []
+    for measure in (Measure.INUSE_SPACE, Measure.ALLOC_SPACE):
+        nothing = analyze(Request(measure=measure), source, source, IMAGES).table
+        assert nothing.rows() == [], "which is not that there are no such numbers"
     part = Selection(focus="large").apply(source.samples)
     without = Table(subtract(source.samples, part), Granularity.FUNCTIONS, Measure.INUSE_SPACE)
     assert "large" not in [row.name for row in without.rows()]

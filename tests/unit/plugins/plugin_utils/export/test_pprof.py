@@ -18,6 +18,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
 from ansible_collections.offheap.profiler.plugins.plugin_utils.export import pprof
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.samples import combine
+from ansible_collections.offheap.profiler.plugins.plugin_utils.views.selection import Selection
 from ansible_collections.offheap.profiler.tests.unit.strategies import go_program
 from ansible_collections.offheap.profiler.tests.unit.strategies.profiles import profile
 from ansible_collections.offheap.profiler.tests.unit.strategies.samples import BUILD_ID, DUMP, samples_of
@@ -85,6 +86,13 @@ def test_calls_without_addresses_are_locations_of_their_own() -> None:
     ]
 
 
+def test_an_inlined_call_that_is_left_out_is_in_no_location() -> None:
+    samples = samples_of()
+    shown = Selection(exclude="^allocate;it$").apply(samples)
+    names = [set(read(pprof.render(one)).string_table) for one in (samples, shown)]
+    assert names[0] - names[1] == {"allocate;it"} and "grow" in names[1]
+
+
 def test_every_number_in_a_message_points_somewhere() -> None:
     profile = read(pprof.render(samples_of()))
     functions = {function.id for function in profile.function}
@@ -110,3 +118,13 @@ def test_go_reads_it(tmp_path: Path, kind: str) -> None:
     total = re.search(r"of ([0-9.]+)(?:B)? total", printed)
     assert total and float(total[1]) == pytest.approx(samples.total(row), rel=1e-3, abs=5), printed
     assert re.search(r" 100%\s+\S+\s+100%  allocate;it \(inline\)", printed), printed
+
+
+@pytest.mark.slow
+def test_go_cuts_nothing_out_of_names(tmp_path: Path) -> None:
+    """It demangles what looks as if it were mangled, and two functions would have one name."""
+    cpp = ("Cache<int>::get", "Cache<long>::get", "Shop::operator()", "(anonymous namespace)::keep")
+    names = [*cpp, "<alloc::vec::Vec<T> as core::clone::Clone>::clone", "<shop::Cart as core::clone::Clone>::clone"]
+    (tmp_path / "x.pb.gz").write_bytes(pprof.render(profile({(name, "main"): 1e9 for name in names})))
+    printed = go_program.go(tmp_path, "tool", "pprof", "-top", "x.pb.gz")
+    assert [name for name in names if not re.search(rf"%  {re.escape(name)}$", printed, re.MULTILINE)] == []

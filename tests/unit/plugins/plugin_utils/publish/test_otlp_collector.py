@@ -97,6 +97,18 @@ def test_every_capture_arrives_once(archive: Archive, collector: Collector) -> N
     }
 
 
+def test_what_is_as_it_was_is_another_profile(archive: Archive, collector: Collector, tmp_path: Path) -> None:
+    content = leaky_archives.dump_text(1, 1)
+    for number in (98, 99):
+        time = leaky_archives.START + number
+        leaky_archives.add(archive, tmp_path / "scratch", content, host="app9", sequence=number, time=time)
+    assert _run(otlp_url=collector.url, hosts=["app9"])["pushed"] == 2
+    message = profile_proto.message_class("OtlpRequest", "string")
+    sent = [message.FromString(body) for _path, _headers, body in collector.requests]
+    ids = [one.profile_id for request in sent for one in request.resource_profiles[0].scope_profiles[0].profiles]
+    assert len(ids) == len(set(ids)) == 8
+
+
 def test_one_server_of_both_kinds_gets_both(archive: Archive, collector: Collector) -> None:
     assert _run(otlp_url=collector.url, pyroscope_url=collector.url)["pushed"] == 12
     assert {path.split("?")[0] for path, _headers, _body in collector.requests} == {

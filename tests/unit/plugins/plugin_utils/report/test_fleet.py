@@ -75,6 +75,16 @@ def test_points_dumps_and_suspects_fit_together(data: dict[str, Any]) -> None:
                 assert abs(live - suspect["live"]) <= 2
 
 
+def test_of_profiles_sampled_nobody_knows_how_no_error_is_told() -> None:
+    """One such process must cost no other its report."""
+    unit = fleets.sampled_somehow()["units"][0]
+    host = unit["hosts"][0]
+    errors = {part["name"]: part["error"] for part in host["dumps"][-1]["memory"]["parts"]}
+    assert (unit["answer"], unit["interval"], host["points"]["error"]) == ("cannot-tell", None, [None, None])
+    assert errors["Live, sampled"] is None and errors["Mapped files"] == 0
+    json.dumps(unit, allow_nan=False)
+
+
 def test_threads_of_the_newest_dump_hold_their_part_of_it(data: dict[str, Any]) -> None:
     host = data["units"][0]["hosts"][0]
     assert [(one["name"], one["count"]) for one in host["threads"][:2]] == [("http-worker", 16), ("C2 CompilerThre", 2)]
@@ -167,6 +177,15 @@ def test_the_ticket_reads_like_one(data: dict[str, Any]) -> None:
     assert "edge-proxy.service does not leak (3 hosts)" in text
     assert "mailer.service cannot be judged yet (1 host)" in text
     assert "Java heap" in text
+
+
+def test_what_is_pasted_from_the_ticket_is_whole() -> None:
+    name, host = "payment-gateway-for-northern-europe.service", "app-1.north-europe-1b.example-corp.internal"
+    step = f"""find it: ansible-playbook -i production/hosts.yml {"x" * 60} -e '{{"offheap_units": ["{name}"]}}'"""
+    finding = {"unit": name, "host": host, "verdict": "native-growth", "reason": "RSS grows", "next_step": step}
+    lines = ticket.render({**Fleet().data(), "triage": [finding]}).splitlines()
+    assert f"    Next: {step}" in lines
+    assert any(name in line for line in lines) and any(host in line for line in lines)
 
 
 def test_no_unit_at_all() -> None:

@@ -184,6 +184,13 @@ def test_one_look_and_another_process_tell_nothing() -> None:
     assert judged(sample(100), {**sample(700), "problem": "gone", "processes": []}).reason == "gone"
 
 
+def test_a_clock_that_was_set_back_between_the_looks_turns_nothing_round() -> None:
+    """As the host's clock has it, the second look was before the first."""
+    found = judged(sample(3600, age=1000), {**sample(0, age=1600, malloc_heap=90), "time": 600})
+    assert found.diagnosis.value == "native-growth"
+    assert found.reason.startswith("in 10 min RSS +480.0 MiB/h ")
+
+
 def test_a_map_that_is_not_readable_is_named() -> None:
     first, second = (sample(t, classes=None, not_readable=["its memory map: denied"]) for t in (100, 700))
     found = judged(first, second)
@@ -432,6 +439,15 @@ def test_a_unit_that_grows_explains_its_host(tmp_path: Path) -> None:
     snapshots.keep(tmp_path, "app1", [on_host(0)])
     snapshots.keep(tmp_path, "app1", [{**on_host(3600, available=3800, slab=290), **sample(3600, unknown=90)}])
     assert [one.growth.name for one in findings.findings(tmp_path, [], [], print)] == ["a.service"]
+
+
+def test_a_unit_that_grows_explains_its_host_also_where_others_are_asked_for(tmp_path: Path) -> None:
+    for time, unknown in ((0, 10), (3600, 210)):
+        other = {**on_host(time, available=4010 - unknown, processes=990 + unknown), "name": "b.service"}
+        snapshots.keep(tmp_path, "app1", [sample(time, unknown=unknown), other])
+    both = [one.growth.name for one in findings.findings(tmp_path, [], [], print)]
+    one = [one.growth.name for one in findings.findings(tmp_path, ["b.service"], [], print)]
+    assert (both, one) == (["a.service", "b.service"], ["b.service"])
 
 
 @pytest.mark.parametrize(
