@@ -110,5 +110,5 @@ def test_near_its_end_there_is_no_dump_of_the_sampler(
     prefix = tmp_path / "spool" / "jeprof"
     service = start(workload, "leak", "30", preload=[library], prefix=prefix, popen={"preexec_fn": enter})
     service.wait_until_active()
-    with pytest.raises(client.AgentError, match="the sampler could not write a dump into .*: too little memory is left"):
+    with pytest.raises(client.AgentError, match=r"the sampler could not write .*: too little memory is left"):
         service.ask("dump")
