@@ -69,6 +69,13 @@ def check_state(service: Service) -> None:
         raise Refusal("masked", f"{service.name} is masked; run 'systemctl unmask {service.name}' first")
     if state != "loaded":
         raise Refusal("not-loaded", f"systemd cannot load {service.name} ({state}); see 'systemctl status'")
+    if service.text["FragmentPath"].startswith("/run/systemd/transient/"):
+        raise Refusal(
+            "transient",
+            f"{service.name} was made by a program, such as systemd-run, and is gone once it ends: nobody could start it"
+            " again. Give it a file in /etc/systemd/system and start it from there, or trace it without a restart (fab"
+            " trace)",
+        )
     active, sub = service.text["ActiveState"], service.text["SubState"]
     if active == "failed" or sub == "auto-restart":
         raise Refusal(

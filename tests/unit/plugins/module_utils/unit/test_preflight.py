@@ -42,6 +42,7 @@ def test_a_unit_that_runs_or_is_stopped() -> None:
         ({"LoadState": "not-found"}, "no-such-unit", "systemctl list-units"),
         ({"LoadState": "masked"}, "masked", "systemctl unmask probe.service"),
         ({"LoadState": "bad-setting"}, "not-loaded", "systemctl status"),
+        ({"FragmentPath": "/run/systemd/transient/probe.service"}, "transient", "a file in /etc/systemd/system"),
         ({"ActiveState": "failed", "SubState": "failed"}, "already-failing", "journalctl -u probe.service"),
         ({"ActiveState": "activating", "SubState": "auto-restart"}, "already-failing", "Get it running first"),
         ({"NeedDaemonReload": "yes"}, "needs-daemon-reload", "systemctl daemon-reload"),
