@@ -216,6 +216,17 @@ def test_long_names_of_hosts_are_cut_in_the_middle_and_lie_under_nothing(opened:
         assert all(right <= switch["x"] or bottom <= switch["y"] or top >= below for right, bottom, top in lines)
 
 
+def test_addresses_are_shown_whole(opened: Open, pages: Pages) -> None:
+    def by_address() -> dict[str, Any]:
+        data = fleets.fleet(hosts=3, leaking=1, dumps=12)
+        for number, host in enumerate(data["units"][0]["hosts"]):
+            host["host"] = f"10.{number}.0.5"
+        return data
+
+    names = opened(pages("addresses", by_address)).locator("#hostlist .name")
+    assert {name.inner_text() for name in names.all()} == {f"10.{number}.0.5" for number in range(3)}
+
+
 def test_a_link_to_what_the_page_does_not_have_says_so(opened: Open) -> None:
     page = opened(at="unit=gone.service&host=nohost")
     expect(page.locator("#missing")).to_have_text(

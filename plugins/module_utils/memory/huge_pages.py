@@ -43,10 +43,13 @@ class Unwritten(NamedTuple):
 
 
 def look(pid: int, regions: Sequence[Region], peek: Peek, proc: str = "/proc") -> Unwritten | None:
-    """What is known of the anonymous huge pages in these regions; None where it may not be read."""
+    """What is known of the anonymous huge pages in these regions; None where it may not be read, or where pages have
+    another size."""
     held = sum(region.huge for region in regions)
     if held < _LEAST:
         return Unwritten(held, 0, 0)
+    if os.sysconf("SC_PAGE_SIZE") != _PAGE:
+        return None
     shares = _shares(pid, [region for region in regions if region.huge], peek, proc)
     if len(shares) < 2:
         return None

@@ -50,5 +50,5 @@ def _parsed(text: str) -> Any:
     libraries.require("yaml")
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date that is none
         raise WrittenValueError(f"{text[:100]!r} is no YAML: {' '.join(str(error).split())}") from error

@@ -113,8 +113,10 @@ def _leak(
     key: Key, members: list[tuple[Watched, Suspect]], now: list[tuple[Watched, Suspect]], judged: list[Watched]
 ) -> Leak:
     rates: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for process, suspect in now:
         rates[process.host] = rates.get(process.host, 0.0) + suspect.growth
+        errors[process.host] = math.hypot(errors.get(process.host, 0.0), suspect.error)
     first = min(members, key=lambda pair: pair[1].first_seen)[0]
     having = {(process.host, process.process) for process, _suspect in members}
     without = [process for process in judged if (process.host, process.process) not in having]
@@ -123,11 +125,11 @@ def _leak(
         unit=first.unit,
         key=key,
         growth=math.fsum(rates.values()),
-        error=math.hypot(*(suspect.error for _process, suspect in now)),
+        error=math.hypot(*errors.values()),
         hosts=dict(sorted(rates.items(), key=lambda item: -item[1])),
         watched=len({process.host for process in judged}),
         processes=len(having),
-        outliers=_outliers(rates, {process.host: suspect.error for process, suspect in now}),
+        outliers=_outliers(rates, errors),
         share=0.0,
         first_seen=min(suspect.first_seen for _process, suspect in members),
         label=first.label if earlier else "",

@@ -39,8 +39,8 @@ export function healthyLine(hosts, showAll) {
 
 // How many characters of the names are the domain that all hosts share.
 function domain(names) {
+    if (names.length < 2 || names.some((name) => /^[\d.]+$/.test(name))) return 0; // of an address, each part tells
     const parts = names.map((name) => name.split(".").slice(1).reverse());
-    if (names.length < 2) return 0;
     let shared = 0;
     while (parts.every((one) => one[shared] !== undefined && one[shared] === parts[0][shared])) shared++;
     return parts[0].slice(0, shared).reduce((sum, part) => sum + part.length + 1, 0);

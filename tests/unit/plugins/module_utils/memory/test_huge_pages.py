@@ -64,6 +64,11 @@ def test_what_was_never_written_is_told(pages: int, tmp_path: Path) -> None:
     assert found.unwritten == pytest.approx(found.held * (512 - pages) / 512, abs=max(found.error, MIB))
 
 
+def test_it_is_not_known_where_pages_have_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", lambda _name: 65536)
+    assert looked(tmp_path, 1) is None
+
+
 def test_it_is_not_known_of_what_may_not_be_read(tmp_path: Path) -> None:
     region = regions.Region(0, 64 * MIB, "rw-p", "", 64 * MIB, 64 * MIB, 0, 64 * MIB)
     assert huge_pages.look(1, [region], lambda _address, _length: b"", str(tmp_path)) is None

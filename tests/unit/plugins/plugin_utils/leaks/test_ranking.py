@@ -65,6 +65,15 @@ def test_a_host_that_leaks_faster_than_the_others_is_named() -> None:
     assert _only([_watched("app1"), _watched("hot", 900)]).outliers == [], "of two, none is the odd one"
 
 
+def test_a_host_that_leaks_faster_is_told_by_the_errors_of_all_its_processes() -> None:
+    others = [_watched(f"app{number}", 100) for number in range(5)]
+    hot = [_watched("hot", 300, pid=pid) for pid in (7, 8)]
+    unsure = replace(hot[0].verdict.suspects[0], error=1e12)
+    hot[0] = replace(hot[0], verdict=replace(hot[0].verdict, suspects=[unsure]))
+    leak = _only([*others, *hot])
+    assert leak.outliers == [] and leak.error > 1e12
+
+
 def test_a_restart_continues_a_leak_and_a_cured_one_is_gone() -> None:
     before, after = _watched("app1"), _watched("app1", start=2 * HOUR, pid=8)
     leak = _only([before, after])
