@@ -41,17 +41,19 @@ class Series:
     rss: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
     live: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
     state: str = "connecting"
-    start: str | None = None
+    restarts: int | None = None
 
     def add(self, sample: dict[str, Any]) -> None:
         """Add a sample, as a host sends it. A restart clears the series. Raises ValueError, KeyError, TypeError."""
-        if not values.is_time(sample["time"]) or not all(map(values.is_size, (sample["rss"], sample.get("allocated", 0)))):
+        if not values.is_time(sample["time"]) or not all(map(values.is_size, (sample["rss"], sample["restarts"]))):
             raise ValueError("a number is out of range")
-        start = str(sample["start"])[:64]
-        if self.start is not None and start != self.start:
+        if not values.is_size(sample.get("allocated", 0)):
+            raise ValueError("a number is out of range")
+        restarts = int(sample["restarts"])
+        if self.restarts is not None and restarts != self.restarts:
             for column in (self.times, self.rss, self.live):
                 column.clear()
-        self.start = start
+        self.restarts = restarts
         self.state = printable(str(sample["active"])[:20])
         self.times.append(float(sample["time"]))
         self.rss.append(float(sample["rss"]))

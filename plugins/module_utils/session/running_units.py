@@ -91,7 +91,7 @@ def _ask(unit: str, command: str) -> list[dict[str, Any]]:
 def sample(unit: str) -> dict[str, Any]:
     """The unit's memory now: ``rss`` of all its processes and, where agents answer, what is ``allocated`` in them.
 
-    In bytes; ``time`` in seconds since the epoch, ``start`` what tells this start of the unit from any other. Raises SystemdError.
+    In bytes; ``time`` in seconds since the epoch, ``restarts`` as systemd counts them. Raises SystemdError.
     """
     loaded = service.load(unit_name.service(unit))
     resident = [size for pid in loaded.pids() if (size := _resident(pid)) is not None]
@@ -108,6 +108,6 @@ def sample(unit: str) -> dict[str, Any]:
         "active": loaded.text["ActiveState"],
         "rss": sum(resident),
         "processes": len(resident),
-        "start": loaded.text["InvocationID"],
+        "restarts": loaded.restarts,
         **({"allocated": sum(allocated)} if allocated else {}),
     }
