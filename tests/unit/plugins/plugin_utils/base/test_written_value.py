@@ -66,7 +66,12 @@ def test_mappings_in_words() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "why"),
-    [("[a", "is no YAML"), ("lg_prof_sample", "is no mapping: write lines"), ("a: b: c", "is no YAML"), ("a: 2026-13-45", "is no YAML")],
+    [
+        ("[a", "is no YAML"),
+        ("lg_prof_sample", "is no mapping: write lines"),
+        ("a: b: c", "is no YAML"),
+        ("a: 2026-13-45", "is no YAML"),
+    ],
 )
 def test_what_is_no_mapping(typed: str, why: str) -> None:
     with pytest.raises(AnsibleFilterError, match=why):
