@@ -73,8 +73,8 @@ def check_state(service: Service) -> None:
         raise Refusal(
             "transient",
             f"{service.name} was made by a program, such as systemd-run, and is gone once it ends: nobody could start"
-            " it again. Give it a file in /etc/systemd/system and start it from there, or trace it without a restart (fab"
-            " trace)",
+            " it again. Give it a file in /etc/systemd/system and start it from there, or trace it without a restart"
+            " (fab trace)",
         )
     active, sub = service.text["ActiveState"], service.text["SubState"]
     if active == "failed" or sub == "auto-restart":
