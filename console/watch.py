@@ -28,6 +28,7 @@ MOST = 240
 _LEAST = 10
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _HOUR = 3600.0
+_LONGEST_START = 64
 _LONGEST = 70  # characters of an error beside a curve; all of it is told at the end
 
 
@@ -41,19 +42,19 @@ class Series:
     rss: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
     live: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
     state: str = "connecting"
-    restarts: int | None = None
+    start: str | None = None
 
     def add(self, sample: dict[str, Any]) -> None:
         """Add a sample, as a host sends it. A restart clears the series. Raises ValueError, KeyError, TypeError."""
-        if not values.is_time(sample["time"]) or not all(map(values.is_size, (sample["rss"], sample["restarts"]))):
+        sizes = (sample["rss"], sample.get("allocated", 0))
+        if not values.is_time(sample["time"]) or not all(map(values.is_size, sizes)):
             raise ValueError("a number is out of range")
-        if not values.is_size(sample.get("allocated", 0)):
-            raise ValueError("a number is out of range")
-        restarts = int(sample["restarts"])
-        if self.restarts is not None and restarts != self.restarts:
+        if not values.is_text(sample["start"], _LONGEST_START):
+            raise ValueError("that is no start")
+        if sample["start"] != self.start:
             for column in (self.times, self.rss, self.live):
                 column.clear()
-        self.restarts = restarts
+        self.start = sample["start"]
         self.state = printable(str(sample["active"])[:20])
         self.times.append(float(sample["time"]))
         self.rss.append(float(sample["rss"]))

@@ -91,7 +91,7 @@ def _ask(unit: str, command: str) -> list[dict[str, Any]]:
 def sample(unit: str) -> dict[str, Any]:
     """The unit's memory now: ``rss`` of all its processes and, where agents answer, what is ``allocated`` in them.
 
-    In bytes; ``time`` in seconds since the epoch, ``restarts`` as systemd counts them. Raises SystemdError.
+    In bytes; ``time`` in seconds since the epoch, ``start`` another after each start. Raises SystemdError.
     """
     loaded = service.load(unit_name.service(unit))
     resident = [size for pid in loaded.pids() if (size := _resident(pid)) is not None]
@@ -108,6 +108,7 @@ def sample(unit: str) -> dict[str, Any]:
         "active": loaded.text["ActiveState"],
         "rss": sum(resident),
         "processes": len(resident),
-        "restarts": loaded.restarts,
+        # not NRestarts, which does not count those that somebody asks for
+        "start": loaded.text["InvocationID"],
         **({"allocated": sum(allocated)} if allocated else {}),
     }

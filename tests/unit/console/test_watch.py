@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def sample(time: float, rss: float, **more: Any) -> dict[str, Any]:
-    return {"time": time, "rss": rss, "restarts": 0, "active": "active", **more}
+    return {"time": time, "rss": rss, "start": "1b", "active": "active", **more}
 
 
 def test_growth_is_of_live_bytes_where_they_are_known() -> None:
@@ -55,7 +55,7 @@ def test_a_restart_begins_anew() -> None:
     series = Series("app1")
     for number in range(5):
         series.add(sample(number, number))
-    series.add({**sample(5, 1), "restarts": 1})
+    series.add({**sample(5, 1), "start": "2c"})
     assert list(series.times) == [5] and series.growth() is None
 
 

@@ -148,3 +148,10 @@ def test_a_trace_says_when_its_first_window_begins_and_leaves_nothing_without_a_
     prepared, block, *rest = happened
     assert (prepared, wire.read(io.BytesIO(block).read, 0)) == ("prepared", (None, b"begun"))
     assert rest == ([0, 1] if count else ["web.service"])
+
+
+def test_a_restart_that_somebody_asked_for_is_seen_in_a_sample(systemctl: Systemctl) -> None:
+    """systemd counts only its own (NRestarts)."""
+    systemctl.states(shown(NRestarts="0", InvocationID="1b"), shown(NRestarts="0", InvocationID="2c"))
+    starts = {running_units.sample("web")["start"] for _look in range(2)}
+    assert len(starts) == 2
