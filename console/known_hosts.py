@@ -132,10 +132,12 @@ def _read(path: Path) -> Iterator[_Line]:
 
 
 def _matches(known: str, name: str) -> bool:
-    """OpenSSH's patterns know only * and ? (ssh_config(5), "PATTERNS"); a hashed name is compared by its hash."""
+    """OpenSSH's patterns know only * and ? (ssh_config(5), "PATTERNS"), in small letters or large; a hashed name is
+    compared by its hash."""
     if known.startswith("|1|"):
         try:
             return paramiko.HostKeys.hash_host(name, known) == known
         except (ValueError, IndexError, AssertionError):
             return False
-    return re.fullmatch(re.escape(known).replace(r"\*", ".*").replace(r"\?", "."), name) is not None
+    pattern = re.escape(known).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(pattern, name, re.IGNORECASE) is not None
