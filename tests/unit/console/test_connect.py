@@ -51,6 +51,18 @@ def test_what_does_not_match(tmp_path: Path, names: str) -> None:
         shown(tmp_path, line(names, OURS))
 
 
+def test_a_key_of_the_host_without_its_port(tmp_path: Path) -> None:
+    """OpenSSH takes it, and remembers no other: to connect once with ssh would change nothing."""
+    shown(tmp_path, line("app1", OURS), "[app1]:2222")
+    for known, message in (
+        (line("app1", OTHER), "is unknown"),
+        (line("[app1]:2222", OTHER) + line("app1", OURS), "has CHANGED"),
+        ("@revoked " + line("app1", OURS), "REVOKED"),
+    ):
+        with pytest.raises(ConnectError, match=message):
+            shown(tmp_path, known, "[app1]:2222")
+
+
 def test_another_key_than_the_pattern_has(tmp_path: Path) -> None:
     with pytest.raises(ConnectError, match="has CHANGED"):
         shown(tmp_path, line("app*", OTHER), accept_new=True)
