@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import logging
 import os
 import random
@@ -134,7 +135,7 @@ class Connector:
             return self._gateways[jump]
 
     def _made(self, found: Settings, password: str | None, gateway: Connection | str | None) -> Connection:
-        keys = [Path(name).expanduser() for name in found.lines("identityfile")]
+        keys = [Path(_expanded(os.path.expandvars(name), found)).expanduser() for name in found.lines("identityfile")]
         known = KnownHosts(found, self._accept_new)
         arguments = {
             "allow_agent": found.one("identitiesonly") != "yes",
@@ -160,15 +161,27 @@ class Connector:
 
     def _open(self, name: str, found: Settings, password: str | None, gateway: Connection | None) -> Connection:
         command = found.one("proxycommand")
-        connection = self._made(found, password, gateway or (command and _expanded(command, name, found)))
+        connection = self._made(found, password, gateway or (command and _expanded(command, found)))
         _handshake(connection, name)
         return connection
 
 
-def _expanded(command: str, name: str, found: Settings) -> str:
-    """A ProxyCommand with what its tokens stand for (ssh_config(5)): Fabric knows neither the port nor the user."""
-    tokens = {"%": "%", "h": found.hostname, "n": name, "p": str(found.port), "r": found.user}
-    return re.sub("%([%hnpr])", lambda token: tokens[token[1]], command)
+def _expanded(value: str, found: Settings) -> str:
+    """A ProxyCommand or IdentityFile with what its tokens stand for (ssh_config(5)): ``ssh -G`` leaves them there."""
+    tokens = {
+        "%": "%",
+        "d": str(Path.home()),
+        "h": found.hostname,
+        "i": str(os.getuid()),
+        "k": found.one("hostkeyalias") or found.hostname,
+        "L": socket.gethostname().partition(".")[0],
+        "l": socket.gethostname(),
+        "n": found.one("host") or found.hostname,
+        "p": str(found.port),
+        "r": found.user,
+        "u": getpass.getuser(),
+    }
+    return re.sub(f"%([{''.join(tokens)}])", lambda token: tokens[token[1]], value)
 
 
 def _configuration(target: Target) -> list[str]:

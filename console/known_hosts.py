@@ -24,6 +24,7 @@ from ..plugins.plugin_utils.base.errors import ControllerError
 from .target import Settings
 
 _REVOKED = "@revoked"
+_PORT = re.compile(r"\[(.*)\]:\d+\Z")
 
 
 class ConnectError(ControllerError):
@@ -76,7 +77,9 @@ class KnownHosts(paramiko.MissingHostKeyPolicy):
 
     def missing_host_key(self, _client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
         shown, about = (key.get_name(), key.get_base64()), self._about(hostname)
-        same = [line for line in about if (line.kind, line.text) == shown]
+        # Of another port, OpenSSH takes the host's key without one, too.
+        others = about or ([] if self._alias else self._about(_PORT.sub(r"\1", hostname)))
+        same = [line for line in others if (line.kind, line.text) == shown]
         if any(line.revoked for line in same):
             raise ConnectError(
                 f"the host key of {hostname} ({key.get_name()} {key.fingerprint}) is REVOKED in known_hosts: it may be"
@@ -132,10 +135,12 @@ def _read(path: Path) -> Iterator[_Line]:
 
 
 def _matches(known: str, name: str) -> bool:
-    """OpenSSH's patterns know only * and ? (ssh_config(5), "PATTERNS"); a hashed name is compared by its hash."""
+    """OpenSSH's patterns know only * and ? (ssh_config(5), "PATTERNS"), in small letters or large; a hashed name is
+    compared by its hash."""
     if known.startswith("|1|"):
         try:
             return paramiko.HostKeys.hash_host(name, known) == known
         except (ValueError, IndexError, AssertionError):
             return False
-    return re.fullmatch(re.escape(known).replace(r"\*", ".*").replace(r"\?", "."), name) is not None
+    pattern = re.escape(known).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(pattern, name, re.IGNORECASE) is not None

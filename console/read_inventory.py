@@ -37,6 +37,13 @@ NAMES = """
     ansible_become_user ansible_become_password ansible_become_pass
 """.split()
 
+# What ansible.cfg says of all hosts, under the name that gives way to all others of its kind.
+_CONFIGURED = {
+    "ansible_ssh_user": "DEFAULT_REMOTE_USER",
+    "ansible_ssh_port": "DEFAULT_REMOTE_PORT",
+    "ansible_private_key_file": "DEFAULT_PRIVATE_KEY_FILE",
+}
+
 # What Ansible imports of itself to read most inventories.
 _USED = """
     ansible.playbook.play_context ansible.plugins.cache.memory ansible.plugins.connection
@@ -75,7 +82,8 @@ def read(loader: DataLoader, limit: str, sources: list[str]) -> list[dict[str, A
 def _host(name: str, variables: dict[str, Any], loader: DataLoader) -> dict[str, Any]:
     templar = Templar(loader, variables=variables)
     found = {known: str(templar.template(variables[known])) for known in NAMES if variables.get(known) is not None}
-    return {"name": name, **found}
+    configured = {known: constants.config.get_config_value(option) for known, option in _CONFIGURED.items()}
+    return {"name": name, **{known: str(value) for known, value in configured.items() if value}, **found}
 
 
 if __name__ == "__main__":

@@ -113,4 +113,5 @@ def settings(address: str, arguments: Sequence[str]) -> Settings:
     for line in done.stdout.splitlines():
         keyword, _blank, value = line.partition(" ")
         values.setdefault(keyword, []).append(value)
+    values.setdefault("host", [address])  # which OpenSSH before 9 does not say
     return Settings(values)

@@ -14,7 +14,7 @@ NAMES = ("jvm", "python", "node", "dotnet", "native")
 _EXECUTABLES = {
     "jvm": re.compile(r"java\Z"),
     "python": re.compile(r"(python|pypy)[0-9.]*\Z"),
-    "node": re.compile(r"node(js)?\Z"),
+    "node": re.compile(r"node(js)?(-?[0-9]+)?\Z"),  # node-22 on Fedora, node22 on openSUSE: node is a link to it
     "dotnet": re.compile(r"dotnet\Z"),
 }
 _LIBRARIES = {"jvm": "/libjvm.so", "dotnet": "/libcoreclr.so", "python": "/libpython3"}

@@ -20,6 +20,7 @@ from typing import Iterable, Iterator, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import perf_map_line
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_structs import (
+    LayoutError,
     Memory,
     VmError,
     VmStructs,
@@ -44,6 +45,8 @@ class _Methods:
         if method not in self._names:
             try:
                 self._names[method] = self._read(method)
+            except LayoutError:
+                raise
             except VmError:
                 self._names[method] = None
         return self._names[method]
@@ -236,12 +239,16 @@ def lines(fd: int, base: int, release: int, addresses: Iterable[int], seconds: f
     vm = VmStructs(Memory(fd), base)
     methods = _Methods(vm)
     compiled = _CompiledCode(vm, methods, release)
+    unknown: LayoutError | None = None
     for address in sorted(addresses):
         if time.monotonic() > deadline:
             raise VmError(f"it took longer than {seconds:.0f} seconds")
         if compiled.low <= address < compiled.high:
             try:
                 names = compiled.calls(address)
+            except LayoutError as exc:
+                unknown = exc  # interpreted methods may still have names
+                continue
             except VmError:
                 continue  # the code was freed meanwhile
             if len(names) > 1:
@@ -250,3 +257,5 @@ def lines(fd: int, base: int, release: int, addresses: Iterable[int], seconds: f
             name = methods.name(address - 1)
             if name is not None:
                 yield perf_map_line.added(address - 1, [name])
+    if unknown is not None:
+        raise unknown

@@ -29,6 +29,10 @@ class VmError(OffheapError):
     """The memory does not hold what it should. The message says what is missing."""
 
 
+class LayoutError(VmError):
+    """This release does not say where its data lies: what was not found now never will be."""
+
+
 class Memory:
     """The memory of a process, through an open ``/proc/<pid>/mem``."""
 
@@ -140,17 +144,17 @@ class VmStructs:
         return (kind, field) in self._fields
 
     def offset(self, kind: str, field: str) -> int:
-        """Where the field is in an object. Raises VmError when this release has none."""
+        """Where the field is in an object. Raises LayoutError when this release has none."""
         return self._field(kind, field)[0]
 
     def static(self, kind: str, field: str) -> int:
-        """Where the static field is. Raises VmError when this release has none."""
+        """Where the static field is. Raises LayoutError when this release has none."""
         return self._field(kind, field)[1]
 
     def size(self, kind: str) -> int:
-        """Bytes of an object. Raises VmError when this release does not say."""
+        """Bytes of an object. Raises LayoutError when this release does not say."""
         if kind not in self._sizes:
-            raise VmError(f"this JVM does not say how large {kind} is")
+            raise LayoutError(f"this JVM does not say how large {kind} is")
         return self._sizes[kind]
 
     def get(self, address: int, kind: str, field: str, size: int = 8) -> int:
@@ -159,7 +163,7 @@ class VmStructs:
 
     def _field(self, kind: str, field: str) -> tuple[int, int]:
         if (kind, field) not in self._fields:
-            raise VmError(f"this JVM does not say where {kind}::{field} is")
+            raise LayoutError(f"this JVM does not say where {kind}::{field} is")
         return self._fields[kind, field]
 
 

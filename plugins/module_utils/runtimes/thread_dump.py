@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from typing import Iterator, NamedTuple, Pattern
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.perf_map_line import without_hidden_class
+
 _FRAME = re.compile(r"\tat ([^\s()]{1,1000})\(([^()]{0,1000})\)\Z")
 #: how many frames of a stack are kept; recursion may have thousands
 _MOST_FRAMES = 64
@@ -36,7 +38,7 @@ def stacks(text: str) -> Iterator[Stack]:
             if not frames:
                 native = match.group(2).rpartition("/")[2] == _NATIVE
             if len(frames) < _MOST_FRAMES:
-                frames.append(match.group(1).rpartition("/")[2])
+                frames.append(without_hidden_class(match.group(1)).rpartition("/")[2])
         elif frames and not line.startswith("\t"):
             yield Stack(tuple(frames), native)
             frames = []

@@ -56,6 +56,13 @@ _PAUSE = 0.05
 _MAPS, _NEW_MAPS = "maps", "maps.new"
 # Dumps that are looked for where an agent has ended itself, which leaves one.
 _MOST_LEFT = 100
+_WHY = {
+    errno.EAGAIN: "it may start no thread, by its limit of processes or its unit's TasksMax=",
+    errno.EBUSY: (
+        "it has an agent already, of a trace that runs now, or of one that was killed: such an agent detaches by itself"
+        f" {_GRACE} seconds after what was to be its last window"
+    ),
+}
 _FILTERS = "2"  # in the field Seccomp of status
 _BESIDE = ((dump_name.SIDECAR, limits.LARGEST_SIDECAR), (dump_name.LIVES, limits.LARGEST_LIVES))
 
@@ -213,8 +220,7 @@ class AttachTrace:
             found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
         self._path, self.held = found.path, found.held
         if found.result:
-            no_thread = "it may start no thread, by its limit of processes or its unit's TasksMax="
-            why = no_thread if found.result == errno.EAGAIN else os.strerror(found.result)
+            why = _WHY.get(found.result) or os.strerror(found.result)
             raise TraceError(
                 f"the agent does not sample process {self.pid}: {why}. perf can say what makes it grow (source: perf)"
             )

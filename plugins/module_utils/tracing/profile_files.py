@@ -10,10 +10,11 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
-from typing import Iterator, NamedTuple, Sequence
+from typing import Iterable, Iterator, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
@@ -42,8 +43,7 @@ def find(path: str, pids: Sequence[int], since: float, left: dict[str, str]) -> 
     """
     directory = _opened(path)
     try:
-        status = {name: os.stat(name, dir_fd=directory, follow_symlinks=False) for name in _names(directory, path)}
-        fresh = sorted((one.st_mtime_ns, name) for name, one in status.items() if one.st_mtime >= since)
+        fresh = sorted(_changed(directory, _names(directory, path), since))
         owners, written = _owners(pids), _written(pids)
         for _time, name in fresh[-MOST:]:
             try:
@@ -52,10 +52,17 @@ def find(path: str, pids: Sequence[int], since: float, left: dict[str, str]) -> 
                 left[name] = str(exc.strerror or exc)
             else:
                 yield file
-    except FileNotFoundError as exc:
-        raise OfferError(f"{path} changes while it is read; try again") from exc
     finally:
         os.close(directory)
+
+
+def _changed(directory: int, names: Iterable[str], since: float) -> Iterator[tuple[int, str]]:
+    """Those that were written since then, and when."""
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # the service has renamed or removed it
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if status.st_mtime >= since:
+                yield status.st_mtime_ns, name
 
 
 def _opened(path: str) -> int:

@@ -10,6 +10,7 @@ nothing is written to the host's disk, and everything ends with the stream.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import secrets
@@ -133,6 +134,8 @@ class ProcessStream:
         self._socket.settimeout(seconds)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):  # closing alone would not end it while another thread still receives
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         try:
             self._process.wait(5)

@@ -56,14 +56,6 @@ class Frame(NamedTuple):
         return self.function or self.module or self.label
 
 
-_HIDDEN_CLASS = re.compile(r"(?:\$[0-9]+)?[/+.]0x[0-9a-fA-F]+")
-
-
-def without_hidden_class(name: str) -> str:
-    """A Java method's name without the address of its hidden class, which differs between processes."""
-    return _HIDDEN_CLASS.sub("", name)
-
-
 # Functions of the allocator: jeprof's list (RemoveUninterestingFrames, 5.3.0 and 5.3.1), which cuts a stack after the
 # last of them, and the functions that a jemalloc or mimalloc with symbols shows between them, or async-profiler before
 # malloc.

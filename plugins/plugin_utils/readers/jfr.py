@@ -22,9 +22,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...module_utils.formats.jfr_header import MAGIC, JfrError
+from ...module_utils.formats.perf_map_line import without_hidden_class
 from ..base import libraries
 from ..base.printable import printable
-from ..model.frame import Frame, Kind, without_hidden_class
+from ..model.frame import Frame, Kind
 from ..model.raw import Records, Told
 from ..model.sampling import EXACT, Measure, Sampling, Scheme
 from .format_error import FormatError, UnusableError

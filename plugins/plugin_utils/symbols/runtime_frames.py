@@ -17,8 +17,9 @@ import re
 from functools import lru_cache
 from pathlib import PurePosixPath
 
+from ...module_utils.formats.perf_map_line import without_hidden_class
 from ..base.printable import printable
-from ..model.frame import Frame, Kind, without_hidden_class
+from ..model.frame import Frame, Kind
 
 _LONGEST = 1000
 _JAVA = re.compile(r"(?:[^\s()]+ )?([^\s()]+\.[^\s().]+)\(([^()]*)\)\Z")

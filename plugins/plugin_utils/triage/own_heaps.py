@@ -26,7 +26,7 @@ _BY_PROGRAM = (
         ),
     ),
     (
-        r"(node|nodejs)[0-9.]*",
+        r"(node|nodejs)-?[0-9.]*",
         OwnHeap("V8's heap", "take a heap snapshot: node inspect -p {pid}, then takeHeapSnapshot()"),
     ),
     (r"dotnet", OwnHeap("the .NET heap", "see what is in it: dotnet-gcdump collect -p {pid}")),

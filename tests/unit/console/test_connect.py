@@ -19,7 +19,7 @@ from fabric import Connection
 from ansible_collections.offheap.profiler.console import connect
 from ansible_collections.offheap.profiler.console.connect import ConnectError, Connector, _expanded, _explained
 from ansible_collections.offheap.profiler.console.known_hosts import KnownHosts
-from ansible_collections.offheap.profiler.console.target import Settings, from_word
+from ansible_collections.offheap.profiler.console.target import Settings, from_word, settings
 
 OURS, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
 
@@ -40,15 +40,27 @@ def shown(
     return policy, path
 
 
-@pytest.mark.parametrize("names", ["*", "app?", "web*,app*", "*.example,app1*"])
+@pytest.mark.parametrize("names", ["*", "app?", "web*,app*", "*.example,app1*", "APP1"])
 def test_patterns(tmp_path: Path, names: str) -> None:
     shown(tmp_path, line(names, OURS))
 
 
-@pytest.mark.parametrize("names", ["app", "app1?", "*,!app1", "[a]pp1", "APP1"])
+@pytest.mark.parametrize("names", ["app", "app1?", "*,!app1", "*,!APP1", "[a]pp1"])
 def test_what_does_not_match(tmp_path: Path, names: str) -> None:
     with pytest.raises(ConnectError, match=r"unknown.*--accept-new"):
         shown(tmp_path, line(names, OURS))
+
+
+def test_a_key_of_the_host_without_its_port(tmp_path: Path) -> None:
+    """OpenSSH takes it, and remembers no other: to connect once with ssh would change nothing."""
+    shown(tmp_path, line("app1", OURS), "[app1]:2222")
+    for known, message in (
+        (line("app1", OTHER), "is unknown"),
+        (line("[app1]:2222", OTHER) + line("app1", OURS), "has CHANGED"),
+        ("@revoked " + line("app1", OURS), "REVOKED"),
+    ):
+        with pytest.raises(ConnectError, match=message):
+            shown(tmp_path, known, "[app1]:2222")
 
 
 def test_another_key_than_the_pattern_has(tmp_path: Path) -> None:
@@ -90,9 +102,22 @@ def test_a_new_key_begins_a_line_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_tokens_of_a_proxy_command() -> None:
-    found = Settings({"hostname": ["192.0.2.7"], "user": ["deploy"], "port": ["2222"]})
-    command = _expanded("ssh -W %h:%p -l %r %n 100%%", "app1", found)
+    found = Settings({"host": ["app1"], "hostname": ["192.0.2.7"], "user": ["deploy"], "port": ["2222"]})
+    command = _expanded("ssh -W %h:%p -l %r %n 100%%", found)
     assert command == "ssh -W 192.0.2.7:2222 -l deploy app1 100%"
+
+
+def test_a_key_is_where_openssh_looks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``ssh -G`` says neither what a token nor what a variable stands for."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keys = ["%d/of_%n", "${HOME}/of_%r_at_%h", "~/of_%p"]
+    made = [tmp_path / name for name in ("of_app1", "of_deploy_at_app1.example.org", "of_2222")]
+    for key in made:
+        key.touch()
+    (tmp_path / "config").write_text("HostName app1.example.org\n" + "".join(f"IdentityFile {key}\n" for key in keys))
+    found = settings("deploy@app1", ["-F", str(tmp_path / "config"), "-p", "2222"])
+    with Connector(False, 5, lambda _target: None) as connector:
+        assert connector._made(found, None, None).connect_kwargs["key_filename"] == list(map(str, made))
 
 
 def test_sessions_behind_a_jump_host_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,20 @@ def test_an_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["app2"].address == "app2" and found["app2"].become and not found["app2"].local
 
 
+def test_an_ansible_cfg_says_what_an_inventory_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the playbooks log in with the same inventory, and the console does not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ansible.cfg").write_text(
+        "[defaults]\nremote_user = deploy\nremote_port = 2200\nprivate_key_file = /keys/c\n"
+    )
+    variables: dict[str, object] = {"ansible_ssh_user": "ops", "ansible_port": 22}
+    found = {one.name: one.arguments for one in inventory.targets(written(tmp_path, variables), "web")}
+    assert found == {
+        "app1": ("-i", "/keys/c", "-p", "22", "-l", "ops"),
+        "app2": ("-i", "/keys/c", "-p", "2200", "-l", "deploy"),
+    }
+
+
 @pytest.mark.parametrize(
     ("variables", "limit", "message"),
     [

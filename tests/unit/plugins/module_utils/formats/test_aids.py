@@ -25,6 +25,9 @@ NODE = ["--perf-basic-prof-only-functions", "--interpreted-frames-native-stack"]
         ("/usr/bin/python3.13", [], "python"),
         ("/usr/bin/node", [], "node"),
         ("/usr/bin/nodejs", [], "node"),
+        ("/usr/bin/node-22", [], "node"),
+        ("/usr/bin/node22", [], "node"),
+        ("/usr/bin/node_exporter", [], "native"),
         ("/usr/sbin/nginx", ["/lib/x86_64-linux-gnu/libc.so.6"], "native"),
     ],
 )

@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_methods
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_structs import Memory, VmError
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_structs import (
+    LayoutError,
+    Memory,
+    VmError,
+)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +75,22 @@ def test_a_process_that_is_no_jvm() -> None:
             list(hotspot_methods.lines(fd, id(object()), 17, {1, 9}))
     finally:
         os.close(fd)
+
+
+def test_a_release_that_keeps_its_compiled_code_otherwise_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As JDK 23 and 24 do: no inlined method has a name there, and nobody would know why. Interpreted ones have."""
+
+    class Compiled:
+        low, high = 100, 200
+
+        def calls(self, _address: int) -> list[str]:
+            raise LayoutError("this JVM does not say where CodeBlob::_mutable_data is")
+
+    methods = type("Methods", (), {"name": lambda _self, method: f"void Some.m{method}()"})
+    monkeypatch.setattr(hotspot_methods, "VmStructs", lambda *_memory: None)
+    monkeypatch.setattr(hotspot_methods, "_Methods", lambda _vm: methods())
+    monkeypatch.setattr(hotspot_methods, "_CompiledCode", lambda *_vm: Compiled())
+    found = []
+    with pytest.raises(VmError, match="where CodeBlob::_mutable_data is"):
+        found.extend(hotspot_methods.lines(-1, 0, 24, {9, 150, 801}))
+    assert found == [b"0x8 0x1 void Some.m8()\n", b"0x320 0x1 void Some.m800()\n"]

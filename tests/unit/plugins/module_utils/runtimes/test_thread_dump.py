@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,3 +71,11 @@ def test_recursion_is_cut_off() -> None:
 def test_any_text(text: str) -> None:
     for stack in stacks(text):
         assert stack.frames
+
+
+@pytest.mark.parametrize(
+    "hidden", ["Shop$$Lambda/0x000000000d040210", "Shop$$Lambda$2/0x7f38b8", "Shop$$Lambda$1/1072"]
+)
+def test_a_hidden_class_has_no_address(hidden: str) -> None:
+    """It is another in each process, so the same stack would count as many."""
+    assert [one.frames for one in stacks(f"\tat {hidden}.run(Unknown Source)")] == [("Shop$$Lambda.run",)]

@@ -117,7 +117,8 @@ def test_each_window_ends_in_a_dump_of_the_agent(
 
 
 @pytest.mark.parametrize(
-    ("result", "why"), [(errno.EAGAIN, "limit of processes"), (errno.EBUSY, "Device or resource busy")]
+    ("result", "why"),
+    [(errno.EAGAIN, "limit of processes"), (errno.EBUSY, "one that was killed"), (errno.ENOMEM, "Cannot allocate")],
 )
 def test_why_the_agent_does_not_sample_is_told_in_words(
     result: int, why: str, run: Run, program: int, monkeypatch: pytest.MonkeyPatch

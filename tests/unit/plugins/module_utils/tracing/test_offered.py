@@ -201,6 +201,19 @@ def test_from_a_directory_nothing_comes_twice(
     assert len(found.processes) == 1
 
 
+def test_a_file_that_is_renamed_meanwhile_keeps_nobody_from_the_others(
+    run: Run, dumped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service may write each under another name first, and a timer would lose what there was."""
+    names = profile_files._names
+    monkeypatch.setattr(profile_files, "_names", lambda *of: [*names(*of), ".heap.1.tmp"])
+    monkeypatch.setattr(profile_files, "_QUIET", 0.0)
+    with profile_server.running() as service:
+        (dumped / "heap.1").write_bytes(offers.packed(1))
+        result = run([service.pid], directory=str(dumped))
+    assert (len(result["dumps"]), result["left"]) == (1, {})
+
+
 def test_what_a_process_of_the_unit_writes_is_left(run: Run, dumped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_files, "_QUIET", 0.0)
     with (dumped / "heap").open("wb") as file:

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,6 +52,25 @@ def test_it_ends_with_its_input() -> None:
     stream = host_session.ProcessStream(["sh", "-c", host_session.command(sys.executable, False, "root")[0]], 10)
     stream.close()
     assert stream._process.returncode is not None
+
+
+def test_it_ends_by_itself_while_another_thread_still_listens() -> None:
+    """As when somebody interrupts a trace of this machine: killed, it would put nothing back."""
+    stream = host_session.ProcessStream(["sh", "-c", "echo begun; cat"], 30)
+    begun = threading.Event()
+
+    def listen() -> bytes:
+        stream.receive(100)
+        begun.set()
+        return stream.receive(100)
+
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(listen)
+        assert begun.wait(20)
+        stream.close()
+        assert stream.status == 0
+        with contextlib.suppress(OSError):  # it had not begun to listen again
+            assert heard.result() == b""
 
 
 def shell(text: str) -> tuple[str, str, str]:

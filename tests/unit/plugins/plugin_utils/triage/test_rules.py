@@ -455,6 +455,7 @@ def test_a_unit_that_grows_explains_its_host_also_where_others_are_asked_for(tmp
     [
         ("/usr/bin/python3.11", "CPython's arenas", '-e \'{"profiled_service_runtime_with": ["objects"]}\''),
         ("/usr/bin/node", "V8's heap", "node inspect -p 50"),
+        ("/usr/bin/node-22", "V8's heap", "node inspect -p 50"),
         ("/usr/sbin/php-fpm8.2", "PHP's memory manager", "memory_get_usage"),
         ("/opt/pythonic", "", "perf record -e syscalls:sys_enter_mmap -g -p 50"),
     ],
