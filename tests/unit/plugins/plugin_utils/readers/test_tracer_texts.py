@@ -133,6 +133,23 @@ def test_faults_are_growth_of_a_page_each() -> None:
     assert sampled.total.bytes == 128 * 4096
 
 
+def test_faults_in_inlined_calls_deleted_files_and_modules_of_the_kernel() -> None:
+    faults = b"""\
+app  4711/4711  18148.510389:          1 page-faults:
+\tffffffffc0a2b3c4 xfs_filemap_fault+0x12 ([xfs])
+\t           2b3d4 xfs_fault+0x12 (/lib/modules/6.1.0/kernel/fs/xfs/xfs.ko.zst)
+\t    55d987075169 touch+0x12 (inlined)
+\t    55d987075169 leak+0x12 (/srv/app (deleted))
+\t    55d9870751c0 main+0x9 (/srv/my app (x86)/app)
+"""
+    records = detect.parse(faults, "x", Told())
+    assert [(frame.function, frame.module, frame.kind) for frame in records.names] == [
+        ("touch", "", Kind.INLINED),
+        ("leak", "app", Kind.NATIVE),
+        ("main", "app", Kind.NATIVE),
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
