@@ -234,7 +234,9 @@ def test_a_map_of_bpftrace_is_what_the_user_says() -> None:
     assert sizes(records) == {"malloc < leak < main": (0, 4096), "operator new(unsigned long) < main": (0, 100)}
     for text, told, why in (
         (BPFTRACE, Told(), "set source_unit"),
-        (BPFTRACE + b"WARNING: Map full; can't update element.\n", TOLD, "BPFTRACE_MAP_KEYS_MAX"),
+        (BPFTRACE + b"WARNING: Map full; can't update element.\n", TOLD, "BPFTRACE_MAX_MAP_KEYS"),
+        (b"@[\n    free+1\n]: -8\n" + BPFTRACE, TOLD, r"line 3: .*not negative.*'\]: -8'"),
+        (b"@[\n    main+1\n]: count 1, average 8, total 8\n" + BPFTRACE, TOLD, "line 3: .*a number"),
         (b"@[\n    main+1\n]: 8\n" * 4096, TOLD, "its map is full"),
         (BPFTRACE[:-20], TOLD, "it is cut off"),
     ):
