@@ -196,6 +196,16 @@ def test_both_texts_of_memleak() -> None:
     )
 
 
+def test_memleaks_frames_without_a_name_and_with_inlined_calls() -> None:
+    text = LIBBPF.replace(b"_Znwm+0x1c [/usr/lib/libstdc++.so.6]", b"[/usr/lib/libstdc++.so.6]").replace(
+        b"\t1 [<000055815b2ee1ad>] main+0x6d [/srv/app]\n",
+        b"\t1 [<000055815b2ee1ad>] (2 entries)\n\t\tkeep@0x1150 /srv/a.c:12\n\t\tmain@0x1200\n"
+        b"\t2 [<000055815b2ee1ad>] <null sym>\n",
+    )
+    stack = "libstdc++.so.6+0x0 < keep < main < [unknown]"
+    assert sizes(detect.parse(text, "x", Told())) == {stack: (3, 99), "main": (5, 80)}
+
+
 @pytest.mark.parametrize(
     ("text", "change", "why"),
     [
