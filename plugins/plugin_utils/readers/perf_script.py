@@ -141,6 +141,8 @@ class _Faults:
         raise FormatError(self._name, data.count(b"\n", 0, start) + 1, expected, found)
 
     def records(self) -> Records:
+        if self._stacks and not self._frames:
+            raise UnusableError(self._name, "has no stacks: use perf record -e page-faults -c 1 -g")
         sampling = EXACT
         if self._longest > 1:
             sampling = Sampling(Scheme.SYSTEMATIC, min(self._longest * _PAGE, LARGEST))

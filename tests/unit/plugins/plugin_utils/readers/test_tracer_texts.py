@@ -167,6 +167,12 @@ def test_other_events_of_perf_are_refused(change: tuple[bytes, bytes], why: str)
         detect.parse(PERF.replace(*change), "x", Told())
 
 
+def test_faults_without_any_stack_are_refused() -> None:
+    alone = b"app  4711/4711  18148.510389:          1 page-faults:     55d987078028 keep+0x0 (/srv/app)\n"
+    with pytest.raises(OffheapError, match=r"has no stacks: use perf record -e page-faults -c 1 -g"):
+        detect.parse(2 * alone, "x", Told())
+
+
 def test_perf_without_options_says_the_thread_and_no_process() -> None:
     default = PERF.replace(b"4711/4711 ", b"4711 [001] ").replace(b"4711/4712 ", b"4712 [000] ")
     headed = b"# ========\n# captured on : Tue Nov 24 2026\n# cmdline : perf record -e page-faults\n#\n\n" + default
