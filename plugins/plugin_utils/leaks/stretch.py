@@ -68,7 +68,8 @@ def _timely(stretch: list[Capture]) -> list[Capture]:
         if parts[-1] and capture.time < parts[-1][-1].time - _SET_BACK:
             parts.append([])
         parts[-1].append(capture)
-    return sorted(max(parts, key=_length), key=lambda capture: (capture.time, capture.sequence))
+    longest = max(parts, key=_length)
+    return sorted(longest, key=lambda capture: (capture.time, capture.sequence))
 
 
 def with_stretch(verdict: Verdict, stretch: Stretch) -> Verdict:
