@@ -4,6 +4,9 @@
 
 What a process allocates while sampling is off is in no dump, ever. Across such a time a leak seems to pause, and after
 it memory that is replaced seems to grow. The agent notes with each dump whether sampling was on, and since when.
+
+It numbers them, too: where a later one has an earlier time, the host's clock was set back, as after a boot with a wrong
+one. By such times a leak seems to rise and fall.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from dataclasses import dataclass, replace
 
 from ..archive.capture import Capture
 from .verdict import LEAST_POINTS, Answer, Verdict
+
+# By how many seconds time has to fall. Two dumps at once may end in the other order.
+_SET_BACK = 60.0
 
 
 @dataclass(frozen=True)
@@ -42,13 +48,28 @@ def newest(captures: Sequence[Capture], least_span: float) -> Stretch:
     if not stretches:
         caution = f"sampling was off at each of its {len(ordered)} dumps, so they cannot show what it allocates"
         return Stretch(ordered, caution, sampled=False)
-    enough = [one for one in stretches if len(one) >= LEAST_POINTS and _span(one) >= least_span]
-    chosen = enough[-1] if enough else max(stretches, key=lambda one: (_span(one), len(one)))
+    parts = [_timely(one) for one in stretches]
+    enough = [one for one in parts if len(one) >= LEAST_POINTS and _span(one) >= least_span]
+    chosen = enough[-1] if enough else max(parts, key=_length)
     left = len(ordered) - len(chosen)
     if not left:
         return Stretch(chosen)
     others = "one other dump is" if left == 1 else f"{left} other dumps are"
-    return Stretch(chosen, f"{others} left out, because sampling was switched in between")
+    why = "sampling was switched" if parts == stretches else "the clock of the host was set back"
+    return Stretch(chosen, f"{others} left out, because {why} in between")
+
+
+def _timely(stretch: list[Capture]) -> list[Capture]:
+    """The longest part of a stretch in which the clock was not set back; all, where one agent has not numbered all."""
+    if any((capture.facts.agent or {}).get("active_since") is None for capture in stretch):
+        return stretch
+    parts: list[list[Capture]] = [[]]
+    for capture in sorted(stretch, key=lambda capture: capture.sequence):
+        if parts[-1] and capture.time < parts[-1][-1].time - _SET_BACK:
+            parts.append([])
+        parts[-1].append(capture)
+    longest = max(parts, key=_length)
+    return sorted(longest, key=lambda capture: (capture.time, capture.sequence))
 
 
 def with_stretch(verdict: Verdict, stretch: Stretch) -> Verdict:
@@ -58,6 +79,10 @@ def with_stretch(verdict: Verdict, stretch: Stretch) -> Verdict:
             Answer.CANNOT_TELL, stretch.caution, process=verdict.process, points=verdict.points, span=verdict.span
         )
     return replace(verdict, reason=f"{verdict.reason}; {stretch.caution}") if stretch.caution else verdict
+
+
+def _length(captures: Sequence[Capture]) -> tuple[float, int]:
+    return _span(captures), len(captures)
 
 
 def _span(captures: Sequence[Capture]) -> float:

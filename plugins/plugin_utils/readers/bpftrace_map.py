@@ -25,9 +25,11 @@ from .stack_builder import StackBuilder
 _HEAD = re.compile(rb"(?:\^C)?@\w{0,64}\[\s*\Z")
 _END = re.compile(rb"\s*(?:,[^\n]*)?\]: (\d{1,20})\s*\Z")
 _FRAME = re.compile(r"\s*(?:(?:0x)?[0-9a-f]{6,16} )?(\S.*?)(?:\+(?:0x[0-9a-f]+|\d+))?(?: \(([^()]*)\))?\s*\Z")
-# BPFTRACE_MAP_KEYS_MAX.
+# The default.
 _MOST_KEYS = 4096
-_MORE = "set BPFTRACE_MAP_KEYS_MAX=100000 and trace again"
+_MORE = "set BPFTRACE_MAX_MAP_KEYS=100000 (before 0.20: BPFTRACE_MAP_KEYS_MAX) and trace again"
+# How no frame begins.
+_NO_FRAME = (b"]", b"@", b",")
 
 
 def recognizes(data: bytes) -> bool:
@@ -59,6 +61,8 @@ def parse(data: bytes, name: str, told: Told) -> Records:
             builder.add(places, (0, count) if told.unit == "bytes" else (count, 0))
             places = None
         elif line.strip():
+            if line.lstrip().startswith(_NO_FRAME):
+                raise FormatError(name, number, "a frame, or ']: <n>' with a number that is not negative", line)
             if line not in known:
                 known[line] = builder.named(_frame(line.decode("utf-8", "replace")))
             places.append(known[line])

@@ -33,8 +33,14 @@ _LEAK = re.compile(rb"\s*(\d{1,20}) bytes in (\d{1,20}) allocations from stack\s
 _PYTHON = re.compile(rb"\s+(?:0x[0-9a-f]{1,16}\s+)?(\S.*)\Z")
 _LIBBPF = re.compile(rb"\s*\d{1,5} \[<[0-9a-f]{1,16}>\] (\S.*)\Z")
 _ONE_BLOCK = re.compile(rb"\s+addr = [0-9a-fx]+ size = \d+\s*\Z")
-# The tool of libbpf may say the line, or the image: leak+0x1f /srv/a.c:12, leak+0x1f [app]
-_FUNCTION = re.compile(r"(.*?)(?:\+0x([0-9a-f]{1,16}))?(?: (/.+?):(\d{1,9})(?::\d{1,9})?)?(?: \[([^\[\]]*)\])?\Z")
+# The tool of libbpf may say the line, or the image: leak+0x1f /srv/a.c:12, leak+0x1f [app], [app]; below an address
+# with inlined calls it lists each function: leak@0x1150 /srv/a.c:12
+_FUNCTION = re.compile(
+    r"(.*?)(?:\+0x([0-9a-f]{1,16})|@0x[0-9a-f]{1,16})?(?: (/.+?):(\d{1,9})(?::\d{1,9})?)?"
+    r"(?:(?:\A(?!\[unknown\])| )\[([^\[\]]*)\])?\Z"
+)
+_INLINED = re.compile(rb"\(\d{1,9} entries\)\s*\Z")
+_NAMELESS = ("[unknown]", "<null sym>", "")
 _KERNEL = re.compile(rb"Attaching to kernel allocators|tracing kernel: true", re.IGNORECASE)
 # BPF_STACK_TRACE(stack_traces, 10240) and BPF_HASH(allocs, 1000000), in both tools.
 _MOST_STACKS, _MOST_BLOCKS = 10_240, 1_000_000
@@ -73,6 +79,8 @@ def parse(data: bytes, name: str, _told: Told) -> Records:
         frame = frame or _PYTHON.match(line)
         if frame is None or counts is None:
             raise FormatError(name, number, "'<n> bytes in <n> allocations from stack' or a frame", line)
+        if _INLINED.match(frame[1]):
+            continue
         if frame[1] not in known:
             known[frame[1]] = builder.named(_frame(frame[1].decode("utf-8", "replace").strip()))
         places.append(known[frame[1]])
@@ -100,6 +108,6 @@ def _frame(text: str) -> Frame:
     match = _FUNCTION.match(text)
     function, offset, file, line, image = match.groups() if match else (text, None, None, None, None)
     module = PurePosixPath(image or "").name
-    if function in ("[unknown]", ""):
+    if function in _NAMELESS:
         return Frame("" if module else "[unknown]", module, offset=int(offset or "0", 16))
     return Frame(function, module, file=file or "", line=int(line or 0))

@@ -4,7 +4,8 @@
 
 It is pprof's model in another shape: all tables are in one dictionary and begin with an entry that means nothing, each
 profile counts one thing, and stacks have a table of their own. So it is read as pprof's (pprof_profile.py). A sample
-with times and no values counts one for each time. A collector may put several processes in one file, each of them a
+with times and no values counts one for each time. Version 1.10 has given fields other numbers; older files are refused,
+since their values would be taken for something else. A collector may put several processes in one file, each of them a
 resource: their sum would be nobody's memory. So would be that of what was in use at two times.
 """
 
@@ -92,7 +93,10 @@ def _as_pprof(data: bytes, name: str) -> Iterator[Any]:
             if part.HasField("sample_type"):
                 kind = (part.sample_type.type, part.sample_type.unit)
             for sample in part.samples:
-                own[sample.stack] = own.get(sample.stack, 0) + (sum(sample.values) or len(sample.times))
+                if dictionary.is_older_than(sample):
+                    raise UnusableError(name, "is of OpenTelemetry's profiles before 1.10: have a newer tool write it")
+                value = sum(sample.values) if sample.values else len(sample.times)
+                own[sample.stack] = own.get(sample.stack, 0) + value
             time = part.time_unix_nano or time
             yield _head(part)
         times.setdefault(kind, set()).add(time)
@@ -166,6 +170,11 @@ class _Dictionary:
                     made.line.add(function_id=line.function, line=line.line)
             self._locations += 1
         return part
+
+    def is_older_than(self, sample: Any) -> bool:
+        """Whether it is no sample of 1.10: 1.8 and 1.9 have its values where its attributes are, 1.7 has no stacks."""
+        uncounted = sample.attributes and not sample.values and not sample.times
+        return not self._stacks or uncounted or any(not 0 <= at < len(self._attributes) for at in sample.attributes)
 
     def text(self, number: int) -> bytes:
         """A text, or an empty one if there is none of that number."""

@@ -23,7 +23,7 @@ from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import NoReturn
 
-from ..model.frame import Frame
+from ..model.frame import Frame, Kind
 from ..model.raw import Records, Told
 from ..model.sampling import EXACT, Measure, Sampling, Scheme
 from .format_error import FormatError, UnusableError
@@ -34,10 +34,15 @@ _HEADER = re.compile(
     rb"[^\n]{1,64}? +(?:(-?\d{1,10})/)?-?\d{1,10} +(?:\[\d{1,5}\] +)?\d{1,12}\.\d{1,9}: +"
     rb"(?:(\d{1,20}) +)?([^\s]{1,100}):(?:\s|\Z)"
 )
-_FRAME = re.compile(rb"\s+([0-9a-f]{1,16}) (.*) \(([^\n]*)\)\Z")
+# A file may be deleted, or have brackets in its path.
+_FRAME = re.compile(rb"\s+([0-9a-f]{1,16}) (.*) \((/[^\n]*|[^()\n]*)\)\Z")
 _FAULTS = {b"page-faults", b"faults", b"minor-faults", b"major-faults", b"exceptions:page_fault_user"}
 _MODIFIERS = re.compile(rb":[a-zA-Z]{1,10}\Z")
 _OFFSET = re.compile(r"\+0x[0-9a-f]{1,16}\Z")
+# In place of a file, for a call that the compiler has made a part of the next function.
+_INLINED = b"inlined"
+# And its modules, by name or file.
+_KERNEL = re.compile(rb"\[(?!unknown|vdso|vsyscall|heap|stack|anon|uprobes)|[^\n]*\.ko(?:\.[a-z]+)?\Z")
 _RECORD = b"PERF_RECORD_"
 _COMMENTS = re.compile(rb"(?:#[^\n]*\n|\n)*")
 _LONGEST_HEAD = 1 << 16
@@ -122,18 +127,22 @@ class _Faults:
         return places
 
     def _frame(self, address: bytes, symbol: bytes, image: bytes) -> int | None:
-        if not int(address, 16) or image.startswith((b"[kernel", b"[guest.kernel")):
+        if not int(address, 16) or _KERNEL.match(image):
             return None
-        module = PurePosixPath(image.decode("utf-8", "replace")).name
+        module = PurePosixPath(image.decode("utf-8", "replace").removesuffix(" (deleted)")).name
         function = _OFFSET.sub("", symbol.decode("utf-8", "replace"))
         if function == "[unknown]":
             function = f"[{int(address, 16):#x}]"
+        if image == _INLINED:
+            return self._builder.named(Frame(function, "", Kind.INLINED))
         return self._builder.named(Frame(function, "" if module == "[unknown]" else module))
 
     def _fail(self, data: bytes, start: int, expected: str, found: bytes) -> NoReturn:
         raise FormatError(self._name, data.count(b"\n", 0, start) + 1, expected, found)
 
     def records(self) -> Records:
+        if self._stacks and not self._frames:
+            raise UnusableError(self._name, "has no stacks: use perf record -e page-faults -c 1 -g")
         sampling = EXACT
         if self._longest > 1:
             sampling = Sampling(Scheme.SYSTEMATIC, min(self._longest * _PAGE, LARGEST))

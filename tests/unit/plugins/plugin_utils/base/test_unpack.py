@@ -31,9 +31,16 @@ def _lz4(content: bytes) -> bytes:
     return bytes(packed.getvalue())
 
 
+def _piped(content: bytes) -> bytes:
+    """As ``zstd`` packs what it gets through a pipe, without its size."""
+    packer = zstandard.ZstdCompressor().compressobj()
+    return packer.compress(content) + packer.flush()
+
+
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "zstd": zstandard.compress,
+    "piped zstd": _piped,
     "lz4": _lz4,
     "xz": lzma.compress,
     "bzip2": bz2.compress,
@@ -95,6 +102,13 @@ def test_data_that_is_cut_off_anywhere_is_refused(packer: str) -> None:
     content = b"".join(b"@ 0x%x\n" % (number * 2654435761 % 2**32) for number in range(60))
     whole = PACKERS[packer](content)
     for end in range(4, len(whole)):
+        with pytest.raises(UnpackError):
+            unpack.unpack(whole[:end], "x", LIMIT)
+
+
+def test_a_second_frame_that_is_cut_off_is_refused() -> None:
+    whole = zstandard.compress(b"a 1\n" * 1000) + zstandard.compress(bytes(range(256)))
+    for end in range(len(whole) - 200, len(whole)):
         with pytest.raises(UnpackError):
             unpack.unpack(whole[:end], "x", LIMIT)
 

@@ -66,6 +66,19 @@ def test_what_is_left_out_is_told() -> None:
     assert (verdict.answer, verdict.reason) == (Answer.NO_LEAK, told)
 
 
+def test_before_the_clock_was_set_back_is_another_time() -> None:
+    """The first two dumps were made after a boot with a clock that was two minutes ahead."""
+    found = dumps(*[on(5.5)] * 6)
+    shifted = [replace(one, time=one.time + (200 if one.sequence < 2 else 0)) for one in found]
+    stretch = newest(shifted, 60)
+    assert [capture.sequence for capture in stretch.captures] == [2, 3, 4, 5]
+    assert stretch.caution == "2 other dumps are left out, because the clock of the host was set back in between"
+    at_once = [replace(one, time=one.time + (61 if one.sequence == 3 else 0)) for one in found]
+    assert [capture.sequence for capture in newest(at_once, 60).captures] == [0, 1, 2, 4, 3, 5]
+    noted = [replace(one, facts=replace(one.facts, agent=None)) for one in shifted]
+    assert len(newest(noted, 60).captures) == 6, "nobody knows whose numbers they are"
+
+
 def test_without_sampling_nobody_can_tell() -> None:
     stretch = newest(dumps(OFF, OFF, OFF), 60)
     assert len(stretch.captures) == 3

@@ -154,6 +154,39 @@ def test_what_is_damaged_is_said(change: dict[str, Any], why: str) -> None:
         detect.parse(made(**change), "x", Told())
 
 
+@pytest.mark.parametrize(
+    "sample",
+    [
+        {"stack": 1, "attributes": [1 << 20]},  # 1.8 and 1.9: values, ...
+        {"stack": 1, "attributes": [1]},
+        {"stack": 1, "attributes": [4096, 4096], "times": [1, 2]},  # ... also with a time for each
+    ],
+)
+def test_values_where_older_versions_have_them_are_refused(sample: dict[str, Any]) -> None:
+    one = profile_proto.message_class("OtlpProfile")(samples=[sample])
+    data = made() + _field(1, _field(2, _field(2, one.SerializeToString())))
+    with pytest.raises(OffheapError, match=r"x: is of OpenTelemetry's profiles before 1\.10: have a newer tool"):
+        detect.parse(data, "x", Told())
+
+
+def test_a_version_without_a_table_of_stacks_is_refused() -> None:
+    """Of 1.7: the first and the number of a sample's locations, its value."""
+    sample = bytes([1 << 3, 0, 2 << 3, 2, 3 << 3 | 2, 1, 100])
+    tables = profile_proto.message_class("OtlpDictionary")(string_table=[b"", b"inuse_space", b"bytes"])
+    data = _field(1, _field(2, _field(2, _field(2, sample)))) + _field(2, tables.SerializeToString())
+    assert detect.source_of(data, "x") == "otlp"
+    with pytest.raises(OffheapError, match=r"before 1\.10"):
+        detect.parse(data, "x", Told())
+
+
+def test_a_sample_that_counts_nothing_at_two_times_counts_nothing() -> None:
+    sample = {"stack": 1, "values": [0, 0], "times": [1, 2]}
+    one = profile_proto.message_class("OtlpProfile")(time_unix_nano=1_790_000_000_000_000_000, samples=[sample])
+    one.sample_type.type, one.sample_type.unit = 1, 2
+    data = made() + _field(1, _field(2, _field(2, one.SerializeToString())))
+    assert detect.parse(data, "x", Told()).total.bytes == 400
+
+
 def test_a_few_bytes_cannot_ask_for_a_number_of_each_type_in_each_stack() -> None:
     one = profile_proto.message_class("OtlpProfile")(samples=[{"stack": 1, "values": [1]}])
     profiles = []

@@ -133,6 +133,23 @@ def test_faults_are_growth_of_a_page_each() -> None:
     assert sampled.total.bytes == 128 * 4096
 
 
+def test_faults_in_inlined_calls_deleted_files_and_modules_of_the_kernel() -> None:
+    faults = b"""\
+app  4711/4711  18148.510389:          1 page-faults:
+\tffffffffc0a2b3c4 xfs_filemap_fault+0x12 ([xfs])
+\t           2b3d4 xfs_fault+0x12 (/lib/modules/6.1.0/kernel/fs/xfs/xfs.ko.zst)
+\t    55d987075169 touch+0x12 (inlined)
+\t    55d987075169 leak+0x12 (/srv/app (deleted))
+\t    55d9870751c0 main+0x9 (/srv/my app (x86)/app)
+"""
+    records = detect.parse(faults, "x", Told())
+    assert [(frame.function, frame.module, frame.kind) for frame in records.names] == [
+        ("touch", "", Kind.INLINED),
+        ("leak", "app", Kind.NATIVE),
+        ("main", "app", Kind.NATIVE),
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -148,6 +165,12 @@ def test_other_events_of_perf_are_refused(change: tuple[bytes, bytes], why: str)
     assert change[0] in PERF
     with pytest.raises(OffheapError, match=why):
         detect.parse(PERF.replace(*change), "x", Told())
+
+
+def test_faults_without_any_stack_are_refused() -> None:
+    alone = b"app  4711/4711  18148.510389:          1 page-faults:     55d987078028 keep+0x0 (/srv/app)\n"
+    with pytest.raises(OffheapError, match=r"has no stacks: use perf record -e page-faults -c 1 -g"):
+        detect.parse(2 * alone, "x", Told())
 
 
 def test_perf_without_options_says_the_thread_and_no_process() -> None:
@@ -177,6 +200,16 @@ def test_both_texts_of_memleak() -> None:
         "/srv/my app/a.c",
         12,
     )
+
+
+def test_memleaks_frames_without_a_name_and_with_inlined_calls() -> None:
+    text = LIBBPF.replace(b"_Znwm+0x1c [/usr/lib/libstdc++.so.6]", b"[/usr/lib/libstdc++.so.6]").replace(
+        b"\t1 [<000055815b2ee1ad>] main+0x6d [/srv/app]\n",
+        b"\t1 [<000055815b2ee1ad>] (2 entries)\n\t\tkeep@0x1150 /srv/a.c:12\n\t\tmain@0x1200\n"
+        b"\t2 [<000055815b2ee1ad>] <null sym>\n",
+    )
+    stack = "libstdc++.so.6+0x0 < keep < main < [unknown]"
+    assert sizes(detect.parse(text, "x", Told())) == {stack: (3, 99), "main": (5, 80)}
 
 
 @pytest.mark.parametrize(
@@ -217,7 +250,9 @@ def test_a_map_of_bpftrace_is_what_the_user_says() -> None:
     assert sizes(records) == {"malloc < leak < main": (0, 4096), "operator new(unsigned long) < main": (0, 100)}
     for text, told, why in (
         (BPFTRACE, Told(), "set source_unit"),
-        (BPFTRACE + b"WARNING: Map full; can't update element.\n", TOLD, "BPFTRACE_MAP_KEYS_MAX"),
+        (BPFTRACE + b"WARNING: Map full; can't update element.\n", TOLD, "BPFTRACE_MAX_MAP_KEYS"),
+        (b"@[\n    free+1\n]: -8\n" + BPFTRACE, TOLD, r"line 3: .*not negative.*'\]: -8'"),
+        (b"@[\n    main+1\n]: count 1, average 8, total 8\n" + BPFTRACE, TOLD, "line 3: .*a number"),
         (b"@[\n    main+1\n]: 8\n" * 4096, TOLD, "its map is full"),
         (BPFTRACE[:-20], TOLD, "it is cut off"),
     ):
