@@ -56,7 +56,8 @@ class Drip:
     def __init__(self) -> None:
         self.now = 0.0
         self.sent = 0
-        self._bytes = itertools.chain(b"READY\n" + struct.pack(">cI", b"J", 1 << 20), itertools.repeat(ord(" ")))
+        head = [bytes([byte]) for byte in struct.pack(">cI", b"J", 1 << 20)]
+        self._blocks = itertools.chain([b"READY\n"], head, itertools.repeat(b" "))
 
     def send(self, block: bytes) -> None:
         """Takes all."""
@@ -64,7 +65,7 @@ class Drip:
     def receive(self, most: int) -> bytes:
         self.now += 29.0
         self.sent += 1
-        return bytes([next(self._bytes)])
+        return next(self._blocks)
 
     def set_timeout(self, seconds: float) -> None:
         assert seconds > 29.0, "each byte comes in time"
