@@ -383,7 +383,7 @@ def test_a_python_object_is_told_by_its_type(start: Start) -> None:
 
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_clean(tmp_path: Path, sanitizer: str) -> None:
-    below = "book clock descriptors facts feeder got hotspot json ledger loader mallctl maps probes sampler"
+    below = "book clock descriptors feeder got hotspot json ledger loader mallctl maps probes sampler"
     own = "blocks holders objects pages reach roots threads"
     parts = [SOURCES / f"{part}.c" for part in f"{below} {own}".split()]
     name = f"holders-{sanitizer.split(',')[0]}"

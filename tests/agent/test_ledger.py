@@ -119,7 +119,7 @@ def test_a_jemalloc_that_tells_of_no_births_has_no_book(
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread", ""])
 def test_clean_and_exact(tmp_path: Path, sanitizer: str) -> None:
     """Ten million births and deaths in eight threads, a tenth of it under the sanitizers."""
-    names = "book clock descriptors facts feeder got json ledger loader mallctl maps probes sampler".split()
+    names = "book clock descriptors feeder got json ledger loader mallctl maps probes sampler".split()
     parts = [SOURCES / f"{part}.c" for part in names]
     options = [f"-fsanitize={sanitizer}"] if sanitizer else []
     name = f"ledger-{sanitizer.split(',')[0] or 'plain'}"

@@ -16,7 +16,6 @@
 #include "book.h"
 
 #include "clock.h"
-#include "facts.h"
 #include "probes.h"
 
 #include <errno.h>
@@ -414,9 +413,8 @@ static bool copied(const struct book *book, struct book_copy *copy) {
 }
 
 // Under the lock only what must be of one moment: some megabytes at most. Their memory is there before: to touch it the
-// first time takes longer than to copy, and near a limit the kernel has whoever does so wait. There is no copy where it
-// would take more than half of what is left: it must not be what the process is killed for.
-bool book_copy(struct book_copy *copy) {
+// first time takes longer than to copy, and near a limit the kernel has whoever does so wait.
+bool book_copy(struct book_copy *copy, int64_t most) {
     struct book *book = region.book;
     bool done = false;
     inside = true;
@@ -425,8 +423,7 @@ bool book_copy(struct book_copy *copy) {
         copy->size = sizes_of(book).all;
         unlock(book);
         copy->size += copy->size / 8 + SPARE;
-        int64_t left = facts_memory_left();
-        if (left >= 0 && (int64_t)copy->size > left / 2) {
+        if ((int64_t)copy->size > most) {
             errno = ENOMEM;
             break;
         }

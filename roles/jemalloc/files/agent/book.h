@@ -64,7 +64,8 @@ void book_died(const void *pointer, size_t usable);   // the same
 bool book_end(const void *pointer, struct death *death);   // a death, if it is in the book
 void book_undo(const struct death *death);   // it lives on
 bool book_forget(const void *pointer);       // as if it had never been born
-bool book_copy(struct book_copy *copy);      // of one moment, sorted; false with errno. The caller frees it
+bool book_copy(struct book_copy *copy, int64_t most);   // of one moment, sorted, in so many bytes; false with errno. The
+                                                        // caller frees it
 void book_free(struct book_copy *copy);
 bool book_lives(const struct object *object);   // one of a copy, still
 void book_memory(const void **start, size_t *size);   // where it lies

@@ -34,11 +34,16 @@
 
 static char buffer[4096];
 
-// Whether a dump can go to memory first: near its limit, what the service is about to be killed for must not be the
-// dump. The file's pages are no such danger, since the kernel takes them back.
+// What may be taken of memory: near its limit, what the service is about to be killed for must not be the dump.
+static int64_t most_memory(void) {
+    int64_t left = facts_memory_left();
+    return left < 0 ? INT64_MAX : left / 2;
+}
+
+// Whether a dump can go to memory first. The file's pages are no such danger, since the kernel takes them back.
 static bool fits_into_memory(const struct dumps *dumps) {
-    int64_t expected = 2 * dumps->last.size, left = facts_memory_left();
-    return expected <= MEMORY && (left < 0 || expected <= left / 2);
+    int64_t expected = 2 * dumps->last.size;
+    return expected <= MEMORY && expected <= most_memory();
 }
 
 static bool copy(const struct owned *from, const struct owned *to) {
@@ -177,7 +182,7 @@ static bool write_to(const struct dumps *dumps, struct owned *file, const char *
         return false;
     }
     errno = 0;
-    if (!(own ? ledger_dump(file) : je_dump(path)) || !inspect(file, dump)) {
+    if (!(own ? ledger_dump(file, most_memory()) : je_dump(path)) || !inspect(file, dump)) {
         problem_note(dumps->problem, "%s could not write a dump into %s%s", own ? "the sampler" : "jemalloc",
                      dumps->spool->directory, own && errno == ENOMEM ? ": too little memory is left" : "");
         return false;
@@ -224,7 +229,7 @@ bool dump_take(struct dumps *dumps, const char *reason) {
     if (whole) {
         dumps->failed--;
         dumps->written++;
-        if (!ledger_write(dump.path))
+        if (!ledger_write(dump.path, most_memory()))
             problem_note(dumps->problem, "cannot write %s.lives: %s", dump.path, strerror(errno));
         if (dumps->look && !holders_write(dump.path, dumps->look, &dumps->told))
             problem_note(dumps->problem, "cannot write %s.holders: %s", dump.path, strerror(errno));

@@ -414,7 +414,7 @@ bool holders_write(const char *dump, int64_t milliseconds, struct holders_told *
         return false;
     look->pages.memory.fd = look->pages.map.fd = -1;
     int64_t age = book_age();
-    if (book_copy(&look->copy)) {
+    if (book_copy(&look->copy, HOLDERS_MEMORY)) {
         size_t samples = (look->copy.book->living + 1) * sizeof(struct sample);
         look->blocks.samples = reserve(samples);
         if (look->blocks.samples && take(look, milliseconds, samples, age)) {

@@ -91,7 +91,7 @@ void ledger_begin(void) {
         book_begin();
 }
 
-bool ledger_write(const char *dump) {
+bool ledger_write(const char *dump, int64_t memory) {
     struct book_copy copy;
     struct owned file;
     size_t interval = 0;
@@ -100,7 +100,7 @@ bool ledger_write(const char *dump) {
         return true;   // what is born now would be missing
     feeder_interval(&interval);
     int64_t now_at = clock_now(), began = now_at - book_age();
-    if (!book_copy(&copy))
+    if (!book_copy(&copy, memory))
         return false;
     bool written = false;
     if (snprintf(path, sizeof path, "%s.lives", dump) < (int)sizeof path) {
@@ -145,12 +145,12 @@ static void write_maps(struct output *output) {
 }
 
 // As jemalloc writes it: sampled, for the reader to unbias.
-bool ledger_dump(const struct owned *file) {
+bool ledger_dump(const struct owned *file, int64_t memory) {
     struct book_copy copy;
     size_t interval = 0;
     uint64_t bytes = 0, births = 0, born_bytes = 0;
     feeder_interval(&interval);
-    if (!book_copy(&copy))
+    if (!book_copy(&copy, memory))
         return false;
     for (uint32_t number = 0; number < copy.book->stacks; number++) {
         bytes += living_bytes(&copy, number);

@@ -9,10 +9,12 @@
 #include "descriptors.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 void ledger_begin(void);   // a new book, from now on; before sampling is switched on, or after a reset
-// Writes the book beside a dump. False with errno if that fails; true, writing nothing, where there is no book.
-bool ledger_write(const char *dump);
-bool ledger_dump(const struct owned *file);   // where no jemalloc does it: its format, from the book. False with errno
+// Both copy the book, which may take so much memory, in bytes, and are false with errno if they fail.
+// Writes it beside a dump; true, writing nothing, where there is none.
+bool ledger_write(const char *dump, int64_t memory);
+bool ledger_dump(const struct owned *file, int64_t memory);   // where no jemalloc does it: its format, from the book
 
 #endif
