@@ -90,7 +90,7 @@ def test_a_release_that_keeps_its_compiled_code_otherwise_is_told(monkeypatch: p
     monkeypatch.setattr(hotspot_methods, "VmStructs", lambda *_memory: None)
     monkeypatch.setattr(hotspot_methods, "_Methods", lambda _vm: methods())
     monkeypatch.setattr(hotspot_methods, "_CompiledCode", lambda *_vm: Compiled())
-    found = []
+    found: list[bytes] = []
     with pytest.raises(VmError, match="where CodeBlob::_mutable_data is"):
         found.extend(hotspot_methods.lines(-1, 0, 24, {9, 150, 801}))
     assert found == [b"0x8 0x1 void Some.m8()\n", b"0x320 0x1 void Some.m800()\n"]
