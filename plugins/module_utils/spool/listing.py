@@ -22,6 +22,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import (
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemory
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump, provenance
 
 #: seconds without a write after which a dump counts as finished, if the writer's descriptors cannot be seen
@@ -148,10 +149,14 @@ class Finder:
         namespace = agent.pid_namespace if agent else 0
         pid = self._examiner.pid_here(parts.pid, namespace)
         written = self._examiner.is_written(pid, status.st_dev, status.st_ino)
+        is_fresh = 0 <= time.time() - status.st_mtime < _QUIET
         if written is None:
-            written = time.time() - status.st_mtime < _QUIET
+            written = is_fresh
         if written:
             self._other("writing", unit, name, status.st_size, "its process is writing it")
+            return
+        if is_fresh and not agent and not agent_problem and _has_agent(unit, parts):
+            self._other("writing", unit, name, status.st_size, "its agent has yet to write what belongs to it")
             return
         too_large = self._too_large(status.st_size)
         if too_large:
@@ -215,6 +220,12 @@ class Finder:
 def _order(name: str) -> tuple[str, int, int, str]:
     parts = dump_name.parse(name)
     return (parts.start or "", parts.pid, parts.sequence, name) if parts else ("", 0, 0, name)
+
+
+def _has_agent(unit: str, parts: dump_name.DumpName) -> bool:
+    """Whether the process has an agent, which writes its sidecar last."""
+    is_own = parts.prefix == dump_name.PREFIX
+    return is_own and os.path.lexists(os.path.join(places.sockets_of(unit), f"{parts.pid}.sock"))
 
 
 def _agent(spooled: directory.Spool, name: str, size: int) -> tuple[sidecar.AgentFacts | None, str | None]:
