@@ -8,6 +8,7 @@
         main+20
     ]: 4096
 
+From 0.24 on a frame may have its line, leak+18@/srv/app.c:4, after those of inlined calls, [inlined] keep@/srv/app.c:9.
 What the numbers are is in the script, not in the map, so the user must say it. bpftrace drops what does not fit its
 map; a map that is full is refused.
 """
@@ -17,14 +18,17 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from ..model.frame import Frame
+from ..model.frame import Frame, Kind
 from ..model.raw import Records, Told
 from .format_error import FormatError, UnusableError
 from .stack_builder import StackBuilder
 
 _HEAD = re.compile(rb"(?:\^C)?@\w{0,64}\[\s*\Z")
 _END = re.compile(rb"\s*(?:,[^\n]*)?\]: (\d{1,20})\s*\Z")
-_FRAME = re.compile(r"\s*(?:(?:0x)?[0-9a-f]{6,16} )?(\S.*?)(?:\+(?:0x[0-9a-f]+|\d+))?(?: \(([^()]*)\))?\s*\Z")
+_FRAME = re.compile(
+    r"(?:(?:0x)?[0-9a-f]{6,16} )?(\[inlined\] )?(\S.*?)(?:\+(?:0x[0-9a-f]+|\d+))?(?:@(\S[^@]*):(\d{1,9}))?"
+    r"(?: \(([^()]*)\))?\Z"
+)
 # The default.
 _MOST_KEYS = 4096
 _MORE = "set BPFTRACE_MAX_MAP_KEYS=100000 (before 0.20: BPFTRACE_MAP_KEYS_MAX) and trace again"
@@ -64,7 +68,7 @@ def parse(data: bytes, name: str, told: Told) -> Records:
             if line.lstrip().startswith(_NO_FRAME):
                 raise FormatError(name, number, "a frame, or ']: <n>' with a number that is not negative", line)
             if line not in known:
-                known[line] = builder.named(_frame(line.decode("utf-8", "replace")))
+                known[line] = builder.named(_frame(line.decode("utf-8", "replace").strip()))
             places.append(known[line])
     if places is not None:
         raise FormatError(name, data.count(b"\n") + 1, "']: <n>' after the last stack (it is cut off)")
@@ -76,6 +80,9 @@ def parse(data: bytes, name: str, told: Told) -> Records:
 def _frame(line: str) -> Frame:
     match = _FRAME.match(line)
     if match is None:
-        return Frame(line.strip(), "")
-    module = PurePosixPath(match[2] or "").name
-    return Frame(match[1], "" if module == "[unknown]" else module)
+        return Frame(line, "")
+    inlined, function, file, number, image = match.groups()
+    module = PurePosixPath(image or "").name
+    kind = Kind.INLINED if inlined or image == "inlined" else Kind.NATIVE
+    module = "" if module == "[unknown]" or kind is Kind.INLINED else module
+    return Frame(function, module, kind, file=file or "", line=int(number or 0))

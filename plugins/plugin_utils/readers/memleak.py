@@ -34,9 +34,10 @@ _PYTHON = re.compile(rb"\s+(?:0x[0-9a-f]{1,16}\s+)?(\S.*)\Z")
 _LIBBPF = re.compile(rb"\s*\d{1,5} \[<[0-9a-f]{1,16}>\] (\S.*)\Z")
 _ONE_BLOCK = re.compile(rb"\s+addr = [0-9a-fx]+ size = \d+\s*\Z")
 # The tool of libbpf may say the line, or the image: leak+0x1f /srv/a.c:12, leak+0x1f [app], [app]; below an address
-# with inlined calls it lists each function: leak@0x1150 /srv/a.c:12
+# with inlined calls it lists each function: leak@0x1150 /srv/a.c:12. A file begins at the first slash: to try all of
+# them would take time with the square of their number.
 _FUNCTION = re.compile(
-    r"(.*?)(?:\+0x([0-9a-f]{1,16})|@0x[0-9a-f]{1,16})?(?: (/.+?):(\d{1,9})(?::\d{1,9})?)?"
+    r"((?:(?! /).)*?)(?:\+0x([0-9a-f]{1,16})|@0x[0-9a-f]{1,16})?(?: (/.+?):(\d{1,9})(?::\d{1,9})?)?"
     r"(?:(?:\A(?!\[unknown\])| )\[([^\[\]]*)\])?\Z"
 )
 _INLINED = re.compile(rb"\(\d{1,9} entries\)\s*\Z")

@@ -260,6 +260,31 @@ def test_a_map_of_bpftrace_is_what_the_user_says() -> None:
             detect.parse(text, "x", told)
 
 
+def test_a_map_of_bpftrace_with_lines_and_inlined_calls() -> None:
+    text = b"""\
+@bytes[
+    malloc+0
+    [inlined] keep@/srv/my app.c:9
+    std::vector<int>::grow(int)+18@/srv/app.c:4
+    memcpy@@GLIBC_2.14+20
+]: 4096
+@bytes[
+    55815b2ee1ad keep (inlined)
+    55815b2ee1ad main+109 (/srv/app)
+    55815b2ee1ad 0x55815b2ee1ad ([unknown])
+]: 100
+"""
+    assert [frame[:3] + frame[4:6] for frame in detect.parse(text, "x", TOLD).names] == [
+        ("malloc", "", Kind.NATIVE, "", 0),
+        ("keep", "", Kind.INLINED, "/srv/my app.c", 9),
+        ("std::vector<int>::grow(int)", "", Kind.NATIVE, "/srv/app.c", 4),
+        ("memcpy@@GLIBC_2.14", "", Kind.NATIVE, "", 0),
+        ("keep", "", Kind.INLINED, "", 0),
+        ("main", "app", Kind.NATIVE, "", 0),
+        ("0x55815b2ee1ad", "", Kind.NATIVE, "", 0),
+    ]
+
+
 def test_a_map_copied_from_a_terminal_is_whole() -> None:
     text = b"^C@[\n    leak+18\n]: 450\n@[\n    main+20\n]: 450\n"
     assert detect.source_of(text, "x") == "bpftrace"
@@ -345,17 +370,21 @@ def test_a_damaged_tree_is_refused(change: tuple[bytes, bytes], why: str) -> Non
         PERF + b"a " * 200000,
         PYTHON + b"\t\tf [" * 100000,
         PYTHON + b" " * 300000 + b"x",
+        PYTHON + b"\t\tf" + b" /x" * 30000 + b"\n",
         BPFTRACE + b"@[\n" + b" " * 300000 + b"\n(" * 1000,
+        BPFTRACE + b"@[\nf" + b" " * 100000 + b"(\n]: 1\n",
         MASSIF + b"".join(b" " * depth + b"n1: 1 0x1: f (a.c:1)\n" for depth in range(1, 1200)),
         b"desc:\ncmd:\nheap_tree=peak\nn1: 1 x\n" + b" " * 300000,
         b"LeakSanitizer: detected memory leaks\n" + b"Direct leak of " * 30000,
         LSAN[: LSAN.index(b"Indirect")] + b"    #0 0x1 in f (x+0x1)\n" * 5000 + b"    #0 0x1 in " + b"(" * 100000,
+        LSAN[: LSAN.index(b"Indirect")] + b"    #0 0x1 in f" + b" /x" * 30000 + b"\n",
         MEMRAY + b"MALLOC,1,1,1,x," + b"f;/srv/app.py;1|" * 5000 + b"\n",
         MEMRAY + b"MALLOC,1,1,1,x," + b";-1;|" * 60000 + b"\n",
         MEMRAY + b'"' * 300001 + b"\n",
         MEMRAY + b"MALLOC,1,1,1,x," + b"a" * (3 << 20) + b"\n",
     ],
-    ids="deep spaces brackets blank parentheses nested indented leaks frames recursive bars quotes long".split(),
+    ids="deep spaces brackets blank slashes parentheses blanks nested indented leaks frames paths recursive bars quotes"
+    " long".split(),
 )
 def test_hostile_text_costs_no_more_than_it_is_long(text: bytes) -> None:
     with costs_at_most(20, 64):
