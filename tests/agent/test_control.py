@@ -120,6 +120,20 @@ def test_nobody_is_not_everybody(start: Start, workload: Path) -> None:
     assert not _is_served(path, _as_another_user)
 
 
+def test_after_a_reset_dumps_tell_of_what_came_since(start: Start, workload: Path) -> None:
+    """What they had before is no part of a series with what they have now."""
+    service = start(workload, "leak", "30")
+    service.wait_until_active()
+
+    def active_since() -> float:
+        return float(json.loads(Path(f"{service.ask('dump')['path']}.json").read_text())["active_since"])
+
+    before = active_since()
+    assert active_since() == before
+    asked = time.time()
+    assert service.ask("reset")["ok"] and before < asked <= active_since() + 0.001
+
+
 def test_commands(start: Start, workload: Path) -> None:
     service = start(workload, "leak", "30", start="dormant")
     with service.connected() as connection:

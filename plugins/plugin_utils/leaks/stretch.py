@@ -55,7 +55,7 @@ def newest(captures: Sequence[Capture], least_span: float) -> Stretch:
     if not left:
         return Stretch(chosen)
     others = "one other dump is" if left == 1 else f"{left} other dumps are"
-    why = "sampling was switched" if parts == stretches else "the clock of the host was set back"
+    why = "sampling began anew" if parts == stretches else "the clock of the host was set back"
     return Stretch(chosen, f"{others} left out, because {why} in between")
 
 

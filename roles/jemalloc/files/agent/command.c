@@ -167,14 +167,12 @@ static void trim(const struct command *command, struct json *answer) {
 }
 
 // The sample interval stays: each thread keeps the distance to its next sample, which it drew at the old one.
-static void reset(struct json *answer) {
+static void reset(const struct command *command, struct json *answer) {
     const char *why;
-    if (!feeder_reset(&why)) {
+    if (sampling_reset(command->sampling, &why))
+        json_bool(answer, "ok", true);
+    else
         refuse(answer, why);
-        return;
-    }
-    ledger_begin();
-    json_bool(answer, "ok", true);
 }
 
 bool command_detach(const struct command *command, size_t *put_back, size_t *left) {
@@ -247,7 +245,7 @@ void command_run(const struct command *command, char *line, struct json *answer)
     } else if ((!strcmp(line, "activate") || !strcmp(line, "deactivate")) && !arguments) {
         switch_sampling(command, *line == 'a', answer);
     } else if (!strcmp(line, "reset") && !arguments) {
-        reset(answer);
+        reset(command, answer);
     } else if (!strcmp(line, "detach") && !arguments) {
         detach(command, answer);
     } else if (!strcmp(line, "stats") && !arguments) {

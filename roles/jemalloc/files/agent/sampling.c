@@ -40,6 +40,15 @@ bool sampling_switch(struct sampling *sampling, bool on) {
     return done;
 }
 
+bool sampling_reset(struct sampling *sampling, const char **why) {
+    if (!feeder_reset(why))
+        return false;
+    ledger_begin();
+    sampling->facts->active_since = 0;   // what was allocated before is in no dump any more
+    note_activity(sampling->facts);
+    return true;
+}
+
 void sampling_begin(struct sampling *sampling) {
     sampling->begun = true;
     sampling->facts->unwinder = unwind_prepare(sampling->config->unwinder, &sampling->unwinder_why);

@@ -27,6 +27,7 @@ struct sampling {
 void sampling_prepare(struct sampling *sampling);           // when the agent starts
 void sampling_begin(struct sampling *sampling);             // when the start delay is over
 bool sampling_switch(struct sampling *sampling, bool on);   // false: sampling->problem says why
+bool sampling_reset(struct sampling *sampling, const char **why);   // forgets all samples; false: `why` not
 // Refreshes the executable ranges if need be. Returns when to call it again, in monotonic milliseconds, or 0.
 int64_t sampling_work(struct sampling *sampling, int64_t now);
 

@@ -62,7 +62,7 @@ def test_where_none_is_long_enough_the_longest_is_shown() -> None:
 def test_what_is_left_out_is_told() -> None:
     stretch = newest(dumps(on(5.5), OFF, *[on(90.0)] * 3), 60)
     verdict = with_stretch(NO_LEAK, stretch)
-    told = "no code path grows; 2 other dumps are left out, because sampling was switched in between"
+    told = "no code path grows; 2 other dumps are left out, because sampling began anew in between"
     assert (verdict.answer, verdict.reason) == (Answer.NO_LEAK, told)
 
 
