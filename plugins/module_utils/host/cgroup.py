@@ -62,6 +62,29 @@ def read(control_group: str) -> dict[str, Any]:
     return facts
 
 
+def left(control_group: str) -> int | None:
+    """Bytes below the nearest limit: the unit's own, its high one, or one of a slice above; None: there is none.
+
+    Files that the kernel can drop count as free, as in MemAvailable (proc(5)).
+    """
+    if not control_group.startswith("/") or ".." in control_group.split("/"):
+        return None
+    rooms = []
+    for root, limits, use, droppable in (
+        *((root, ("memory.max", "memory.high"), "memory.current", "inactive_file") for root in _UNIFIED),
+        (_VERSION_1, ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        group = control_group.rstrip("/")
+        while group:
+            directory = root + group
+            used = _number(directory, use)
+            for limit in (_number(directory, name) for name in limits):
+                if limit is not None and limit < _NO_LIMIT and used is not None:
+                    rooms.append(limit - used + _pairs(directory, "memory.stat").get(droppable, 0))
+            group = group.rpartition("/")[0]
+    return max(min(rooms), 0) if rooms else None
+
+
 def _parts(directory: str, current: int) -> dict[str, int] | None:
     told = _pairs(directory, "memory.stat")
     if not {"anon", "file", "shmem"}.issubset(told):

@@ -153,12 +153,11 @@ def _chosen(unit: service.Service, pid: int | None) -> Jvm:
 def _check_room(unit: service.Service, largest: int) -> None:
     """The recording lies in memory, and counts as the service's."""
     needed = largest + async_profiler.MEMORY
-    memory = cgroup.read(unit.text["ControlGroup"])
-    limits = [limit for limit in (memory["limit"], memory["high"]) if limit is not None]
-    if limits and memory["current"] is not None and min(limits) - memory["current"] < needed:
+    left = cgroup.left(unit.text["ControlGroup"])
+    if left is not None and left < needed:
         raise TraceError(
-            f"{unit.name} is {max(min(limits) - memory['current'], 0) >> 20} MiB below its memory limit, and a trace"
-            f" may take {needed >> 20} MiB of it. Raise the limit, or lower max_recording"
+            f"{unit.name} is {left >> 20} MiB below its memory limit, or that of a slice above it, and a trace may take"
+            f" {needed >> 20} MiB of it. Raise the limit, or lower max_recording"
         )
     if shutil.disk_usage(os.path.dirname(places.SOCKETS)).free < 2 * largest:
         raise TraceError(

@@ -67,3 +67,49 @@ def test_pressure_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(cgroup, "_UNIFIED", (str(tmp_path),))
     _group(tmp_path / "a.service", memory__current="1\n", memory__pressure=text)
     assert cgroup.read("/a.service")["pressure"] is None
+
+
+_SLICE, _UNIT = "/app.slice", "/app.slice/a.service"
+
+
+@pytest.mark.parametrize(
+    ("unit", "above", "left"),
+    [
+        ({"max": "9000", "high": "max"}, {"max": "max", "high": "max"}, 5000),
+        ({"max": "9000", "high": "6000"}, {"max": "max", "high": "max"}, 2000),
+        ({"max": "9000", "high": "max"}, {"max": "7000", "high": "max"}, 2000),
+        ({"max": "max", "high": "max"}, {"max": "max", "high": "6500"}, 1500),
+        ({"max": "3000", "high": "max"}, {"max": "max", "high": "max"}, 0),
+        ({"max": "max", "high": "max"}, {"max": "max", "high": "max"}, None),
+    ],
+)
+def test_what_is_left_below_the_nearest_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: dict[str, str], above: dict[str, str], left: int | None
+) -> None:
+    monkeypatch.setattr(cgroup, "_UNIFIED", (str(tmp_path),))
+    for group, limits, used in ((_SLICE, above, "6000\n"), (_UNIT, unit, "5000\n")):
+        _group(
+            tmp_path / group[1:],
+            **{f"memory__{name}": f"{text}\n" for name, text in limits.items()},
+            memory__current=used,
+            memory__stat="anon 4000\nfile 1000\ninactive_file 1000\n",
+        )
+    assert cgroup.left(_UNIT) == left
+
+
+def test_what_is_left_in_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "_UNIFIED", ())
+    monkeypatch.setattr(cgroup, "_VERSION_1", str(tmp_path))
+    for group, limit in ((_SLICE, 7000), (_UNIT, (1 << 63) - 4096)):
+        _group(
+            tmp_path / group[1:],
+            memory__usage_in_bytes="5000\n",
+            memory__limit_in_bytes=f"{limit}\n",
+            memory__stat="inactive_file 10\ntotal_inactive_file 1000\n",
+        )
+    assert cgroup.left(_UNIT) == 3000
+
+
+@pytest.mark.parametrize("group", ["", "a.service", "/../../etc", "/nowhere.service", "/"])
+def test_a_group_without_a_limit(group: str) -> None:
+    assert cgroup.left(group) is None
