@@ -9,6 +9,7 @@ names compiled code in the dumps around it, and so do the last with lives and th
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Sequence
@@ -101,8 +102,12 @@ def _thinned(series: list[Capture], count: int) -> list[Capture]:
         if having and len(chosen) < count:
             chosen.add(having[-1])
     free = count - len(chosen)
+    left = [position for position in range(len(series)) if position not in chosen]
     for number in range(1, free + 1):
         wanted = newest - step * math.pow(ratio, (number - 0.5) / free)
-        left = [position for position in range(1, len(series) - 1) if position not in chosen]
-        chosen.add(min(left, key=lambda at: abs(series[at].time - wanted)))
+        after = bisect.bisect_left(left, wanted, key=lambda at: series[at].time)
+        nearest = min(
+            range(max(after - 1, 0), min(after + 1, len(left))), key=lambda i: abs(series[left[i]].time - wanted)
+        )
+        chosen.add(left.pop(nearest))
     return [series[position] for position in sorted(chosen)]
