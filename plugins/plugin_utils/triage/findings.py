@@ -95,22 +95,25 @@ def findings(
         if not hosts or host in hosts:
             samples.setdefault(host, {}).setdefault(sample.name, []).append(sample)
             if not units or sample.name in units:
-                newest = max(newest, sample.time)
+                newest = max(newest, sample.arrived)
     found, of_hosts = [], []
     for host, by_unit in sorted(samples.items()):
         looks = []
         growths = {unit: memory_growth.growth(of_unit) for unit, of_unit in by_unit.items()}
         for unit in [unit for unit in by_unit if not units or unit in units]:
-            time = max(sample.time for sample in by_unit[unit])
             triaged = rules.judge(growths[unit], host, inventories)
-            found.append(Finding(host, growths[unit], triaged, time, newest - time > _OLD))
+            found.append(Finding(host, growths[unit], triaged, *_when(by_unit[unit], newest)))
             looks += by_unit[unit]
         if any(growth.grows for growth in growths.values()):
             continue
         if looks and (judged := host_growth.judge(looks, host, inventories)):
-            time = max(sample.time for sample in looks)
-            of_hosts.append(Finding(host, *judged, time, newest - time > _OLD))
+            of_hosts.append(Finding(host, *judged, *_when(looks, newest)))
     return [*sorted(found, key=lambda one: (one.growth.name, one.host)), *of_hosts]
+
+
+def _when(looks: Sequence[Sample], newest: float) -> tuple[float, bool]:
+    """The time of the last look, and whether others came long after it."""
+    return max(look.time for look in looks), newest - max(look.arrived for look in looks) > _OLD
 
 
 def table(found: Sequence[Finding]) -> list[tuple[Diagnosis | None, str]]:

@@ -115,7 +115,8 @@ class Sample:
     """A unit at a time (seconds since the epoch). ``limit`` is what it may hold of memory, in bytes, None if all;
     ``charged`` what its control group counts against it, without cached files, ``beside`` the parts of that which no
     process may show, and ``host`` those of all the host's memory, None and empty if the host did not say. ``in_memory``
-    are its largest files in memory, by path."""
+    are its largest files in memory, by path. It ``arrived`` by the controller's clock, which all hosts have in common.
+    """
 
     name: str
     time: float
@@ -128,6 +129,7 @@ class Sample:
     host: Mapping[str, int] = field(default_factory=dict)
     boot: str = ""
     in_memory: Mapping[str, int] = field(default_factory=dict)
+    arrived: float = 0.0
 
 
 def container(name: str) -> str:
@@ -136,8 +138,8 @@ def container(name: str) -> str:
     return found[1] if found else ""
 
 
-def parse(data: Any) -> Sample:
-    """A sample as the module returned it.
+def parse(data: Any, arrived: float = 0.0) -> Sample:
+    """A sample as the module returned it, which came at that time.
 
     Raises SampleError if it is not one.
     """
@@ -169,6 +171,7 @@ def parse(data: Any) -> Sample:
         {name: size for name in of_host if (size := _optional(of_host, name)) is not None},
         boot,
         in_memory,
+        arrived,
     )
 
 

@@ -44,9 +44,10 @@ def read(directory: Path, warn: Callable[[str], None]) -> Iterator[tuple[str, Sa
 
 
 def _read(path: Path) -> list[tuple[str, Sample]]:
-    if path.stat().st_size > _MOST_BYTES:
+    file = path.stat()
+    if file.st_size > _MOST_BYTES:
         raise SampleError(f"it is larger than {as_text(_MOST_BYTES)}")
     data = json.loads(path.read_bytes())
     if not isinstance(data, dict) or not isinstance(data.get("host"), str) or not isinstance(data.get("samples"), list):
         raise SampleError("it is not what native_memory_info writes")
-    return [(data["host"], parse(item)) for item in data["samples"]]
+    return [(data["host"], parse(item, file.st_mtime)) for item in data["samples"]]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -556,7 +557,11 @@ def test_looks_are_kept_and_told_by_host(tmp_path: Path) -> None:
     lines = [line for _verdict, line in findings.table(found)]
     assert lines[1].split()[:8] == ["a.service", "../app2", "java-heap", "200.0", "MiB", "+480.0", "MiB/h", "±"]
     assert not any("not looked at since" in line for line in lines)
-    snapshots.keep(tmp_path / "t", "app1", [sample(5000, java_heap=90)])
+    a_host_whose_clock_is_ahead = snapshots.keep(tmp_path / "t", "app1", [sample(5000, java_heap=90)])
+    found = findings.findings(tmp_path / "t", [], [], warnings.append)
+    assert [finding.notes for finding in found] == [[], []]
+    later = a_host_whose_clock_is_ahead.stat().st_mtime + 3600
+    os.utime(a_host_whose_clock_is_ahead, (later, later))
     old, new = findings.findings(tmp_path / "t", [], [], warnings.append)
     assert old.notes == ["this is of 1970-01-01 00:11:40 UTC, and was not looked at since"] and new.notes == []
     assert (old.data["time"], new.data["time"]) == (700, 5000)
