@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from ansible_collections.offheap.profiler.tests.conftest import COLLECTIONS, ROOT
@@ -48,6 +49,36 @@ def _said(text: str) -> list[str]:
     """The lines of the last message."""
     last = text[text.rindex('"msg": [') + len('"msg": ') : text.index("PLAY RECAP")]
     return [line for line in json.loads(last[: last.index("]") + 1])]
+
+
+def test_a_host_that_fails_ends_the_rollout_whatever_strategy_is_set(tmp_path: Path) -> None:
+    (play,) = [
+        one for one in yaml.safe_load((ROOT / "playbooks" / "enable_profiling.yml").read_text()) if "serial" in one
+    ]
+    play |= {"become": False, "tasks": [{"ansible.builtin.command": "test {{ inventory_hostname }} != app1"}]}
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    command = [
+        str(Path(sys.executable).with_name("ansible-playbook")),
+        "-i",
+        "app1,app2,app3",
+        "-c",
+        "local",
+        "play.yml",
+    ]
+    command += ["-e", json.dumps({"offheap_serial": [2, 1], "ansible_python_interpreter": sys.executable})]
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_STRATEGY": "free"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    told = done.stdout[done.stdout.index("PLAY RECAP") :]
+    assert "app1" in told and "app2" in told and "app3" not in told, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "book", sorted({path.resolve() for path in (ROOT / "playbooks").glob("*.yml")}), ids=lambda path: path.stem
+)
+def test_a_play_of_hosts_has_a_strategy_that_knows_what_runs_once(book: Path) -> None:
+    for play in yaml.safe_load(book.read_text()):
+        if "offheap_hosts" in play.get("hosts", ""):
+            assert play["strategy"] == "ansible.builtin.linear", play["name"]
 
 
 def test_a_run_ends_with_what_is_profiled_where_and_when_there_is_a_verdict(tmp_path: Path) -> None:
