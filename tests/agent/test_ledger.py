@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -88,6 +89,19 @@ def test_a_new_book_begins_where_jemalloc_begins_anew(living: Living, how: str) 
     third, _objects, _size = living.dump()
     assert third.began == pytest.approx(second.began, abs=0.1)
     assert sum(third.births) >= 12_000
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_new_book_is_empty_also_in_locked_memory(living: Living) -> None:
+    """The kernel does not take it back (mlockall), and what was in it would never be found free again."""
+    living.do("lock")
+    for _number in range(3):
+        living.do("churn")
+        living.service.ask("reset")
+    living.do("free")
+    book, objects, size = living.dump()
+    assert (len(book.stack), sum(book.size)) == (objects, size)
+    assert sum(book.births) < 100, "only what the program does meanwhile"
 
 
 def test_a_full_table_says_so(living: Living) -> None:
