@@ -131,7 +131,7 @@ static void say_counts(struct output *output, uint64_t objects, uint64_t bytes, 
     say(output, "\n  t*: %" PRIu64 ": %" PRIu64 " [%" PRIu64 ": %" PRIu64 "]", objects, bytes, births, born_bytes);
 }
 
-static void write_maps(struct output *output) {
+static void add_maps(struct output *output) {
     struct owned maps;
     ssize_t length;
     flush(output);
@@ -142,6 +142,12 @@ static void write_maps(struct output *output) {
         flush(output);
     }
     owned_close(&maps);
+}
+
+bool ledger_write_maps(const struct owned *file) {
+    output = (struct output){.file = file};
+    add_maps(&output);
+    return !output.failed;
 }
 
 // As jemalloc writes it: sampled, for the reader to unbias.
@@ -167,7 +173,7 @@ bool ledger_dump(const struct owned *file, int64_t memory) {
         say_counts(&output, stack->births - stack->deaths, living_bytes(&copy, number), stack->births, stack->bytes);
     }
     say(&output, "\n\nMAPPED_LIBRARIES:\n");
-    write_maps(&output);
+    add_maps(&output);
     book_free(&copy);
     return !output.failed;
 }

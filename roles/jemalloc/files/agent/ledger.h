@@ -16,5 +16,6 @@ void ledger_begin(void);   // a new book, from now on; before sampling is switch
 // Writes it beside a dump; true, writing nothing, where there is none.
 bool ledger_write(const char *dump, int64_t memory);
 bool ledger_dump(const struct owned *file, int64_t memory);   // where no jemalloc does it: its format, from the book
+bool ledger_write_maps(const struct owned *file);   // at its end
 
 #endif
