@@ -83,12 +83,15 @@ static void write_lives(struct output *output, const struct book_copy *copy, int
     flush(output);
 }
 
-void ledger_begin(void) {
+bool ledger_begin(void) {
     size_t interval;
     if (feeder_interval(&interval))
         probes_interval(interval);
-    if (feeder_is_sampler() || (book_reserve(false) && je_install_ledger(book_born, book_died)))
+    if (!feeder_is_sampler() && !book_reserve(false))
+        return false;
+    if (feeder_is_sampler() || je_install_ledger(book_born, book_died))
         book_begin();
+    return true;
 }
 
 bool ledger_write(const char *dump, int64_t memory) {
