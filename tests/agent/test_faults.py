@@ -188,6 +188,28 @@ def test_without_standard_streams(start: Start, workload: Path, closed: tuple[in
     assert not open_files & set(closed)  # ours are in a table of their own
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_a_standard_error_that_nobody_reads(start: Start, workload: Path, full: bool) -> None:
+    """A line to it would end the service (SIGPIPE), or keep it from starting."""
+    reading, writing = os.pipe()
+    try:
+        if full:
+            os.set_blocking(writing, False)
+            with contextlib.suppress(BlockingIOError):
+                while os.write(writing, bytes(4096)):
+                    pass
+            os.set_blocking(writing, True)
+        else:
+            os.close(reading)
+        popen = {"preexec_fn": lambda: os.dup2(writing, 2)}  # instead of the file that Service gives it
+        service = start(workload, "leak", "0.3", conf="prof:false", popen=popen)
+        assert service.result() == (0, "")
+    finally:
+        os.close(writing)
+        if full:
+            os.close(reading)
+
+
 def test_its_descriptors_are_not_the_services(start: Start, workload: Path) -> None:
     service = start(workload, "closer", "1")
     assert service.ask("dump")["ok"]

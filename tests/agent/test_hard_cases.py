@@ -5,6 +5,7 @@ change their user before they fork, or run under a filter of system calls."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.agent import clie
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
 from ansible_collections.offheap.profiler.tests.agent.conftest import FOREIGN, service_program
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+from ansible_collections.offheap.profiler.tests.agent.test_unwind import read_stacks, share
 
 Start = Callable[..., Service]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -184,3 +186,18 @@ def test_a_filter_that_the_service_adds_itself_is_not_trusted(start: Start, hard
     assert service.process.stdout
     child = int(service.process.stdout.readline())
     assert wait_for("the child's agent", lambda: answer(service, child))["descriptors"] == "shared"
+
+
+@needs_this_machine
+def test_a_service_whose_main_thread_has_ended(start: Start, hard_cases: Path) -> None:
+    """What the process is in /proc is that thread, of which nothing is left."""
+    service = start(hard_cases, "ended", start_delay=1)
+    wait_for("the end of the main thread", lambda: not Path(f"/proc/{service.pid}/maps").read_bytes())
+    service.wait_until_active()
+    wait_for("samples", lambda: service.ask("dump")["objects"] > 20)
+    told = Path(service.ask("dump")["path"])
+    sidecar = json.loads(told.with_name(f"{told.name}.json").read_text())
+    assert sidecar["exe"] == str(hard_cases) and sidecar["cmdline"] == [str(hard_cases), "ended"]
+    assert sidecar["memory"]["rss"] > 0 and str(hard_cases) in [image["path"] for image in sidecar["images"]]
+    whole = share(read_stacks(told), lambda names: "hard_cases" in names and names[-1] == "libc.so.6")
+    assert whole > 0.9

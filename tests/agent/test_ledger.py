@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.lives impor
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import lives_book
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers.lives_book import Book
 from ansible_collections.offheap.profiler.tests.agent.builds import SOURCES
-from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, compiled, service_program
+from ansible_collections.offheap.profiler.tests.agent.conftest import EMULATED, PROGRAMS, compiled, service_program
 from ansible_collections.offheap.profiler.tests.agent.service import Service
 
 Start = Callable[..., Service]
@@ -90,6 +92,19 @@ def test_a_new_book_begins_where_jemalloc_begins_anew(living: Living, how: str) 
     assert sum(third.births) >= 12_000
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_new_book_is_empty_also_in_locked_memory(living: Living) -> None:
+    """The kernel does not take it back (mlockall), and what was in it would never be found free again."""
+    living.do("lock")
+    for _number in range(3):
+        living.do("churn")
+        living.service.ask("reset")
+    living.do("free")
+    book, objects, size = living.dump()
+    assert (len(book.stack), sum(book.size)) == (objects, size)
+    assert sum(book.births) < 100, "only what the program does meanwhile"
+
+
 def test_a_full_table_says_so(living: Living) -> None:
     living.do("stacks")
     book, _objects, _size = living.dump()
@@ -114,6 +129,19 @@ def test_a_jemalloc_that_tells_of_no_births_has_no_book(
     service.wait_until_active()
     assert not Path(f"{service.ask('dump')['path']}.lives").exists()
     assert not service.ask("status")["problem"]
+
+
+@pytest.mark.skipif(EMULATED, reason="the emulator needs memory of its own")
+def test_a_service_without_memory_for_a_book_is_told_of(start: Start, workload: Path) -> None:
+    service = start(workload, "leak", "30", start="dormant")
+    size = next(
+        line for line in Path(f"/proc/{service.agent().pid}/status").read_text().split("\n") if "VmSize" in line
+    )
+    most = (int(size.split()[1]) << 10) + (24 << 20)
+    resource.prlimit(service.pid, resource.RLIMIT_AS, (most, most))
+    service.ask("activate")
+    assert "without lives" in service.ask("status")["problem"]
+    assert not Path(f"{service.ask('dump')['path']}.lives").exists()
 
 
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread", ""])

@@ -68,6 +68,20 @@ def test_budget_in_bytes(start: Start, workload: Path) -> None:
     assert service.dumps() == [newest]
 
 
+def test_what_a_killed_process_was_writing_beside_a_dump_is_removed(
+    start: Start, workload: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "spool").mkdir()
+    left, others = (tmp_path / "spool" / f"{name}.70000001.0.m0.heap.lives.part" for name in ("jeprof", "perf"))
+    for path in (left, others):
+        path.write_bytes(bytes(4096))
+        os.utime(path, (1_000_000, 1_000_000))
+    being_written = tmp_path / "spool" / "jeprof.70000002.0.m0.heap.holders.part"
+    being_written.write_bytes(b"{")
+    start(workload, "leak", "60").ask("dump")
+    assert [path.exists() for path in (left, others, being_written)] == [False, True, True]
+
+
 def test_a_sparse_file_takes_little_of_the_budget(start: Start, workload: Path, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()

@@ -21,7 +21,13 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import he
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import perf_map
 from ansible_collections.offheap.profiler.tests.agent import builds
 from ansible_collections.offheap.profiler.tests.agent.builds import CROSS_GCC, EMULATOR
-from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, compiled, driver_sources
+from ansible_collections.offheap.profiler.tests.agent.conftest import (
+    FOREIGN,
+    PROGRAMS,
+    compiled,
+    driver_sources,
+    service_program,
+)
 from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
 from ansible_collections.offheap.profiler.tests.unit.strategies import go_program
 
@@ -206,6 +212,17 @@ def test_a_thread_that_asks_for_its_stack(start: Start, workload: Path) -> None:
     """pthread_getattr_np allocates while it holds the thread's lock, and each allocation is sampled here."""
     status, output = start(workload, "attributes", "1.5", conf="lg_prof_sample:0").result()
     assert status == 0 and int(output.split()[1]) > 100
+
+
+@pytest.mark.skipif(FOREIGN, reason="its unwinder is this machine's")
+def test_the_unwinder_that_allocates_while_it_holds_its_lock(start: Start) -> None:
+    """For code that the program makes and registers, as LLVM's JIT does, also that of PostgreSQL."""
+    program = service_program("registered")
+    service = start(program, conf="lg_prof_sample:0", popen={"stdin": subprocess.PIPE})
+    service.wait_until_active()
+    assert service.do("more") == service.do("more") == "done"
+    stacks = read_stacks(Path(service.ask("dump")["path"]))
+    assert any("libgcc_s.so.1" in names and names[-1] == "registered" for names, _size in stacks)
 
 
 def test_signal_stacks_and_fibers(start: Start, workload: Path) -> None:

@@ -12,10 +12,12 @@
 // meanwhile UID            is another user, and could be itself again, as spamd while it starts
 // mild PROGRAM ARGUMENT..  becomes a program under a filter of system calls that kills for none of the agent's
 // title                    writes over its arguments and its environment, up to the last variable, as avahi does
+// ended                    leaks in another thread than the main one, which has ended
 // late                     puts itself under one that kills for unshare, forks a child, and leaks in both
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -33,6 +35,11 @@ static int leak(void) {
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
     return 0;
+}
+
+static void *leak_in_thread(void *nothing) {
+    leak();
+    return nothing;
 }
 
 static int leak_in_both(void) {
@@ -95,6 +102,12 @@ int main(int count, char **arguments) {
     }
     if (!strcmp(mode, "mild") && count > 2)
         return filter(SYS_syslog, SECCOMP_RET_ERRNO | 1) || execv(arguments[2], arguments + 2);
+    if (!strcmp(mode, "ended")) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, leak_in_thread, NULL))
+            return 1;
+        pthread_exit(NULL);
+    }
     if (!strcmp(mode, "late"))
         return filter(SYS_unshare, SECCOMP_RET_KILL_PROCESS) || leak_in_both();
     fprintf(stderr, "no mode '%s'\n", mode);

@@ -3,7 +3,7 @@
 //
 // A service for the ledger: lives THREADS STEPS. It does one thing for each line on stdin, and answers with a line:
 // "churn": threads that allocate, reallocate, hand over, and end, while children are forked; "free": what is left of it;
-// "stacks": an object, freed at once, from each of 20,000 stacks.
+// "stacks": an object, freed at once, from each of 20,000 stacks; "lock": all its memory, also what comes.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -87,6 +88,8 @@ int main(int count, char **words) {
         } else if (!strcmp(line, "free\n")) {
             for (int at = 0; at < SLOTS; at++)
                 free(atomic_exchange(&shared[at], NULL));
+        } else if (!strcmp(line, "lock\n")) {
+            done = !mlockall(MCL_CURRENT | MCL_FUTURE);
         } else {
             for (unsigned path = 0; path < 20000; path++)
                 free(left(path, 15));

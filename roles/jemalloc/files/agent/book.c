@@ -326,10 +326,12 @@ int64_t book_age(void) {
     return now() - region.book->began;
 }
 
-// All but the lock, as if it had just been reserved.
+// All but the lock, as if it had just been reserved. What a process has locked (mlockall) the kernel does not take back.
 static void clear(struct book *book) {
     char *rest = (char *)region.stacks;
-    madvise(rest, region.size - (size_t)(rest - (char *)book), MADV_DONTNEED);
+    size_t size = region.size - (size_t)(rest - (char *)book);
+    if (madvise(rest, size, MADV_DONTNEED) < 0)
+        memset(rest, 0, size);
     memset(book->places, 0, sizeof book->places);
     book->lost = book->lost_bytes = 0;
     book->living = book->stacks = book->frames_used = 0;

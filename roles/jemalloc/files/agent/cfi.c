@@ -53,10 +53,25 @@ struct bases {
     const uint8_t *start;   // of the function
 };
 
-static const uint8_t *(*find_table)(void *address, struct bases *bases);
+// As in glibc's bits/dl_find_object.h.
+struct object {
+    unsigned long long flags;
+    void *start, *end, *link_map;
+    const uint8_t *index;   // in front of its tables
+    unsigned long long reserved[7];
+};
 
-void cfi_find_tables(void *function) {
-    *(void **)&find_table = function;
+static const uint8_t *(*find_table)(void *address, struct bases *bases);
+static int (*find_object)(void *address, struct object *object);
+static struct code unwinder;
+
+void cfi_find_tables(void *find_fde, void *dl_find_object) {
+    *(void **)&find_table = find_fde;
+    *(void **)&find_object = dl_find_object;
+}
+
+void cfi_find_unwinder(void) {
+    (void)ranges_executable((uintptr_t)find_table, &unwinder);
 }
 
 static uint64_t hide(uint64_t address, union rule rule) {
@@ -88,6 +103,7 @@ struct row {
 
 struct table {
     const uint8_t *instructions, *end;
+    uint64_t length;   // of the function
     uint64_t code_factor;
     int64_t data_factor;
 };
@@ -164,7 +180,10 @@ static bool open_tables(const uint8_t *entry, struct table *common, struct table
     common->instructions = at;
     common->end = start + 4 + common_length;
     *own = *common;
-    at = entry + 8 + 2 * encoded(encoding);   // the function's start and its length
+    at = entry + 8 + encoded(encoding);   // behind the function's start
+    own->length = 0;
+    memcpy(&own->length, at, encoded(encoding));
+    at += encoded(encoding);
     if (*augmentation) {
         uint64_t size = unsigned_leb(&at);
         at += size;
@@ -300,24 +319,53 @@ static union rule rule_of(const struct row *row) {
     return rule;
 }
 
+// Of the function at or before `address`, by a sorted index as all linkers write it; NULL where it is another.
+static const uint8_t *find_by_index(const uint8_t *index, uintptr_t address, struct bases *bases) {
+    if (memcmp(index, (const uint8_t[]){1, 0x1b, 0x03, 0x3b}, 4))
+        return NULL;
+    const int32_t(*rows)[2] = (const void *)(index + 12);   // starts and tables, as distances from the index
+    uint32_t low = 0, high = number(index + 8, 4);
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if ((uintptr_t)(index + rows[middle][0]) <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (!low)
+        return NULL;
+    bases->start = index + rows[low - 1][0];
+    return index + rows[low - 1][1];
+}
+
+// libgcc looks first among the tables that a program registers for code it makes, and holds a lock while it allocates for
+// these: this thread may be in the middle of that (`inner`). What a file has, glibc 2.35 finds without.
+static const uint8_t *find(uintptr_t address, struct bases *bases, bool inner) {
+    struct object object;
+    const uint8_t *entry = NULL;
+    if (find_object && !find_object((void *)address, &object) && object.index)
+        entry = find_by_index(object.index, address, bases);
+    return entry || inner ? entry : find_table((void *)address, bases);
+}
+
 // As libgcc, of the instruction before the return address: the call may be the last of its function.
-static union rule look_up(uintptr_t address) {
+static union rule look_up(uintptr_t address, bool inner) {
     struct bases bases;
     struct table common, own;
     struct code code = {0, 0, false};
     if (!find_table)
         return (union rule){.from = HARD};
-    const uint8_t *entry = find_table((void *)(address - 1), &bases);
+    const uint8_t *entry = find(address - 1, &bases, inner);
     bool from_file = ranges_executable(address, &code) && code.file;
     union rule rule = {.from = entry || from_file ? HARD : UNKNOWN};
-    if (entry && open_tables(entry, &common, &own)) {
+    if (entry && open_tables(entry, &common, &own) && address - 1 - (uintptr_t)bases.start < own.length) {
         struct row first = {.base = UINT64_MAX}, row;
         carry_out(&common, UINT64_MAX, &first, &first);
         row = first;
         carry_out(&own, address - (uintptr_t)bases.start, &first, &row);
         rule = rule_of(&row);
     }
-    if (from_file) {
+    if (from_file && (entry || !inner)) {
         size_t slot = slot_of(address);
         atomic_store_explicit(&remembered[slot].hidden, hide(address, rule), memory_order_relaxed);
         atomic_store_explicit(&remembered[slot].rule, rule.word, memory_order_relaxed);
@@ -325,16 +373,16 @@ static union rule look_up(uintptr_t address) {
     return rule;
 }
 
-static union rule rule_at(uintptr_t address) {
+static union rule rule_at(uintptr_t address, bool inner) {
     size_t slot = slot_of(address);
     union rule rule = {.word = atomic_load_explicit(&remembered[slot].rule, memory_order_relaxed)};
     if (rule.word && atomic_load_explicit(&remembered[slot].hidden, memory_order_relaxed) == hide(address, rule))
         return rule;
-    return look_up(address);
+    return look_up(address, inner);
 }
 
-UNCHECKED enum cfi_step cfi_step(struct frame *frame, uintptr_t top) {
-    union rule rule = rule_at(frame->address);
+static UNCHECKED enum cfi_step step(struct frame *frame, uintptr_t top) {
+    union rule rule = rule_at(frame->address, frame->inner);
     if (rule.from == UNKNOWN)
         return CFI_NO_TABLE;
     if (rule.from == FIRST)
@@ -353,4 +401,10 @@ UNCHECKED enum cfi_step cfi_step(struct frame *frame, uintptr_t top) {
         frame->pointer = words[-(ptrdiff_t)rule.pointer];
     frame->stack = caller;
     return CFI_CALLER;
+}
+
+enum cfi_step cfi_step(struct frame *frame, uintptr_t top) {
+    frame->inner |= frame->address >= unwinder.start && frame->address < unwinder.end;
+    enum cfi_step came = step(frame, top);
+    return came == CFI_HARD && frame->inner ? CFI_NO_TABLE : came;
 }

@@ -35,6 +35,14 @@
 static bool separate;
 static long filters;   // of system calls, that the process had at its start
 
+const char *owned_process(const char *name) {
+    static char path[64];
+    char byte;
+    bool has_main = readlink("/proc/self/exe", &byte, 1) > 0;
+    snprintf(path, sizeof path, "/proc/%s/%s", has_main ? "self" : "thread-self", name);
+    return path;
+}
+
 bool owned_take(struct owned *owned, int fd) {
     struct stat status;
     *owned = (struct owned){.fd = -1};

@@ -18,6 +18,9 @@ struct owned {
     ino_t inode;
 };
 
+// A path below /proc, for the agent's thread, until the next call. What is the main thread's there has no memory, and no
+// files, once that thread has ended (pthread_exit).
+const char *owned_process(const char *name);
 bool owned_take(struct owned *owned, int fd);   // remembers which file it is
 bool owned_still(const struct owned *owned);    // the descriptor still means that file
 void owned_close(struct owned *owned);          // closes it if so

@@ -113,6 +113,15 @@ static bool create_in_memory(const struct dumps *dumps, struct owned *memory) {
     return memory->fd >= 0;
 }
 
+// jemalloc copies the maps of the main thread, which has none once it has ended.
+static bool add_maps(const struct owned *file) {
+    static const char border[] = "\nMAPPED_LIBRARIES:\n";
+    char end[sizeof border - 1];
+    off_t size = owned_still(file) ? lseek(file->fd, 0, SEEK_END) : -1;
+    return size < (off_t)sizeof end || pread(file->fd, end, sizeof end, size - (off_t)sizeof end) < (ssize_t)sizeof end ||
+           memcmp(end, border, sizeof end) || ledger_write_maps(file);
+}
+
 // False if the dump is not whole. Else reads its header, "heap_v2/<interval>", "  t*: <objects>: <bytes> [".
 static bool inspect(const struct owned *file, struct dump *dump) {
     struct stat status;
@@ -182,7 +191,7 @@ static bool write_to(const struct dumps *dumps, struct owned *file, const char *
         return false;
     }
     errno = 0;
-    if (!(own ? ledger_dump(file, most_memory()) : je_dump(path)) || !inspect(file, dump)) {
+    if (!(own ? ledger_dump(file, most_memory()) : je_dump(path) && add_maps(file)) || !inspect(file, dump)) {
         problem_note(dumps->problem, "%s could not write a dump into %s%s", own ? "the sampler" : "jemalloc",
                      dumps->spool->directory, own && errno == ENOMEM ? ": too little memory is left" : "");
         return false;

@@ -49,7 +49,7 @@ void facts_start(char *text, size_t size) {
 
 // The process's group in the hierarchy whose controllers are these, between colons (cgroups(7)); NULL: there is none.
 static const char *own_group(const char *controllers, int *length) {
-    const char *line = slurp("/proc/self/cgroup") > 0 ? scratch : "", *end;
+    const char *line = slurp(owned_process("cgroup")) > 0 ? scratch : "", *end;
     for (; *line; line = end + (*end == '\n')) {
         const char *list = line + strcspn(line, ":\n"), *path = list + strlen(controllers);
         end = line + strcspn(line, "\n");
@@ -153,14 +153,14 @@ void facts_process(struct json *json, bool arguments) {
         json_bytes(json, "boot_id", scratch, strcspn(scratch, "\n"));
     else
         json_null(json, "boot_id");
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+    ssize_t length = readlink(owned_process("exe"), path, sizeof path);
     if (length > 0)
         json_bytes(json, "exe", path, (size_t)length);
     else
         json_null(json, "exe");
     if (!arguments)
         return;
-    length = slurp("/proc/self/cmdline");
+    length = slurp(owned_process("cmdline"));
     if (length < 0) {
         json_null(json, "cmdline");
         return;
@@ -205,7 +205,7 @@ void facts_memory(struct json *json) {
     char name[64];
     size_t size;
     json_open(json, "memory", '{');
-    if (slurp("/proc/self/status") > 0) {
+    if (slurp(owned_process("status")) > 0) {
         for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
             snprintf(name, sizeof name, "\n%s:", fields[i][0]);
             const char *line = strstr(scratch, name);

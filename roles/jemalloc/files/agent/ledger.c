@@ -83,12 +83,15 @@ static void write_lives(struct output *output, const struct book_copy *copy, int
     flush(output);
 }
 
-void ledger_begin(void) {
+bool ledger_begin(void) {
     size_t interval;
     if (feeder_interval(&interval))
         probes_interval(interval);
-    if (feeder_is_sampler() || (book_reserve(false) && je_install_ledger(book_born, book_died)))
+    if (!feeder_is_sampler() && !book_reserve(false))
+        return false;
+    if (feeder_is_sampler() || je_install_ledger(book_born, book_died))
         book_begin();
+    return true;
 }
 
 bool ledger_write(const char *dump, int64_t memory) {
@@ -131,7 +134,7 @@ static void say_counts(struct output *output, uint64_t objects, uint64_t bytes, 
     say(output, "\n  t*: %" PRIu64 ": %" PRIu64 " [%" PRIu64 ": %" PRIu64 "]", objects, bytes, births, born_bytes);
 }
 
-static void write_maps(struct output *output) {
+static void add_maps(struct output *output) {
     struct owned maps;
     ssize_t length;
     flush(output);
@@ -142,6 +145,12 @@ static void write_maps(struct output *output) {
         flush(output);
     }
     owned_close(&maps);
+}
+
+bool ledger_write_maps(const struct owned *file) {
+    output = (struct output){.file = file};
+    add_maps(&output);
+    return !output.failed;
 }
 
 // As jemalloc writes it: sampled, for the reader to unbias.
@@ -167,7 +176,7 @@ bool ledger_dump(const struct owned *file, int64_t memory) {
         say_counts(&output, stack->births - stack->deaths, living_bytes(&copy, number), stack->births, stack->bytes);
     }
     say(&output, "\n\nMAPPED_LIBRARIES:\n");
-    write_maps(&output);
+    add_maps(&output);
     book_free(&copy);
     return !output.failed;
 }

@@ -11,10 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-void ledger_begin(void);   // a new book, from now on; before sampling is switched on, or after a reset
+// A new book, from now on; before sampling is switched on, or after a reset. False with errno: it has no memory.
+bool ledger_begin(void);
 // Both copy the book, which may take so much memory, in bytes, and are false with errno if they fail.
 // Writes it beside a dump; true, writing nothing, where there is none.
 bool ledger_write(const char *dump, int64_t memory);
 bool ledger_dump(const struct owned *file, int64_t memory);   // where no jemalloc does it: its format, from the book
+bool ledger_write_maps(const struct owned *file);   // at its end
 
 #endif

@@ -17,7 +17,7 @@ void maps_use(const char *path) {
 }
 
 int maps_descriptor(void) {
-    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    int fd = open(owned_process("maps"), O_RDONLY | O_CLOEXEC);
     return fd < 0 && *elsewhere ? open(elsewhere, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : fd;
 }
 

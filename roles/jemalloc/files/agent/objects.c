@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "objects.h"
 
+#include "descriptors.h"
 #include "loader.h"
 
 #include <limits.h>
@@ -25,7 +26,7 @@ struct looking {
 
 static int16_t name(struct objects *objects, const char *path) {
     char own[PATH_MAX];
-    ssize_t length = *path ? (ssize_t)strlen(path) : readlink("/proc/self/exe", own, sizeof own);
+    ssize_t length = *path ? (ssize_t)strlen(path) : readlink(owned_process("exe"), own, sizeof own);
     length = length < 0 ? 0 : length;
     if (objects->count == OBJECTS || objects->names_used + (size_t)length + 1 > sizeof objects->names) {
         objects->full = true;

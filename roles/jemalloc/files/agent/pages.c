@@ -32,8 +32,8 @@ bool pages_open(struct pages *pages, int64_t milliseconds) {
     pages->began = pages->now = clock_monotonic();
     pages->wall = PATIENCE * milliseconds;
     pages->processor = processor_time() + milliseconds;
-    return owned_take(&pages->memory, open("/proc/self/mem", O_RDONLY | O_CLOEXEC)) &&
-           owned_take(&pages->map, open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+    return owned_take(&pages->memory, open(owned_process("mem"), O_RDONLY | O_CLOEXEC)) &&
+           owned_take(&pages->map, open(owned_process("pagemap"), O_RDONLY | O_CLOEXEC));
 }
 
 void pages_close(struct pages *pages) {

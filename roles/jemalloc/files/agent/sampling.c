@@ -11,6 +11,9 @@
 #include "ledger.h"
 #include "ranges.h"
 
+#include <errno.h>
+#include <string.h>
+
 #define PAUSE 1000        // milliseconds between two looks at the maps when addresses are not found
 #define PAUSE_MAX 64000   // the same, when looking never helps
 
@@ -27,12 +30,17 @@ static void note_activity(struct facts *facts) {
         facts->active_since = clock_now();
 }
 
+static void begin_ledger(struct sampling *sampling) {
+    if (!ledger_begin())
+        problem_note(sampling->problem, "dumps are without lives: the kernel gives no memory for them (%s)", strerror(errno));
+}
+
 bool sampling_switch(struct sampling *sampling, bool on) {
     sampling->wanted = on;
     if (!sampling->begun)
         return true;
     if (on && !feeder_active())
-        ledger_begin();
+        begin_ledger(sampling);
     bool done = feeder_switch(on);
     if (!done)
         problem_note(sampling->problem, "jemalloc does not let the agent set prof.active");
@@ -43,7 +51,7 @@ bool sampling_switch(struct sampling *sampling, bool on) {
 bool sampling_reset(struct sampling *sampling, const char **why) {
     if (!feeder_reset(why))
         return false;
-    ledger_begin();
+    begin_ledger(sampling);
     sampling->facts->active_since = 0;   // what was allocated before is in no dump any more
     note_activity(sampling->facts);
     return true;

@@ -113,12 +113,28 @@ static bool is_own(const struct spool *spool, const struct entry *entry) {
     return strlen(spool->process) == entry->process && !memcmp(spool->process, entry->name, entry->process);
 }
 
+// What lies beside a dump is written as a part first. A process that is killed meanwhile leaves it.
+static bool is_left(const struct spool *spool, const struct owned *directory, const char *name) {
+    struct stat status;
+    size_t length = strlen(name);
+    return !strncmp(name, spool->base, strlen(spool->base)) && strstr(name, ".heap.") &&
+           !strcmp(name + length - strlen(".part"), ".part") &&
+           fstatat(directory->fd, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+           clock_now() - clock_milliseconds(status.st_mtim) > YOUNG;
+}
+
 static void add(void *context, const struct owned *directory, const char *name) {
     struct spool *spool = context;
     struct entry *entry = &entries[count];
     struct stat status;
     static const char *const counted[] = {".lives", ".holders"};
     char beside[sizeof entry->name + 16];
+    if (is_left(spool, directory, name)) {
+        char path[PATH_MAX + 256];
+        snprintf(path, sizeof path, "%s/%s", spool->directory, name);
+        unlink(path);
+        return;
+    }
     if (!strncmp(name, spool->base, strlen(spool->base)) && strstr(name, ".stats.jsonl")) {
         if (strlen(name) < sizeof oldest_statistics &&
             fstatat(directory->fd, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&

@@ -60,7 +60,7 @@ void trigger_prepare(struct trigger *trigger) {
     char group[PATH_MAX], path[PATH_MAX + 64];
     trigger->statm.fd = trigger->events.fd = trigger->pressure.fd = -1;
     if (trigger->config->dump_growth)
-        take(&trigger->statm, "/proc/self/statm");
+        take(&trigger->statm, "/proc/thread-self/statm");   // the main thread may end
     if (!trigger->config->dump_pressure || !facts_cgroup(group, sizeof group))
         return;
     snprintf(path, sizeof path, "%s/memory.events", group);

@@ -17,6 +17,7 @@
 // - A return address must lie in memory that is executable (ranges.c).
 // - Where Go calls C, the chain goes on in the goroutine's stack (goroutine.c).
 // - A frame of HotSpot's interpreter becomes the address of what it interprets (hotspot.c).
+#define _GNU_SOURCE
 #include "unwind.h"
 
 #include "cfi.h"
@@ -204,7 +205,7 @@ static bool follow_tables(struct walk *walk, struct frame frame) {
 
 // Where the caller is, in its code and in its stack. The address is behind its instruction, as a return address is.
 static inline __attribute__((always_inline)) struct frame here(void) {
-    struct frame frame;
+    struct frame frame = {.inner = false};
 #if defined(__x86_64__)
     __asm__ volatile("lea (%%rip), %0; mov %%rsp, %1; mov %%rbp, %2"
                      : "=&r"(frame.address), "=&r"(frame.stack), "=&r"(frame.pointer));
@@ -258,7 +259,7 @@ void unwind_find_libgcc(void) {
     *(void **)&libgcc.backtrace = dlsym(library, "_Unwind_Backtrace");
     if (!libgcc.ip || !libgcc.cfa || !libgcc.gr)
         libgcc.backtrace = NULL;
-    cfi_find_tables(dlsym(library, "_Unwind_Find_FDE"));
+    cfi_find_tables(dlsym(library, "_Unwind_Find_FDE"), dlsym(RTLD_DEFAULT, "_dl_find_object"));
 #else
     // LLVM's, linked in: images with musl seldom have libgcc, whose unwinder allocates there (jemalloc#585).
     extern void *_Unwind_Find_FDE(void *, void *);
@@ -266,7 +267,7 @@ void unwind_find_libgcc(void) {
     libgcc.cfa = _Unwind_GetCFA;
     libgcc.gr = _Unwind_GetGR;
     libgcc.backtrace = _Unwind_Backtrace;
-    cfi_find_tables((void *)_Unwind_Find_FDE);
+    cfi_find_tables((void *)_Unwind_Find_FDE, NULL);
 #endif
 }
 
@@ -279,6 +280,9 @@ enum unwinder unwind_prepare(enum unwinder wanted, const char **why) {
     page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
     main_top = (uintptr_t)getauxval(AT_RANDOM);   // above every frame of the main thread
     ranges_refresh();
+#ifdef __GLIBC__   // with musl it is in this library, and allocates nothing
+    cfi_find_unwinder();
+#endif
     goroutine_prepare();
     use_libgcc = wanted == UNWINDER_HYBRID && libgcc.backtrace;
     if (wanted == UNWINDER_HYBRID && !use_libgcc) {
