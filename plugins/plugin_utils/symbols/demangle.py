@@ -24,6 +24,8 @@ _LONGEST_DEMANGLED = 1 << 16
 _LONGEST_SHOWN = 1000
 # gcc's and LLVM's marks for pieces of one function: demumble shows them as " (.part.0)".
 _CLONE = re.compile(r"(?: \(\.[^()]*\)| \[clone [^\]]*\]|\.(?:part|cold|constprop|isra|lto_priv|llvm)(?:\.\d+)?)+$")
+# Of a library's function, where .symtab names the version that .dynsym has beside it: malloc@@GLIBC_2.2.5
+_VERSION = re.compile(rb"(?<=[^@])@{1,2}[\w.+-]+\Z")
 _QUALIFIERS = re.compile(r"(?: const| volatile| ?&&?| noexcept)+$")
 _OPERATOR = re.compile(r"(?<![0-9A-Za-z_])operator(?![0-9A-Za-z_])")
 _PLAIN = re.compile(r"([\w:~]+)\([^()]*\)(?: const)?")
@@ -40,6 +42,7 @@ def readable(symbol: bytes) -> str:
 
 @lru_cache(maxsize=16384)
 def _readable(symbol: bytes) -> str:
+    symbol = _VERSION.sub(b"", symbol)
     name = printable(symbol.decode("utf-8", "replace"))
     if symbol.startswith((b"_Z", b"_R")) and len(symbol) <= _LONGEST_MANGLED:
         if symbol.isascii() and unfolds_within(symbol, _MOST_UNFOLDED):
