@@ -111,6 +111,13 @@ def test_a_programs_debug_file_says_its_build_in_a_section(tmp_path: Path) -> No
     assert _files(tmp_path, [], directories=(tmp_path,)).find(build_id) == debug
 
 
+def test_a_debug_file_in_place_of_the_image_is_told(split: Split, tmp_path: Path) -> None:
+    subprocess.run(["objcopy", "--only-keep-debug", split.whole.path, tmp_path / "only.debug"], check=True)
+    names, warnings = split.names(tmp_path / "only.debug", _files(tmp_path, []), tmp_path)
+    assert names[0].startswith("libshop.so+0x")
+    assert len(warnings) == 1 and "take the program's file" in warnings[0]
+
+
 def test_a_packed_symbol_table_names_it(split: Split, tmp_path: Path) -> None:
     assert split.names(split.mini(), _files(tmp_path, []), tmp_path) == (["hidden"], [])
 
