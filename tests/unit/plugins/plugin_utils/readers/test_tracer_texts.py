@@ -133,6 +133,11 @@ def test_faults_are_growth_of_a_page_each() -> None:
     assert sampled.total.bytes == 128 * 4096
 
 
+def test_minor_and_major_faults_are_all_faults() -> None:
+    both = PERF.replace(b" 1 page-faults:u:", b" 1 major-faults:u:").replace(b" 1 page-faults:", b" 1 minor-faults:")
+    assert detect.parse(both, "x", Told()).total.bytes == 8192
+
+
 def test_faults_in_inlined_calls_deleted_files_and_modules_of_the_kernel() -> None:
     faults = b"""\
 app  4711/4711  18148.510389:          1 page-faults:
@@ -155,6 +160,8 @@ app  4711/4711  18148.510389:          1 page-faults:
     [
         ((b"page-faults:", b"cycles:"), "has cycles events, not memory"),
         ((b" 1 page-faults:", b" 18446744073709551616 page-faults:"), "a number that is negative or does not fit"),
+        ((b" 1 page-faults:u:", b" 1 minor-faults:u:"), "has the same faults as minor-faults and page-faults"),
+        ((b"          1 page-faults:", b" page-faults:"), "how many faults each event stands for"),
         ((b"4711/4712", b"4712/4712"), "several processes"),
         ((b"PERF_RECORD_MMAP2", b"PERF_RECORD_LOST"), "perf lost events"),
         ((b"my app  4711/4712  18148.510390", b"my app"), "expected an event"),
