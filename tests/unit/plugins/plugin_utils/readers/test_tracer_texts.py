@@ -298,6 +298,11 @@ def test_a_map_copied_from_a_terminal_is_whole() -> None:
     assert detect.parse(text, "x", TOLD).total.bytes == 900
 
 
+def test_a_sanitizers_image_may_have_brackets_in_its_path() -> None:
+    records = detect.parse(LSAN.replace(b"/srv/app+0x1169", b"/opt/My app (x86)/app+0x1169"), "x", Told())
+    assert [frame.module for frame in records.names if frame.function == "keep"] == ["app"]
+
+
 def test_a_path_of_a_report_may_have_blanks() -> None:
     text = LSAN.replace(b"lsan_interceptors.cpp:75", b"/home/ana/Estrutura de Dados/aloca\xc3\xa7\xc3\xa3o.c:7:3")
     frame = detect.parse(text, "x", Told()).names[0]
