@@ -26,7 +26,8 @@ _LONGEST_SHOWN = 1000
 _CLONE = re.compile(r"(?: \(\.[^()]*\)| \[clone [^\]]*\]|\.(?:part|cold|constprop|isra|lto_priv|llvm)(?:\.\d+)?)+$")
 # Of a library's function, where .symtab names the version that .dynsym has beside it: malloc@@GLIBC_2.2.5
 _VERSION = re.compile(rb"(?<=[^@])@{1,2}[\w.+-]+\Z")
-_QUALIFIERS = re.compile(r"(?: const| volatile| ?&&?| noexcept)+$")
+# Of a function, or of one that something inside it is named by: shop::Cart::total() const::'lambda'(int)
+_QUALIFIERS = re.compile(r"(?: const| volatile| &&?| noexcept)+(?=::|$)")
 _OPERATOR = re.compile(r"(?<![0-9A-Za-z_])operator(?![0-9A-Za-z_])")
 _PLAIN = re.compile(r"([\w:~]+)\([^()]*\)(?: const)?")
 _PAIRS = {"(": ")", "<": ">", "[": "]", "{": "}"}
@@ -85,12 +86,14 @@ def without_parameters(demangled: str) -> str:
             end = _closing(text, position)
             kept.append(text[position:end])
             position = end
+        elif (qualifiers := _QUALIFIERS.match(text, position)) is not None:
+            position = qualifiers.end()
         else:
             kept.append(character)
             position += 1
-            if character == " " and not _QUALIFIERS.match(text, position - 1) and text[position : position + 1] != "(":
+            if character == " " and text[position : position + 1] != "(":
                 name_start = len(kept)
-    return _QUALIFIERS.sub("", "".join(kept[name_start:])).strip() or demangled
+    return "".join(kept[name_start:]).strip() or demangled
 
 
 def _operator_end(text: str, position: int) -> int:
