@@ -52,7 +52,10 @@ def _readable(symbol: bytes) -> str:
                 name = without_parameters(printable(demangled))
     else:
         name = _CLONE.sub("", name) or name
-    return name if len(name) <= _LONGEST_SHOWN else name[: _LONGEST_SHOWN - 1] + "…"
+    if len(name) <= _LONGEST_SHOWN:
+        return name
+    # The beginning is the class, with its arguments, and the end says which of its functions it is.
+    return f"{name[: _LONGEST_SHOWN // 2 - 1]}…{name[-_LONGEST_SHOWN // 2 :]}"
 
 
 def without_parameters(demangled: str) -> str:

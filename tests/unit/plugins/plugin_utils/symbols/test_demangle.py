@@ -63,12 +63,20 @@ def test_symbols_become_readable(symbol: bytes, name: str) -> None:
     assert demangle.readable(symbol) == name
 
 
+def test_functions_of_a_class_with_a_long_name_stay_apart() -> None:
+    names = [demangle.readable(b"_ZN3BoxI" + b"i" * 400 + b"E" + function + b"Ev") for function in (b"3add", b"4drop")]
+    assert [(name[:7], name[-9:], len(name)) for name in names] == [
+        ("Box<int", "int>::add", 1000),
+        ("Box<int", "nt>::drop", 1000),
+    ]
+
+
 def test_a_name_that_would_unfold_to_gigabytes_stays_as_it_is() -> None:
     digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     bomb = "_Z1f1AIiiE" + "".join(f"S_IS{digits[level]}_S{digits[level]}_E" for level in range(30))
     start = time.monotonic()
     assert demangle.readable(bomb.encode()) == bomb
-    assert demangle.readable(b"_ZN" + b"1a" * 5000 + b"E").endswith("…")
+    assert "…" in demangle.readable(b"_ZN" + b"1a" * 5000 + b"E")
     assert time.monotonic() - start < 1
 
 
