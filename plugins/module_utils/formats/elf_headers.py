@@ -174,8 +174,10 @@ class Headers:
 
     def build_id(self) -> str | None:
         """The GNU build-id in lower-case hex: the note NT_GNU_BUILD_ID of owner "GNU". Raises ElfError."""
-        places = [(p.offset, p.size, p.align) for p in self.programs if p.type == _PT_NOTE]
-        places += [(s.offset, s.size, 4) for s in self.sections if s.type == _SHT_NOTE]
+        # Sections first: the segments of a debug file that eu-strip made (Fedora's, RHEL's) say where the notes lay in
+        # the program, and something else lies there.
+        places = [(s.offset, s.size, 4) for s in self.sections if s.type == _SHT_NOTE]
+        places += [(p.offset, p.size, p.align) for p in self.programs if p.type == _PT_NOTE]
         budget = _MAX_NOTES
         for offset, size, align in places:
             budget -= size

@@ -41,7 +41,7 @@ def answering(
     pool = ThreadPoolExecutor(max(count, 1))
 
     def ask(*call: object) -> Future[Any]:
-        return pool.submit(_asked, idle, pickle.dumps(call))
+        return pool.submit(_asked, processes, idle, pickle.dumps(call))
 
     try:
         for process in processes:
@@ -72,15 +72,19 @@ def _send(process: subprocess.Popen[bytes], data: bytes) -> None:
         requests.flush()
 
 
-def _asked(idle: _Pool, call: bytes) -> Any:
-    process = idle.get()
+def _asked(processes: Sequence[subprocess.Popen[bytes]], idle: _Pool, call: bytes) -> Any:
+    process, others_go_on = idle.get(), False
     try:
         _send(process, call)
         return pickle.load(_streams(process)[1])
     except (OSError, EOFError, pickle.UnpicklingError):
+        process.kill()
+        process.wait()
+        others_go_on = any(one.poll() is None for one in processes)
         return None
     finally:
-        idle.put(process)
+        if not others_go_on:  # one that has ended would be idle at once, and take nearly all further calls from them
+            idle.put(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -91,7 +91,8 @@ class Images:
             if not mapping.executable or not mapping.path.startswith("/") or mapping.path in seen:
                 continue
             seen.add(mapping.path)
-            if mapping.deleted:
+            # No kernel writes dots: they would lead out of the directories.
+            if mapping.deleted or ".." in PurePosixPath(mapping.path).parts:
                 continue
             for path in self._by_name(mapping.path):
                 build_id = self._build_id(path)

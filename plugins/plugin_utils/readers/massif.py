@@ -12,6 +12,9 @@
 
 Indentation is depth, and callers are below what they call. massif records every allocation. What lies below its
 threshold has no stack. Format: massif/ms_main.c of Valgrind.
+
+Valgrind's tools write the same for --xtree-memory, with a tree for each of their numbers in place of a moment: the
+first one is what is live in bytes, the others are blocks, or what was freed (coregrind/m_xtree.c).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from .stack_builder import MOST_FRAMES, StackBuilder
 from .valgrind_place import frame_of
 
 _NODE = re.compile(r"( *)n(\d{1,9}): (\d{1,20}) (.*)")
+_XTREE = b"desc: xtree."
 _PAGES = "(page allocation syscalls)"
 
 
@@ -34,7 +38,10 @@ def recognizes(data: bytes) -> bool:
 
 def parse(data: bytes, name: str, _told: Told) -> Records:
     """The last detailed snapshot in ``data``; ``name`` is only for messages. Raises FormatError, UnusableError."""
-    start = max(data.rfind(b"heap_tree=detailed\n"), data.rfind(b"heap_tree=peak\n"))
+    if data.startswith(_XTREE):
+        start = data.find(b"heap_tree=detailed\n")
+    else:
+        start = max(data.rfind(b"heap_tree=detailed\n"), data.rfind(b"heap_tree=peak\n"))
     if start < 0:
         raise UnusableError(name, "has no detailed snapshot: run massif with --detailed-freq=1")
     line = data.count(b"\n", 0, start) + 1

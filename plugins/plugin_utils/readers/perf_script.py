@@ -37,6 +37,8 @@ _HEADER = re.compile(
 # A file may be deleted, or have brackets in its path.
 _FRAME = re.compile(rb"\s+([0-9a-f]{1,16}) (.*) \((/[^\n]*|[^()\n]*)\)\Z")
 _FAULTS = {b"page-faults", b"faults", b"minor-faults", b"major-faults", b"exceptions:page_fault_user"}
+# Of these two, a fault is one; each of the others counts both.
+_PARTS = {b"minor-faults", b"major-faults"}
 _MODIFIERS = re.compile(rb":[a-zA-Z]{1,10}\Z")
 _OFFSET = re.compile(r"\+0x[0-9a-f]{1,16}\Z")
 # In place of a file, for a call that the compiler has made a part of the next function.
@@ -81,6 +83,7 @@ class _Faults:
         self._frames: dict[bytes, int | None] = {}
         self._stacks: dict[bytes, int] = {}
         self._process: bytes | None = None
+        self._kinds: set[bytes] = set()
         self._longest = 1
 
     def add(self, data: bytes, start: int, stop: int) -> None:
@@ -96,13 +99,18 @@ class _Faults:
         if header is None:
             self._fail(data, start, "an event, by 'perf script -F comm,pid,tid,time,period,event,ip,sym,dso'", line)
         process, period, event = header.groups()
-        if _MODIFIERS.sub(b"", event) not in _FAULTS and event not in _FAULTS:
+        kind = event if event in _FAULTS else _MODIFIERS.sub(b"", event)
+        if kind not in _FAULTS:
             shown = event.decode("ascii", "replace")
             raise UnusableError(self._name, f"has {shown} events, not memory: use perf record -e page-faults -c 1 -g")
+        self._kinds.add(kind)
         if self._process not in (None, process):
             raise UnusableError(self._name, "has several processes: choose one with perf script --pid PID")
+        if period is None:
+            why = "does not say how many faults each event stands for: have perf script print the field period, too"
+            raise UnusableError(self._name, why)
         self._process = process
-        count = int(period or 1)
+        count = int(period)
         self._longest = max(self._longest, count)
         digest = blake2b(stack, digest_size=16).digest()
         number = self._stacks.get(digest)
@@ -143,6 +151,9 @@ class _Faults:
     def records(self) -> Records:
         if self._stacks and not self._frames:
             raise UnusableError(self._name, "has no stacks: use perf record -e page-faults -c 1 -g")
+        if len(self._kinds) > 1 and self._kinds != _PARTS:
+            names = " and ".join(sorted(kind.decode("ascii") for kind in self._kinds))
+            raise UnusableError(self._name, f"has the same faults as {names}: use perf record -e page-faults -c 1 -g")
         sampling = EXACT
         if self._longest > 1:
             sampling = Sampling(Scheme.SYSTEMATIC, min(self._longest * _PAGE, LARGEST))

@@ -29,7 +29,7 @@ _BEGINNING = b"LeakSanitizer: detected memory leaks"
 _LEAK = re.compile(rb"(?:Direct|Indirect) leak of (\d{1,20}) byte\(s\) in (\d{1,20}) object\(s\) allocated from:")
 _FRAME = re.compile(rb" #\d{1,4} 0x[0-9a-f]{1,16} +(?:in )?(.*)")
 _SUM = re.compile(rb"SUMMARY: \w{1,40}: (\d{1,20}) byte\(s\) leaked in (\d{1,20}) allocation\(s\)")
-_IN_IMAGE = re.compile(r"\(([^()]+)\+0x([0-9a-f]{1,16})\)(?: \(BuildId: [0-9a-f]*\))?\Z")
+_IN_IMAGE = re.compile(r"\(([^()]+(?:\([^()]*\)[^()]*)*)\+0x([0-9a-f]{1,16})\)(?: \(BuildId: [0-9a-f]*\))?\Z")
 # A path with blanks is known by its first slash; to try the others would take time with the square of their number.
 _AT_LINE = re.compile(r"((?:(?! /).)+) (/.+?|[^\s:]+):(\d{1,9})(?::\d{1,9})?\Z")
 _INTERCEPTOR = re.compile(r"_{2,3}interceptor_")

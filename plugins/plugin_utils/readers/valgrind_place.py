@@ -15,8 +15,11 @@ from pathlib import PurePosixPath
 
 from ..model.frame import Frame
 
+# An image may be deleted, or have brackets in its path.
 _PLACE = re.compile(
-    r"0x([0-9A-Fa-f]{1,16}): (.*?)(?: \((?:in ([^()]*)|([^():]*):(\d{1,9})(?::\d{1,9})?)\))?\Z", re.DOTALL
+    r"0x([0-9A-Fa-f]{1,16}): (.*?)"
+    r"(?: \((?:in ([^()]*(?:\([^()]*\)[^()]*)*)|([^():]*):(\d{1,9})(?::\d{1,9})?)\))?\Z",
+    re.DOTALL,
 )
 
 
@@ -28,4 +31,5 @@ def frame_of(text: str) -> Frame | None:
     address, function, image, file, line = match.groups()
     if function in ("", "???"):  # they give the address in the process, not where it lies in the file
         function = f"[{int(address, 16):#x}]"
-    return Frame(function, PurePosixPath(image or "").name, file=file or "", line=int(line or 0))
+    module = PurePosixPath((image or "").removesuffix(" (deleted)")).name
+    return Frame(function, module, file=file or "", line=int(line or 0))

@@ -24,7 +24,10 @@ _LONGEST_DEMANGLED = 1 << 16
 _LONGEST_SHOWN = 1000
 # gcc's and LLVM's marks for pieces of one function: demumble shows them as " (.part.0)".
 _CLONE = re.compile(r"(?: \(\.[^()]*\)| \[clone [^\]]*\]|\.(?:part|cold|constprop|isra|lto_priv|llvm)(?:\.\d+)?)+$")
-_QUALIFIERS = re.compile(r"(?: const| volatile| ?&&?| noexcept)+$")
+# Of a library's function, where .symtab names the version that .dynsym has beside it: malloc@@GLIBC_2.2.5
+_VERSION = re.compile(rb"(?<=[^@])@{1,2}[\w.+-]+\Z")
+# Of a function, or of one that something inside it is named by: shop::Cart::total() const::'lambda'(int)
+_QUALIFIERS = re.compile(r"(?: const| volatile| &&?| noexcept)+(?=::|$)")
 _OPERATOR = re.compile(r"(?<![0-9A-Za-z_])operator(?![0-9A-Za-z_])")
 _PLAIN = re.compile(r"([\w:~]+)\([^()]*\)(?: const)?")
 _PAIRS = {"(": ")", "<": ">", "[": "]", "{": "}"}
@@ -40,6 +43,7 @@ def readable(symbol: bytes) -> str:
 
 @lru_cache(maxsize=16384)
 def _readable(symbol: bytes) -> str:
+    symbol = _VERSION.sub(b"", symbol)
     name = printable(symbol.decode("utf-8", "replace"))
     if symbol.startswith((b"_Z", b"_R")) and len(symbol) <= _LONGEST_MANGLED:
         if symbol.isascii() and unfolds_within(symbol, _MOST_UNFOLDED):
@@ -48,7 +52,10 @@ def _readable(symbol: bytes) -> str:
                 name = without_parameters(printable(demangled))
     else:
         name = _CLONE.sub("", name) or name
-    return name if len(name) <= _LONGEST_SHOWN else name[: _LONGEST_SHOWN - 1] + "…"
+    if len(name) <= _LONGEST_SHOWN:
+        return name
+    # The beginning is the class, with its arguments, and the end says which of its functions it is.
+    return f"{name[: _LONGEST_SHOWN // 2 - 1]}…{name[-_LONGEST_SHOWN // 2 :]}"
 
 
 def without_parameters(demangled: str) -> str:
@@ -82,12 +89,14 @@ def without_parameters(demangled: str) -> str:
             end = _closing(text, position)
             kept.append(text[position:end])
             position = end
+        elif (qualifiers := _QUALIFIERS.match(text, position)) is not None:
+            position = qualifiers.end()
         else:
             kept.append(character)
             position += 1
-            if character == " " and not _QUALIFIERS.match(text, position - 1) and text[position : position + 1] != "(":
+            if character == " " and text[position : position + 1] != "(":
                 name_start = len(kept)
-    return _QUALIFIERS.sub("", "".join(kept[name_start:])).strip() or demangled
+    return "".join(kept[name_start:]).strip() or demangled
 
 
 def _operator_end(text: str, position: int) -> int:

@@ -20,7 +20,7 @@ from ..model import frame_table
 from ..model.frame import Frame, Kind
 from . import symcache
 from .demangle import readable
-from .elf_image import ElfImage
+from .elf_image import ElfImage, SymbolError
 
 symbolic = libraries.optional("symbolic")
 
@@ -119,6 +119,9 @@ class _Module:
         """Frames at an offset in the file."""
         address = self._elf.virtual_address(file_offset)
         if address is None:
+            # objcopy leaves debug information alone without a word of where code lies in the program's file.
+            if not any(executable and end > start for start, end, _address, executable in self._elf.segments):
+                raise SymbolError(f"{self._elf.path}: is debug information alone: names take the program's file, too")
             return (Frame("", self._name, Kind.NATIVE, file_offset),)
         frames: list[Frame] = []
         if self._symcache is not None and address >= self._elf.load_address:

@@ -105,7 +105,8 @@ class Symbolizer:
             try:
                 return image_names.named(files, offsets)
             except (ControllerError, OSError) as error:
-                self.warnings.append(f"{name}: {error}")
+                if (warning := f"{name}: {error}") not in self.warnings:
+                    self.warnings.append(warning)
                 # What else there is may be what cannot be read.
                 alone = ImageFiles(name, files.image, tables=files.tables)
                 self._files[build] = None if files == alone else alone

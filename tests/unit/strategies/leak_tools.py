@@ -66,6 +66,14 @@ def massif_file(directory: Path, blocks: int) -> Path:
     return output
 
 
+def xtree_file(directory: Path, blocks: int) -> Path:
+    """What was live at the program's end, as any of valgrind's tools writes it for massif's readers."""
+    output = directory / f"xtree.{blocks}.ms"
+    options = ["-q", "--xtree-memory=full", f"--xtree-memory-file={output}"]
+    subprocess.run(["valgrind", *options, built(directory), str(blocks)], check=True, capture_output=True)
+    return output
+
+
 def dhat_file(directory: Path, blocks: int) -> Path:
     """dhat's file, and what it says beside it (.log)."""
     output = directory / f"dhat.{blocks}.json"

@@ -38,6 +38,12 @@ def test_what_fails_or_ends_a_process_has_no_answer_and_the_others_go_on(tmp_pat
         assert ask("echo").result() is None
 
 
+def test_one_that_has_ended_takes_no_further_calls_from_the_others(tmp_path: Path) -> None:
+    with answering(2, keeping, tmp_path) as ask:
+        assert ask("die").result() is None
+        assert all([future.result() for future in [ask("echo") for _number in range(50)]])
+
+
 def test_none_that_cannot_begin_is_waited_for(tmp_path: Path) -> None:
     with answering(2, keeping) as ask:
         assert ask("echo", b"x" * 1_000_000).result() is None

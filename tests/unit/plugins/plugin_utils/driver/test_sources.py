@@ -47,6 +47,14 @@ def test_a_path_that_this_machine_lacks_is_not_another_file_of_that_name(tmp_pat
     assert named == {f"/nowhere/jre/{program.name}": ElfImage(program).build_id}, "a directory that somebody named"
 
 
+def test_a_path_with_dots_does_not_lead_out_of_the_directories_that_somebody_named(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "outside").write_bytes(Path("/bin/true").read_bytes())
+    mapping = "1000-2000 r-xp 00000000 08:01 1 /../outside"
+    dump = detect.parse(f"{HEAD}{mapping}\n".encode(), "a dump", Told())
+    assert Images([tmp_path / "root"]).build_ids(dump) == {}
+
+
 def test_code_where_other_code_lay_earlier_has_no_names(tmp_path: Path) -> None:
     """As in a report: a stack may be of what was there before."""
     archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=1)

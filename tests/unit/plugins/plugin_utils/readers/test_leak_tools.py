@@ -67,6 +67,14 @@ def test_massif(tmp_path: Path) -> None:
     assert sizes(records)["take < leak < main"] == LEAKED
 
 
+def test_valgrinds_tree_of_memory_at_exit(tmp_path: Path) -> None:
+    data = leak_tools.xtree_file(tmp_path, BLOCKS).read_bytes()
+    assert detect.source_of(data, "x") == "massif"
+    records = detect.parse(data, "x", Told())
+    assert (records.measure, records.sampling) == (Measure.LIVE, EXACT)
+    assert sizes(records) == {"take < leak < main": LEAKED}
+
+
 def test_heaptrack_through_its_own_tool(tmp_path: Path) -> None:
     trace = leak_tools.heaptrack_trace(tmp_path, BLOCKS)
     with pytest.raises(OffheapError, match=r"heaptrack_print -F x[.]folded --flamegraph-cost-type leaked"):

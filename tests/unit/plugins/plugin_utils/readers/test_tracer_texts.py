@@ -133,6 +133,11 @@ def test_faults_are_growth_of_a_page_each() -> None:
     assert sampled.total.bytes == 128 * 4096
 
 
+def test_minor_and_major_faults_are_all_faults() -> None:
+    both = PERF.replace(b" 1 page-faults:u:", b" 1 major-faults:u:").replace(b" 1 page-faults:", b" 1 minor-faults:")
+    assert detect.parse(both, "x", Told()).total.bytes == 8192
+
+
 def test_faults_in_inlined_calls_deleted_files_and_modules_of_the_kernel() -> None:
     faults = b"""\
 app  4711/4711  18148.510389:          1 page-faults:
@@ -155,6 +160,8 @@ app  4711/4711  18148.510389:          1 page-faults:
     [
         ((b"page-faults:", b"cycles:"), "has cycles events, not memory"),
         ((b" 1 page-faults:", b" 18446744073709551616 page-faults:"), "a number that is negative or does not fit"),
+        ((b" 1 page-faults:u:", b" 1 minor-faults:u:"), "has the same faults as minor-faults and page-faults"),
+        ((b"          1 page-faults:", b" page-faults:"), "how many faults each event stands for"),
         ((b"4711/4712", b"4712/4712"), "several processes"),
         ((b"PERF_RECORD_MMAP2", b"PERF_RECORD_LOST"), "perf lost events"),
         ((b"my app  4711/4712  18148.510390", b"my app"), "expected an event"),
@@ -289,6 +296,11 @@ def test_a_map_copied_from_a_terminal_is_whole() -> None:
     text = b"^C@[\n    leak+18\n]: 450\n@[\n    main+20\n]: 450\n"
     assert detect.source_of(text, "x") == "bpftrace"
     assert detect.parse(text, "x", TOLD).total.bytes == 900
+
+
+def test_a_sanitizers_image_may_have_brackets_in_its_path() -> None:
+    records = detect.parse(LSAN.replace(b"/srv/app+0x1169", b"/opt/My app (x86)/app+0x1169"), "x", Told())
+    assert [frame.module for frame in records.names if frame.function == "keep"] == ["app"]
 
 
 def test_a_path_of_a_report_may_have_blanks() -> None:

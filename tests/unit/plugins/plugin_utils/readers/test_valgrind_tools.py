@@ -230,6 +230,12 @@ def test_any_text_is_a_place_or_none(text: str) -> None:
     assert found is not None and valgrind_place.frame_of(text or "x") in (None, found)
 
 
+@pytest.mark.parametrize("path", ["/opt/My app (x86)/app", "/srv/app (deleted)"])
+def test_functions_without_a_name_stay_apart_whatever_their_images_path(path: str) -> None:
+    places = [valgrind_place.frame_of(f"0x{address}: ??? (in {path})") for address in ("AD", "C0")]
+    assert [(place.function, place.module) for place in places if place] == [("[0xad]", "app"), ("[0xc0]", "app")]
+
+
 def test_dhat_on_a_program(tmp_path: Path) -> None:
     file = leak_tools.dhat_file(tmp_path, BLOCKS)
     records = read(file.read_bytes())

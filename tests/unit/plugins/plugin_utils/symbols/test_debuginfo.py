@@ -99,6 +99,25 @@ def test_a_debug_file_by_build_id_names_it(split: Split, tmp_path: Path) -> None
     assert split.names(split.stripped, files, tmp_path) == (["pack", "hidden"], [])
 
 
+def test_a_programs_debug_file_says_its_build_in_a_section(tmp_path: Path) -> None:
+    """eu-strip leaves the segments as they were; a program's notes, unlike a library's, no longer lie there."""
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
+    command = ["gcc", "-g", "-Wl,--build-id", "-o", "whole", "main.c"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    build_id = ElfImage(tmp_path / "whole").build_id or ""
+    debug = tmp_path / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+    debug.parent.mkdir(parents=True)
+    subprocess.run(["eu-strip", "-f", debug, "-o", tmp_path / "stripped", tmp_path / "whole"], check=True)
+    assert _files(tmp_path, [], directories=(tmp_path,)).find(build_id) == debug
+
+
+def test_a_debug_file_in_place_of_the_image_is_told(split: Split, tmp_path: Path) -> None:
+    subprocess.run(["objcopy", "--only-keep-debug", split.whole.path, tmp_path / "only.debug"], check=True)
+    names, warnings = split.names(tmp_path / "only.debug", _files(tmp_path, []), tmp_path)
+    assert names[0].startswith("libshop.so+0x")
+    assert len(warnings) == 1 and "take the program's file" in warnings[0]
+
+
 def test_a_packed_symbol_table_names_it(split: Split, tmp_path: Path) -> None:
     assert split.names(split.mini(), _files(tmp_path, []), tmp_path) == (["hidden"], [])
 

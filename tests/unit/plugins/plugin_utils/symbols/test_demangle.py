@@ -24,6 +24,10 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import de
         ("std::ostream& operator<< <char>(std::ostream&, char)", "operator<< <char>"),
         ("foo::operator bool() const", "foo::operator bool"),
         ("foo::operator->(int)", "foo::operator->"),
+        ("foo::operator&(bar const&) const", "foo::operator&"),
+        ("foo::total(int) const::'lambda'(int)::operator()(int) const", "foo::total::'lambda'::operator()"),
+        ("int foo::total(int) const &::Local::go<int>(int)", "foo::total::Local::go<int>"),
+        ("foo::total() const::cache", "foo::total::cache"),
         ("myoperator(int)", "myoperator"),
         ("Events::init() (.part.0)", "Events::init"),
         ("decltype(a(b)) zed<int>(int)", "zed<int>"),
@@ -42,10 +46,14 @@ def test_names_lose_what_is_no_name(demangled: str, plain: str | None) -> None:
         (b"inflate", "inflate"),
         (b"_ZN2os6mallocEm8MEMFLAGS", "os::malloc"),
         (b"_Znwm", "operator new"),
+        (b"_ZZNK4shop4Cart5totalEvENKUliE_clEi", "shop::Cart::total::'lambda'::operator()"),
         (b"_ZN6Events4initEv.part.0", "Events::init"),
         (b"fill_window.isra.0", "fill_window"),
         (b"_ZN4core3fmt9Formatter3pad17h0123456789abcdefE", "core::fmt::Formatter::pad"),
         (b"_RNvCskwGfYPst2Cb_3foo16example_function", "foo::example_function"),
+        (b"pthread_create@@GLIBC_2.34", "pthread_create"),
+        (b"_ZNSt6localeC1Ev@GLIBCXX_3.4", "std::locale::locale"),
+        (b"@plt", "@plt"),
         (b"_Z", "_Z"),
         (b"Java_java_util_zip_Inflater_init", "Java_java_util_zip_Inflater_init"),
         (b"a\n\x1b[31m\xff", "a��[31m�"),
@@ -55,12 +63,20 @@ def test_symbols_become_readable(symbol: bytes, name: str) -> None:
     assert demangle.readable(symbol) == name
 
 
+def test_functions_of_a_class_with_a_long_name_stay_apart() -> None:
+    names = [demangle.readable(b"_ZN3BoxI" + b"i" * 400 + b"E" + function + b"Ev") for function in (b"3add", b"4drop")]
+    assert [(name[:7], name[-9:], len(name)) for name in names] == [
+        ("Box<int", "int>::add", 1000),
+        ("Box<int", "nt>::drop", 1000),
+    ]
+
+
 def test_a_name_that_would_unfold_to_gigabytes_stays_as_it_is() -> None:
     digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     bomb = "_Z1f1AIiiE" + "".join(f"S_IS{digits[level]}_S{digits[level]}_E" for level in range(30))
     start = time.monotonic()
     assert demangle.readable(bomb.encode()) == bomb
-    assert demangle.readable(b"_ZN" + b"1a" * 5000 + b"E").endswith("…")
+    assert "…" in demangle.readable(b"_ZN" + b"1a" * 5000 + b"E")
     assert time.monotonic() - start < 1
 
 
