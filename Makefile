@@ -131,7 +131,8 @@ pictures: setup
 #:                   for x86_64, aarch64 and musl, 60 faults at random moments of a hunt, variants of tests on booted hosts, and
 #:                   on one with a kernel of its own, runs that are killed, and on hosts leaks known to the byte
 #:                   TRUTH_ROUNDS times (10), what all roads from a thousand archives say, pods at an API server of
-#:                   Kubernetes, and ansible-test sanity by all releases of ansible-core from 2.17 on
+#:                   Kubernetes, ansible-test sanity by all releases of ansible-core from 2.17 on, and the hunt on Debian's
+#:                   unstable, and on Ubuntu if OFFHEAP_LAB_UBUNTU names a mirror
 .PHONY: fuzz fuzz-files soak
 fuzz: setup
 	.venv/bin/python -m pytest tests/fuzz
@@ -152,6 +153,10 @@ soak: setup fuzz-files
 	.venv/bin/python -m pytest -m soak_only tests/unit tests/agent tests/integration tests/gates tests/kubernetes \
 		tests/faults/test_random.py
 	OFFHEAP_TRUTH_RUNS=$${TRUTH_ROUNDS:-10} .venv/bin/python -m pytest -s tests/integration/test_truth_on_hosts.py
+	OFFHEAP_TEST_SUITES=bullseye,trixie,sid .venv/bin/python -m pytest tests/integration/test_hunt.py
+	if [ "$${OFFHEAP_LAB_UBUNTU:-}" ]; then \
+		OFFHEAP_TEST_SUITES=bullseye,jammy,noble .venv/bin/python -m pytest tests/integration/test_hunt.py; \
+	else echo "== not tried: Ubuntu, since OFFHEAP_LAB_UBUNTU names no mirror"; fi
 
 #: make lock         lock the requirements again after a change; make lock UPGRADE=--upgrade takes the newest versions
 .PHONY: lock

@@ -55,7 +55,7 @@ def _say(request: pytest.FixtureRequest, text: str) -> None:
 
 @pytest.fixture(scope="session")
 def booted_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Three booted hosts, one of each suite, without workloads."""
+    """Three booted hosts, one of each suite, or of those that OFFHEAP_TEST_SUITES names, without workloads."""
     if os.geteuid() != 0:
         pytest.fail("the integration tests boot containers: they need root")
     keep = os.environ.get("OFFHEAP_LAB_KEEP") == "1"
@@ -66,7 +66,8 @@ def booted_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         if not keep:
             lab.down()
         _say(request, f"booting the lab {lab.name} (the first time builds its images)")
-        _say(request, lab.command("up", "--hosts", "3").stdout)
+        others = os.environ.get("OFFHEAP_TEST_SUITES")
+        _say(request, lab.command("up", "--hosts", "3", *(["--suites", others] if others else [])).stdout)
         yield lab
         if not keep:
             lab.down()

@@ -16,7 +16,7 @@ from .settings import LabError, Settings
 _EPILOG = (
     "Environment: OFFHEAP_LAB_DIR (images, keys, sources; default /var/cache/offheap-lab), OFFHEAP_LAB_NAME (a second"
     " lab needs another name; default offheap), OFFHEAP_LAB_NET (first three octets of its /24), OFFHEAP_LAB_FILTER=0"
-    " (boot and revive hosts without nspawn's own system call filter)."
+    " (boot and revive hosts without nspawn's own system call filter), OFFHEAP_LAB_UBUNTU (a mirror of Ubuntu)."
 )
 
 _HOST_COMMANDS = {
@@ -99,8 +99,8 @@ def _host(settings: Settings, name: str) -> access.Host:
 def _suites(text: str) -> list[str]:
     suites = text.split(",")
     for suite in suites:
-        if suite not in (every := (*images.SUITES, *images.MACHINES)):
-            raise argparse.ArgumentTypeError(f"{suite!r} is not among {', '.join(every)}")
+        if suite not in images.EVERY:
+            raise argparse.ArgumentTypeError(f"{suite!r} is not among {', '.join(images.EVERY)}")
     return suites
 
 

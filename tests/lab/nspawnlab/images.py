@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Golden images, one directory per Debian release, built once per recipe and never changed afterwards."""
+"""Golden images, one directory per release, built once per recipe and never changed afterwards."""
 
 from __future__ import annotations
 
@@ -47,6 +47,14 @@ _EXTRA[KERNEL] = ["linux-image-cloud-amd64", *_MACHINE, "apparmor"]
 _EXTRA[SELINUX] = ["linux-image-cloud-amd64", *_MACHINE, *"selinux-policy-default policycoreutils redis-server".split()]
 _EXTRA[ARM] = ["linux-image-cloud-arm64", *_MACHINE, "apparmor"]
 _RELEASES = dict.fromkeys(MACHINES, "trixie")
+
+# Hosts of what is newer than all of these, and of Ubuntu, from the mirror that OFFHEAP_LAB_UBUNTU names.
+_EXTRA["sid"] = ["openjdk-25-jre-headless"]
+_EXTRA["jammy"] = ["openjdk-17-jre-headless"]
+_EXTRA["noble"] = ["openjdk-21-jre-headless", "apparmor"]
+_UBUNTU = ("jammy", "noble")
+_UBUNTU_KEYS = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+EVERY = tuple(_EXTRA)
 # The program that gives files the labels of SELinux; with -m, whatever the machine that builds has mounted.
 LABEL = ("setfiles", "-m", "-F", "/etc/selinux/default/contexts/files/file_contexts")
 
@@ -120,12 +128,27 @@ def _build(settings: Settings, recipe: Recipe, mirror: str, transport: list[str]
         foreign = _programs_of_arm_run()
     try:
         with foreign:
-            run_logged([*argv, recipe.release, tree, mirror], settings.images / f"{recipe.suite}.log")
+            run_logged(
+                [*argv, recipe.release, tree, *_sources(recipe, mirror)], settings.images / f"{recipe.suite}.log"
+            )
         os.rename(tree, target)
     finally:
         _remove_tree(unfinished)
     size = run(["du", "-sm", target]).stdout.split()[0]
     say(f"image {recipe.suite} built in {time.monotonic() - begin:.0f} s, {size} MB")
+
+
+def _sources(recipe: Recipe, mirror: str) -> list[str]:
+    """As mmdebstrap takes them. Raises LabError if this machine has no way to Ubuntu's."""
+    if recipe.suite not in _UBUNTU:
+        return [mirror]
+    ubuntu = os.environ.get("OFFHEAP_LAB_UBUNTU", "")
+    if not ubuntu or not Path(_UBUNTU_KEYS).exists():
+        raise LabError(
+            f"{recipe.suite} needs a mirror of Ubuntu in OFFHEAP_LAB_UBUNTU, and its keys in {_UBUNTU_KEYS}", 2
+        )
+    pockets = (recipe.release, f"{recipe.release}-updates")
+    return [f"deb [signed-by={_UBUNTU_KEYS}] {ubuntu} {pocket} main universe" for pocket in pockets]
 
 
 @contextlib.contextmanager
