@@ -3,23 +3,25 @@
 """What the kernel says about a process: mappings, environment, start, open files.
 
 Every function takes the root of procfs as ``proc``, so that tests can pass a directory of plain files. A process
-that ends while it is being read raises ``ProcessGone``, which every caller must expect. Formats:
-proc(5).
+that ends while it is being read raises ``ProcessGone``, which every caller must expect. Of a process whose main thread
+has ended and whose others go on, the answers are those of a thread that goes on. Formats: proc(5).
 
 This module is private to the collection.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import struct
-from typing import NamedTuple
+from typing import Callable, NamedTuple, TypeVar
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import maps
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
+_T = TypeVar("_T")
 _AUX = struct.Struct("@LL")
 _AT_SECURE = 23
 _DELETED = " (deleted)"
@@ -54,13 +56,51 @@ def _failure(exc: OSError, pid: int | None, path: str) -> ProcfsError:
     return ProcfsError(f"cannot read {path}: {exc.strerror or exc}")
 
 
-def _read(proc: str, name: str, pid: int | None = None) -> bytes:
-    path = os.path.join(proc, name if pid is None else f"{pid}/{name}")
+def directory(pid: int, proc: str = "/proc") -> str:
+    """Where procfs shows its memory and its files: in that of a thread that goes on if its main thread has ended
+    (pthread_exit(3)), since the kernel takes them from that one; else in its own, whether it is there or not."""
+    own = os.path.join(proc, str(pid))
+    threads: list[str] = []
+    if _has_ended(own):
+        with contextlib.suppress(OSError):
+            threads = sorted(os.listdir(f"{own}/task"))
+    return next((thread for name in threads if not _has_ended(thread := f"{own}/task/{name}")), own)
+
+
+def _has_ended(thread: str) -> bool:
     try:
-        with open(path, "rb") as stream:
-            return stream.read()
+        text = _content(f"{thread}/stat")
+    except OSError:
+        return True
+    return text[text.rfind(b")") + 1 :].split()[:1] in ([b"Z"], [b"X"])
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        return stream.read()
+
+
+def _of_process(pid: int, name: str, proc: str, read: Callable[[str], _T]) -> _T:
+    """What ``read`` gets from the file: looks again, for a thread that goes on, only after nothing or an error."""
+    with contextlib.suppress(OSError):
+        found = read(os.path.join(proc, str(pid), name))
+        if found:
+            return found
+    path = os.path.join(directory(pid, proc), name)
+    try:
+        return read(path)
     except OSError as exc:
         raise _failure(exc, pid, path) from exc
+
+
+def _read(proc: str, name: str, pid: int | None = None) -> bytes:
+    if pid is not None:
+        return _of_process(pid, name, proc, _content)
+    path = os.path.join(proc, name)
+    try:
+        return _content(path)
+    except OSError as exc:
+        raise _failure(exc, None, path) from exc
 
 
 def mappings(pid: int, proc: str = "/proc") -> list[maps.Mapping]:
@@ -120,13 +160,12 @@ def cmdline(pid: int, proc: str = "/proc") -> list[str]:
 
 def exe(pid: int, proc: str = "/proc") -> str | None:
     """The path of the program's file, without the kernel's " (deleted)"; None for a kernel thread."""
-    path = os.path.join(proc, str(pid), "exe")
     try:
-        target = os.readlink(path)
-    except OSError as exc:
-        if exc.errno == errno.ENOENT and os.path.isdir(os.path.join(proc, str(pid))):
+        target = _of_process(pid, "exe", proc, os.readlink)
+    except ProcessGone:
+        if os.path.isdir(os.path.join(proc, str(pid))):
             return None
-        raise _failure(exc, pid, path) from exc
+        raise
     return target[: -len(_DELETED)] if target.endswith(_DELETED) else target
 
 
@@ -195,7 +234,19 @@ def boot_id(proc: str = "/proc") -> str:
 
 def status(pid: int, proc: str = "/proc") -> dict[str, str]:
     """The fields of status, as the kernel writes them: ``VmRSS`` is ``1234 kB``."""
-    pairs = [line.partition(":") for line in _read(proc, "status", pid).decode("utf-8", "replace").split("\n")]
+    found = _fields(_read(proc, "status", pid))
+    if not found.get("State", "").startswith("Z"):
+        return found
+    del found["State"]  # the ids that are there are those of the process
+    path = f"{directory(pid, proc)}/status"
+    try:
+        return {**_fields(_content(path)), **found}
+    except OSError as exc:
+        raise _failure(exc, pid, path) from exc
+
+
+def _fields(text: bytes) -> dict[str, str]:
+    pairs = [line.partition(":") for line in text.decode("utf-8", "replace").split("\n")]
     return {key: value.strip() for key, _colon, value in pairs}
 
 
@@ -236,17 +287,16 @@ def pids(proc: str = "/proc") -> list[int]:
 
 def open_files(pid: int, proc: str = "/proc") -> list[OpenFile]:
     """The process's descriptors, without those closed meanwhile."""
-    directory = os.path.join(proc, str(pid), "fd")
-    try:
-        names = os.listdir(directory)
-    except OSError as exc:
-        raise _failure(exc, pid, directory) from exc
+    return _of_process(pid, "fd", proc, _open_files)
+
+
+def _open_files(descriptors: str) -> list[OpenFile]:
     found = []
-    for name in names:
+    for name in os.listdir(descriptors):
         try:
-            status = os.stat(os.path.join(directory, name))
-            flags = _FLAGS.search(_read(proc, "fdinfo/" + name, pid))
-        except (OSError, ProcfsError):
+            status = os.stat(os.path.join(descriptors, name))
+            flags = _FLAGS.search(_content(f"{descriptors}info/{name}"))
+        except OSError:
             continue
         writable = flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
         found.append(OpenFile(int(name), status.st_dev, status.st_ino, writable))

@@ -56,7 +56,7 @@ class Region(NamedTuple):
 
 def read(pid: int, proc: str = "/proc") -> Iterator[Region]:
     """The mappings of a process, by address. Raises ProcfsError if they may not be read or the process has ended."""
-    path = os.path.join(proc, str(pid), "smaps")
+    path = os.path.join(procfs.directory(pid, proc), "smaps")
     try:
         with open(path, "rb") as stream:
             yield from parse(stream)

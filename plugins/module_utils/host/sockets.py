@@ -16,6 +16,8 @@ import socket
 import struct
 from typing import Iterable, Iterator
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+
 _PEER = struct.Struct("3i")
 
 
@@ -50,7 +52,7 @@ def holder(inode: int, pids: Iterable[int]) -> int | None:
     """The first of these processes that has the socket open."""
     wanted = f"socket:[{inode}]"
     for pid in pids:
-        directory = f"/proc/{pid}/fd"
+        directory = f"{procfs.directory(pid)}/fd"
         try:
             for name in os.listdir(directory):
                 with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ import re
 import stat
 from typing import Any
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, systemd
 
 _MOST_FILES = 5
 _MOST_BYTES = 2 << 20
@@ -66,7 +66,8 @@ def _error_file(text: str) -> dict[str, Any]:
 def _newest(pid: int, proc: str, pattern: str) -> list[tuple[str, float, str]]:
     """(path to show, modification time, beginning) of the newest files that match."""
     found: dict[tuple[int, int], tuple[float, str, str]] = {}
-    for place, shown in ((f"{proc}/{pid}/cwd", _cwd(pid, proc)), (f"{proc}/{pid}/root/tmp", "/tmp")):
+    own = procfs.directory(pid, proc)
+    for place, shown in ((f"{own}/cwd", _cwd(own)), (f"{own}/root/tmp", "/tmp")):
         for path in glob.glob(os.path.join(place, pattern)):
             try:
                 status = os.lstat(path)
@@ -79,9 +80,9 @@ def _newest(pid: int, proc: str, pattern: str) -> list[tuple[str, float, str]]:
     return [(name, modified, _head(path)) for modified, path, name in files]
 
 
-def _cwd(pid: int, proc: str) -> str:
+def _cwd(own: str) -> str:
     try:
-        return os.readlink(f"{proc}/{pid}/cwd")
+        return os.readlink(f"{own}/cwd")
     except OSError:
         return ""
 
@@ -97,9 +98,10 @@ def _head(path: str) -> str:
 
 def core_dumps(pid: int, name: str, proc: str = "/proc") -> list[dict[str, Any]]:
     """Core dumps of programs with this ``name`` (15 characters, as the kernel keeps it): path, size in bytes, time."""
-    candidates = {f"{proc}/{pid}/cwd/{file}": _cwd(pid, proc) for file in ("core", f"core.{name}")}
-    for path in glob.glob(f"{proc}/{pid}/cwd/core.[0-9]*"):
-        candidates[path] = _cwd(pid, proc)
+    own = procfs.directory(pid, proc)
+    candidates = {f"{own}/cwd/{file}": _cwd(own) for file in ("core", f"core.{name}")}
+    for path in glob.glob(f"{own}/cwd/core.[0-9]*"):
+        candidates[path] = _cwd(own)
     for path in glob.glob(os.path.join(_COREDUMPS, f"core.{glob.escape(name)}.*")):
         candidates[path] = _COREDUMPS
     found: list[dict[str, Any]] = []

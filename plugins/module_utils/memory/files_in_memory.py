@@ -56,7 +56,7 @@ class FilesInMemory:
         self._known: dict[int, dict[Key, Entry]] = {}
         self._names = 0
         self._users = {pid: user for pid in procfs.pids(proc) if (user := self._user(pid)) is not None}
-        self._shared = set(self._mounts("self").values())
+        self._shared = set(self._mounts(f"{proc}/self").values())
 
     def of(self, pids: Sequence[int]) -> list[dict[str, Any]]:
         """The ten that take most memory, of these processes: ``path``, ``size`` in bytes and ``files``, their number,
@@ -77,24 +77,25 @@ class FilesInMemory:
             return None  # it has ended
 
     def _of_process(self, pid: int, among: set[int]) -> dict[Key, Entry]:
-        mounts = self._mounts(pid)
+        own = procfs.directory(pid, self._proc)
+        mounts = self._mounts(own)
         user = self._users.get(pid)
         is_alone = not any(other == user for one, other in self._users.items() if one not in among)
         started = procfs.start_time(pid, self._proc) - 1  # which is known to a second
-        found = self._open(pid, set(mounts.values()))
+        found = self._open(own, set(mounts.values()))
         for point, device in mounts.items():
             if device not in self._known:
-                self._known[device] = self._on(pid, point, device)
+                self._known[device] = self._on(own, point, device)
             for key, entry in self._known[device].items():
                 if device not in self._shared or (is_alone and entry.uid == user and entry.written >= started):
                     found[key] = entry
         return found
 
-    def _mounts(self, pid: int | str) -> Mounts:
+    def _mounts(self, own: str) -> Mounts:
         """Where the process sees a tmpfs."""
         found: Mounts = {}
         try:
-            with open(os.path.join(self._proc, str(pid), "mountinfo"), "rb") as file:
+            with open(f"{own}/mountinfo", "rb") as file:
                 lines = file.read(1 << 20).split(b"\n")
         except OSError:
             return found
@@ -108,10 +109,10 @@ class FilesInMemory:
                 found[point] = os.makedev(int(major), int(minor))  # the last one hides those before it
         return found
 
-    def _open(self, pid: int, devices: set[int]) -> dict[Key, Entry]:
+    def _open(self, own: str, devices: set[int]) -> dict[Key, Entry]:
         """What it has open, with names or without."""
         found = {}
-        directory = os.path.join(self._proc, str(pid), "fd")
+        directory = f"{own}/fd"
         for name in os.listdir(directory)[:_MOST_DESCRIPTORS]:
             path = os.path.join(directory, name)
             try:
@@ -126,12 +127,12 @@ class FilesInMemory:
                 found[status.st_dev, status.st_ino] = _entry(named, os.path.dirname(named), status)
         return found
 
-    def _on(self, pid: int, point: str, device: int) -> dict[Key, Entry]:
+    def _on(self, own: str, point: str, device: int) -> dict[Key, Entry]:
         """The files of a tmpfs, which the process may move, and fill with names, while we look."""
         found: dict[Key, Entry] = {}
         most = min(self._names + _MOST_NAMES, _MOST_IN_ALL)
         try:
-            root = os.open(f"{self._proc}/{pid}/root{point}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            root = os.open(f"{own}/root{point}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return found
         try:

@@ -19,6 +19,7 @@ import os
 import struct
 from typing import Iterator, NamedTuple, Sequence
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.memory import resident_pages
 from ansible_collections.offheap.profiler.plugins.module_utils.memory.resident_pages import Resident
 from ansible_collections.offheap.profiler.plugins.module_utils.memory.smaps import Heap, Peek
@@ -61,7 +62,7 @@ class Use(NamedTuple):
 def looking_into(pid: int, proc: str = "/proc") -> Iterator[Peek]:
     """Read a process's memory, as far as allowed."""
     try:
-        fd = os.open(os.path.join(proc, str(pid), "mem"), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(os.path.join(procfs.directory(pid, proc), "mem"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         yield lambda address, length: b""
         return

@@ -18,6 +18,7 @@ import random
 import struct
 from typing import Callable, NamedTuple, Sequence
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.host.regions import Region
 
 #: Takes an address and a length and returns the process's bytes there; empty if they cannot be read.
@@ -67,7 +68,7 @@ def _shares(pid: int, regions: Sequence[Region], peek: Peek, proc: str) -> list[
     if not any(counts):
         return shares
     try:
-        frames = os.open(os.path.join(proc, str(pid), "pagemap"), os.O_RDONLY | os.O_CLOEXEC)
+        frames = os.open(os.path.join(procfs.directory(pid, proc), "pagemap"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return shares
     try:

@@ -89,7 +89,7 @@ def _kib(text: str) -> int | None:
 
 def _count_fds(pid: int, proc: str, not_readable: list[str]) -> int | None:
     try:
-        return len(os.listdir(os.path.join(proc, str(pid), "fd")))
+        return len(os.listdir(os.path.join(procfs.directory(pid, proc), "fd")))
     except OSError as exc:
         not_readable.append(f"its open files: {exc.strerror}")
         return None

@@ -14,6 +14,8 @@ import contextlib
 import os
 from typing import Callable, Iterator
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+
 #: Takes a range of addresses (start, end) and returns the bytes of whole pages in it that are in memory.
 Resident = Callable[[int, int], int]
 
@@ -32,7 +34,7 @@ def of(pid: int, proc: str = "/proc") -> Iterator[Resident]:
     """Look at a process's pages, as far as allowed: what cannot be read counts as not in memory."""
     page = os.sysconf("SC_PAGE_SIZE")
     try:
-        fd = os.open(os.path.join(proc, str(pid), "pagemap"), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(os.path.join(procfs.directory(pid, proc), "pagemap"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         yield lambda start, end: 0
         return

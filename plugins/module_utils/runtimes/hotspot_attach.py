@@ -154,7 +154,7 @@ def _open_memory(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> tuple[int,
     if not starts:
         return None
     try:
-        fd = os.open(os.path.join(proc, str(jvm.pid), "mem"), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(os.path.join(procfs.directory(jvm.pid, proc), "mem"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return -1, starts[0]
     stack.callback(os.close, fd)
@@ -210,7 +210,7 @@ def _prepare_entry(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> Callable
         stack.callback(os.close, fd)
         return fd
 
-    base = os.path.join(proc, str(jvm.pid))
+    base = procfs.directory(jvm.pid, proc)
     libc = ctypes.CDLL(None, use_errno=True)
     privileged = os.geteuid() == 0
     try:

@@ -30,7 +30,7 @@ def read(pid: int, proc: str = "/proc") -> dict[str, int]:
         return {}
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(f"{proc}/{pid}/root{path}", flags), "rb") as file:
+        with open(os.open(f"{procfs.directory(pid, proc)}/root{path}", flags), "rb") as file:
             data = file.read(_MOST_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
     except OSError:
         return {}

@@ -53,7 +53,7 @@ def _copy_written(pid: int, target: IO[bytes], proc: str) -> int:
     uid, own_pid = _identity(pid, proc)
     name = f"perf-{own_pid}.map"
     # Step by step and without links: an absolute one would lead out of the process's root into ours.
-    root = os.open(os.path.join(proc, str(pid), "root"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = os.open(os.path.join(procfs.directory(pid, proc), "root"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         directory = os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
     finally:

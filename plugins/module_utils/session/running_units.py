@@ -67,7 +67,7 @@ def _facts(unit: str) -> dict[str, Any] | None:
 def _resident(pid: int) -> int | None:
     """Resident memory in bytes, None for a process that has ended."""
     try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as stream:
+        with open(f"{procfs.directory(pid)}/statm", encoding="ascii") as stream:
             return int(stream.read().split()[1]) * _PAGE
     except (OSError, IndexError):
         return None

@@ -218,7 +218,7 @@ class Examiner:
 
     def _image_at_path(self, pid: int | None, mapping: maps.Mapping, written_ns: int) -> FoundImage:
         path = values.clean(mapping.path, _MAX_PATH)
-        source = mapping.path if pid is None else os.path.join(self._proc, str(pid), "root") + mapping.path
+        source = mapping.path if pid is None else f"{procfs.directory(pid, self._proc)}/root{mapping.path}"
         file = None if mapping.deleted else self._file(source)
         if file is None:
             return FoundImage(path, None, None, None, None, "replaced" if mapping.deleted else "gone")

@@ -91,8 +91,8 @@ def examine(pid: int, library: str, symbol: str, proc: str = "/proc") -> Target:
     if symbol not in functions:
         raise InjectError(f"{library} has no function {symbol}: it is not the agent, or an older one")
     ticks = procfs.start_ticks(pid, proc)
-    machine = _machine(pid, library, proc)
     _check_state(pid, proc)
+    machine = _machine(pid, library, proc)
     mapped = procfs.mapped_files(pid, proc)
     libc = _c_library(pid, mapped, proc)
     ways = _ways(pid, machine, libc, proc)
@@ -268,6 +268,8 @@ def _check_state(pid: int, proc: str) -> None:
     state, tracer = status.get("State", "")[:1], status.get("TracerPid", "0")
     if state in ("Z", "X"):
         raise InjectError(f"process {pid} has ended, and its parent has not noticed yet")
+    if procfs.directory(pid, proc) != os.path.join(proc, str(pid)):
+        raise InjectError(f"the main thread of process {pid} has ended: without it, the kernel does not show its files")
     if state in ("T", "t") and tracer == "0":
         raise InjectError(f"process {pid} is stopped: let it go on first (kill -CONT {pid})")
     if tracer != "0":

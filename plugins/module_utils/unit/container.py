@@ -173,7 +173,7 @@ def rehearse(unit: Service, program: str, environment: Mapping[str, str], librar
     pid = next((process.pid for process in programs.of(unit, program)), 0)
     if not pid:
         raise Refusal("unknown-executable", f"no process in the container of {unit.name} runs {program} (executable)")
-    loader = elf.read(f"/proc/{pid}/root{program}").interpreter
+    loader = elf.read(f"{procfs.directory(pid)}/root{program}").interpreter
     with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
         found = _ID.search(file.read().replace("\n", "/\n"))
     if not loader or not found:

@@ -241,7 +241,7 @@ def file_of(service: Service, program: str) -> str:
     """Where the file of a program of the service is: in a container, it is not what has that path here."""
     inside = service.contained()
     pid = next((found.pid for found in of(service, program) if found.pid in inside), 0) if inside else 0
-    return f"/proc/{pid}/root{program}" if pid else program
+    return f"{procfs.directory(pid)}/root{program}" if pid else program
 
 
 def has_workers(service: Service, program: str) -> bool:

@@ -19,6 +19,11 @@ _FILE_SIZE = 8 << 20
 # status counts towards them, and the setting of a unit.
 _MEMORY, _MEMORY_OF_AGENT = 128 << 20, 40 << 20
 _OF_MEMORY = (("Max data size", "VmData", "LimitDATA"), ("Max address space", "VmSize", "LimitAS"))
+# What they map in the smallest service. One that has locked all of its memory (mlockall(2)) has no more than this
+# unlocked, since its C library alone is larger. And what lets it lock without a limit.
+_AT_ONCE, _AT_ONCE_OF_AGENT = 6 << 20, 28 << 20
+_UNLOCKED = 1 << 20
+_CAP_IPC_LOCK = 1 << 14
 
 
 def check(service: Service, uid: int | None) -> None:
@@ -38,6 +43,9 @@ def check_memory(service: Service, replaces: bool = True) -> None:
     for pid in service.leaders() if service.is_running else []:
         try:
             _check_memory(service.name, pid, replaces)
+            # One that root starts may have locked it before it gave up the right, and lock nothing later: nobody knows.
+            if service.text["DynamicUser"] == "yes" or service.text["User"] not in ("", "root", "0"):
+                _check_locked(service.name, pid, replaces)
         except procfs.ProcessGone:
             continue
 
@@ -59,6 +67,23 @@ def _check_memory(unit: str, pid: int, replaces: bool) -> None:
                 f" memory, and end. Raise the limit, in the unit ({setting}=) or where the program itself sets it (such"
                 " as rlimit-data in avahi-daemon.conf)",
             )
+
+
+def _check_locked(unit: str, pid: int, replaces: bool) -> None:
+    """Only where it is sure to fail: what else they map later may be less than its allocator did."""
+    needed, who = (_AT_ONCE, "jemalloc and the agent map") if replaces else (_AT_ONCE_OF_AGENT, "the agent maps")
+    limit, status = procfs.limits(pid).get("Max locked memory"), procfs.status(pid)
+    if limit is None or "VmLck" not in status or int(status["CapEff"], 16) & _CAP_IPC_LOCK:
+        return
+    size, locked = (int(status[name].split()[0]) << 10 for name in ("VmSize", "VmLck"))
+    if size - locked < _UNLOCKED and limit - locked < needed:
+        raise Refusal(
+            "limits",
+            f"process {pid} of {unit} locks all of its memory (mlockall), with {max(limit - locked, 0) >> 20} MiB left"
+            f" below its limit of {limit >> 20} MiB (max locked memory), and {who} at least {needed >> 20} MiB: it"
+            " could lock nothing, or would get no memory. Raise the limit, in the unit (LimitMEMLOCK=) or where the"
+            " program itself sets it",
+        )
 
 
 def _check_least(service: Service, limit: str, needed: int, why: str) -> None:

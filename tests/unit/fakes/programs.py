@@ -15,6 +15,18 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import procf
 
 # Ends with the test that has started it, whatever happens to the test.
 SLEEPS = "#include <unistd.h>\nint main(void) { sleep(60); return 0; }\n"
+# Its main thread ends, another goes on.
+GOES_ON_WITHOUT_MAIN = """
+#include <pthread.h>
+#include <unistd.h>
+static void *rest(void *unused) { sleep(60); return unused; }
+int main(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, 0, rest, 0);
+    pthread_exit(0);
+}
+"""
 
 
 def compiled(directory: Path, name: str, source: str = SLEEPS, *flags: str) -> Path:
@@ -37,10 +49,11 @@ def script(directory: Path, name: str, text: str) -> Path:
     return path
 
 
-def settled(process: subprocess.Popen[bytes], name: str) -> int:
-    """The pid of a process, once its loader has handed over to the program of this name: then it sleeps."""
+def settled(process: subprocess.Popen[bytes], name: str, state: str = "S") -> int:
+    """The pid of a process, once its loader has handed over to the program of this name: then it sleeps, or is in
+    another state that its main thread comes to."""
     deadline = time.monotonic() + 10
-    while procfs.cmdline(process.pid)[:1] != [name] or _state(process.pid) != "S":
+    while procfs.cmdline(process.pid)[:1] != [name] or _state(process.pid) != state:
         assert time.monotonic() < deadline and process.poll() is None, f"{name} does not run"
         time.sleep(0.002)
     return process.pid
@@ -56,10 +69,12 @@ def _state(pid: int) -> str:
 
 
 @contextlib.contextmanager
-def running(program: str | Path, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[int]:
+def running(
+    program: str | Path, *arguments: str, env: Mapping[str, str] | None = None, state: str = "S"
+) -> Iterator[int]:
     """The pid of a process that has got as far as the program itself."""
     with subprocess.Popen([str(program), *arguments], env=env, stdin=subprocess.DEVNULL) as process:
         try:
-            yield settled(process, str(program))
+            yield settled(process, str(program), state)
         finally:
             process.kill()

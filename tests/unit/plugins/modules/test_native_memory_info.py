@@ -57,6 +57,15 @@ def test_a_unit(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: 
     assert sum(sizes["resident"] for sizes in process["classes"].values()) == process["rss"] >= process["pss"] > 0
 
 
+def test_a_process_whose_main_thread_has_ended(tmp_path: Path) -> None:
+    program = programs.compiled(tmp_path, "program", programs.GOES_ON_WITHOUT_MAIN, "-pthread")
+    with programs.running(program, state="Z") as pid:
+        facts = process_memory.look(pid, 5.0)
+    assert (facts["exe"], facts["threads"], facts["not_readable"]) == (str(program), 2, [])
+    assert facts["fds"] > 0 and facts["rss"] >= facts["pss"] > 0
+    assert facts["malloc"]["heap"]["used"] > 0
+
+
 def test_containers(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
     group = f"/kubepods.slice/kubepods-pod1.slice/cri-containerd-{'a' * 64}.scope"
     systemctl = Systemctl(tmp_path, monkeypatch)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, regions
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 
 
@@ -68,6 +69,30 @@ def test_zombie_and_gone(sleeper: subprocess.Popen[bytes]) -> None:
     ):
         with pytest.raises(procfs.ProcessGone):
             question(sleeper.pid)
+
+
+def test_a_process_whose_main_thread_has_ended_goes_on_until_its_last_one(tmp_path: Path) -> None:
+    program = str(programs.compiled(tmp_path, "program", programs.GOES_ON_WITHOUT_MAIN, "-pthread"))
+    with programs.running(program, "argument", env={"PLAIN": "a=b"}, state="Z") as pid:
+        started = procfs.start_ticks(pid)
+        assert procfs.runs(pid, started)
+        assert procfs.cmdline(pid) == [program, "argument"]
+        assert procfs.environ(pid) == {"PLAIN": "a=b"}
+        assert procfs.exe(pid) == program
+        assert procfs.mapped_files(pid)[program] and procfs.mappings(pid)
+        assert not procfs.is_secure(pid)
+        assert procfs.resident(pid) > 0
+        assert 0 in [one.fd for one in procfs.open_files(pid)]
+        assert procfs.own_pids(pid)[-1:] == [int(procfs.status(pid)["Pid"])] == [pid]
+        assert any(region.path == program for region in regions.read(pid))
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert not procfs.runs(pid, started)
+        assert not procfs.mappings(pid) and not procfs.cmdline(pid)
+        assert procfs.exe(pid) is None
+        assert procfs.resident(pid) == 0
+    with pytest.raises(procfs.ProcessGone):
+        procfs.status(pid)
 
 
 def test_open_files(tmp_path: Path) -> None:

@@ -174,6 +174,12 @@ def test_real_ones_are_refused(library: str, sleeper: int) -> None:
         inject.have_library(ended.pid, library, SYMBOL, b"")
 
 
+def test_one_whose_main_thread_has_ended_is_refused(library: str, tmp_path: Path) -> None:
+    program = programs.compiled(tmp_path, "program", programs.GOES_ON_WITHOUT_MAIN, "-pthread")
+    with programs.running(program, state="Z") as pid, pytest.raises(OffheapError, match="the main thread of"):
+        inject.examine(pid, library, SYMBOL)
+
+
 _VFORKS = "import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(600)"
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -14,8 +15,25 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import resou
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
+from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
 
 NOBODY_HERE = 3999999999
+# With an argument, it keeps root's right to lock as much as it likes.
+LOCKS = """
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+int main(int count, char **arguments)
+{
+    struct rlimit limit = {8 << 20, 8 << 20};
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) || (count == 1 && !getuid() && setuid(65534)))
+        return 1;
+    if (mlockall(MCL_CURRENT | MCL_FUTURE))
+        return 2;
+    sleep(60);
+    return 0;
+}
+"""
 
 
 @pytest.mark.parametrize("given", ["", "infinity", "1048576"])
@@ -64,3 +82,32 @@ def test_a_process_that_may_not_have_as_much_memory(dynamic: Path, limit: int, s
         resource.prlimit(pid, limit, (1 << 40, resource.RLIM_INFINITY))
         resource_limits.check_memory(service)
     resource_limits.check_memory(service)  # it has ended
+
+
+@pytest.fixture(scope="module")
+def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return programs.compiled(tmp_path_factory.mktemp("locks"), "locks", LOCKS)
+
+
+def _locked(pid: int) -> bool:
+    return not procfs.status(pid).get("VmLck", "0 kB").startswith("0 ")
+
+
+def test_a_process_that_locks_its_memory_below_a_limit(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with programs.running(locks) as pid:
+        wait(lambda: _locked(pid), "it has locked its memory")
+        service = unit(ActiveState="active", MainPID=str(pid), User="web")
+        for replaces, who in ((True, "the agent map at least 6 MiB"), (False, "the agent maps at least 28 MiB")):
+            with pytest.raises(Refusal, match=f"process {pid} .* its limit of 8 MiB .* {who}.*LimitMEMLOCK=") as caught:
+                resource_limits.check_memory(service, replaces)
+            assert caught.value.reason == "limits"
+        resource_limits.check_memory(unit(ActiveState="active", MainPID=str(pid)))  # root may have locked it
+        monkeypatch.setattr(procfs, "limits", lambda _pid: {"Max locked memory": 64 << 20})
+        resource_limits.check_memory(service)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may lock as much as it likes")
+def test_a_process_that_may_lock_as_much_as_it_likes(locks: Path) -> None:
+    with programs.running(locks, "as root") as pid:
+        wait(lambda: _locked(pid), "it has locked its memory")
+        resource_limits.check_memory(unit(ActiveState="active", MainPID=str(pid), User="web"))
