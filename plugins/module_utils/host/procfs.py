@@ -63,7 +63,7 @@ def directory(pid: int, proc: str = "/proc") -> str:
     threads: list[str] = []
     if _has_ended(own):
         with contextlib.suppress(OSError):
-            threads = sorted(os.listdir(f"{own}/task"))
+            threads = sorted(set(os.listdir(f"{own}/task")) - {str(pid)})
     return next((thread for name in threads if not _has_ended(thread := f"{own}/task/{name}")), own)
 
 
