@@ -21,6 +21,7 @@ import paramiko
 from fabric import Config, Connection
 from paramiko.ssh_exception import NoValidConnectionsError
 
+from ..plugins.plugin_utils.base.options import user_path
 from ..plugins.plugin_utils.fetch.host_session import ProcessStream, Session, Stream, command
 from .channel import ChannelStream
 from .known_hosts import ConnectError, KnownHosts
@@ -135,7 +136,7 @@ class Connector:
             return self._gateways[jump]
 
     def _made(self, found: Settings, password: str | None, gateway: Connection | str | None) -> Connection:
-        keys = [Path(_expanded(os.path.expandvars(name), found)).expanduser() for name in found.lines("identityfile")]
+        keys = [user_path(_expanded(os.path.expandvars(name), found)) for name in found.lines("identityfile")]
         known = KnownHosts(found, self._accept_new)
         arguments = {
             "allow_agent": found.one("identitiesonly") != "yes",

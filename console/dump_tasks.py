@@ -18,6 +18,7 @@ from invoke.exceptions import Exit
 from ..plugins.module_utils.formats.errors import OffheapError
 from ..plugins.plugin_utils.base.byte_size import as_text
 from ..plugins.plugin_utils.base.durations import duration, moment
+from ..plugins.plugin_utils.base.options import user_path
 from ..plugins.plugin_utils.base.printable import printable_lines
 from . import screen
 from .fab_program import at_least
@@ -45,7 +46,7 @@ command: Callable[..., Callable[[Callable[..., None]], Any]] = task
 
 
 def _paths(text: str) -> list[Path]:
-    return [Path(path).expanduser() for path in text.split(":") if path]
+    return [user_path(path) for path in text.split(":") if path]
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from fabric import main as fabric_main
@@ -17,6 +16,7 @@ from invoke.exceptions import Exit
 
 from ..plugins.module_utils.formats.errors import OffheapError
 from ..plugins.plugin_utils.base import libraries
+from ..plugins.plugin_utils.base.options import user_path
 from ..plugins.plugin_utils.fetch.host_session import Session, code
 from . import each_host, fab_program, inventory, screen, target
 from .connect import Connector
@@ -184,7 +184,7 @@ def _targets(inventories: list[str], limit: str) -> list[target.Target]:
 
 def _is_private_key(path: str) -> bool:
     try:
-        with Path(path).expanduser().open("rb") as stream:
+        with user_path(path).open("rb") as stream:
             return b"PRIVATE KEY-----" in stream.readline(200)
     except OSError:
         return False

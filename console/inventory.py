@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..plugins.plugin_utils.base.options import user_path
 from .target import Target, TargetError
 
 _READER = Path(__file__).with_name("read_inventory.py")
@@ -32,7 +33,7 @@ def begin() -> None:
 def targets(sources: Sequence[str], limit: str) -> list[Target]:
     """The hosts that match ``limit``, an Ansible pattern; by default from ansible.cfg. Raises TargetError."""
     for source in sources:
-        if "," not in source and not Path(source).expanduser().exists():
+        if "," not in source and not user_path(source).exists():
             raise TargetError(f"there is no inventory {source}; a list of hosts needs a comma, as in -i app1,")
     begin()
     said, problems = _begun.pop().communicate(json.dumps([limit, *sources]))

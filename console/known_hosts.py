@@ -21,6 +21,7 @@ from typing import Any
 import paramiko
 
 from ..plugins.plugin_utils.base.errors import ControllerError
+from ..plugins.plugin_utils.base.options import user_path
 from .target import Settings
 
 _REVOKED = "@revoked"
@@ -62,7 +63,7 @@ class KnownHosts(paramiko.MissingHostKeyPolicy):
     _writing = threading.Lock()
 
     def __init__(self, found: Settings, accept_new: bool) -> None:
-        self._files = [Path(name).expanduser() for name in found.words("userknownhostsfile")]
+        self._files = [user_path(name) for name in found.words("userknownhostsfile")]
         system = [Path(name) for name in found.words("globalknownhostsfile")]
         self._lines = [line for path in (*self._files, *system) for line in _read(path)]
         self._alias = found.one("hostkeyalias")

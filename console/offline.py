@@ -16,6 +16,7 @@ from ..plugins.plugin_utils.archive import far_archive
 from ..plugins.plugin_utils.archive.archive import INDEX, Archive, ArchiveError
 from ..plugins.plugin_utils.archive.capture import Capture, capture_of
 from ..plugins.plugin_utils.base import libraries
+from ..plugins.plugin_utils.base.options import user_path
 from ..plugins.plugin_utils.base.progress import Progress
 from ..plugins.plugin_utils.columns.series_reader import reading
 from ..plugins.plugin_utils.driver.analyze import analyze_dump
@@ -59,7 +60,7 @@ def dump_named(name: str, archive: str | Path) -> Path:
 
     Raises OffheapError if it is none of them, with names that would do.
     """
-    path = Path(name).expanduser()
+    path = user_path(name)
     if (path / INDEX).is_file():
         raise ArchiveError(f"{name} is an archive: name one of its captures, which `fab captures` lists")
     unit, at, host = name.rpartition("@")
@@ -98,7 +99,7 @@ def profiles(place: str, query: str, since: str, headers: Path | None, told: Pro
 
 def _headers(path: Path | None) -> dict[str, str]:
     try:
-        lines = path.expanduser().read_text().splitlines() if path else []
+        lines = user_path(path).read_text().splitlines() if path else []
     except (OSError, UnicodeDecodeError) as error:
         raise AnalysisError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     named = (line.partition(":") for line in lines if line.strip())
@@ -110,7 +111,7 @@ def imported(pattern: str, origin: Origin, archive: str | Path, binary_path: Seq
 
     What lies beside a dump comes along with it.
     """
-    path = Path(pattern).expanduser()
+    path = user_path(pattern)
     found = sorted(path.iterdir() if path.is_dir() else map(Path, glob(str(path))))
     files = [file for file in found if file.is_file() and file.suffix != PERF_MAP and not _lies_beside_another(file)]
     if not files:
@@ -174,4 +175,4 @@ def reported(archive: str | Path, dest: Path, units: Sequence[str], warn: Warn, 
     store = far_archive.opened(archive)
     store.require(scope.units)
     limits = Limits(hints=hints.load([]))
-    return files.make(store, scope, limits, here / dest.expanduser(), True, False, warn, triage, progress)
+    return files.make(store, scope, limits, here / user_path(dest), True, False, warn, triage, progress)

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 from invoke.context import Context
 
+from ..plugins.plugin_utils.base.options import user_path
 from ..plugins.plugin_utils.driver import manifest_file, pod_libraries, pod_template
 from ..plugins.plugin_utils.driver.pod_template import OPTIONS, SETTINGS, PodError
 from . import screen
@@ -82,11 +82,11 @@ def pod_config(_context: Context, namespace: str = "", arch: str = "amd64", cach
         fab pod-config --namespace shop | kubectl create -f -
     """
     with failing():
-        print(json.dumps(pod_libraries.config_map(Path(cache).expanduser(), arch, namespace), indent=2))
+        print(json.dumps(pod_libraries.config_map(user_path(cache), arch, namespace), indent=2))
 
 
 def _text(path: str) -> str:
     try:
-        return sys.stdin.read() if path == "-" else Path(path).expanduser().read_text(encoding="utf-8")
+        return sys.stdin.read() if path == "-" else user_path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PodError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

@@ -109,6 +109,11 @@ _running: list[subprocess.Popen[bytes]] = []
 
 def _child(modules: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     if not _running:
+        if (system := os.uname().sysname) != "Linux":
+            raise ChildError(
+                f"this controller runs {system}, and only Linux can confine what reads the files of others: use a"
+                " container, a virtual machine or WSL 2"
+            )
         process = own_process.started(serve, *modules, **_ENVIRONMENT)
         _running.append(process)
         requests, answers = _pipes(process)

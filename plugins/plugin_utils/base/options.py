@@ -11,9 +11,14 @@ from pathlib import Path
 from . import byte_size
 
 
+def user_path(path: str | Path) -> Path:
+    """A path with ``~`` replaced as by a shell: where nobody has that name, it stays."""
+    return Path(os.path.expanduser(path))
+
+
 def from_here(path: str) -> Path:
     """A path relative to the directory in which ``ansible-playbook`` was started."""
-    return Path.cwd() / Path(path).expanduser()
+    return Path.cwd() / user_path(path)
 
 
 def from_here_if_any(path: str | None) -> Path | None:

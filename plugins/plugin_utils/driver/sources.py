@@ -19,7 +19,7 @@ from ..archive import image_files
 from ..base import child, libraries, unpack
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
-from ..base.options import user_cache
+from ..base.options import user_cache, user_path
 from ..model import located_bytes
 from ..model.raw import Records, Told
 from ..model.samples import Samples, located, named
@@ -283,9 +283,7 @@ def open_reader(paths: Sequence[Path], places: Places) -> Iterator[DumpReader]:
 
 def image_directories(binary_path: Sequence[Path]) -> list[Path]:
     """Where images are looked for by name: the option's directories, or else those of $PPROF_BINARY_PATH."""
-    return list(binary_path) or [
-        Path(path).expanduser() for path in os.environ.get("PPROF_BINARY_PATH", "").split(":") if path
-    ]
+    return list(binary_path) or [user_path(path) for path in os.environ.get("PPROF_BINARY_PATH", "").split(":") if path]
 
 
 def _archive_around(path: Path) -> str | Path | None:

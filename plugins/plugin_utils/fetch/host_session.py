@@ -145,12 +145,15 @@ class ProcessStream:
 
 
 def command(python: str, become: bool, become_user: str) -> tuple[str, str, str]:
-    """(the shell's command line, the word that shows that our code runs, sudo's password prompt or "" without sudo)"""
+    """(the shell's command line, the word that shows that our code runs, sudo's password prompt or "" without sudo)
+
+    As for Ansible, ``python`` may be several words: ``/usr/bin/env python3``.
+    """
     token = secrets.token_hex(8)
     ready, prompt = f"offheap-ready-{token}", f"offheap-password-{token}:" if become else ""
     # Isolated: the host's environment and site-packages do not belong in a process of root.
     # One line: a login shell of csh's family takes no line break within quotes.
-    line = [python, "-IS", "-c", f"exec({_BOOTSTRAP.format(ready=ready, package=PACKAGE)!r})"]
+    line = [*python.split(), "-IS", "-c", f"exec({_BOOTSTRAP.format(ready=ready, package=PACKAGE)!r})"]
     if become:
         line = ["sudo", "-S", "-p", prompt, "-u", become_user, "--", *line]
     return shlex.join(line), ready, prompt

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,11 +52,14 @@ def _said(text: str) -> list[str]:
     return [line for line in json.loads(last[: last.index("]") + 1])]
 
 
-def test_a_host_that_fails_ends_the_rollout_whatever_strategy_is_set(tmp_path: Path) -> None:
+def test_a_host_that_fails_ends_the_rollout_and_none_is_left_alone_whatever_is_set(tmp_path: Path) -> None:
     (play,) = [
         one for one in yaml.safe_load((ROOT / "playbooks" / "enable_profiling.yml").read_text()) if "serial" in one
     ]
-    play |= {"become": False, "tasks": [{"ansible.builtin.command": "test {{ inventory_hostname }} != app1"}]}
+    play |= {
+        "become": False,
+        "tasks": [{"ansible.builtin.command": "sh -c 'sleep 2; test {{ inventory_hostname }} != app1'"}],
+    }
     (tmp_path / "play.yml").write_text(json.dumps([play]))
     command = [
         str(Path(sys.executable).with_name("ansible-playbook")),
@@ -66,19 +70,25 @@ def test_a_host_that_fails_ends_the_rollout_whatever_strategy_is_set(tmp_path: P
         "play.yml",
     ]
     command += ["-e", json.dumps({"offheap_serial": [2, 1], "ansible_python_interpreter": sys.executable})]
-    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_STRATEGY": "free"}
+    environment = {
+        **os.environ,
+        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
+        "ANSIBLE_STRATEGY": "free",
+        "ANSIBLE_TASK_TIMEOUT": "1",
+    }
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     told = done.stdout[done.stdout.index("PLAY RECAP") :]
-    assert "app1" in told and "app2" in told and "app3" not in told, done.stdout + done.stderr
+    assert "app1" in told and "app3" not in told, done.stdout + done.stderr
+    assert re.search(r"app2 .*failed=0", told), "its task was interrupted"
 
 
 @pytest.mark.parametrize(
     "book", sorted({path.resolve() for path in (ROOT / "playbooks").glob("*.yml")}), ids=lambda path: path.stem
 )
-def test_a_play_of_hosts_has_a_strategy_that_knows_what_runs_once(book: Path) -> None:
+def test_a_play_of_hosts_knows_what_runs_once_and_ends_no_step_halfway(book: Path) -> None:
     for play in yaml.safe_load(book.read_text()):
         if "offheap_hosts" in play.get("hosts", ""):
-            assert play["strategy"] == "ansible.builtin.linear", play["name"]
+            assert (play["strategy"], play["timeout"]) == ("ansible.builtin.linear", 0), play["name"]
 
 
 def test_a_run_ends_with_what_is_profiled_where_and_when_there_is_a_verdict(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ export function card(unit, chosen, choose) {
         const label = suspect.label ? `, appeared with version ${suspect.label}` : "";
         return h("span", {}, h("span", { class: "path" }, suspect.short), h("span", { class: "about" }, rate + label));
     });
-    const reason = unit.answer === "leak" ? paths : [h("span", { class: "reason" }, unit.hosts[0].reason)];
+    const [first] = unit.hosts; // what it has found is not what others have
+    const reason = unit.answer === "leak" ? paths : [h("span", { class: "reason" }, (several ? `on ${first.host}: ` : "") + first.reason)];
     return h(
         "button",
         { type: "button", class: `card ${unit.answer}`, "aria-pressed": String(chosen), onclick: choose },

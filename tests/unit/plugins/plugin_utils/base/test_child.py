@@ -54,6 +54,13 @@ def test_one_process_answers_call_after_call() -> None:
     assert child.call(talk, size=0) == b"said", "what is printed is no answer"
 
 
+def test_another_system_than_linux_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_running", [])
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Darwin", "mac", "25.1.0", "", "arm64")))
+    with pytest.raises(ChildError, match=r"this controller runs Darwin, .* use a container"):
+        child.call(echo, b"", size=0)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("little")
 @pytest.mark.parametrize(

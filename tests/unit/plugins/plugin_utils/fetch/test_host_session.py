@@ -30,7 +30,7 @@ def begun(line: str, ready: str, prompt: str, password: Password = lambda: None)
     return Session(host_session.ProcessStream(["sh", "-c", line], 10), ready, prompt, password)
 
 
-@pytest.mark.parametrize("python", [sys.executable, "/usr/bin/python3"])
+@pytest.mark.parametrize("python", [sys.executable, "/usr/bin/python3", "/usr/bin/env python3"])
 def test_a_host_answers_and_nothing_is_written(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with begun(*host_session.command(python, False, "root")) as host:
@@ -192,6 +192,7 @@ def test_an_error_is_shown_without_what_a_terminal_obeys() -> None:
 
 
 def test_words_of_the_command_are_quoted() -> None:
-    line, _ready, _prompt = host_session.command("/opt/my python/bin/python3; reboot", True, "a b")
+    line, _ready, _prompt = host_session.command("/opt/$HOME/python3; reboot", True, "a b")
     words = shlex.split(line)
-    assert words[:2] == ["sudo", "-S"] and "a b" in words and "/opt/my python/bin/python3; reboot" in words
+    assert words[:2] == ["sudo", "-S"] and "a b" in words and {"/opt/$HOME/python3;", "reboot"} < set(words)
+    assert "'/opt/$HOME/python3;'" in line
