@@ -179,10 +179,10 @@ class Build:
         lacking = [tool for tool in ("make", "patch") if not shutil.which(tool)]
         lacking += ["ziglang"] if self._lacks_compiler() else []
         if lacking and not self.is_finished():
+            hosts = " Or let each host build for itself (jemalloc_method=build), which takes gcc and make there."
             raise AnsibleActionFail(
                 f"The controller cannot build {self.what}: it lacks {' and '.join(lacking)}. Install what is missing"
-                f" (apt-get install make patch, or dnf; {self._zig}). Or let each host build for itself"
-                " (jemalloc_method=build), which takes gcc and make there."
+                f" (apt-get install make patch, or dnf; {self._zig}).{'' if self.is_musl else hosts}"
             )
 
     def refuse_build_host(self) -> None:
@@ -328,7 +328,7 @@ class ActionModule(ActionBase):
 
     def _finished(self, build: Build, task_vars: dict[str, Any]) -> list[str]:
         """What was done for it, in words."""
-        if build.host not in (*build.wanting, build.options["build_host"]):
+        if not build.wanting or build.host not in (*build.wanting, build.options["build_host"]):
             return []
         if build.method == "archive":
             build.refuse_archive()
@@ -339,7 +339,7 @@ class ActionModule(ActionBase):
             build.refuse_controller()
         elif named and build.host in build.wanting and not build.is_finished():
             build.refuse_build_host()
-        if build.is_finished() or not build.wanting or not (crosses or build.host == (named or build.host)):
+        if build.is_finished() or not (crosses or build.host == (named or build.host)):
             return []
         if not crosses:
             build.refuse_host(self._has_compiler())

@@ -138,6 +138,20 @@ def test_a_controller_that_lacks_something_is_told_what(tmp_path: Path, monkeypa
     assert not _run("library", tmp_path)["changed"], "what is built needs nothing"
 
 
+def test_a_controller_that_lacks_something_is_no_matter_where_nobody_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the host that builds for all, where no unit runs in a container with musl."""
+    monkeypatch.setattr(shutil, "which", lambda _tool: None)
+    for_musl = f"{wanted_builds.place('agent', tmp_path)}-musl"
+    more: dict[str, Any] = {"places": {"agent-musl": for_musl}, "method": "build", "build_host": "app1"}
+    whole = {"platform": wanted_builds.HOST, "missing": []}
+    assert not _run("agent", tmp_path, hosts={"app1": whole}, **more)["changed"]
+    lacking = {"app1": {**whole, "missing": [for_musl]}}
+    with pytest.raises(AnsibleActionFail, match=r"it lacks make and patch\. Install .*17\.1\)\.$"):
+        _run("agent", tmp_path, hosts=lacking, **more)
+
+
 def test_a_source_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AnsibleActionFail, match=r"There is no file /nowhere/jemalloc\.tar\.bz2 on the controller"):
         _run("library", tmp_path, check=False)
