@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import io
 import json
 import sys
 import threading
@@ -48,6 +49,9 @@ class Screen:
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # in Latin-1 there is no arrow, and an answer is more than that
         # Without a terminal nothing is truncated to fit.
         self.out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 from rich.progress import Progress
 
@@ -50,4 +53,17 @@ def test_rows_that_come_later_stand_below_the_first_without_a_second_heading(
         "HOST   UNIT                 SIZE",
         "app10  frontend.service  1.0 MiB",
         "app2   db.service          900 B",
+    ]
+
+
+def test_a_terminal_that_lacks_a_character_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    show = Screen()
+    show.verdict(None, "Leak of 64.5 GiB/day ± 3.7 GiB: inflate ← main")
+    sys.stdout.write("inflate ← main\n")
+    sys.stdout.flush()
+    assert written.getvalue().decode("latin-1").splitlines() == [
+        "Leak of 64.5 GiB/day ± 3.7 GiB: inflate ? main",
+        "inflate ? main",
     ]
