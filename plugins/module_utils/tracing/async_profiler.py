@@ -64,7 +64,7 @@ def examine(pid: int, library: str) -> Traceable:
     tracing_library.check(library)
     ours = os.stat(library)
     try:
-        theirs = os.stat(f"/proc/{pid}/root{library}")
+        theirs = os.stat(f"{procfs.directory(pid)}/root{library}")
     except OSError as exc:
         raise TraceError(
             f"process {pid} does not see {library}: {exc.strerror} (RootDirectory=, InaccessiblePaths=?)"
@@ -87,7 +87,7 @@ def examine(pid: int, library: str) -> Traceable:
 def _check_machine(pid: int, library: str) -> None:
     """A JVM that is to load what it cannot gives up its stack guards, and says so in the service's log."""
     try:
-        ours, theirs = elf.read(library), elf.read(f"/proc/{pid}/exe")
+        ours, theirs = elf.read(library), elf.read(f"{procfs.directory(pid)}/exe")
     except elf.ElfError as exc:
         raise TraceError(f"{library} is no library: {exc}") from exc
     if (ours.bits, ours.machine) != (theirs.bits, theirs.machine):

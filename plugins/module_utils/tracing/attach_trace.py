@@ -195,7 +195,7 @@ class AttachTrace:
         if other_root.has_proc(self.pid):
             return
         try:
-            with open(f"/proc/{self.pid}/maps", "rb") as file:
+            with open(f"{procfs.directory(self.pid)}/maps", "rb") as file:
                 text = file.read()
             if text != self._lent_text:
                 self._write_maps(text)

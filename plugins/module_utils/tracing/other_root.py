@@ -18,7 +18,7 @@ import shutil
 import stat
 from typing import Iterator, NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 
 _LARGEST = 64 << 20
@@ -41,14 +41,14 @@ class Lent(NamedTuple):
 
 def has_proc(pid: int) -> bool:
     """Whether the process sees itself in /proc: its descriptors as files, and its memory map."""
-    return os.path.lexists(f"/proc/{pid}/root/proc/self")
+    return os.path.lexists(f"{procfs.directory(pid)}/root/proc/self")
 
 
 @contextlib.contextmanager
 def directory(pid: int, uid: int, gid: int) -> Iterator[Lent]:
     """A directory in which the process may write, as long as it is needed. Raises LendError."""
     with contextlib.ExitStack() as stack:
-        root = _open(stack, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = _open(stack, f"{procfs.directory(pid)}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         name = f"{pid}-{secrets.token_hex(4)}"
         for above, place in _writable(stack, root, (places.TRACING, *_PLACES), os.ST_RDONLY):
             own = name if place == places.TRACING else f".offheap-{name}"
@@ -88,7 +88,7 @@ def visible(pid: int, library: str) -> Iterator[str]:
         status = os.fstat(source)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             raise LendError(f"{library} is no library")
-        root = _open(stack, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = _open(stack, f"{procfs.directory(pid)}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         if _may_be_run(root, library, status):
             yield library
             return
