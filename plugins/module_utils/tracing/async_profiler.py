@@ -5,8 +5,9 @@
 The library is loaded by HotSpot's own attach, writes a recording, and stays mapped until the JVM ends; its hooks in
 malloc and free stay as well and then do nothing (async-profiler, src/mallocTracer.cpp). It opens the recording's file
 once. So that file loses its name as soon as it is open, and ceases to be when the last one closes it, whoever dies. It
-only ever writes at its end, so the memory of what was read is given back. It stops by itself after a time that it is
-told at the start.
+only ever writes at its end, so the memory of what was read is given back. If we are killed, nobody reads, and it would
+fill that memory: then a child process of ours stops the profiler. It also stops by itself after a time that it is told
+at the start.
 
 This module is private to the collection.
 """
@@ -20,7 +21,7 @@ import os
 import re
 import secrets
 from types import TracebackType
-from typing import Iterator, NamedTuple
+from typing import Iterator, NamedTuple, NoReturn
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, jfr_header
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
@@ -114,6 +115,8 @@ class Recording:
         with contextlib.ExitStack() as stack:
             place = stack.enter_context(_Place(found.jvm))
             file, log = (stack.enter_context(place.file(name)) for name in ("recording", "log"))
+            watch = stack.enter_context(contextlib.ExitStack())
+            watch.enter_context(_watched(found, file.fd))
             options = (
                 f"start,nativemem={interval},jfr,jfropts={_ONLY_EVENTS},file={file.path},timeout={seconds},"
                 f"memlimit={MEMORY},log={log.path},loglevel=warn"
@@ -124,6 +127,7 @@ class Recording:
                 raise TraceError(f"async-profiler did not start in process {found.jvm.pid} (code {code}): {said}")
             self._fd = os.dup(file.fd)
             self._taken, self._stopped = 0, False
+            self._watch = watch.pop_all()
 
     def __enter__(self) -> Recording:
         return self
@@ -131,10 +135,11 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.stop()
-        finally:
-            os.close(self._fd)
+        with self._watch:
+            try:
+                self.stop()
+            finally:
+                os.close(self._fd)
 
     @property
     def size(self) -> int:
@@ -152,7 +157,7 @@ class Recording:
         The JVM has been asked when this returns. Raises TraceError, HotspotError, JfrError; a chunk, Ended.
         """
         if not self._stopped:
-            self._call("dump,jfr")
+            _call(self._found, "dump,jfr")
         until = self._taken + jfr_header.finished(
             lambda count, offset: os.pread(self._fd, count, self._taken + offset), self.size
         )
@@ -169,9 +174,9 @@ class Recording:
             self._give_back(size)
 
     def stop(self) -> None:
-        """Stop the profiler, if the process still runs. Raises HotspotError; then it will stop by itself."""
+        """Stop the profiler, if the process still runs. Raises HotspotError; then it is tried again at the end."""
         if self.runs and not self._stopped:
-            self._call("stop")
+            _call(self._found, "stop")
         self._stopped = True
 
     def _give_back(self, size: int) -> None:
@@ -180,9 +185,41 @@ class Recording:
             raise TraceError(f"cannot give back the memory of a recording: {os.strerror(ctypes.get_errno())}")
         self._taken += size
 
-    def _call(self, command: str) -> int:
-        # Its messages would go to the service's standard output.
-        return hotspot_attach.load(self._found.jvm, self._found.library, f"{command},quiet,loglevel=none")
+
+def _call(found: Traceable, command: str) -> int:
+    # Its messages would go to the service's standard output.
+    return hotspot_attach.load(found.jvm, found.library, f"{command},quiet,loglevel=none")
+
+
+@contextlib.contextmanager
+def _watched(found: Traceable, recording: int) -> Iterator[None]:
+    """At the end, also when we are killed meanwhile, a child process stops the profiler if it still records."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        _stop_at_the_end(reading, found, recording)
+    os.close(reading)
+    try:
+        yield
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
+
+
+def _stop_at_the_end(pipe: int, found: Traceable, recording: int) -> NoReturn:
+    """In the child. The pipe ends when we have, and whoever of ours asks the JVM just then."""
+    try:
+        os.setsid()  # what kills us may kill our group
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):  # else who reads what we say would wait for the child
+            os.dup2(nowhere, number)
+        os.read(pipe, 1)
+        ours = os.fstat(recording)
+        if (ours.st_dev, ours.st_ino) in [(one.dev, one.inode) for one in procfs.open_files(found.jvm.pid)]:
+            _call(found, "stop")
+    finally:
+        os._exit(0)
 
 
 class _File(NamedTuple):
