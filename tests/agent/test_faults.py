@@ -117,6 +117,20 @@ def test_full_spool(start: Start, workload: Path, tmp_path: Path) -> None:
         assert service.process.poll() is None
 
 
+@pytest.mark.parametrize("preloads_jemalloc", [True, False])
+def test_a_limit_of_files(preloads_jemalloc: bool, start: Start, workload: Path, library: Path, tmp_path: Path) -> None:
+    alone: dict[str, object] = (
+        {} if preloads_jemalloc else {"preload": [library], "prefix": tmp_path / "spool" / "jeprof"}
+    )
+    service = start(workload, "leak", "30", **alone)
+    service.wait_until_active()
+    resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (2048, 2048))
+    with pytest.raises(client.AgentError, match="could not write a dump into .*: File too large"):
+        service.ask("dump")
+    assert service.dumps() == []
+    assert service.process.poll() is None
+
+
 @needs_root
 def test_room_that_is_not_ours(start: Start, workload: Path, tmp_path: Path) -> None:
     with small_volume(tmp_path / "spool", 1 << 20):
