@@ -125,7 +125,7 @@ def test_a_limit_of_files(preloads_jemalloc: bool, start: Start, workload: Path,
     service = start(workload, "leak", "30", **alone)
     service.wait_until_active()
     resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (2048, 2048))
-    with pytest.raises(client.AgentError, match="could not write a dump into .*: File too large"):
+    with pytest.raises(client.AgentError, match=r"could not write a dump into .*: File too large"):
         service.ask("dump")
     assert service.dumps() == []
     assert service.process.poll() is None

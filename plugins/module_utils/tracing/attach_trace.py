@@ -107,6 +107,8 @@ class AttachTrace:
                 f"process {self.pid} of {unit.name} has the agent already: collect its dumps (collect_profiles), there"
                 " is nothing to attach"
             )
+        if _has_agent(self.pid):  # another copy of the library cannot tell, lent or of another version
+            raise TraceError(f"process {self.pid} of {unit.name} cannot be attached to: {_WHY[errno.EBUSY]}")
 
     @contextlib.contextmanager
     def windows(self) -> Iterator[Iterator[Window]]:
@@ -319,6 +321,15 @@ def _room_for_a_thread(pid: int) -> Iterator[None]:
         if forbidden:
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_NPROC, none)
+
+
+def _has_agent(pid: int) -> bool:
+    """Whether an agent's thread runs in it, and its library is there: a service may call its threads anything."""
+    names = set()
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
+            names.add(file.read().strip())
+    return b"offheap" in names and any("offheap" in one.path for one in procfs.mappings(pid))
 
 
 def _answers(agent: client.AgentSocket, pid: int) -> bool:

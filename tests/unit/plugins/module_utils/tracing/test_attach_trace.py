@@ -31,6 +31,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_t
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.tests.agent import builds
+from ansible_collections.offheap.profiler.tests.agent.service import tasks_of
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
@@ -127,6 +129,26 @@ def test_why_the_agent_does_not_sample_is_told_in_words(
     monkeypatch.setattr(inject, "have_library", lambda *_arguments: answer)
     told = run([program], source="attach")
     assert told["failed"] and why in told["msg"] and "source: perf" in told["msg"]
+
+
+_HAS_AN_AGENT = """
+#include <pthread.h>
+#include <unistd.h>
+static void *agent(void *unused) { pthread_setname_np(pthread_self(), "offheap"); sleep(60); return unused; }
+int main(void) { pthread_t thread; pthread_create(&thread, 0, agent, 0); sleep(60); return 0; }
+"""
+
+
+def test_one_that_another_copy_of_the_agent_is_in_is_left_alone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a root of its own, to which it is lent anew each time: the new copy does not know the other one."""
+    attached: list[object] = []
+    monkeypatch.setattr(inject, "have_library", attached.append)
+    with programs.running(programs.compiled(tmp_path, "offheap.so", _HAS_AN_AGENT, "-pthread")) as pid:
+        wait(lambda: "offheap" in tasks_of(pid), "its thread has its name")
+        told = run([pid], source="attach")
+    assert told["failed"] and "it has an agent already" in told["msg"] and not attached
 
 
 def _children() -> set[int]:
