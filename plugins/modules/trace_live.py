@@ -23,7 +23,8 @@ description:
     thread that waits is held for it, for some milliseconds; all others run on. The agent
     writes its dumps itself, with the lives of what was sampled, and is told to detach after the last window; then the
     module looks from outside whether anything still leads to it, and fails if so. The library stays mapped, and does
-    nothing. If the module is killed, the agent detaches by itself a minute after the last window.
+    nothing. If the module is killed, a child process of it has the agent detach, which also detaches by itself a
+    minute after the last window.
   - V(memleak) has bcc's memleak watch every allocation and every free of a process. Each of them then takes some
     microseconds, so only a service that allocates seldom bears it; O(max_cost) ends it for others. Stacks are walked by
     frame pointers. If the module is killed, memleak is too, and the kernel removes its probes.

@@ -21,13 +21,13 @@ import os
 import re
 import secrets
 from types import TracebackType
-from typing import Iterator, NamedTuple, NoReturn
+from typing import Iterator, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, jfr_header
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import tracing_library
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import last_act, tracing_library
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
 
 OLDEST = 11
@@ -116,7 +116,7 @@ class Recording:
             place = stack.enter_context(_Place(found.jvm))
             file, log = (stack.enter_context(place.file(name)) for name in ("recording", "log"))
             watch = stack.enter_context(contextlib.ExitStack())
-            watch.enter_context(_watched(found, file.fd))
+            watch.enter_context(last_act.if_killed(lambda: _stop_if_it_records(found, file.fd)))
             options = (
                 f"start,nativemem={interval},jfr,jfropts={_ONLY_EVENTS},file={file.path},timeout={seconds},"
                 f"memlimit={MEMORY},log={log.path},loglevel=warn"
@@ -174,7 +174,7 @@ class Recording:
             self._give_back(size)
 
     def stop(self) -> None:
-        """Stop the profiler, if the process still runs. Raises HotspotError; then it is tried again at the end."""
+        """Stop the profiler, if the process still runs. Raises HotspotError; then it will stop by itself."""
         if self.runs and not self._stopped:
             _call(self._found, "stop")
         self._stopped = True
@@ -191,35 +191,10 @@ def _call(found: Traceable, command: str) -> int:
     return hotspot_attach.load(found.jvm, found.library, f"{command},quiet,loglevel=none")
 
 
-@contextlib.contextmanager
-def _watched(found: Traceable, recording: int) -> Iterator[None]:
-    """At the end, also when we are killed meanwhile, a child process stops the profiler if it still records."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writing)
-        _stop_at_the_end(reading, found, recording)
-    os.close(reading)
-    try:
-        yield
-    finally:
-        os.close(writing)
-        os.waitpid(child, 0)
-
-
-def _stop_at_the_end(pipe: int, found: Traceable, recording: int) -> NoReturn:
-    """In the child. The pipe ends when we have, and whoever of ours asks the JVM just then."""
-    try:
-        os.setsid()  # what kills us may kill our group
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for number in range(3):  # else who reads what we say would wait for the child
-            os.dup2(nowhere, number)
-        os.read(pipe, 1)
-        ours = os.fstat(recording)
-        if (ours.st_dev, ours.st_ino) in [(one.dev, one.inode) for one in procfs.open_files(found.jvm.pid)]:
-            _call(found, "stop")
-    finally:
-        os._exit(0)
+def _stop_if_it_records(found: Traceable, recording: int) -> None:
+    ours = os.fstat(recording)
+    if (ours.st_dev, ours.st_ino) in [(one.dev, one.inode) for one in procfs.open_files(found.jvm.pid)]:
+        _call(found, "stop")
 
 
 class _File(NamedTuple):

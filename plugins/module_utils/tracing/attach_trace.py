@@ -5,7 +5,8 @@
 The agent writes its dumps as one that was preloaded does, with what belongs to them, into a directory that the process
 is lent: its sandbox or its root may hide the spool. Each is then moved there. All windows begin when it is attached:
 each dump has what was allocated since then and is still live. Its last act is to put back what it has changed, which is
-then looked at from outside. If we are killed, it does so by itself some time after the last window.
+then looked at from outside. If we are killed, a child process of ours tells it to; if that is killed as well, it does
+so by itself some time after the last window.
 
 This module is private to the collection.
 """
@@ -30,6 +31,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     held_thread,
     inject,
     into_spool,
+    last_act,
     other_root,
     tracing_library,
 )
@@ -120,11 +122,18 @@ class AttachTrace:
             yield windows
 
     def _windows(self) -> Generator[Window, None, None]:
-        with other_root.directory(self.pid, *self.owner) as self._lent:
+        self._path = self._library
+        with other_root.directory(self.pid, *self.owner) as self._lent, last_act.if_killed(self._end):
             yield from self._attached()
 
+    def _end(self) -> None:
+        """In the place of us who were killed."""
+        try:
+            self._detach()
+        finally:
+            self._lent.remove()
+
     def _attached(self) -> Iterator[Window]:
-        self._path = self._library
         try:
             self._attach()
         except held_thread.LetGo as exc:  # it goes on

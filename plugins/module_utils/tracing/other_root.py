@@ -33,10 +33,19 @@ class LendError(TraceError):
 
 
 class Lent(NamedTuple):
-    """A directory of the process's user in the process's root: its path there, and a descriptor."""
+    """A directory of the process's user in the process's root: its path there, and descriptors of it and of what is
+    ``above``."""
 
     path: str
     fd: int
+    above: int
+
+    def remove(self) -> None:
+        """It, and what is in it."""
+        with contextlib.suppress(OSError):
+            for left in os.listdir(self.fd):
+                os.unlink(left, dir_fd=self.fd)
+            os.rmdir(os.path.basename(self.path), dir_fd=self.above)
 
 
 def has_proc(pid: int) -> bool:
@@ -56,16 +65,14 @@ def directory(pid: int, uid: int, gid: int) -> Iterator[Lent]:
                 os.mkdir(own, 0o700, dir_fd=above)
             except OSError:
                 continue
+            fd = _open(stack, own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, above)
+            lent = Lent(f"/{place}/{own}".replace("//", "/"), fd, above)
             try:
-                fd = _open(stack, own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, above)
                 fcntl.flock(fd, fcntl.LOCK_EX)  # it is in use (async_profiler.sweep)
                 os.fchown(fd, uid, gid)
-                yield Lent(f"/{place}/{own}".replace("//", "/"), fd)
+                yield lent
             finally:
-                with contextlib.suppress(OSError):
-                    for left in os.listdir(fd):
-                        os.unlink(left, dir_fd=fd)
-                    os.rmdir(own, dir_fd=above)
+                lent.remove()
             return
     raise LendError(f"process {pid} may write nowhere: {_READ_ONLY}. perf can trace it (source: perf)")
 

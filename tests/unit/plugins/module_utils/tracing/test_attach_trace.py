@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
-from ansible_collections.offheap.profiler.plugins.module_utils.host import forked, places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import forked, places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     attach_trace,
@@ -185,7 +185,7 @@ def test_a_signal_ends_it_early_and_detaches(run: Run, program: int, spools: Pat
 
     def interrupt() -> None:
         wait(lambda: bool(got_entries.into(program, str(library))), "it is attached")
-        wait(lambda: _children() <= before, "who held its thread has ended")
+        wait(lambda: len(_children() - before) == 1, "who held its thread has ended, and who waits for our end has not")
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=interrupt)
@@ -338,6 +338,25 @@ def test_who_attaches_is_killed_and_what_was_lent_is_detached(
     result = run([in_a_root], source="attach", window=60)
     assert result["failed"] and "did not answer in time" in result["msg"]
     assert got_entries.into(in_a_root, lent[0]) == 0
+
+
+@pytest.mark.slow
+def test_who_traces_is_killed_with_its_group_and_the_agent_detaches_at_once(run: Run, in_a_root: int) -> None:
+    root = Path(f"/proc/{in_a_root}/root")
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            run([in_a_root], source="attach", window=60)
+        finally:
+            os._exit(1)
+    wait(lambda: list(root.glob(f".offheap-*/{in_a_root}.sock")) != [], "it is attached")
+    lent = {one.path for one in procfs.mappings(in_a_root) if ".offheap-" in one.path and one.executable}
+    assert sum(got_entries.into(in_a_root, path) or 0 for path in lent) == 1
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    wait(lambda: list(root.glob(".offheap-*")) == [], "what it was lent is gone")
+    assert sum(got_entries.into(in_a_root, path) or 0 for path in lent) == 0
 
 
 def test_the_least_cost_is_a_limit_as_well(run: Run, program: int, monkeypatch: pytest.MonkeyPatch) -> None:
