@@ -243,6 +243,8 @@ class AttachTrace:
         agent = client.AgentSocket(self._own_pid, f"/proc/self/fd/{self._lent.fd}/{self._own_pid}.sock")
         while not _answers(agent, self.pid):
             self._check_runs()
+            if not _has_library(self.pid):
+                raise Ended("the process runs another program now, without the agent")
             if time.monotonic() > deadline:
                 raise TraceError(
                     f"the agent in process {self.pid} cannot be reached. It detaches by itself {_GRACE} seconds after"
@@ -333,12 +335,17 @@ def _room_for_a_thread(pid: int) -> Iterator[None]:
 
 
 def _has_agent(pid: int) -> bool:
-    """Whether an agent's thread runs in it, and its library is there: a service may call its threads anything."""
+    """Whether an agent's thread runs in it: a service may call its own anything, so its library must be there too."""
     names = set()
     for tid in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
             names.add(file.read().strip())
-    return b"offheap" in names and any("offheap" in one.path for one in procfs.mappings(pid))
+    return b"offheap" in names and _has_library(pid)
+
+
+def _has_library(pid: int) -> bool:
+    """Whether it has mapped the agent's, in which place ever."""
+    return any("offheap" in one.path for one in procfs.mappings(pid))
 
 
 def _answers(agent: client.AgentSocket, pid: int) -> bool:

@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,41 @@ def test_a_process_that_ends(run: Run, program: int, library: Path) -> None:
     result = run([program], source="attach", window=60)
     thread.join()
     assert result["ended"] == "the process has ended"
+
+
+_STARTS_ITSELF_AGAIN = """
+#include <signal.h>
+#include <unistd.h>
+void *hook = (void *)1;
+int main(int count, char **words)
+{
+    sigset_t reload;
+    int number;
+    sigemptyset(&reload);
+    sigaddset(&reload, SIGHUP);
+    sigprocmask(SIG_BLOCK, &reload, 0);
+    sigwait(&reload, &number);
+    return execv(words[0], words);
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_starts_itself_again(run: Run, library: Path, tmp_path: Path) -> None:
+    """As HAProxy's first process does to read its settings."""
+    with programs.running(programs.compiled(tmp_path, "program", _STARTS_ITSELF_AGAIN, "-rdynamic")) as pid:
+
+        def reload() -> None:
+            wait(lambda: bool(got_entries.into(pid, str(library))), "it is attached")
+            os.kill(pid, signal.SIGHUP)
+
+        thread = threading.Thread(target=reload)
+        thread.start()
+        began = time.monotonic()
+        result = run([pid], source="attach", window=3, windows=2)
+        thread.join()
+    assert result["ended"] == "the process runs another program now, without the agent", result
+    assert time.monotonic() - began < 15
 
 
 def test_check_mode_leaves_the_process_alone(run: Run, program: int, spools: Path, library: Path) -> None:
