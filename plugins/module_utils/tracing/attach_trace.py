@@ -65,6 +65,8 @@ _WHY = {
         f" {_GRACE} seconds after what was to be its last window"
     ),
 }
+# What else leads calls of malloc to itself: async-profiler, and Datadog's, which was made from it.
+_OTHER_HOOKS = ("asyncProfiler", "javaProfiler")
 _FILTERS = "2"  # in the field Seccomp of status
 _BESIDE = ((dump_name.SIDECAR, limits.LARGEST_SIDECAR), (dump_name.LIVES, limits.LARGEST_LIVES))
 
@@ -109,7 +111,13 @@ class AttachTrace:
                 f"process {self.pid} of {unit.name} has the agent already: collect its dumps (collect_profiles), there"
                 " is nothing to attach"
             )
-        if _has_agent(self.pid):  # another copy of the library cannot tell, lent or of another version
+        if any(name in path for path in procfs.mapped_files(self.pid) for name in _OTHER_HOOKS):
+            raise TraceError(
+                f"async-profiler is in process {self.pid} of {unit.name}, which was traced by it, or is: its hooks come"
+                " first, also when it has stopped, and the agent would see next to nothing. Let it trace once more"
+                " (source: jvm), or restart the service first"
+            )
+        if has_agent(self.pid):  # another copy of the library cannot tell, lent or of another version
             raise TraceError(f"process {self.pid} of {unit.name} cannot be attached to: {_WHY[errno.EBUSY]}")
 
     @contextlib.contextmanager
@@ -334,13 +342,19 @@ def _room_for_a_thread(pid: int) -> Iterator[None]:
                 resource.prlimit(pid, resource.RLIMIT_NPROC, none)
 
 
-def _has_agent(pid: int) -> bool:
+def has_agent(pid: int) -> bool:
     """Whether an agent's thread runs in it: a service may call its own anything, so its library must be there too."""
     names = set()
     for tid in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
             names.add(file.read().strip())
     return b"offheap" in names and _has_library(pid)
+
+
+def has_sampler(pid: int) -> bool:
+    """Whether an agent draws the samples itself there: one that was attached, or that came without our jemalloc."""
+    environment = procfs.environ(pid)
+    return has_agent(pid) and ("OFFHEAP_EXECUTABLE" not in environment or bool(environment.get("OFFHEAP_PREFIX")))
 
 
 def _has_library(pid: int) -> bool:

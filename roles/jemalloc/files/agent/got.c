@@ -218,22 +218,22 @@ static void restore(struct object *object, const ElfW(Rela) *relocation, const s
         stuck++;
 }
 
-// Another copy of this library, as another version of it, may be in the process. If each led the other's calls to its own
-// hooks, they would call each other without an end.
-static bool is_agent(const struct object *object) {
-    return within(&ours, object->whole.start) ||
+// Another copy of this library may be in the process, as another version of it, or async-profiler, or what was made from
+// that (libjavaProfiler). If each led the other's calls to its own hooks, they would call each other without an end.
+static bool has_hooks(const struct object *object, const char *path) {
+    return within(&ours, object->whole.start) || strstr(path, "asyncProfiler") || strstr(path, "javaProfiler") ||
            (object->soname && !strcmp(object->names + object->soname, "liboffheap.so"));
 }
 
-static bool is_followed(const struct object *object) {
-    return !is_agent(object) && object->base != interpreter &&
+static bool is_followed(const struct object *object, const char *path) {
+    return !has_hooks(object, path) && object->base != interpreter &&
            (allocator_is_libc || !within(&allocator, object->whole.start));
 }
 
 static int visit_object(struct dl_phdr_info *info, size_t size, void *visit) {
     struct object object;
     (void)size;
-    if (read_object(info, &object) && is_followed(&object)) {
+    if (read_object(info, &object) && is_followed(&object, info->dlpi_name)) {
         each_entry(&object, *(void (**)(struct object *, const ElfW(Rela) *, const struct got_hook *))visit);
         close_object(&object);
     }

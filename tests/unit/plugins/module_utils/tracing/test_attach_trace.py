@@ -152,6 +152,26 @@ def test_one_that_another_copy_of_the_agent_is_in_is_left_alone(
     assert told["failed"] and "it has an agent already" in told["msg"] and not attached
 
 
+@pytest.mark.parametrize(
+    ("environment", "samples"),
+    [({}, True), ({"OFFHEAP_EXECUTABLE": "/x"}, False), ({"OFFHEAP_EXECUTABLE": "/x", "OFFHEAP_PREFIX": "/y"}, True)],
+)
+def test_who_draws_the_samples(environment: dict[str, str], samples: bool, tmp_path: Path) -> None:
+    program = programs.compiled(tmp_path, "offheap.so", _HAS_AN_AGENT, "-pthread")
+    with programs.running(program, env=environment) as pid:
+        wait(lambda: "offheap" in tasks_of(pid), "its thread has its name")
+        assert attach_trace.has_sampler(pid) is samples
+    with programs.running(programs.compiled(tmp_path, "offheap.so")) as pid:
+        assert not attach_trace.has_sampler(pid)
+
+
+def test_what_async_profiler_has_traced_is_left_alone(run: Run, tmp_path: Path) -> None:
+    """Its hooks stay, and come before the agent's: it would see nothing, and call that no leak."""
+    with programs.running(programs.compiled(tmp_path, "libasyncProfiler.so")) as pid:
+        told = run([pid], source="attach")
+    assert told["failed"] and "async-profiler is in process" in told["msg"]
+
+
 def _children() -> set[int]:
     tasks = Path("/proc/self/task").iterdir()
     return {int(word) for task in tasks for word in (task / "children").read_text().split()}
