@@ -20,6 +20,7 @@ description:
     Java, Python and Node have names. A JVM is asked for its map (JDK 17 and up), for the size of its Java heap and, if
     native memory tracking is on, for its numbers. One that does not answer soon is left alone. The sidecar that the
     agent wrote beside a dump becomes part of the dump's facts.
+  - Agents that could not write their newest dump, as to a full disk, are asked why, and the answer is a warning.
   - A transfer that breaks leaves nothing half-written in the archive and loses nothing on the target. The next run
     brings it again.
   - Everything that a target sends is checked before use. Dumps are taken only from ordinary files that belong to the
@@ -258,6 +259,7 @@ from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import failed_dumps
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import PackRequest, SpooledDump
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import pack, steps
@@ -296,6 +298,7 @@ def main() -> NoReturn:
             if not module.check_mode:
                 pack.clear_stale(directory)
             found = steps.find(module.params)
+            found.problems.extend(failed_dumps.told(module.params["units"]))
             if not module.check_mode:
                 steps.ask_jvms(found)
             module.exit_json(changed=False, free=pack.free(directory), **found.to_json())

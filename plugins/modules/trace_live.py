@@ -17,13 +17,14 @@ description:
   - V(jvm) has a JVM load async-profiler, which records every allocation that crosses O(interval) and every free. The
     library stays mapped in the JVM until it ends; its hooks do nothing after the trace. JDK 21 and later say in the
     service's log that an agent was loaded. The recording lies in memory, and what is not read yet counts as the
-    service's. Where the unit's memory limit leaves no room for it, nothing is traced. If the module is killed, the
-    profiler stops by itself half a minute after the last window.
+    service's. Where the unit's memory limit leaves no room for it, nothing is traced. If the module is killed, a child
+    process of it stops the profiler, which also stops by itself half a minute after the last window.
   - V(attach) opens the agent in the process, whatever its allocator, and lets it sample every O(interval) bytes. One
     thread that waits is held for it, for some milliseconds; all others run on. The agent
     writes its dumps itself, with the lives of what was sampled, and is told to detach after the last window; then the
     module looks from outside whether anything still leads to it, and fails if so. The library stays mapped, and does
-    nothing. If the module is killed, the agent detaches by itself a minute after the last window.
+    nothing. If the module is killed, a child process of it has the agent detach, which also detaches by itself a
+    minute after the last window.
   - V(memleak) has bcc's memleak watch every allocation and every free of a process. Each of them then takes some
     microseconds, so only a service that allocates seldom bears it; O(max_cost) ends it for others. Stacks are walked by
     frame pointers. If the module is killed, memleak is too, and the kernel removes its probes.

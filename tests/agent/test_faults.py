@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client, failed_dumps
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
 from ansible_collections.offheap.profiler.tests.agent.hanging_disk import HangingDisk
-from ansible_collections.offheap.profiler.tests.agent.service import Service, wait_for
+from ansible_collections.offheap.profiler.tests.agent.service import UNIT, Service, wait_for
 
 Start = Callable[..., Service]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -115,6 +116,33 @@ def test_full_spool(start: Start, workload: Path, tmp_path: Path) -> None:
         assert service.ask("dump")["ok"]
         assert len(service.dumps()) == 1
         assert service.process.poll() is None
+
+
+@pytest.mark.parametrize("preloads_jemalloc", [True, False])
+def test_a_limit_of_files(
+    preloads_jemalloc: bool,
+    start: Start,
+    workload: Path,
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cgroup, "belongs_to", lambda _pid, _unit: True)
+    alone: dict[str, object] = (
+        {} if preloads_jemalloc else {"preload": [library], "prefix": tmp_path / "spool" / "jeprof"}
+    )
+    service = start(workload, "leak", "30", **alone)
+    service.wait_until_active()
+    before = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (2048, before[1]))
+    with pytest.raises(client.AgentError, match=r"could not write a dump into .*: File too large"):
+        service.ask("dump")
+    assert service.dumps() == []
+    (said,) = failed_dumps.told([UNIT], str(service.run))
+    assert said.endswith("File too large (1 of its dumps failed)")
+    resource.prlimit(service.pid, resource.RLIMIT_FSIZE, before)
+    assert service.ask("dump")["ok"]
+    assert failed_dumps.told([UNIT], str(service.run)) == []
 
 
 @needs_root

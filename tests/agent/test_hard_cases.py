@@ -45,8 +45,9 @@ def answer(service: Service, pid: int, command: str = "status") -> dict[str, Any
 
 
 @needs_this_machine
-def test_a_service_that_starts_itself_again_without_an_environment(start: Start, hard_cases: Path) -> None:
-    service = start(hard_cases, "bare", str(hard_cases), "leak")
+@pytest.mark.parametrize("mode", ["bare", "open"])
+def test_a_service_that_starts_itself_again_without_an_environment(mode: str, start: Start, hard_cases: Path) -> None:
+    service = start(hard_cases, mode, str(hard_cases), "leak")
 
     def leaks() -> bool:
         found = answer(service, service.pid)

@@ -18,11 +18,12 @@ from statistics import median
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, inject, lent_memory
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.inject import InjectError, have_library
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
-from ansible_collections.offheap.profiler.tests.agent.conftest import PROGRAMS, compiled
+from ansible_collections.offheap.profiler.tests.agent.conftest import FOREIGN, PROGRAMS, compiled
 from ansible_collections.offheap.profiler.tests.agent.service import wait_for
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the programs here are for x86_64")
@@ -376,6 +377,33 @@ def watched(directory: Path) -> Callable[[], list[str]]:
         return [*os.listdir(directory), *(["touched"] if directory.stat().st_mtime_ns != before else [])]
 
     return changes
+
+
+@pytest.mark.skipif(FOREIGN, reason="the agent is for other programs")
+def test_two_copies_of_the_agent_leave_each_other_alone(
+    run: Start, workload: Path, library: Path, tmp_path: Path
+) -> None:
+    """Each would lead the other's calls to itself, without an end."""
+    process = run("sh", "-c", f"echo begins; exec {workload} leak 60")
+    wait_for("the program", lambda: procfs.exe(process.pid) == str(workload))
+    agents = []
+    for name in ("one", "other"):
+        place = tmp_path / name
+        place.mkdir()
+        copy = shutil.copy(library, place / library.name)
+        settings = {"PREFIX": place / "jeprof", "SOCKET_DIR": place, "START_DELAY": 0, "LG_SAMPLE": 12}
+        text = "".join(f"OFFHEAP_{key}={value}\n" for key, value in settings.items())
+        assert have_library(process.pid, str(copy), "offheap_attach", text.encode()).result == 0
+        agents.append(client.AgentSocket(process.pid, str(place / f"{process.pid}.sock")))
+        wait_for("its socket", Path(agents[-1].path).exists)
+    began = time.monotonic()
+    while time.monotonic() < began + 2.5:  # objects that came later are looked at each second
+        assert process.poll() is None
+        time.sleep(0.1)
+    for agent in agents:
+        with client.Connection(agent) as connection:
+            assert connection.request("detach")["left"] == 0
+    assert process.poll() is None
 
 
 def test_why_it_cannot_be_opened(run: Start, tmp_path: Path) -> None:

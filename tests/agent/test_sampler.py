@@ -9,6 +9,7 @@ import math
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -300,6 +301,18 @@ def test_objects_that_come_later_are_seen_and_those_that_go_forgotten(opened: Op
         assert attached.do("close") == "0"
         wait_for("their end", lambda: attached.ask("status")["entries"] == before)
     assert attached.detach()["left"] == 0
+
+
+def test_the_entries_of_what_has_hooks_of_its_own_stay(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it finds there it calls for its own hooks: each would call the other, without an end."""
+    other = compiled("libasyncProfiler.so", [PROGRAMS / "plugin.c"], "-O2", "-shared", "-fPIC", compiler=COMPILER)
+    monkeypatch.setattr(sys.modules[__name__], "plugin", lambda: other)
+    attached = opened()
+    attached.begin()
+    before = attached.ask("status")["entries"]
+    assert attached.do("open") == "1"
+    time.sleep(2.5)  # new objects are looked at each second
+    assert attached.ask("status")["entries"] == before
 
 
 @pytest.mark.parametrize("kind", [*LINKED, "jemalloc"])

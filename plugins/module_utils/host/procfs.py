@@ -58,13 +58,14 @@ def _failure(exc: OSError, pid: int | None, path: str) -> ProcfsError:
 
 def directory(pid: int, proc: str = "/proc") -> str:
     """Where procfs shows its memory and its files: in that of a thread that goes on if its main thread has ended
-    (pthread_exit(3)), since the kernel takes them from that one; else in its own, whether it is there or not."""
+    (pthread_exit(3)), since the kernel takes them from that one; else in its own, whether it is there or not. Of each
+    thread procfs has a directory like a process's, which it does not list: only there are map_files."""
     own = os.path.join(proc, str(pid))
     threads: list[str] = []
     if _has_ended(own):
         with contextlib.suppress(OSError):
             threads = sorted(set(os.listdir(f"{own}/task")) - {str(pid)})
-    return next((thread for name in threads if not _has_ended(thread := f"{own}/task/{name}")), own)
+    return next((thread for name in threads if not _has_ended(thread := os.path.join(proc, name))), own)
 
 
 def _has_ended(thread: str) -> bool:
@@ -171,11 +172,7 @@ def exe(pid: int, proc: str = "/proc") -> str | None:
 
 def pid_namespace(pid: int, proc: str = "/proc") -> int:
     """The number of the namespace that its pid is of (pid_namespaces(7)); 0 where the kernel does not tell."""
-    path = os.path.join(proc, str(pid), "ns", "pid")
-    try:
-        number = os.readlink(path)[len("pid:[") : -1]
-    except OSError as exc:
-        raise _failure(exc, pid, path) from exc
+    number = _of_process(pid, "ns/pid", proc, os.readlink)[len("pid:[") : -1]
     return int(number) if number.isdigit() else 0
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import failed_dumps
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import wire
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import PackRequest, SpooledDump
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import steps
@@ -17,6 +18,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.spool import step
 
 def _find(request: dict[str, Any], _write: wire.Write) -> dict[str, Any]:
     found = steps.find(request["options"])
+    found.problems.extend(failed_dumps.told(request["options"]["units"]))
     if request["ask_jvms"]:
         steps.ask_jvms(found)
     # A session packs nothing on disk, so no file system limits a batch.

@@ -210,7 +210,7 @@ class Examiner:
 
     def _mapped_image(self, pid: int, mapping: maps.Mapping) -> FoundImage | None:
         """The file that the living process has mapped; None where the kernel does not let us see it."""
-        source = os.path.join(self._proc, str(pid), "map_files", mapping.range_name)
+        source = os.path.join(procfs.directory(pid, self._proc), "map_files", mapping.range_name)
         file = self._file(source)
         if file is None:
             return None

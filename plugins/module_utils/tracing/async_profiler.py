@@ -5,8 +5,9 @@
 The library is loaded by HotSpot's own attach, writes a recording, and stays mapped until the JVM ends; its hooks in
 malloc and free stay as well and then do nothing (async-profiler, src/mallocTracer.cpp). It opens the recording's file
 once. So that file loses its name as soon as it is open, and ceases to be when the last one closes it, whoever dies. It
-only ever writes at its end, so the memory of what was read is given back. It stops by itself after a time that it is
-told at the start.
+only ever writes at its end, so the memory of what was read is given back. If we are killed, nobody reads, and it would
+fill that memory: then a child process of ours stops the profiler. It also stops by itself after a time that it is told
+at the start.
 
 This module is private to the collection.
 """
@@ -26,7 +27,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import el
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import tracing_library
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import last_act, tracing_library
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
 
 OLDEST = 11
@@ -64,7 +65,7 @@ def examine(pid: int, library: str) -> Traceable:
     tracing_library.check(library)
     ours = os.stat(library)
     try:
-        theirs = os.stat(f"/proc/{pid}/root{library}")
+        theirs = os.stat(f"{procfs.directory(pid)}/root{library}")
     except OSError as exc:
         raise TraceError(
             f"process {pid} does not see {library}: {exc.strerror} (RootDirectory=, InaccessiblePaths=?)"
@@ -87,7 +88,7 @@ def examine(pid: int, library: str) -> Traceable:
 def _check_machine(pid: int, library: str) -> None:
     """A JVM that is to load what it cannot gives up its stack guards, and says so in the service's log."""
     try:
-        ours, theirs = elf.read(library), elf.read(f"/proc/{pid}/exe")
+        ours, theirs = elf.read(library), elf.read(f"{procfs.directory(pid)}/exe")
     except elf.ElfError as exc:
         raise TraceError(f"{library} is no library: {exc}") from exc
     if (ours.bits, ours.machine) != (theirs.bits, theirs.machine):
@@ -114,6 +115,8 @@ class Recording:
         with contextlib.ExitStack() as stack:
             place = stack.enter_context(_Place(found.jvm))
             file, log = (stack.enter_context(place.file(name)) for name in ("recording", "log"))
+            watch = stack.enter_context(contextlib.ExitStack())
+            watch.enter_context(last_act.if_killed(lambda: _stop_if_it_records(found, file.fd)))
             options = (
                 f"start,nativemem={interval},jfr,jfropts={_ONLY_EVENTS},file={file.path},timeout={seconds},"
                 f"memlimit={MEMORY},log={log.path},loglevel=warn"
@@ -124,6 +127,7 @@ class Recording:
                 raise TraceError(f"async-profiler did not start in process {found.jvm.pid} (code {code}): {said}")
             self._fd = os.dup(file.fd)
             self._taken, self._stopped = 0, False
+            self._watch = watch.pop_all()
 
     def __enter__(self) -> Recording:
         return self
@@ -131,10 +135,11 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.stop()
-        finally:
-            os.close(self._fd)
+        with self._watch:
+            try:
+                self.stop()
+            finally:
+                os.close(self._fd)
 
     @property
     def size(self) -> int:
@@ -152,7 +157,7 @@ class Recording:
         The JVM has been asked when this returns. Raises TraceError, HotspotError, JfrError; a chunk, Ended.
         """
         if not self._stopped:
-            self._call("dump,jfr")
+            _call(self._found, "dump,jfr")
         until = self._taken + jfr_header.finished(
             lambda count, offset: os.pread(self._fd, count, self._taken + offset), self.size
         )
@@ -171,7 +176,7 @@ class Recording:
     def stop(self) -> None:
         """Stop the profiler, if the process still runs. Raises HotspotError; then it will stop by itself."""
         if self.runs and not self._stopped:
-            self._call("stop")
+            _call(self._found, "stop")
         self._stopped = True
 
     def _give_back(self, size: int) -> None:
@@ -180,9 +185,16 @@ class Recording:
             raise TraceError(f"cannot give back the memory of a recording: {os.strerror(ctypes.get_errno())}")
         self._taken += size
 
-    def _call(self, command: str) -> int:
-        # Its messages would go to the service's standard output.
-        return hotspot_attach.load(self._found.jvm, self._found.library, f"{command},quiet,loglevel=none")
+
+def _call(found: Traceable, command: str) -> int:
+    # Its messages would go to the service's standard output.
+    return hotspot_attach.load(found.jvm, found.library, f"{command},quiet,loglevel=none")
+
+
+def _stop_if_it_records(found: Traceable, recording: int) -> None:
+    ours = os.fstat(recording)
+    if (ours.st_dev, ours.st_ino) in [(one.dev, one.inode) for one in procfs.open_files(found.jvm.pid)]:
+        _call(found, "stop")
 
 
 class _File(NamedTuple):

@@ -5,7 +5,8 @@
 The agent writes its dumps as one that was preloaded does, with what belongs to them, into a directory that the process
 is lent: its sandbox or its root may hide the spool. Each is then moved there. All windows begin when it is attached:
 each dump has what was allocated since then and is still live. Its last act is to put back what it has changed, which is
-then looked at from outside. If we are killed, it does so by itself some time after the last window.
+then looked at from outside. If we are killed, a child process of ours tells it to; if that is killed as well, it does
+so by itself some time after the last window.
 
 This module is private to the collection.
 """
@@ -30,6 +31,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     held_thread,
     inject,
     into_spool,
+    last_act,
     other_root,
     tracing_library,
 )
@@ -63,6 +65,8 @@ _WHY = {
         f" {_GRACE} seconds after what was to be its last window"
     ),
 }
+# What else leads calls of malloc to itself: async-profiler, and Datadog's, which was made from it.
+_OTHER_HOOKS = ("asyncProfiler", "javaProfiler")
 _FILTERS = "2"  # in the field Seccomp of status
 _BESIDE = ((dump_name.SIDECAR, limits.LARGEST_SIDECAR), (dump_name.LIVES, limits.LARGEST_LIVES))
 
@@ -107,6 +111,14 @@ class AttachTrace:
                 f"process {self.pid} of {unit.name} has the agent already: collect its dumps (collect_profiles), there"
                 " is nothing to attach"
             )
+        if any(name in path for path in procfs.mapped_files(self.pid) for name in _OTHER_HOOKS):
+            raise TraceError(
+                f"async-profiler is in process {self.pid} of {unit.name}, which was traced by it, or is: its hooks come"
+                " first, also when it has stopped, and the agent would see next to nothing. Let it trace once more"
+                " (source: jvm), or restart the service first"
+            )
+        if has_agent(self.pid):  # another copy of the library cannot tell, lent or of another version
+            raise TraceError(f"process {self.pid} of {unit.name} cannot be attached to: {_WHY[errno.EBUSY]}")
 
     @contextlib.contextmanager
     def windows(self) -> Iterator[Iterator[Window]]:
@@ -118,11 +130,18 @@ class AttachTrace:
             yield windows
 
     def _windows(self) -> Generator[Window, None, None]:
-        with other_root.directory(self.pid, *self.owner) as self._lent:
+        self._path = self._library
+        with other_root.directory(self.pid, *self.owner) as self._lent, last_act.if_killed(self._end):
             yield from self._attached()
 
+    def _end(self) -> None:
+        """In the place of us who were killed."""
+        try:
+            self._detach()
+        finally:
+            self._lent.remove()
+
     def _attached(self) -> Iterator[Window]:
-        self._path = self._library
         try:
             self._attach()
         except held_thread.LetGo as exc:  # it goes on
@@ -195,7 +214,7 @@ class AttachTrace:
         if other_root.has_proc(self.pid):
             return
         try:
-            with open(f"/proc/{self.pid}/maps", "rb") as file:
+            with open(f"{procfs.directory(self.pid)}/maps", "rb") as file:
                 text = file.read()
             if text != self._lent_text:
                 self._write_maps(text)
@@ -232,6 +251,8 @@ class AttachTrace:
         agent = client.AgentSocket(self._own_pid, f"/proc/self/fd/{self._lent.fd}/{self._own_pid}.sock")
         while not _answers(agent, self.pid):
             self._check_runs()
+            if not _has_library(self.pid):
+                raise Ended("the process runs another program now, without the agent")
             if time.monotonic() > deadline:
                 raise TraceError(
                     f"the agent in process {self.pid} cannot be reached. It detaches by itself {_GRACE} seconds after"
@@ -319,6 +340,26 @@ def _room_for_a_thread(pid: int) -> Iterator[None]:
         if forbidden:
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_NPROC, none)
+
+
+def has_agent(pid: int) -> bool:
+    """Whether an agent's thread runs in it: a service may call its own anything, so its library must be there too."""
+    names = set()
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
+            names.add(file.read().strip())
+    return b"offheap" in names and _has_library(pid)
+
+
+def has_sampler(pid: int) -> bool:
+    """Whether an agent draws the samples itself there: one that was attached, or that came without our jemalloc."""
+    environment = procfs.environ(pid)
+    return has_agent(pid) and ("OFFHEAP_EXECUTABLE" not in environment or bool(environment.get("OFFHEAP_PREFIX")))
+
+
+def _has_library(pid: int) -> bool:
+    """Whether it has mapped the agent's, in which place ever."""
+    return any("offheap" in one.path for one in procfs.mappings(pid))
 
 
 def _answers(agent: client.AgentSocket, pid: int) -> bool:

@@ -34,7 +34,7 @@ def into(pid: int, library: str, proc: str = "/proc") -> int | None:
     code = [(one.start, one.end) for one in ours if one.executable]
     if not code:
         return None
-    path = os.path.join(proc, str(pid), "mem")
+    path = os.path.join(procfs.directory(pid, proc), "mem")
     try:
         memory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as exc:
@@ -74,7 +74,7 @@ def _headers(pid: int, first: Mapping, proc: str) -> elf_headers.Headers | None:
     """Those of a file that is mapped; None if it was closed meanwhile. It may also come back at the same place."""
     for left in reversed(range(_TRIES)):
         try:
-            return elf_headers.read(os.path.join(proc, str(pid), "map_files", first.range_name))
+            return elf_headers.read(os.path.join(procfs.directory(pid, proc), "map_files", first.range_name))
         except elf_headers.ElfError:
             if first not in procfs.mappings(pid, proc):
                 break

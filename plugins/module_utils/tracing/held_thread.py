@@ -97,7 +97,7 @@ class Held:
         self._saved = tracee.registers()
         self._again = machine.again(self._saved, call)
         self._floating, self._mask = tracee.floating(), tracee.mask()
-        self._memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        self._memory = os.open(f"{procfs.directory(pid)}/mem", os.O_RDWR | os.O_CLOEXEC)
         self._stack, self._calls = 0, False
         self._texts = 0
         self._own_tid = _own_tid(pid, tracee.tid)
@@ -317,11 +317,12 @@ def _waiting(pid: int, machine: Machine) -> list[_Waiting]:
 
 def _is_spared(pid: int, tid: int) -> bool:
     """Whether it is a thread of an agent or of an allocator: what it is to call may wait for it. Or one that nothing
-    interrupts, as where it waits for a disk: it would stop when that is over, whoever waits for it by then."""
+    interrupts, as where it waits for a disk: it would stop when that is over, whoever waits for it by then. Or a main
+    thread that has ended."""
     try:
         with open(f"/proc/{pid}/task/{tid}/stat", "rb") as file:
             name, _bracket, rest = file.read(1000).partition(b"(")[2].rpartition(b")")
-            return name in _SPARED or rest.split()[0] == b"D"
+            return name in _SPARED or rest.split()[0] in (b"D", b"Z")
     except (OSError, IndexError):
         return True
 

@@ -145,7 +145,7 @@ def _companions(stack: contextlib.ExitStack, pid: int, library: str) -> list[str
     found = []
     for name in [*elf.read(library).needed, _UNWINDER] if libc else []:
         file = os.path.realpath(os.path.join(os.path.dirname(libc), name))
-        if file in mapped or os.path.exists(f"/proc/{pid}/root{file}") or not os.path.exists(file):
+        if file in mapped or os.path.exists(f"{procfs.directory(pid)}/root{file}") or not os.path.exists(file):
             continue
         with contextlib.suppress(other_root.LendError, OSError):
             if not trusted_path.fault(file):
@@ -244,7 +244,7 @@ def _reason(target: Target, thread: held_thread.Held, deadline: float) -> str:
 
 def _machine(pid: int, library: str, proc: str) -> Machine:
     try:
-        program = elf.read(os.path.join(proc, str(pid), "exe"))
+        program = elf.read(os.path.join(procfs.directory(pid, proc), "exe"))
     except elf.ElfError as exc:
         raise InjectError(f"process {pid} has no program that can be read: {exc}") from exc
     ours = elf.read(library)
@@ -268,8 +268,6 @@ def _check_state(pid: int, proc: str) -> None:
     state, tracer = status.get("State", "")[:1], status.get("TracerPid", "0")
     if state in ("Z", "X"):
         raise InjectError(f"process {pid} has ended, and its parent has not noticed yet")
-    if procfs.directory(pid, proc) != os.path.join(proc, str(pid)):
-        raise InjectError(f"the main thread of process {pid} has ended: without it, the kernel does not show its files")
     if state in ("T", "t") and tracer == "0":
         raise InjectError(f"process {pid} is stopped: let it go on first (kill -CONT {pid})")
     if tracer != "0":
@@ -326,7 +324,7 @@ def _c_library(pid: int, mapped: dict[str, list[Mapping]], proc: str) -> list[Ma
 def _ways(pid: int, machine: Machine, libc: list[Mapping], proc: str) -> tuple[int, ...]:
     kernel = [one for one in procfs.mappings(pid, proc) if one.path == "[vdso]"]
     try:
-        memory = os.open(os.path.join(proc, str(pid), "mem"), os.O_RDONLY | os.O_CLOEXEC)
+        memory = os.open(os.path.join(procfs.directory(pid, proc), "mem"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError as exc:
         raise InjectError(f"the memory of process {pid} may not be read: {exc.strerror}") from exc
     try:
@@ -361,7 +359,7 @@ def _loader(pid: int, mapped: dict[str, list[Mapping]], proc: str) -> tuple[int,
 def _functions(pid: int, mappings: list[Mapping], proc: str) -> dict[str, int]:
     """Where in the process these functions of a mapped file are."""
     first = mappings[0]
-    file = os.path.join(proc, str(pid), "map_files", first.range_name)
+    file = os.path.join(procfs.directory(pid, proc), "map_files", first.range_name)
     try:
         library = elf.read(file)
         start = library.address_of_offset(first.offset)

@@ -20,7 +20,11 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import du
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import async_profiler, tracing_library
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
+    async_profiler,
+    attach_trace,
+    tracing_library,
+)
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import OF_A_JVM, BudgetOfFrees
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
     Ended,
@@ -53,6 +57,12 @@ class JvmTrace:
             " name the path of its library",
         )
         jvm = _chosen(unit, wanted.pid)
+        if attach_trace.has_sampler(jvm.pid):
+            raise TraceError(
+                f"an agent samples process {jvm.pid} of {unit.name}, and would see nothing any more, since the hooks of"
+                " async-profiler come first: collect its dumps (collect_profiles), or wait for the end of the trace"
+                " that attached it"
+            )
         self._found = async_profiler.examine(jvm.pid, library)
         _check_room(unit, wanted.largest)
         self._wanted = wanted

@@ -301,9 +301,10 @@ def _allocator(pid: int) -> str:
         raise TraceError(
             f"no file of process {pid} has its malloc; perf can still say what makes it grow (source: perf)"
         )
-    path = f"/proc/{pid}/root{file}"
+    own = procfs.directory(pid)
+    path = f"{own}/root{file}"
     mapped = procfs.mapped_files(pid).get(file, [])
-    if not any(_is_at(path, f"/proc/{pid}/map_files/{one.start:x}-{one.end:x}") for one in mapped[:1]):
+    if not any(_is_at(path, f"{own}/map_files/{one.range_name}") for one in mapped[:1]):
         raise TraceError(
             f"{file} was replaced since process {pid} started, as by an upgrade, so memleak would watch another file."
             " perf can still say what makes it grow (source: perf)"

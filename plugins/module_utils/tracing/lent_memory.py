@@ -36,7 +36,7 @@ def fill(pid: int, number: int, content: bytes) -> None:
     """Write the library to the process's descriptor. Raises TraceError."""
     ours = os.memfd_create("offheap")
     try:
-        place = os.open(f"/proc/{pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
+        place = os.open(f"{procfs.directory(pid)}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
     except OSError as exc:
         raise TraceError(f"descriptor {number} of process {pid} cannot be opened: {exc.strerror}") from exc
     else:

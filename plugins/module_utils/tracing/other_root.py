@@ -18,7 +18,7 @@ import shutil
 import stat
 from typing import Iterator, NamedTuple
 
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 
 _LARGEST = 64 << 20
@@ -33,22 +33,31 @@ class LendError(TraceError):
 
 
 class Lent(NamedTuple):
-    """A directory of the process's user in the process's root: its path there, and a descriptor."""
+    """A directory of the process's user in the process's root: its path there, and descriptors of it and of what is
+    ``above``."""
 
     path: str
     fd: int
+    above: int
+
+    def remove(self) -> None:
+        """It, and what is in it."""
+        with contextlib.suppress(OSError):
+            for left in os.listdir(self.fd):
+                os.unlink(left, dir_fd=self.fd)
+            os.rmdir(os.path.basename(self.path), dir_fd=self.above)
 
 
 def has_proc(pid: int) -> bool:
     """Whether the process sees itself in /proc: its descriptors as files, and its memory map."""
-    return os.path.lexists(f"/proc/{pid}/root/proc/self")
+    return os.path.lexists(f"{procfs.directory(pid)}/root/proc/self")
 
 
 @contextlib.contextmanager
 def directory(pid: int, uid: int, gid: int) -> Iterator[Lent]:
     """A directory in which the process may write, as long as it is needed. Raises LendError."""
     with contextlib.ExitStack() as stack:
-        root = _open(stack, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = _open(stack, f"{procfs.directory(pid)}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         name = f"{pid}-{secrets.token_hex(4)}"
         for above, place in _writable(stack, root, (places.TRACING, *_PLACES), os.ST_RDONLY):
             own = name if place == places.TRACING else f".offheap-{name}"
@@ -56,16 +65,14 @@ def directory(pid: int, uid: int, gid: int) -> Iterator[Lent]:
                 os.mkdir(own, 0o700, dir_fd=above)
             except OSError:
                 continue
+            fd = _open(stack, own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, above)
+            lent = Lent(f"/{place}/{own}".replace("//", "/"), fd, above)
             try:
-                fd = _open(stack, own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, above)
                 fcntl.flock(fd, fcntl.LOCK_EX)  # it is in use (async_profiler.sweep)
                 os.fchown(fd, uid, gid)
-                yield Lent(f"/{place}/{own}".replace("//", "/"), fd)
+                yield lent
             finally:
-                with contextlib.suppress(OSError):
-                    for left in os.listdir(fd):
-                        os.unlink(left, dir_fd=fd)
-                    os.rmdir(own, dir_fd=above)
+                lent.remove()
             return
     raise LendError(f"process {pid} may write nowhere: {_READ_ONLY}. perf can trace it (source: perf)")
 
@@ -88,7 +95,7 @@ def visible(pid: int, library: str) -> Iterator[str]:
         status = os.fstat(source)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             raise LendError(f"{library} is no library")
-        root = _open(stack, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = _open(stack, f"{procfs.directory(pid)}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         if _may_be_run(root, library, status):
             yield library
             return

@@ -5,6 +5,7 @@
 //
 // leak                     allocates for a minute
 // bare PROGRAM ARGUMENT..  becomes a program without an environment, as nginx does in its upgrade
+// open PROGRAM ARGUMENT..  the same, by a descriptor of the program
 // child PROGRAM            starts one without an environment, and waits for it
 // shell COMMAND            has a shell run it
 // spawn PROGRAM            starts one by posix_spawn, and waits for it
@@ -15,6 +16,7 @@
 // ended                    leaks in another thread than the main one, which has ended
 // late                     puts itself under one that kills for unshare, forks a child, and leaks in both
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -69,6 +71,8 @@ int main(int count, char **arguments) {
         return leak();
     if (!strcmp(mode, "bare") && count > 2)
         return execve(arguments[2], arguments + 2, nothing);
+    if (!strcmp(mode, "open") && count > 2)
+        return fexecve(open(arguments[2], O_RDONLY | O_CLOEXEC), arguments + 2, nothing);
     if (!strcmp(mode, "child") && count > 2) {
         int status;
         pid_t child = vfork();

@@ -3,7 +3,8 @@
 //
 // The book. Each birth and each death of a sampled object is told to it, in any thread and inside malloc.
 // So it calls neither malloc nor the kernel: it has one reserved region of memory, of which only what is used is ever
-// touched, and a lock that is held for less than a microsecond at a time, a few times for each sample interval.
+// touched, and a lock that is held for less than a microsecond at a time, a few times for each sample interval; for
+// some milliseconds while a table doubles, and while a dump copies it all.
 //
 // A forked child inherits neither the book nor the lock, whoever held that: the kernel wipes the region (Linux 4.14).
 // The book of a process that was forked is all zeros, so it is closed, and whoever tells it anything finds that at once.

@@ -136,6 +136,8 @@ static bool inspect(const struct owned *file, struct dump *dump) {
     dump->size = status.st_size;
     dump->totals = sscanf(head, "heap_v2/%" SCNu64 "\n t*: %" SCNu64 ": %" SCNu64 " [", &dump->sample_interval,
                           &dump->objects, &dump->bytes) == 3;
+    if (last != '\n' && lseek(file->fd, 0, SEEK_END) > 0)
+        (void)!write(file->fd, "", 1);   // jemalloc overlooks that a write was short: errno says why no more can come
     return last == '\n';
 }
 
@@ -192,8 +194,9 @@ static bool write_to(const struct dumps *dumps, struct owned *file, const char *
     }
     errno = 0;
     if (!(own ? ledger_dump(file, most_memory()) : je_dump(path) && add_maps(file)) || !inspect(file, dump)) {
-        problem_note(dumps->problem, "%s could not write a dump into %s%s", own ? "the sampler" : "jemalloc",
-                     dumps->spool->directory, own && errno == ENOMEM ? ": too little memory is left" : "");
+        const char *why = own && errno == ENOMEM ? "too little memory is left" : errno ? strerror(errno) : "it is not whole";
+        problem_note(dumps->problem, "%s could not write a dump into %s: %s", own ? "the sampler" : "jemalloc",
+                     dumps->spool->directory, why);
         return false;
     }
     dump->milliseconds = clock_monotonic() - began;
@@ -243,7 +246,7 @@ bool dump_take(struct dumps *dumps, const char *reason) {
         if (dumps->look && !holders_write(dump.path, dumps->look, &dumps->told))
             problem_note(dumps->problem, "cannot write %s.holders: %s", dump.path, strerror(errno));
         if (!write_sidecar(dumps, reason, &dump))
-            problem_note(dumps->problem, "cannot write %s.json", dump.path);
+            problem_note(dumps->problem, "cannot write %s.json: %s", dump.path, strerror(errno));
         dumps->last = dump;
     }
     spool_thin(dumps->spool, dumps->config->keep_files, dumps->config->keep_bytes);

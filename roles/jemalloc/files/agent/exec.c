@@ -19,6 +19,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -81,12 +82,14 @@ static char *const *with_ours(const char **room, char *const *environment) {
 static struct {
     __typeof__(&execve) execve;
     __typeof__(&execvpe) execvpe;
+    __typeof__(&fexecve) fexecve;
     __typeof__(&posix_spawn) posix_spawn, posix_spawnp;
 } next;
 
 void exec_prepare(void) {
     next.execve = (__typeof__(&execve))dlsym(RTLD_NEXT, "execve");
     next.execvpe = (__typeof__(&execvpe))dlsym(RTLD_NEXT, "execvpe");
+    next.fexecve = (__typeof__(&fexecve))dlsym(RTLD_NEXT, "fexecve");
     next.posix_spawn = (__typeof__(&posix_spawn))dlsym(RTLD_NEXT, "posix_spawn");
     next.posix_spawnp = (__typeof__(&posix_spawn))dlsym(RTLD_NEXT, "posix_spawnp");
 }
@@ -110,6 +113,16 @@ VISIBLE int execvpe(const char *file, char *const arguments[], char *const envir
         leave();
     COMPLETE(file, environment, true);
     return next.execvpe(file, arguments, environment);
+}
+
+VISIBLE int fexecve(int fd, char *const arguments[], char *const environment[]) {
+    char path[32];
+    look_up();
+    if (leave)
+        leave();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    COMPLETE(path, environment, true);
+    return next.fexecve(fd, arguments, environment);
 }
 
 VISIBLE int execv(const char *path, char *const arguments[]) {

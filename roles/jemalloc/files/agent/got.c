@@ -59,6 +59,7 @@ struct object {
     uintptr_t base;
     const ElfW(Sym) *symbols;
     const char *names;
+    uintptr_t soname;              // where in `names`; 0: it has none
     const ElfW(Rela) *tables[2];   // of data, of calls
     size_t lengths[2];
     bool opened;                   // its read-only pages
@@ -105,6 +106,7 @@ static bool read_object(const struct dl_phdr_info *info, struct object *object) 
         switch (dynamic->d_tag) {
         case DT_SYMTAB: object->symbols = pointed(info, value); break;
         case DT_STRTAB: object->names = pointed(info, value); break;
+        case DT_SONAME: object->soname = value; break;
         case DT_RELA: object->tables[0] = pointed(info, value); break;
         case DT_RELASZ: object->lengths[0] = value / sizeof(ElfW(Rela)); break;
         case DT_JMPREL: object->tables[1] = pointed(info, value); break;
@@ -216,15 +218,22 @@ static void restore(struct object *object, const ElfW(Rela) *relocation, const s
         stuck++;
 }
 
-static bool is_followed(const struct object *object) {
-    return !within(&ours, object->whole.start) && object->base != interpreter &&
+// Another copy of this library may be in the process, as another version of it, or async-profiler, or what was made from
+// that (libjavaProfiler). If each led the other's calls to its own hooks, they would call each other without an end.
+static bool has_hooks(const struct object *object, const char *path) {
+    return within(&ours, object->whole.start) || strstr(path, "asyncProfiler") || strstr(path, "javaProfiler") ||
+           (object->soname && !strcmp(object->names + object->soname, "liboffheap.so"));
+}
+
+static bool is_followed(const struct object *object, const char *path) {
+    return !has_hooks(object, path) && object->base != interpreter &&
            (allocator_is_libc || !within(&allocator, object->whole.start));
 }
 
 static int visit_object(struct dl_phdr_info *info, size_t size, void *visit) {
     struct object object;
     (void)size;
-    if (read_object(info, &object) && is_followed(&object)) {
+    if (read_object(info, &object) && is_followed(&object, info->dlpi_name)) {
         each_entry(&object, *(void (**)(struct object *, const ElfW(Rela) *, const struct got_hook *))visit);
         close_object(&object);
     }

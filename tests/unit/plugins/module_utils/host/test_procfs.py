@@ -81,6 +81,7 @@ def test_a_process_whose_main_thread_has_ended_goes_on_until_its_last_one(tmp_pa
         assert procfs.exe(pid) == program
         assert procfs.mapped_files(pid)[program] and procfs.mappings(pid)
         assert not procfs.is_secure(pid)
+        assert procfs.pid_namespace(pid) == procfs.pid_namespace(os.getpid())
         assert procfs.resident(pid) > 0
         assert 0 in [one.fd for one in procfs.open_files(pid)]
         assert procfs.own_pids(pid)[-1:] == [int(procfs.status(pid)["Pid"])] == [pid]

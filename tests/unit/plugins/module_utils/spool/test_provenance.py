@@ -18,6 +18,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, jfr_header, limits, maps
 from ansible_collections.offheap.profiler.plugins.module_utils.host import process_key, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump, listing, provenance
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.malloc import jemalloc_process
 from ansible_collections.offheap.profiler.tests.unit.strategies import offers
 
@@ -74,6 +75,15 @@ def test_facts_of_a_living_process(process: subprocess.Popen[bytes], spool: Path
     assert facts.start_time == procfs.start_time(process.pid)
     assert facts.exe == str(program)
     assert (facts.cmdline or [])[:2] == [str(program), "-c"]
+
+
+def test_an_image_of_one_whose_main_thread_has_ended_is_the_one_that_is_mapped(tmp_path: Path) -> None:
+    program = programs.compiled(tmp_path, "program", programs.GOES_ON_WITHOUT_MAIN, "-pthread")
+    with programs.running(program, state="Z") as pid:
+        mappings = procfs.mappings(pid)
+        program.rename(tmp_path / "before")
+        found = image(provenance.Examiner().images(pid, mappings, time.time_ns()), program)
+    assert found.build_id and found.source and "map_files" in found.source
 
 
 def test_facts_after_its_end(process: subprocess.Popen[bytes], spool: Path) -> None:

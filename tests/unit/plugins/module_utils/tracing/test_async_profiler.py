@@ -84,15 +84,25 @@ def test_a_recording_holds_no_properties(jvm: int, agent: str, trusting: None) -
     assert b"java.class.path" not in data and b"LeakingInflater 50" not in data
 
 
-def test_whoever_dies_the_trace_ends(jvm: int, agent: str, tracing: Path, trusting: None) -> None:
+def test_who_traces_is_killed_with_its_group_and_the_recording_grows_no_more(
+    jvm: int, agent: str, tracing: Path, trusting: None
+) -> None:
     found = async_profiler.examine(jvm, agent)
     child = os.fork()
     if child == 0:
-        async_profiler.Recording(found, R, 2)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.setsid()
+        _kept = async_profiler.Recording(found, R, 3600)
+        os.killpg(0, signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert list(tracing.iterdir()) == []
-    wait(lambda: not _recorded(jvm), "it has stopped by itself")
+    wait(lambda: not _recorded(jvm), "it was stopped")
+    with async_profiler.Recording(found, R, 60) as again:
+        assert b"".join(again.take(MOST)), "it can be traced again"
+
+
+def test_it_stops_by_itself_as_well(jvm: int, agent: str, trusting: None) -> None:
+    with async_profiler.Recording(async_profiler.examine(jvm, agent), R, 2):
+        wait(lambda: not _recorded(jvm), "it has stopped by itself")
 
 
 def test_what_was_cut_off_while_it_began_is_removed(jvm: int, agent: str, tracing: Path, trusting: None) -> None:

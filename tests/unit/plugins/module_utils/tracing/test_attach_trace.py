@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
-from ansible_collections.offheap.profiler.plugins.module_utils.host import forked, places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import forked, places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     attach_trace,
@@ -31,6 +32,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_t
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import heap_v2
 from ansible_collections.offheap.profiler.tests.agent import builds
+from ansible_collections.offheap.profiler.tests.agent.service import tasks_of
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
@@ -129,6 +132,46 @@ def test_why_the_agent_does_not_sample_is_told_in_words(
     assert told["failed"] and why in told["msg"] and "source: perf" in told["msg"]
 
 
+_HAS_AN_AGENT = """
+#include <pthread.h>
+#include <unistd.h>
+static void *agent(void *unused) { pthread_setname_np(pthread_self(), "offheap"); sleep(60); return unused; }
+int main(void) { pthread_t thread; pthread_create(&thread, 0, agent, 0); sleep(60); return 0; }
+"""
+
+
+def test_one_that_another_copy_of_the_agent_is_in_is_left_alone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a root of its own, to which it is lent anew each time: the new copy does not know the other one."""
+    attached: list[object] = []
+    monkeypatch.setattr(inject, "have_library", attached.append)
+    with programs.running(programs.compiled(tmp_path, "offheap.so", _HAS_AN_AGENT, "-pthread")) as pid:
+        wait(lambda: "offheap" in tasks_of(pid), "its thread has its name")
+        told = run([pid], source="attach")
+    assert told["failed"] and "it has an agent already" in told["msg"] and not attached
+
+
+@pytest.mark.parametrize(
+    ("environment", "samples"),
+    [({}, True), ({"OFFHEAP_EXECUTABLE": "/x"}, False), ({"OFFHEAP_EXECUTABLE": "/x", "OFFHEAP_PREFIX": "/y"}, True)],
+)
+def test_who_draws_the_samples(environment: dict[str, str], samples: bool, tmp_path: Path) -> None:
+    program = programs.compiled(tmp_path, "offheap.so", _HAS_AN_AGENT, "-pthread")
+    with programs.running(program, env=environment) as pid:
+        wait(lambda: "offheap" in tasks_of(pid), "its thread has its name")
+        assert attach_trace.has_sampler(pid) is samples
+    with programs.running(programs.compiled(tmp_path, "offheap.so")) as pid:
+        assert not attach_trace.has_sampler(pid)
+
+
+def test_what_async_profiler_has_traced_is_left_alone(run: Run, tmp_path: Path) -> None:
+    """Its hooks stay, and come before the agent's: it would see nothing, and call that no leak."""
+    with programs.running(programs.compiled(tmp_path, "libasyncProfiler.so")) as pid:
+        told = run([pid], source="attach")
+    assert told["failed"] and "async-profiler is in process" in told["msg"]
+
+
 def _children() -> set[int]:
     tasks = Path("/proc/self/task").iterdir()
     return {int(word) for task in tasks for word in (task / "children").read_text().split()}
@@ -163,7 +206,7 @@ def test_a_signal_ends_it_early_and_detaches(run: Run, program: int, spools: Pat
 
     def interrupt() -> None:
         wait(lambda: bool(got_entries.into(program, str(library))), "it is attached")
-        wait(lambda: _children() <= before, "who held its thread has ended")
+        wait(lambda: len(_children() - before) == 1, "who held its thread has ended, and who waits for our end has not")
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=interrupt)
@@ -210,6 +253,41 @@ def test_a_process_that_ends(run: Run, program: int, library: Path) -> None:
     result = run([program], source="attach", window=60)
     thread.join()
     assert result["ended"] == "the process has ended"
+
+
+_STARTS_ITSELF_AGAIN = """
+#include <signal.h>
+#include <unistd.h>
+void *hook = (void *)1;
+int main(int count, char **words)
+{
+    sigset_t reload;
+    int number;
+    sigemptyset(&reload);
+    sigaddset(&reload, SIGHUP);
+    sigprocmask(SIG_BLOCK, &reload, 0);
+    sigwait(&reload, &number);
+    return execv(words[0], words);
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_starts_itself_again(run: Run, library: Path, tmp_path: Path) -> None:
+    """As HAProxy's first process does to read its settings."""
+    with programs.running(programs.compiled(tmp_path, "program", _STARTS_ITSELF_AGAIN, "-rdynamic")) as pid:
+
+        def reload() -> None:
+            wait(lambda: bool(got_entries.into(pid, str(library))), "it is attached")
+            os.kill(pid, signal.SIGHUP)
+
+        thread = threading.Thread(target=reload)
+        thread.start()
+        began = time.monotonic()
+        result = run([pid], source="attach", window=3, windows=2)
+        thread.join()
+    assert result["ended"] == "the process runs another program now, without the agent", result
+    assert time.monotonic() - began < 15
 
 
 def test_check_mode_leaves_the_process_alone(run: Run, program: int, spools: Path, library: Path) -> None:
@@ -316,6 +394,25 @@ def test_who_attaches_is_killed_and_what_was_lent_is_detached(
     result = run([in_a_root], source="attach", window=60)
     assert result["failed"] and "did not answer in time" in result["msg"]
     assert got_entries.into(in_a_root, lent[0]) == 0
+
+
+@pytest.mark.slow
+def test_who_traces_is_killed_with_its_group_and_the_agent_detaches_at_once(run: Run, in_a_root: int) -> None:
+    root = Path(f"/proc/{in_a_root}/root")
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            run([in_a_root], source="attach", window=60)
+        finally:
+            os._exit(1)
+    wait(lambda: list(root.glob(f".offheap-*/{in_a_root}.sock")) != [], "it is attached")
+    lent = {one.path for one in procfs.mappings(in_a_root) if ".offheap-" in one.path and one.executable}
+    assert sum(got_entries.into(in_a_root, path) or 0 for path in lent) == 1
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    wait(lambda: list(root.glob(".offheap-*")) == [], "what it was lent is gone")
+    assert sum(got_entries.into(in_a_root, path) or 0 for path in lent) == 0
 
 
 def test_the_least_cost_is_a_limit_as_well(run: Run, program: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, inject
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import got_entries, held_thread, inject
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
 
@@ -174,10 +174,15 @@ def test_real_ones_are_refused(library: str, sleeper: int) -> None:
         inject.have_library(ended.pid, library, SYMBOL, b"")
 
 
-def test_one_whose_main_thread_has_ended_is_refused(library: str, tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach")
+def test_one_whose_main_thread_has_ended(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = programs.compiled(tmp_path, "program", programs.GOES_ON_WITHOUT_MAIN, "-pthread")
-    with programs.running(program, state="Z") as pid, pytest.raises(OffheapError, match="the main thread of"):
-        inject.examine(pid, library, SYMBOL)
+    with programs.running(program, state="Z") as pid:
+        settings = str(tmp_path / "out").encode()
+        assert inject.have_library(pid, library, SYMBOL, settings).result == 42
+        monkeypatch.setattr(held_thread, "_waiting", lambda *_unused: [])  # as if all were busy
+        assert inject.have_library(pid, library, SYMBOL, settings).result == 42
+        assert got_entries.into(pid, "told.so") == 0
 
 
 _VFORKS = "import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(600)"

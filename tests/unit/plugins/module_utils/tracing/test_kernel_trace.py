@@ -31,6 +31,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
 from ansible_collections.offheap.profiler.tests.conftest import COLLECTIONS
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.module_run import run_module
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl, shown
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.tracing.conftest import wait
@@ -426,6 +427,12 @@ def test_a_library_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(OffheapError, match="was replaced since process"):
             kernel_trace._allocator(process.pid)
         process.kill()
+
+
+def test_one_whose_main_thread_has_ended_has_an_allocator(tmp_path: Path) -> None:
+    source = programs.compiled(tmp_path, "program", programs.GOES_ON_WITHOUT_MAIN, "-pthread")
+    with programs.running(source, state="Z") as pid:
+        assert os.path.basename(kernel_trace._allocator(pid)).startswith("libc")
 
 
 def test_wanted_sources_are_known() -> None:

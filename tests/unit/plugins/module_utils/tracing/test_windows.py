@@ -18,7 +18,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import du
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory as spool
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import listing, provenance
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import jvm_trace
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import attach_trace, jvm_trace
 from ansible_collections.offheap.profiler.plugins.modules import trace_live
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import jfr, jfr_chunk
@@ -61,6 +61,15 @@ def _why(result: dict[str, Any]) -> str:
     """Why the trace has ended. If it has failed, pytest shows how."""
     assert not result.get("failed"), result
     return str(result["ended"])
+
+
+def test_what_an_agent_samples_is_not_recorded(
+    run: Run, jvm: int, agent: str, spools: Path, trusting: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent would see nothing from then on, and call that no leak."""
+    monkeypatch.setattr(attach_trace, "has_sampler", lambda pid: pid == jvm)
+    result = run([jvm], library=agent, window=5, windows=1)
+    assert result["failed"] and f"an agent samples process {jvm}" in result["msg"]
 
 
 @pytest.mark.slow
