@@ -69,7 +69,7 @@ class Symbolizer:
         """The global variables of an image, or its thread-local ones, at linked addresses; "" where none is known."""
         build, name = (path, build_id, sha256), _shown(path)
         if build not in self._files:
-            self._files[build] = self._find(name, build_id, sha256)
+            self._files[build] = self._find(build)
         files = self._files[build]
         if files is None:
             return [""] * len(addresses)
@@ -100,7 +100,7 @@ class Symbolizer:
     def _named(self, build: _Build, offsets: list[int]) -> list[tuple[Frame, ...]]:
         name = _shown(build[0])
         if build not in self._files:
-            self._files[build] = self._find(name, *build[1:])
+            self._files[build] = self._find(build)
         while (files := self._files[build]) is not None:
             try:
                 return image_names.named(files, offsets)
@@ -112,8 +112,10 @@ class Symbolizer:
                 self._files[build] = None if files == alone else alone
         return [(Frame("", name, Kind.NATIVE, offset & ~LINKED),) for offset in offsets]
 
-    def _find(self, name: str, build_id: str, sha256: str) -> ImageFiles | None:
+    def _find(self, build: _Build) -> ImageFiles | None:
         """The files of a build, None if there are none that can be read."""
+        path, build_id, sha256 = build
+        name = _shown(path)
         if not build_id:
             return None
         image = self._find_image(build_id, sha256)
@@ -130,7 +132,7 @@ class Symbolizer:
                 raise SymbolError(f"{image}: has build-id {found.build_id}, expected {build_id}")
             tables = found.tables
             files = ImageFiles(name, image, tables=tables)
-            debug = None if found.has_debug_info else self._debug_files.find(build_id)
+            debug = None if found.has_debug_info else self._debug_files.find(build_id, path)
             if debug is not None:
                 tables += image_names.described(debug).tables
                 files = files._replace(debug=debug, tables=tables)
