@@ -10,8 +10,9 @@
     ==7==    definitely lost: 800 bytes in 10 blocks
 
 All that was not freed is live, what something still points to included. By default memcheck shows no stacks of that,
-nor of what only lost blocks point to: they are in its summary, which XML lacks, and count without a stack. A program
-can ask for a report while it runs, which says the same leaks: only the one at its end counts.
+nor of what only lost blocks point to: they are in its summary, and count without a stack. XML has no summary, so
+without the option that asks for all stacks, it has a part of what is live; it says its options. A program can ask for
+a report while it runs, which says the same leaks: only the one at its end counts.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _RECORD = re.compile(
 _SUM = re.compile(rf" +({_KINDS}|suppressed): {_NUMBER} bytes in {_NUMBER} blocks")
 _SHOW = "run valgrind with --leak-check=full --show-leak-kinds=all"
 _XML_END = b"<state>FINISHED</state>"
+_XML_OPTIONS = b"<vargv>", b"</vargv>"
+_SHOWS_ALL = re.compile(rb"<arg>--show-(?:leak-kinds=all|reachable=yes)</arg>")
 _XML_ERROR = re.compile(rb"<error>(.*?)</error>", re.DOTALL)
 _XML_WHAT = re.compile(rb"<kind>Leak_\w{1,40}</kind>\s*<xwhat>\s*<text>([^<]{1,400})</text>")
 _XML_STACK = re.compile(rb"<stack>(.*?)</stack>", re.DOTALL)
@@ -137,7 +140,9 @@ def _of_xml(data: bytes, name: str) -> Records:
         builder.add(places, (_number(record[4]), _number(record[2] or record[1])))
     if not len(builder):
         raise UnusableError(name, f"has no leaks in it: {_SHOW}, and let the program end")
-    return builder.records(Measure.LIVE, EXACT)
+    begin, stop = map(data.find, _XML_OPTIONS)
+    whole = begin < 0 or _SHOWS_ALL.search(data, begin, max(begin, stop))
+    return builder.records(Measure.LIVE if whole else Measure.LARGEST, EXACT)
 
 
 def _xml_frame(text: bytes) -> Frame:

@@ -8,7 +8,7 @@ of the Poisson sample that they come from. What a value means is the name of its
 - ``inuse_space`` and ``inuse_objects`` (ddprof writes dashes) are live, and so are ``heap-space`` and
   ``heap-live-samples`` of dd-trace-py; ``alloc_space`` and ``alloc_objects`` (Datadog's: ``alloc-samples``) are what
   was allocated since the start, or since Datadog's last upload. ``grown_space`` is our own, for memory that was
-  mapped, and so is ``largest_space``, for live memory of which a tool shows the largest stacks only.
+  mapped, and so is ``largest_space``, for live memory of which a tool shows a part only.
 - tcmalloc names them ``space`` and ``objects`` in all of its profiles. The one of the live heap also has
   ``resident_space``, and that of allocations shows objects first (its internal/profile_builder.cc). Of any other the
   user must say what it is.

@@ -159,6 +159,24 @@ def test_memchecks_xml_has_the_same_stacks_and_no_sum() -> None:
     assert sizes(records) == {"malloc < std::hold<int> < [0x109830]": 800}
 
 
+@pytest.mark.parametrize(
+    ("option", "measure"),
+    [
+        (b"--xml-file=--show-leak-kinds=all", Measure.LARGEST),
+        (b"--show-leak-kinds=definite,possible", Measure.LARGEST),
+        (b"--show-leak-kinds=all", Measure.LIVE),
+        (b"--show-reachable=yes", Measure.LIVE),
+    ],
+)
+def test_memchecks_xml_without_what_is_reachable_is_no_basis_for_a_verdict(option: bytes, measure: Measure) -> None:
+    options = b"<args>\n<vargv>\n<arg>" + option + b"</arg>\n</vargv>\n<argv><arg>--show-reachable=yes</arg></argv>"
+    records = read(XML.replace(b"<valgrindoutput>", b"<valgrindoutput>\n" + options + b"</args>"))
+    assert (records.measure, records.total.bytes) == (measure, 800)
+    if measure is Measure.LARGEST:
+        with pytest.raises(OffheapError, match=r"there may be more: .*memcheck with --show-leak-kinds=all"):
+            detect.refuse_if_partial(records)
+
+
 def test_what_memchecks_xml_says_while_the_program_runs_is_not_added_to_its_end() -> None:
     status, leak = XML.index(b"<status>"), XML.index(b"<error>\n  <unique>")
     early = XML[leak:].replace(b"</valgrindoutput>\n", b"") * 2
