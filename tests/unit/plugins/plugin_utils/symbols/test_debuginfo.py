@@ -141,7 +141,7 @@ def test_what_the_debug_file_has_no_symbols_of_is_named_by_the_image(tmp_path: P
     (tmp_path / "kept.c").write_text("int kept[4] = {1}; int *go(void) { return kept; }\n")
     image, debug = tmp_path / "libkept.so", tmp_path / "usr" / "lib" / "libshop.so.debug"
     debug.parent.mkdir(parents=True)
-    command = ["gcc", "-shared", "-nostdlib", "-fPIC", "-Wl,--build-id", "-o", image, "kept.c"]
+    command: list[str | Path] = ["gcc", "-shared", "-nostdlib", "-fPIC", "-Wl,--build-id", "-o", image, "kept.c"]
     subprocess.run(command, check=True, cwd=tmp_path)
     subprocess.run(["objcopy", "--only-keep-debug", "-N", "kept", "-N", "go", image, debug], check=True)
     listing = subprocess.run(["nm", image], check=True, capture_output=True, text=True).stdout
