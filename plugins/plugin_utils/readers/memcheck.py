@@ -12,7 +12,8 @@
 All that was not freed is live, what something still points to included. By default memcheck shows no stacks of that,
 nor of what only lost blocks point to: they are in its summary, and count without a stack. XML has no summary, so
 without the option that asks for all stacks, it has a part of what is live; it says its options. A program can ask for
-a report while it runs, which says the same leaks: only the one at its end counts.
+a report while it runs, which says the same leaks: only the one at its end counts. A log may have those of its children,
+too (--trace-children, or after a fork): which of them is meant, nobody knows.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from .format_error import FormatError, UnusableError
 from .stack_builder import StackBuilder
 from .valgrind_place import frame_of
 
-_TEXT = re.compile(rb"==(?:[\d:.]{1,40} )?\d{1,10}== Memcheck, a memory error detector")
+_BANNER = b"== Memcheck, a memory error detector"
+_SUMMARY = b"== HEAP SUMMARY:"
 _XML = re.compile(rb"\s*<\?xml[^>]{0,99}>\s*<valgrindoutput>")
 _LINE = re.compile(rb"==(?:[\d:.]{1,40} )?(\d{1,10})== ?(.*)")
 _NUMBER = r"([\d,]{1,26})"
@@ -51,7 +53,7 @@ _XML_FIELD = re.compile(rb"<(ip|obj|fn|file|line)>([^<]*)</")
 
 
 def recognizes(data: bytes) -> bool:
-    return _XML.match(data, 0, 4096) is not None or _TEXT.search(data, 0, 1 << 16) is not None
+    return _XML.match(data, 0, 4096) is not None or _BANNER in data
 
 
 def parse(data: bytes, name: str, _told: Told) -> Records:
@@ -60,10 +62,14 @@ def parse(data: bytes, name: str, _told: Told) -> Records:
 
 
 def _of_text(data: bytes, name: str) -> Records:
-    start = data.rfind(b"== HEAP SUMMARY:")
+    start = data.rfind(_SUMMARY)
     if start < 0:
         raise UnusableError(name, f"has no leaks in it: {_SHOW}, and let the program end")
     start = data.rfind(b"\n", 0, start) + 1
+    process = _LINE.search(data, start)
+    began = data.rfind(process[1] + _BANNER, 0, start) if process else -1
+    if began >= 0 and data.find(_SUMMARY, began, start) >= 0:
+        raise UnusableError(name, "has reports of several processes: write a file for each, --log-file=memcheck.%p")
     builder = StackBuilder(name)
     known: dict[str, int] = {}
     shown: Counter[str] = Counter()

@@ -153,6 +153,21 @@ def test_memchecks_report_counts_each_block_once(before: bytes) -> None:
     assert sizes(records) == {"operator new(unsigned long) < std::hold(int, A (B)) < main": 800, "": 900}
 
 
+def test_a_report_after_much_else_in_the_journal_is_found() -> None:
+    data = b"Nov 22 05:00:00 app1 app[8]: GET / 200\n" * 5000 + MEMCHECK
+    assert (detect.source_of(data, "x"), read(data).total.bytes) == ("memcheck", 1700)
+
+
+def test_a_script_that_starts_the_program_is_not_taken_for_it() -> None:
+    banner = MEMCHECK.index(b"==7== HEAP")
+    script = MEMCHECK.replace(b"==7==", b"==5==")
+    with pytest.raises(OffheapError, match=r"several processes: write a file for each, --log-file=memcheck\.%p"):
+        read(script[:banner] + MEMCHECK + script[banner:])
+    # What has run before, and what has only started it with fork, is not meant.
+    assert read(script + MEMCHECK).total.bytes == 1700
+    assert read(script + MEMCHECK[banner:]).total.bytes == 1700
+
+
 def test_memchecks_xml_has_the_same_stacks_and_no_sum() -> None:
     records = read(XML)
     assert (detect.source_of(XML, "x"), records.total.objects, records.total.bytes) == ("memcheck", 10, 800)
