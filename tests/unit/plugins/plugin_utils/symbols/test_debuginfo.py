@@ -10,6 +10,7 @@ from __future__ import annotations
 import lzma
 import shutil
 import socket
+import struct
 import subprocess
 import time
 import urllib.request
@@ -20,6 +21,7 @@ from threading import Thread
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf_headers
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Locations, locate
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import elf_image
@@ -151,6 +153,28 @@ def test_what_the_debug_file_has_no_symbols_of_is_named_by_the_image(tmp_path: P
     assert files.find(ElfImage(image).build_id or "", PATH) == debug
     assert symbolizer.variables(PATH, ElfImage(image).build_id or "", "", [address + 5]) == ["kept"]
     assert symbolizer.warnings == []
+
+
+def test_what_a_damaged_debug_file_cannot_name_the_image_does(tmp_path: Path) -> None:
+    (tmp_path / "kept.c").write_text("int kept[4] = {1}; int *go(void) { return kept; }\n")
+    image, debug = tmp_path / "libkept.so", tmp_path / "usr" / "lib" / "libshop.so"
+    debug.parent.mkdir(parents=True)
+    command: list[str | Path] = ["gcc", "-g", "-shared", "-nostdlib", "-fPIC", "-Wl,--build-id", "-o", debug, "kept.c"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    subprocess.run(["objcopy", "-g", debug, image], check=True)
+    listing = subprocess.run(["nm", image], check=True, capture_output=True, text=True).stdout
+    address = next(int(line.split()[0], 16) for line in listing.splitlines() if line.endswith(" kept"))
+    damaged = bytearray(debug.read_bytes())
+    (sections,), size, count = struct.unpack_from("<Q", damaged, 0x28), *struct.unpack_from("<HH", damaged, 0x3A)
+    for at in range(sections, sections + size * count, size):
+        if damaged[at + 4] == elf_headers.SHT_SYMTAB:
+            struct.pack_into("<Q", damaged, at + 0x18, 1 << 40)  # where its symbols are
+    debug.write_bytes(damaged)
+    symbolizer = Symbolizer(lambda _build_id, _sum: image, tmp_path, _files(tmp_path, [], directories=(tmp_path,)))
+    for _time in range(2):
+        assert symbolizer.variables(PATH, ElfImage(image).build_id or "", "", [address + 5]) == ["kept"]
+    assert any("point outside the file" in warning for warning in symbolizer.warnings)
+    assert len(symbolizer.warnings) == len(set(symbolizer.warnings))
 
 
 def test_a_packed_symbol_table_names_it(split: Split, tmp_path: Path) -> None:
