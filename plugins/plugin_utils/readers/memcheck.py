@@ -67,7 +67,8 @@ def _of_text(data: bytes, name: str) -> Records:
         raise UnusableError(name, f"has no leaks in it: {_SHOW}, and let the program end")
     start = data.rfind(b"\n", 0, start) + 1
     process = _LINE.search(data, start)
-    began = data.rfind(process[1] + _BANNER, 0, start) if process else -1
+    # With --time-stamp=yes a blank is before the number.
+    began = max(data.rfind(mark + process[1] + _BANNER, 0, start) for mark in (b"=", b" ")) if process else -1
     if began >= 0 and data.find(_SUMMARY, began, start) >= 0:
         raise UnusableError(name, "has reports of several processes: write a file for each, --log-file=memcheck.%p")
     builder = StackBuilder(name)
