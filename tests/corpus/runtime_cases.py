@@ -298,7 +298,7 @@ CASES = [
     Case("rust-dhat", RUST_DHAT, "its own file", _rust_dhat, own_readers.dh_view(callees="hold_")),
     Case("rust-pprof-util", RUST_PPROF, "lg_prof_sample:0", _rust_endpoint, _own_total, "::1"),
     Case("perf-page-faults", PERF, "page-faults -c 1 -g", _faults, own_readers.perf_report),
-    Case("perf-own", PERF, "its own file", _perf_data, refused="perf script -F"),
+    Case("perf-own", PERF, "its own file", _perf_data, refused="perf script --show-lost-events -F"),
     Case("hotspot-hprof", HOTSPOT, "HeapDumpOnOutOfMemoryError", _heap_dump, refused="Eclipse MAT"),
     Case("glibc-mtrace", GLIBC, "MALLOC_TRACE", _mtrace, refused="glibc's mtrace"),
     Case("memleak-attached", MEMLEAK, "-T 10000 -o 0", _memleak, own_readers.memleaks_lines),

@@ -34,6 +34,7 @@ BOMBS = {
     "by the arguments of the last template": "_ZN1a1bIiE" + "1cI3fooIT_T_EE" * 30 + "Ev",
     "behind a number that hides what follows": "_ZN1aIXLj4000EEE" + _chain(1) + "E",
     "packs in packs": f"_Z1fI{PACK}EvDpDpDpDpT_",
+    "packs behind a name with a number in it": f"_Z5f9000I{PACK}Ev" + "DpFvT_" * 5 + "i" + "E" * 5,
     "Rust, twice each": "_RINvC1a1b" + "".join(f"TB{place}_B{place}_E" for place in "789abcdefghijklmnopqrst") + "E",
     "depth": "_Z1f" + "P" * 4000 + "i",
     "depth of names": "_Z" + "N" * 4000 + "1aE",
@@ -62,6 +63,8 @@ def test_what_a_name_can_unfold_to_is_told_from_its_text(levels: int) -> None:
     [
         b"_ZNSt8_Rb_treeISsSt4pairIKSsS0_ISsSsEESt10_Select1stIS3_ESt4lessISsESaIS3_EE8_M_eraseEPSt13_Rb_tree_nodeIS3_E",
         b"_ZNSt3mapISsSt6vectorISsSaISsEESt4lessISsESaISt4pairIKSsS2_EEEixERS6_",
+        b"_ZN13StubGenerator33poly1305_msg_mul_reduce_vec4_avx2E11XMMRegisterS0_S0_7AddressS1_S1_S1_S1_S0_S0_S0_S0_S0_S0_S0_S0"
+        b"_S0_S0_S0_S0_8RegisterS2_S2_S2_S2_",
         b"_RNvMs_NtNtCskbEd6xbsJ5x_4pyo38instance2PyNtB4_5PyAnyB6_",
     ],
 )

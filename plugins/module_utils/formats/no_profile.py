@@ -25,8 +25,8 @@ _BEGINNINGS = {
     ),
     rb"memray\0": "is memray's own: run 'memray transform csv --leaks -o x.csv FILE', then read x.csv",
     rb"PERFILE2|2ELIFREP": (
-        "is perf's own: run 'perf script -F comm,pid,tid,time,period,event,ip,sym,symoff,dso -i FILE > x.txt' on the"
-        " machine that recorded it, then read x.txt"
+        "is perf's own: run 'perf script --show-lost-events -F comm,pid,tid,time,period,event,ip,sym,symoff,dso -i FILE"
+        " > x.txt' on the machine that recorded it, then read x.txt"
     ),
     (
         rb"(?:goroutine|threadcreate|goroutineleak|block|mutex) profile: total"

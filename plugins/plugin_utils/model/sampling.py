@@ -22,7 +22,7 @@ class MeasureError(ControllerError):
 
 class Measure(Enum):
     """What the numbers count: LIVE memory, allocated and not freed; memory ALLOCATED since some moment, freed or not;
-    memory GROWN, which was mapped or faulted in; or the LARGEST of live memory, where a tool shows no more of it."""
+    memory GROWN, which was mapped or faulted in; or the LARGEST part of live memory that a tool shows."""
 
     LIVE = "live"
     LARGEST = "largest"
@@ -37,7 +37,7 @@ class Measure(Enum):
 
 _CAUTIONS = {
     "allocated": "allocated since the source began to count, freed or not: not what is live",
-    "largest": "of which its tool shows the largest stacks only: there may be more",
+    "largest": "of which its tool shows a part only: there may be more",
     "grown": "mapped or faulted in since the source began to count: not what is live",
 }
 

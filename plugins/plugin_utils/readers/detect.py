@@ -106,8 +106,8 @@ def refuse_if_partial(records: Records) -> None:
     if records.measure is Measure.LARGEST:
         raise UnusableError(
             records.file,
-            f"shows {len(records.stack_ends)} stacks, its limit, so there may be more: run memleak with -T 10000"
-            " ('fab top' and 'fab flame' show what is there)",
+            "shows a part of what is live, so there may be more: run memleak with -T 10000, memcheck with"
+            " --show-leak-kinds=all ('fab top' and 'fab flame' show what is there)",
         )
 
 

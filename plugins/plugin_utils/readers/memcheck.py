@@ -10,8 +10,10 @@
     ==7==    definitely lost: 800 bytes in 10 blocks
 
 All that was not freed is live, what something still points to included. By default memcheck shows no stacks of that,
-nor of what only lost blocks point to: they are in its summary, which XML lacks, and count without a stack. A program
-can ask for a report while it runs, which says the same leaks: only the one at its end counts.
+nor of what only lost blocks point to: they are in its summary, and count without a stack. XML has no summary, so
+without the option that asks for all stacks, it has a part of what is live; it says its options. A program can ask for
+a report while it runs, which says the same leaks: only the one at its end counts. A log may have those of its children,
+too (--trace-children, or after a fork): which of them is meant, nobody knows.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from .format_error import FormatError, UnusableError
 from .stack_builder import StackBuilder
 from .valgrind_place import frame_of
 
-_TEXT = re.compile(rb"==(?:[\d:.]{1,40} )?\d{1,10}== Memcheck, a memory error detector")
+_BANNER = b"== Memcheck, a memory error detector"
+_SUMMARY = b"== HEAP SUMMARY:"
 _XML = re.compile(rb"\s*<\?xml[^>]{0,99}>\s*<valgrindoutput>")
 _LINE = re.compile(rb"==(?:[\d:.]{1,40} )?(\d{1,10})== ?(.*)")
 _NUMBER = r"([\d,]{1,26})"
@@ -40,6 +43,8 @@ _RECORD = re.compile(
 _SUM = re.compile(rf" +({_KINDS}|suppressed): {_NUMBER} bytes in {_NUMBER} blocks")
 _SHOW = "run valgrind with --leak-check=full --show-leak-kinds=all"
 _XML_END = b"<state>FINISHED</state>"
+_XML_OPTIONS = b"<vargv>", b"</vargv>"
+_SHOWS_ALL = re.compile(rb"<arg>--show-(?:leak-kinds=all|reachable=yes)</arg>")
 _XML_ERROR = re.compile(rb"<error>(.*?)</error>", re.DOTALL)
 _XML_WHAT = re.compile(rb"<kind>Leak_\w{1,40}</kind>\s*<xwhat>\s*<text>([^<]{1,400})</text>")
 _XML_STACK = re.compile(rb"<stack>(.*?)</stack>", re.DOTALL)
@@ -48,7 +53,7 @@ _XML_FIELD = re.compile(rb"<(ip|obj|fn|file|line)>([^<]*)</")
 
 
 def recognizes(data: bytes) -> bool:
-    return _XML.match(data, 0, 4096) is not None or _TEXT.search(data, 0, 1 << 16) is not None
+    return _XML.match(data, 0, 4096) is not None or _BANNER in data
 
 
 def parse(data: bytes, name: str, _told: Told) -> Records:
@@ -57,10 +62,15 @@ def parse(data: bytes, name: str, _told: Told) -> Records:
 
 
 def _of_text(data: bytes, name: str) -> Records:
-    start = data.rfind(b"== HEAP SUMMARY:")
+    start = data.rfind(_SUMMARY)
     if start < 0:
         raise UnusableError(name, f"has no leaks in it: {_SHOW}, and let the program end")
     start = data.rfind(b"\n", 0, start) + 1
+    process = _LINE.search(data, start)
+    # With --time-stamp=yes a blank is before the number.
+    began = max(data.rfind(mark + process[1] + _BANNER, 0, start) for mark in (b"=", b" ")) if process else -1
+    if began >= 0 and data.find(_SUMMARY, began, start) >= 0:
+        raise UnusableError(name, "has reports of several processes: write a file for each, --log-file=memcheck.%p")
     builder = StackBuilder(name)
     known: dict[str, int] = {}
     shown: Counter[str] = Counter()
@@ -137,7 +147,9 @@ def _of_xml(data: bytes, name: str) -> Records:
         builder.add(places, (_number(record[4]), _number(record[2] or record[1])))
     if not len(builder):
         raise UnusableError(name, f"has no leaks in it: {_SHOW}, and let the program end")
-    return builder.records(Measure.LIVE, EXACT)
+    begin, stop = map(data.find, _XML_OPTIONS)
+    whole = begin < 0 or _SHOWS_ALL.search(data, begin, max(begin, stop))
+    return builder.records(Measure.LIVE if whole else Measure.LARGEST, EXACT)
 
 
 def _xml_frame(text: bytes) -> Frame:

@@ -3,14 +3,14 @@
 """Page faults as ``perf script`` prints them: which code made a process grow.
 
     perf record -e page-faults -c 1 -g -p PID
-    perf script -F comm,pid,tid,time,period,event,ip,sym,symoff,dso
+    perf script --show-lost-events -F comm,pid,tid,time,period,event,ip,sym,symoff,dso
 
     app 4711/4711 18148.510389:          1 page-faults:
             55d987075169 leak+0x12 (/srv/app)
             55d9870751c0 main+0x9 (/srv/app)
 
-Without ``-F``, perf says the thread and not the process; such a file is taken for one process. ``--header`` puts lines
-that begin with ``#`` before all others.
+What perf has lost it says only with ``--show-lost-events``. Without ``-F``, it says the thread and not the process;
+such a file is taken for one process. ``--header`` puts lines that begin with ``#`` before all others.
 
 A fault is taken for 4 KiB; one that the kernel answers with a huge page brings more. Faults are growth: they say
 nothing of what was freed. The kernel's own frames are left out, and so are frames at address 0.

@@ -8,7 +8,7 @@ of the Poisson sample that they come from. What a value means is the name of its
 - ``inuse_space`` and ``inuse_objects`` (ddprof writes dashes) are live, and so are ``heap-space`` and
   ``heap-live-samples`` of dd-trace-py; ``alloc_space`` and ``alloc_objects`` (Datadog's: ``alloc-samples``) are what
   was allocated since the start, or since Datadog's last upload. ``grown_space`` is our own, for memory that was
-  mapped, and so is ``largest_space``, for live memory of which a tool shows the largest stacks only.
+  mapped, and so is ``largest_space``, for live memory of which a tool shows a part only.
 - tcmalloc names them ``space`` and ``objects`` in all of its profiles. The one of the live heap also has
   ``resident_space``, and that of allocations shows objects first (its internal/profile_builder.cc). Of any other the
   user must say what it is.
@@ -37,7 +37,7 @@ from ..base.printable import printable
 from ..model.frame import Frame, Kind
 from ..model.location import LINKED
 from ..model.raw import Records, Told
-from ..model.sampling import Measure, Sampling, Scheme
+from ..model.sampling import EXACT, Measure, Sampling, Scheme
 from .format_error import FormatError, UnusableError
 from .protobuf_pieces import pieces_apart
 from .sample_columns import SampleColumns, decoded
@@ -89,7 +89,8 @@ _OBJECTS = {
     "largest_space": ("largest_objects",),
     "space": ("objects",),
 }
-# Native memory as async-profiler exports it to OTLP, with its option total.
+# Native memory as async-profiler exports it to OTLP, with its option total: the sizes of what it sampled, not of what
+# that stands for (a thousandth, for allocations of a thousandth of the interval), and no numbers to scale them with.
 _TRACED = ("malloc_tracer", "bytes")
 
 
@@ -199,9 +200,12 @@ class _Profile:
             raise Damaged(f"it has no text {number}")
         return self._strings[number]
 
+    def _named_types(self) -> list[tuple[str, str]]:
+        return [(self._text(kind).replace("-", "_"), self._text(unit)) for kind, unit in self._types]
+
     def meaning(self, told: Told) -> tuple[list[int], Measure]:
         """The columns of objects and bytes, and both again if the other pair counts what was allocated."""
-        types = [(self._text(kind).replace("-", "_"), self._text(unit)) for kind, unit in self._types]
+        types = self._named_types()
         names = [kind for kind, _unit in types]
         inuse, heap, alloc, grown, largest, space = (self._pair(names, kind) for kind in _OBJECTS)
         if inuse or heap:
@@ -250,6 +254,8 @@ class _Profile:
 
     def sampling(self, told: Told) -> Sampling:
         """Poisson with the period, if that is in bytes; the user may know it where the file does not."""
+        if _TRACED in self._named_types():
+            return EXACT if self._period == 1 else Sampling(Scheme.UNKNOWN)
         if self._text(self._period_unit) == "bytes" and 0 < self._period <= LARGEST:
             return Sampling(Scheme.POISSON, self._period)
         return Sampling(Scheme.POISSON, told.interval) if told.interval else told.sampling

@@ -11,7 +11,8 @@
     SUMMARY: LeakSanitizer: 40 byte(s) leaked in 1 allocation(s).
 
 It names memory that nothing pointed to when the process ended, every allocation of it. Of several reports, the last one
-counts. The option max_leaks leaves leaks out of the report, but not out of its sum.
+counts. The option max_leaks leaves leaks out of the report, but not out of its sum. Other lines may come between the
+frames of a stack, whose numbers show whether one is missing.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from .stack_builder import StackBuilder
 
 _BEGINNING = b"LeakSanitizer: detected memory leaks"
 _LEAK = re.compile(rb"(?:Direct|Indirect) leak of (\d{1,20}) byte\(s\) in (\d{1,20}) object\(s\) allocated from:")
-_FRAME = re.compile(rb" #\d{1,4} 0x[0-9a-f]{1,16} +(?:in )?(.*)")
+_FRAME = re.compile(rb" #(\d{1,4}) 0x[0-9a-f]{1,16} +(?:in )?(.*)")
 _SUM = re.compile(rb"SUMMARY: \w{1,40}: (\d{1,20}) byte\(s\) leaked in (\d{1,20}) allocation\(s\)")
 _IN_IMAGE = re.compile(r"\(([^()]+(?:\([^()]*\)[^()]*)*)\+0x([0-9a-f]{1,16})\)(?: \(BuildId: [0-9a-f]*\))?\Z")
 # A path with blanks is known by its first slash; to try the others would take time with the square of their number.
 _AT_LINE = re.compile(r"((?:(?! /).)+) (/.+?|[^\s:]+):(\d{1,9})(?::\d{1,9})?\Z")
+_LINES_MISSING = "lines are missing (set the journal's RateLimitBurst=0)"
 _INTERCEPTOR = re.compile(r"_{2,3}interceptor_")
 
 
@@ -50,18 +52,21 @@ def parse(data: bytes, name: str, _told: Told) -> Records:
     for line in data[start:].split(b"\n"):
         frame = _FRAME.search(line) if counts is not None else None
         if frame is not None:
-            text = frame[1].rstrip()
+            if int(frame[1]) != len(places):
+                raise UnusableError(
+                    name, f"a stack has frame {int(frame[1])} where {len(places)} should be: {_LINES_MISSING}"
+                )
+            text = frame[2].rstrip()
             if text not in known:
                 known[text] = builder.named(_frame(text.decode("utf-8", "replace")))
             places.append(known[text])
             continue
-        if counts is not None:
+        leak, total = _LEAK.search(line), _SUM.search(line)
+        if counts is not None and (leak is not None or total is not None):
             builder.add(places, counts)
             counts, places = None, []
-        leak = _LEAK.search(line)
         if leak is not None:
             counts = (int(leak[2]), int(leak[1]))
-        total = _SUM.search(line)
         if total is not None:
             break
     else:
@@ -70,8 +75,13 @@ def parse(data: bytes, name: str, _told: Told) -> Records:
     if (records.total.bytes, records.total.objects) != (int(total[1]), int(total[2])):
         raise UnusableError(
             name,
-            f"its stacks hold {records.total.bytes} of {int(total[1])} bytes: lines are missing, or the option"
-            " max_leaks has left them out; set LSAN_OPTIONS=max_leaks=0 (and the journal's RateLimitBurst=0)",
+            f"its stacks hold {records.total.bytes} of {int(total[1])} bytes: {_LINES_MISSING}, or the option"
+            " max_leaks has left them out; set LSAN_OPTIONS=max_leaks=0",
+        )
+    if not known:
+        raise UnusableError(
+            name,
+            "its stacks have no frames like '#0 0x4011d6 in leak app.c:4': do not set the option stack_trace_format",
         )
     return records
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # SPDX-FileCopyrightText: Offheap contributors
-"""Separate debug information of an image: files by build-id, on this machine or on debuginfod servers.
+"""Separate debug information of an image: files on this machine, or by build-id on debuginfod servers.
 
-Directories have GDB's layout, ``<directory>/.build-id/xx/yyyy.debug``. Servers are those of $DEBUGINFOD_URLS, if it is
-set, asked for ``<url>/buildid/<build-id>/debuginfo`` as in debuginfod(8). A download is accepted only if it has the
-build-id that was asked for, and is then kept.
+Directories have GDB's layout: ``<directory>/.build-id/xx/yyyy.debug``, or the path of the image with ``.debug`` behind
+it, as Alpine packages them, or without. Servers are those of $DEBUGINFOD_URLS, if it is set, asked for
+``<url>/buildid/<build-id>/debuginfo`` as in debuginfod(8). Any file is accepted only if it has the build-id that was
+asked for; a download is then kept.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from ..base.errors import ControllerError
@@ -47,13 +48,17 @@ class DebugFiles:
         self._directories = directories
         self._missing: set[str] = set()
 
-    def find(self, build_id: str) -> Path | None:
-        """The file, or None."""
+    def find(self, build_id: str, image: str) -> Path | None:
+        """The file, or None. ``image`` is the path that the image had where it ran."""
         if not _BUILD_ID.fullmatch(build_id) or build_id in self._missing:
             return None
         name = f"{build_id[:2]}/{build_id[2:]}.debug"
         kept = self._cache / ".build-id" / name
-        for path in (*(directory / ".build-id" / name for directory in self._directories), kept):
+        names = [f".build-id/{name}"]
+        # No kernel writes dots: they would lead out of the directories.
+        if image.startswith("/") and ".." not in PurePosixPath(image).parts:
+            names += [f"{image.lstrip('/')}.debug", image.lstrip("/")]
+        for path in (*(directory / one for directory in self._directories for one in names), kept):
             if _is_of(build_id, path):
                 return path
         for url in list(self._urls):
@@ -96,9 +101,8 @@ class DebugFiles:
 
 
 def _is_of(build_id: str, path: Path) -> bool:
-    if path.is_file():
-        with contextlib.suppress(ControllerError, OSError):
-            return image_names.described(path).build_id == build_id
+    with contextlib.suppress(ControllerError, OSError):
+        return path.is_file() and image_names.described(path).build_id == build_id
     return False
 
 

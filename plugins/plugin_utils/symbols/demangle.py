@@ -22,16 +22,25 @@ _LONGEST_MANGLED = 4096
 _MOST_UNFOLDED = 4 << 20
 _LONGEST_DEMANGLED = 1 << 16
 _LONGEST_SHOWN = 1000
-# gcc's and LLVM's marks for pieces of one function: demumble shows them as " (.part.0)".
-_CLONE = re.compile(r"(?: \(\.[^()]*\)| \[clone [^\]]*\]|\.(?:part|cold|constprop|isra|lto_priv|llvm)(?:\.\d+)?)+$")
+# gcc's and LLVM's marks for pieces of one function: demumble shows them as " (.part.0)". A function of Go may be
+# called main.part.
+_CLONE = re.compile(
+    r"(?: \(\.[^()]*\)| \[clone [^\]]*\]|\.(?:part|constprop|isra|lto_priv|llvm)\.\d+|\.cold(?:\.\d+)?)+$"
+)
 # Of a library's function, where .symtab names the version that .dynsym has beside it: malloc@@GLIBC_2.2.5
 _VERSION = re.compile(rb"(?<=[^@])@{1,2}[\w.+-]+\Z")
 # Of a function, or of one that something inside it is named by: shop::Cart::total() const::'lambda'(int)
 _QUALIFIERS = re.compile(r"(?: const| volatile| &&?| noexcept)+(?=::|$)")
 _OPERATOR = re.compile(r"(?<![0-9A-Za-z_])operator(?![0-9A-Za-z_])")
+# What follows, if it has brackets that are no pairs, or a space before its template arguments; and operators that have
+# a space in their names, and any parameters, as opposed to conversions, which have none.
+_SYMBOL = re.compile(r"(?:\(\)|->\*?|<=>|<<=?|>>=?|[<>]=?)?(?: (?=<))?")
+_SPACED = re.compile(r' (?:new|delete)\b|""')
 _PLAIN = re.compile(r"([\w:~]+)\([^()]*\)(?: const)?")
 _PAIRS = {"(": ")", "<": ">", "[": "]", "{": "}"}
 _BRACKET = re.compile(r"[()<>\[\]{}]")
+_OPENING = re.compile(r"[(<\[{]")
+_ANONYMOUS = "(anonymous namespace)"
 # What without_parameters can copy without a look at each character.
 _RUN = re.compile(r"(?:[^(<\[{ o]|o(?!perator))+")
 
@@ -83,7 +92,7 @@ def without_parameters(demangled: str) -> str:
             position = end
         elif text.startswith(("(*", "(&"), position):
             return demangled  # returns a pointer to a function: the name is inside the brackets
-        elif character == "(" and not text.startswith("(anonymous namespace)", position):
+        elif character == "(" and not text.startswith(_ANONYMOUS, position):
             position = _closing(text, position)
         elif character in _PAIRS:
             end = _closing(text, position)
@@ -94,18 +103,21 @@ def without_parameters(demangled: str) -> str:
         else:
             kept.append(character)
             position += 1
-            if character == " " and text[position : position + 1] != "(":
+            if character == " " and (text[position : position + 1] != "(" or text.startswith(_ANONYMOUS, position)):
                 name_start = len(kept)
     return "".join(kept[name_start:]).strip() or demangled
 
 
 def _operator_end(text: str, position: int) -> int:
-    """The end of an operator's name: up to its parameters, or to the end."""
-    start = position + len("operator")
-    if text.startswith("()", start):
-        return start + 2
-    end = text.find("(", start)
-    return end if end >= 0 else len(text)
+    """The end of an operator's name: up to its template arguments or parameters, or to the end."""
+    position += len("operator")
+    symbol = _SYMBOL.match(text, position)
+    if not text.startswith((" ", '"'), position):
+        return symbol.end() if symbol is not None else position
+    parameters = "(" if _SPACED.match(text, position) else "()"
+    while (bracket := _OPENING.search(text, position)) is not None and not text.startswith(parameters, bracket.start()):
+        position = _closing(text, bracket.start())
+    return bracket.start() if bracket is not None else len(text)
 
 
 def _closing(text: str, position: int) -> int:

@@ -20,7 +20,7 @@ from ..model import frame_table
 from ..model.frame import Frame, Kind
 from . import symcache
 from .demangle import readable
-from .elf_image import ElfImage, SymbolError
+from .elf_image import CODE, ElfImage, SymbolError, SymbolTable
 
 symbolic = libraries.optional("symbolic")
 
@@ -79,8 +79,14 @@ def variables(files: ImageFiles, addresses: Sequence[int], types: tuple[int, ...
 
 
 def _variables(files: ImageFiles, addresses: Sequence[int], types: tuple[int, ...]) -> bytes:
-    table = ElfImage(files.debug or files.image).symbols(types)
+    table = _symbols(files, types)
     return json.dumps([_variable(table.lookup(address)) for address in addresses]).encode()
+
+
+def _symbols(files: ImageFiles, types: tuple[int, ...] = CODE) -> SymbolTable:
+    """Those of the debug file, or of the image where that has none."""
+    table = SymbolTable() if files.debug is None else ElfImage(files.debug).symbols(types)
+    return table if len(table) else ElfImage(files.image).symbols(types)
 
 
 def _variable(symbol: bytes | None) -> str:
@@ -110,9 +116,7 @@ class _Module:
     def __init__(self, files: ImageFiles) -> None:
         self._name = files.name
         self._elf = ElfImage(files.image)
-        self._symbols = ElfImage(files.debug).symbols() if files.debug is not None else self._elf.symbols()
-        if files.debug is not None and not len(self._symbols):
-            self._symbols = self._elf.symbols()
+        self._symbols = _symbols(files)
         self._symcache = None if files.symcache is None else symcache.opened(files.symcache)
 
     def frames(self, file_offset: int) -> tuple[Frame, ...]:

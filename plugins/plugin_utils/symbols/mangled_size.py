@@ -16,8 +16,11 @@ import re
 # S1_ has a number; T1_ may stand for anything before it; Dp and the like repeat what follows for each item of a pack.
 _CXX = re.compile(rb"(?P<kind>[ST])(?P<number>[0-9A-Z]*)_|(?P<pack>Dp|sp|f[lrLR])")
 _PACK = re.compile(rb"Dp|sp|f[lrLR]")
-# A number may be the length of the identifier that follows; where nothing else can be meant, group 1 is there.
-_LENGTH = re.compile(rb"(?<![0-9])(?:(?<![CDFLv])(?<![Es_]_)(?<!L.)([0-9]+)(?![0-9E_])|[0-9]+)")
+# A number may be the length of the identifier that follows; where nothing else can be meant, a group is there.
+_LENGTH = re.compile(
+    rb"(?<![0-9])(?:(?:(?<=N)|(?<=St))([0-9]+)(?![0-9E])|(12)(?=_GLOBAL__N_1)"
+    rb"|(?<![CDFLv])(?<![Es_]_)(?<!L.)([0-9]+)(?![0-9E_])|[0-9]+)"
+)
 # Operators that end with S, and what a type's name is mangled as: an S behind them may begin no reference.
 _BEFORE_S = b"alrT"
 _RUST = re.compile(rb"B([0-9A-Za-z]*)_")
@@ -54,9 +57,13 @@ def _cxx(symbol: bytes) -> int:
     for found in _CXX.finditer(symbol):
         start = found.start()
         while length is not None and length.end() <= start:
-            end = length.end() + int(length[0][:6])
-            maybe_name = max(maybe_name, end)
-            surely_name = max(surely_name, end if length[1] else 0)
+            begin, after = max(length.start(), surely_name), length.end()
+            if begin < after:  # else it is a part of a name
+                end = after + int(symbol[begin : min(after, begin + 6)])
+                behind_name = begin == surely_name and symbol[after : after + 1] != b"E"
+                if begin >= maybe_name and (length.lastindex or behind_name):
+                    surely_name = end
+                maybe_name = max(maybe_name, end)
             length = next(lengths, None)
         if found["pack"] is not None:
             packs *= 1 if start < surely_name else len(symbol)

@@ -6,7 +6,8 @@
   code: ``Interpreter``, ``StubRoutines (1)``. A hidden class has an address in its name, which differs between
   processes: ``Frontend$$Lambda$1/0x00007f0f17000cd8.run`` is shown as ``Frontend$$Lambda.run``.
 - CPython (Python/perf_trampoline.c): ``py::serve_asset:/srv/app.py``.
-- V8 (log.cc): ``JS:*handle /srv/app.js:12:34``; the mark says which compiler. Old versions write ``LazyCompile:``.
+- V8 (log.cc): ``JS:*handle /srv/app.js:12:34``; the mark says which compiler. Old versions write ``LazyCompile:``. An
+  accessor is ``get total`` or ``set total``, what eval has made has no file.
 
 Anything else is shown as it is.
 """
@@ -24,7 +25,10 @@ from ..model.frame import Frame, Kind
 _LONGEST = 1000
 _JAVA = re.compile(r"(?:[^\s()]+ )?([^\s()]+\.[^\s().]+)\(([^()]*)\)\Z")
 _PYTHON = re.compile(r"py::([^:]+):(.+)\Z")
-_JS = re.compile(r"(?:JS|LazyCompile|Function|Eval|Script):[*~^+]?(\S*) ?(.*?)(?::([0-9]{1,9}):[0-9]{1,9})?\Z")
+_JS = re.compile(
+    r"(?:JS|LazyCompile|Function|Eval|Script):[*~^+]?((?:[gs]et (?![^ ]*[/:]))?\S*) ?(.*?)"
+    r"(?::([0-9]{1,9}):[0-9]{1,9})?\Z"
+)
 
 
 @lru_cache(maxsize=16384)
@@ -39,7 +43,7 @@ def frame_of(name: str) -> Frame:
         shown = f"{python[1]} ({PurePosixPath(python[2]).name or python[2]})"
         return Frame(_short(shown), "[python]", Kind.PYTHON, file=python[2], signature=name)
     script = _JS.match(name)
-    if script and (script[1] or script[2]):
+    if script and any(script.groups()):
         return _script_frame(name, script)
     return Frame(_short(name), "[jit]", Kind.JIT, signature=name)
 

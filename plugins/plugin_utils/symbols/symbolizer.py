@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from ..base.errors import ControllerError
 from ..base.printable import printable
@@ -26,6 +27,7 @@ __all__ = ["SymbolError", "Symbolizer"]
 JitNames = Callable[[Sequence[tuple[int, bool]]], list[tuple[Frame, ...]]]
 # (path, build-id, SHA-256) of an image.
 _Build = tuple[str, str, str]
+_T = TypeVar("_T")
 
 
 class Symbolizer:
@@ -67,17 +69,9 @@ class Symbolizer:
         self, path: str, build_id: str, sha256: str, addresses: Sequence[int], thread_local: bool = False
     ) -> list[str]:
         """The global variables of an image, or its thread-local ones, at linked addresses; "" where none is known."""
-        build, name = (path, build_id, sha256), _shown(path)
-        if build not in self._files:
-            self._files[build] = self._find(name, build_id, sha256)
-        files = self._files[build]
-        if files is None:
-            return [""] * len(addresses)
-        try:
-            return image_names.variables(files, addresses, THREAD_LOCALS if thread_local else VARIABLES)
-        except (ControllerError, OSError) as error:
-            self.warnings.append(f"{name}: {error}")
-            return [""] * len(addresses)
+        types = THREAD_LOCALS if thread_local else VARIABLES
+        found = self._asked((path, build_id, sha256), lambda files: image_names.variables(files, addresses, types))
+        return [""] * len(addresses) if found is None else found
 
     def _learn(self, locations: Sequence[Location]) -> list[dict[int, tuple[Frame, ...]] | None]:
         """For each location the known frames of its image, by offset, with its own among them; None outside any file.
@@ -98,22 +92,29 @@ class Symbolizer:
         return of_image
 
     def _named(self, build: _Build, offsets: list[int]) -> list[tuple[Frame, ...]]:
+        found = self._asked(build, lambda files: image_names.named(files, offsets))
+        return found or [(Frame("", _shown(build[0]), Kind.NATIVE, offset & ~LINKED),) for offset in offsets]
+
+    def _asked(self, build: _Build, ask: Callable[[ImageFiles], list[_T]]) -> list[_T] | None:
+        """What the files of a build answer, None if there are none that can be read."""
         name = _shown(build[0])
         if build not in self._files:
-            self._files[build] = self._find(name, *build[1:])
+            self._files[build] = self._find(build)
         while (files := self._files[build]) is not None:
             try:
-                return image_names.named(files, offsets)
+                return ask(files)
             except (ControllerError, OSError) as error:
                 if (warning := f"{name}: {error}") not in self.warnings:
                     self.warnings.append(warning)
                 # What else there is may be what cannot be read.
                 alone = ImageFiles(name, files.image, tables=files.tables)
                 self._files[build] = None if files == alone else alone
-        return [(Frame("", name, Kind.NATIVE, offset & ~LINKED),) for offset in offsets]
+        return None
 
-    def _find(self, name: str, build_id: str, sha256: str) -> ImageFiles | None:
+    def _find(self, build: _Build) -> ImageFiles | None:
         """The files of a build, None if there are none that can be read."""
+        path, build_id, sha256 = build
+        name = _shown(path)
         if not build_id:
             return None
         image = self._find_image(build_id, sha256)
@@ -130,7 +131,7 @@ class Symbolizer:
                 raise SymbolError(f"{image}: has build-id {found.build_id}, expected {build_id}")
             tables = found.tables
             files = ImageFiles(name, image, tables=tables)
-            debug = None if found.has_debug_info else self._debug_files.find(build_id)
+            debug = None if found.has_debug_info else self._debug_files.find(build_id, path)
             if debug is not None:
                 tables += image_names.described(debug).tables
                 files = files._replace(debug=debug, tables=tables)

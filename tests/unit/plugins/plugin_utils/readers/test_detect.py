@@ -24,7 +24,7 @@ from ansible_collections.offheap.profiler.tests.conftest import ROOT
         (b" \n\n", "is empty"),
         (b"v 10500 3\nX /srv/app\n", "is heaptrack's own.*--source live:bytes:1"),
         (b"memray\0\x0c", "is memray's own"),
-        (b"PERFILE2" + bytes(99), "is perf's own: run 'perf script"),
+        (b"PERFILE2" + bytes(99), "is perf's own: run 'perf script --show-lost-events -F "),
         (b"goroutine profile: total 51\n1 @ 0x1 0x2\n", "not of memory: ask the service for its heap"),
         (b"threadcreate profile: total 7\n", "not of memory"),
         (b"--- contentionz 1 ---\ncycles/second = 3201000000\n", "not of memory"),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import profile_proto
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Counts, Told
-from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import Measure, Sampling, Scheme
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.sampling import EXACT, Measure, Sampling, Scheme
 from ansible_collections.offheap.profiler.plugins.plugin_utils.readers import detect
 from ansible_collections.offheap.profiler.tests.unit.strategies import recordings
 
@@ -65,6 +65,7 @@ def test_the_numbers_of_async_profilers_own_collapsed_stacks(tmp_path: Path) -> 
     assert detect.source_of(data, "x") == "otlp"
     records = detect.parse(data, "x", Told())
     assert records.measure is Measure.ALLOCATED
+    assert records.sampling == EXACT
     collapsed = detect.parse((tmp_path / "x.folded").read_bytes(), "x", Told(Measure.ALLOCATED, "bytes", 1))
     assert records.total.bytes == collapsed.total.bytes > 100 * recordings.DEFLATER
     # The texts write Java's names in two ways.
@@ -83,7 +84,17 @@ def flat(records: Any) -> Counter[str]:
 
 def made(**change: Any) -> bytes:
     """Two profiles, of bytes and of objects, with one stack: alloc, inlined in main, below an address."""
-    texts = ["", "inuse_space", "bytes", "inuse_objects", "count", "alloc", "main", "/srv/app", "a.c"]
+    texts = [
+        "",
+        change.pop("kind", "inuse_space"),
+        "bytes",
+        "inuse_objects",
+        "count",
+        "alloc",
+        "main",
+        "/srv/app",
+        "a.c",
+    ]
     texts.append("process.executable.build_id.gnu")
     dictionary = profile_proto.message_class("OtlpDictionary")()
     dictionary.string_table.extend(text.encode() for text in texts)
@@ -103,7 +114,8 @@ def made(**change: Any) -> bytes:
     dictionary.stack_table.add(locations=[1, change.pop("location", 2)])
     profiles = []
     for kind, unit, values in ((1, 2, change.pop("values", [300, 100])), (3, 4, [3])):
-        one = profile_proto.message_class("OtlpProfile")(time_unix_nano=1_790_000_000_000_000_000, period=512)
+        one = profile_proto.message_class("OtlpProfile")(time_unix_nano=1_790_000_000_000_000_000)
+        one.period = change.get("period", 512)
         one.sample_type.type, one.sample_type.unit = kind, unit
         one.period_type.type, one.period_type.unit = 1, 2
         one.samples.add(stack=change.get("stack", 1), values=values)
@@ -135,6 +147,13 @@ def test_profiles_of_one_dictionary_are_one() -> None:
     ]
     assert list(records.addresses) == [0x3001]
     assert records.build_ids == {"/srv/app": BUILD_ID}
+
+
+def test_sizes_of_what_async_profiler_sampled_are_not_what_they_stand_for() -> None:
+    """A sample of one byte in 512 counts as that byte, so an interval would lead to errors that are far too small."""
+    for period, sampling in ((1, EXACT), (512, Sampling(Scheme.UNKNOWN))):
+        records = detect.parse(made(kind="malloc_tracer", period=period), "x", Told(interval=512))
+        assert (records.measure, records.sampling, records.total.bytes) == (Measure.ALLOCATED, sampling, 400)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ and what is damaged.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -314,6 +315,24 @@ def test_leaks_of_both_kinds() -> None:
     assert sizes(records) == {"malloc < leak(int, A (B)) < libc.so.6+0x27249": (1, 40), "keep": (2, 20)}
 
 
+def test_other_lines_between_a_sanitizers_frames_cut_no_stack() -> None:
+    text = LSAN.replace(b"    #1 ", b"Nov 29 03:00:00 app1 other[9]: GET / 200\n\n    #1 ")
+    assert sizes(detect.parse(text, "x", Told())) == sizes(detect.parse(LSAN, "x", Told()))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ((rb"    #1 [^\n]*\n", b""), "frame 2 where 1 should be: lines are missing"),
+        ((rb"    #(\d) 0x[0-9a-f]* ", rb"[\1] "), "do not set the option stack_trace_format"),
+        ((rb"Indirect leak[^\n]*\n[^\n]*\n", b""), "hold 40 of 60 bytes"),
+    ],
+)
+def test_a_sanitizers_report_without_its_stacks_is_refused(change: tuple[bytes, bytes], why: str) -> None:
+    with pytest.raises(OffheapError, match=why):
+        detect.parse(re.sub(*change, LSAN), "x", Told())
+
+
 def test_memrays_table() -> None:
     records = detect.parse(MEMRAY, "x", Told())
     assert (records.measure, records.sampling) == (Measure.LIVE, EXACT)
@@ -388,8 +407,11 @@ def test_a_damaged_tree_is_refused(change: tuple[bytes, bytes], why: str) -> Non
         MASSIF + b"".join(b" " * depth + b"n1: 1 0x1: f (a.c:1)\n" for depth in range(1, 1200)),
         b"desc:\ncmd:\nheap_tree=peak\nn1: 1 x\n" + b" " * 300000,
         b"LeakSanitizer: detected memory leaks\n" + b"Direct leak of " * 30000,
-        LSAN[: LSAN.index(b"Indirect")] + b"    #0 0x1 in f (x+0x1)\n" * 5000 + b"    #0 0x1 in " + b"(" * 100000,
-        LSAN[: LSAN.index(b"Indirect")] + b"    #0 0x1 in f" + b" /x" * 30000 + b"\n",
+        LSAN[: LSAN.index(b"Indirect")]
+        + b"".join(b"    #%d 0x1 in f (x+0x1)\n" % number for number in range(3, 5003))
+        + b"    #5003 0x1 in "
+        + b"(" * 100000,
+        LSAN[: LSAN.index(b"Indirect")] + b"    #3 0x1 in f" + b" /x" * 30000 + b"\n",
         MEMRAY + b"MALLOC,1,1,1,x," + b"f;/srv/app.py;1|" * 5000 + b"\n",
         MEMRAY + b"MALLOC,1,1,1,x," + b";-1;|" * 60000 + b"\n",
         MEMRAY + b'"' * 300001 + b"\n",

@@ -153,10 +153,43 @@ def test_memchecks_report_counts_each_block_once(before: bytes) -> None:
     assert sizes(records) == {"operator new(unsigned long) < std::hold(int, A (B)) < main": 800, "": 900}
 
 
+def test_a_report_after_much_else_in_the_journal_is_found() -> None:
+    data = b"Nov 22 05:00:00 app1 app[8]: GET / 200\n" * 5000 + MEMCHECK
+    assert (detect.source_of(data, "x"), read(data).total.bytes) == ("memcheck", 1700)
+
+
+def test_a_script_that_starts_the_program_is_not_taken_for_it() -> None:
+    banner = MEMCHECK.index(b"==7== HEAP")
+    script = MEMCHECK.replace(b"==7==", b"==57==")
+    with pytest.raises(OffheapError, match=r"several processes: write a file for each, --log-file=memcheck\.%p"):
+        read(script[:banner] + MEMCHECK + script[banner:])
+    # What has run before, and what has only started it with fork, is not meant.
+    assert read(script + MEMCHECK).total.bytes == 1700
+    assert read(script + MEMCHECK[banner:]).total.bytes == 1700
+
+
 def test_memchecks_xml_has_the_same_stacks_and_no_sum() -> None:
     records = read(XML)
     assert (detect.source_of(XML, "x"), records.total.objects, records.total.bytes) == ("memcheck", 10, 800)
     assert sizes(records) == {"malloc < std::hold<int> < [0x109830]": 800}
+
+
+@pytest.mark.parametrize(
+    ("option", "measure"),
+    [
+        (b"--xml-file=--show-leak-kinds=all", Measure.LARGEST),
+        (b"--show-leak-kinds=definite,possible", Measure.LARGEST),
+        (b"--show-leak-kinds=all", Measure.LIVE),
+        (b"--show-reachable=yes", Measure.LIVE),
+    ],
+)
+def test_memchecks_xml_without_what_is_reachable_is_no_basis_for_a_verdict(option: bytes, measure: Measure) -> None:
+    options = b"<args>\n<vargv>\n<arg>" + option + b"</arg>\n</vargv>\n<argv><arg>--show-reachable=yes</arg></argv>"
+    records = read(XML.replace(b"<valgrindoutput>", b"<valgrindoutput>\n" + options + b"</args>"))
+    assert (records.measure, records.total.bytes) == (measure, 800)
+    if measure is Measure.LARGEST:
+        with pytest.raises(OffheapError, match=r"there may be more: .*memcheck with --show-leak-kinds=all"):
+            detect.refuse_if_partial(records)
 
 
 def test_what_memchecks_xml_says_while_the_program_runs_is_not_added_to_its_end() -> None:

@@ -8,7 +8,9 @@ debuginfod, eu-strip and xz are Debian's; if they are missing, the tests fail.
 from __future__ import annotations
 
 import lzma
+import shutil
 import socket
+import struct
 import subprocess
 import time
 import urllib.request
@@ -19,6 +21,7 @@ from threading import Thread
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf_headers
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.maps import Mapping
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.location import Locations, locate
 from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import elf_image
@@ -99,6 +102,24 @@ def test_a_debug_file_by_build_id_names_it(split: Split, tmp_path: Path) -> None
     assert split.names(split.stripped, files, tmp_path) == (["pack", "hidden"], [])
 
 
+@pytest.mark.parametrize("name", ["usr/lib/libshop.so.debug", "usr/lib/libshop.so"])
+def test_a_debug_file_by_path_names_it_if_it_is_of_its_build(split: Split, tmp_path: Path, name: str) -> None:
+    directory = tmp_path / "debug"
+    (directory / "usr" / "lib").mkdir(parents=True)
+    files = _files(tmp_path, [], directories=(directory,))
+    shutil.copyfile(split.debug, directory / name)
+    assert files.find("00" * 20, PATH) is None
+    assert split.names(split.stripped, files, tmp_path) == (["pack", "hidden"], [])
+
+
+def test_a_path_leads_to_no_debug_file_outside_the_directory(split: Split, tmp_path: Path) -> None:
+    shutil.copyfile(split.debug, tmp_path / "libshop.so")
+    (tmp_path / "debug").mkdir()
+    files = _files(tmp_path / "kept", [], directories=(tmp_path / "debug",))
+    paths = ("/../libshop.so", "../libshop.so", f"/{'x' * 5000}", f"/{split.debug}\0", str(split.debug))
+    assert [files.find(split.build_id, path) for path in paths] == [None] * len(paths)
+
+
 def test_a_programs_debug_file_says_its_build_in_a_section(tmp_path: Path) -> None:
     """eu-strip leaves the segments as they were; a program's notes, unlike a library's, no longer lie there."""
     (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
@@ -108,7 +129,7 @@ def test_a_programs_debug_file_says_its_build_in_a_section(tmp_path: Path) -> No
     debug = tmp_path / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
     debug.parent.mkdir(parents=True)
     subprocess.run(["eu-strip", "-f", debug, "-o", tmp_path / "stripped", tmp_path / "whole"], check=True)
-    assert _files(tmp_path, [], directories=(tmp_path,)).find(build_id) == debug
+    assert _files(tmp_path, [], directories=(tmp_path,)).find(build_id, "/srv/app") == debug
 
 
 def test_a_debug_file_in_place_of_the_image_is_told(split: Split, tmp_path: Path) -> None:
@@ -116,6 +137,44 @@ def test_a_debug_file_in_place_of_the_image_is_told(split: Split, tmp_path: Path
     names, warnings = split.names(tmp_path / "only.debug", _files(tmp_path, []), tmp_path)
     assert names[0].startswith("libshop.so+0x")
     assert len(warnings) == 1 and "take the program's file" in warnings[0]
+
+
+def test_what_the_debug_file_has_no_symbols_of_is_named_by_the_image(tmp_path: Path) -> None:
+    (tmp_path / "kept.c").write_text("int kept[4] = {1}; int *go(void) { return kept; }\n")
+    image, debug = tmp_path / "libkept.so", tmp_path / "usr" / "lib" / "libshop.so.debug"
+    debug.parent.mkdir(parents=True)
+    command: list[str | Path] = ["gcc", "-shared", "-nostdlib", "-fPIC", "-Wl,--build-id", "-o", image, "kept.c"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    subprocess.run(["objcopy", "--only-keep-debug", "-N", "kept", "-N", "go", image, debug], check=True)
+    listing = subprocess.run(["nm", image], check=True, capture_output=True, text=True).stdout
+    address = next(int(line.split()[0], 16) for line in listing.splitlines() if line.endswith(" kept"))
+    files = _files(tmp_path, [], directories=(tmp_path,))
+    symbolizer = Symbolizer(lambda _build_id, _sum: image, tmp_path, files)
+    assert files.find(ElfImage(image).build_id or "", PATH) == debug
+    assert symbolizer.variables(PATH, ElfImage(image).build_id or "", "", [address + 5]) == ["kept"]
+    assert symbolizer.warnings == []
+
+
+def test_what_a_damaged_debug_file_cannot_name_the_image_does(tmp_path: Path) -> None:
+    (tmp_path / "kept.c").write_text("int kept[4] = {1}; int *go(void) { return kept; }\n")
+    image, debug = tmp_path / "libkept.so", tmp_path / "usr" / "lib" / "libshop.so"
+    debug.parent.mkdir(parents=True)
+    command: list[str | Path] = ["gcc", "-g", "-shared", "-nostdlib", "-fPIC", "-Wl,--build-id", "-o", debug, "kept.c"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    subprocess.run(["objcopy", "-g", debug, image], check=True)
+    listing = subprocess.run(["nm", image], check=True, capture_output=True, text=True).stdout
+    address = next(int(line.split()[0], 16) for line in listing.splitlines() if line.endswith(" kept"))
+    damaged = bytearray(debug.read_bytes())
+    (sections,), size, count = struct.unpack_from("<Q", damaged, 0x28), *struct.unpack_from("<HH", damaged, 0x3A)
+    for at in range(sections, sections + size * count, size):
+        if damaged[at + 4] == elf_headers.SHT_SYMTAB:
+            struct.pack_into("<Q", damaged, at + 0x18, 1 << 40)  # where its symbols are
+    debug.write_bytes(damaged)
+    symbolizer = Symbolizer(lambda _build_id, _sum: image, tmp_path, _files(tmp_path, [], directories=(tmp_path,)))
+    for _time in range(2):
+        assert symbolizer.variables(PATH, ElfImage(image).build_id or "", "", [address + 5]) == ["kept"]
+    assert any("point outside the file" in warning for warning in symbolizer.warnings)
+    assert len(symbolizer.warnings) == len(set(symbolizer.warnings))
 
 
 def test_a_packed_symbol_table_names_it(split: Split, tmp_path: Path) -> None:
@@ -163,8 +222,8 @@ def test_a_debuginfod_server_names_it_and_is_asked_once(split: Split, debuginfod
     files = _files(tmp_path / "debug", warnings, debuginfod)
     assert split.names(split.stripped, files, tmp_path) == (["pack", "hidden"], [])
     kept = _files(tmp_path / "debug", warnings)
-    assert kept.find(split.build_id) == tmp_path / "debug" / ".build-id" / split.build_id[:2] / split.debug.name
-    assert files.find("00" * 20) is None and warnings == []
+    assert kept.find(split.build_id, PATH) == tmp_path / "debug" / ".build-id" / split.build_id[:2] / split.debug.name
+    assert files.find("00" * 20, PATH) is None and warnings == []
 
 
 def test_the_servers_are_those_of_the_environment(
@@ -191,7 +250,7 @@ def test_a_server_that_lies_or_fails_is_left_out_with_a_word(split: Split, tmp_p
         warnings: list[str] = []
         url = f"http://127.0.0.1:{server.server_address[1]}"
         files = _files(tmp_path, warnings, url, "file:///etc/passwd", "http://127.0.0.1:1")
-        assert files.find(split.build_id) is None
+        assert files.find(split.build_id, PATH) is None
         assert [warning.partition(" of ")[0] for warning in warnings] == [
             url,
             "file:///etc/passwd",
