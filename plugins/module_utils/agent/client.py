@@ -188,7 +188,10 @@ class Connection:
             raise AgentGone(f"{self._agent.path} broke the connection: {exc.strerror or exc}") from exc
         answer = _parse(line, self._agent.path)
         if answer.get("ok") is not True:
-            raise AgentError(f"process {self._agent.pid}: {command}: {str(answer.get('error', 'refused'))[:1000]}")
+            why = str(answer.get("error", "refused"))[:1000]
+            if why.startswith("commands: "):  # those that it knows
+                why = "its agent is of an older release: enable_profiling brings the new one, and restarts the unit"
+            raise AgentError(f"process {self._agent.pid}: {command}: {why}")
         return answer
 
     def _line(self, deadline: float) -> bytes:

@@ -69,6 +69,7 @@ def test_a_dump_that_lies_elsewhere(serve: Serve, path: object) -> None:
         (b"[1]\n", "protocol"),
         (b'{"protocol": 2, "ok": true}\n', "protocol"),
         (line(ok=False, error="spool is full"), "spool is full"),
+        (line(ok=False, error="commands: dump activate"), "status: its agent is of an older release: enable_profiling"),
         (line(ok=1), "refused"),
         (b"x" * (2 << 20), "more than any answer"),
     ],
