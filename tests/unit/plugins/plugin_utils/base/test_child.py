@@ -38,14 +38,14 @@ from ansible_collections.offheap.profiler.tests.unit.strategies.child_tricks imp
     write,
 )
 
-LITTLE = Allowance(1, 256 << 20, 1 << 20)
+LITTLE = Allowance(2, 256 << 20, 1 << 20)
 
 
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call may work for a second, wait for two, and take 256 MiB, and a MiB of answer."""
+    """Every call may work for two seconds, wait for eight, and take 256 MiB, and a MiB of answer."""
     monkeypatch.setattr(Allowance, "of", lambda _size: LITTLE)
-    monkeypatch.setattr(child, "_PATIENCE", 3)
+    monkeypatch.setattr(child, "_PATIENCE", 5)
 
 
 def test_one_process_answers_call_after_call() -> None:
@@ -66,9 +66,9 @@ def test_another_system_than_linux_is_told_what_to_do(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (spin, "more than 1 s"),
-        (sleep, "more than 1 s"),
-        (stall, "more than 1 s"),
+        (spin, "more than 2 s"),
+        (sleep, "more than 2 s"),
+        (stall, "more than 2 s"),
         (flood, "more than 1.0 MiB"),
         (hoard, "more than 256.0 MiB of memory"),
         (crash, "SIGSEGV"),
@@ -86,7 +86,7 @@ def test_what_exceeds_its_limits_is_one_call_s_problem(function: Callable[[], by
 @pytest.mark.usefixtures("little")
 def test_one_that_takes_no_request() -> None:
     os.kill(int(child.call(number, size=0)), signal.SIGSTOP)
-    with pytest.raises(ChildError, match="more than 1 s"):
+    with pytest.raises(ChildError, match="more than 2 s"):
         child.call(echo, b"x" * (2 << 20), size=0)
     assert child.call(echo, b"next", size=0) == b"next"
 
