@@ -128,7 +128,7 @@ def finished(
 ) -> Iterator[tuple[Host, Result]]:
     """The same, each with what ``finish`` (of a module, or a partial of it) makes of it: where many hosts are judged,
     in other processes of this machine."""
-    found = _with_images_told(in_scope(archive, scope, warn, reader.progress), warn)
+    found = _with_twins_told(_with_images_told(in_scope(archive, scope, warn, reader.progress), warn), warn)
     if reader.cluster is None:
         elsewhere = _by_processes(archive, reader, scope.least_span, found, finish)
     else:
@@ -160,6 +160,20 @@ def _with_images_told(found: Iterator[OfHost], warn: Callable[[str], None]) -> I
         told, *others = differing.values()
         more = f" (and so do {len(others)} more)" if others else ""
         warn(f"{told}{more}, as if stripped, prelinked or forged on one; functions on each are named by its own file")
+
+
+def _with_twins_told(found: Iterator[OfHost], warn: Callable[[str], None]) -> Iterator[OfHost]:
+    """The same. Calls ``warn`` where two hosts may be one."""
+    first: dict[tuple[str, str, str], str] = {}
+    for unit, host, captures in found:
+        last = captures[-1]
+        before = first.setdefault((unit, last.process, last.facts.dump.sha256), host)
+        if before != host:
+            warn(
+                f"{unit} has the same dump on {before} and {host}: if these are two names of one host, name it once in"
+                " the inventory, since all that it holds is counted twice"
+            )
+        yield unit, host, captures
 
 
 class _Seen(NamedTuple):

@@ -274,3 +274,19 @@ def test_few_hosts_or_one_processor_are_worth_no_others(
     monkeypatch.setattr(module, "answering", _here)
     _told(many, tmp_path / "few", hosts=["app1", "app2", "app3"])
     _alone(many, tmp_path / "one")
+
+
+def test_a_host_that_the_inventory_has_twice_is_told(tmp_path: Path) -> None:
+    archive = Archive.create(tmp_path / "archive")
+    for host, leaked in (("db", 7), ("web-2", 5), ("web-2.example.com", 5)):
+        for number in range(2):
+            dump = leaky_archives.dump_text(leaked + number, 30)
+            time = leaky_archives.START + number
+            leaky_archives.add(archive, tmp_path / "scratch", dump, host=host, sequence=number, time=time)
+    told: list[str] = []
+    with reading(archive, told.append) as reader:
+        assert len(list(survey(archive, reader, Scope(), told.append))) == 3
+    assert [one for one in told if "two names" in one] == [
+        "frontend.service has the same dump on web-2 and web-2.example.com: if these are two names of one host, name it"
+        " once in the inventory, since all that it holds is counted twice"
+    ]
