@@ -104,6 +104,15 @@ def _read(proc: str, name: str, pid: int | None = None) -> bytes:
         raise _failure(exc, None, path) from exc
 
 
+def threads(pid: int) -> list[int]:
+    """The numbers of its threads. Raises ProcessGone if it has ended."""
+    path = f"/proc/{pid}/task"
+    try:
+        return [int(name) for name in os.listdir(path)]
+    except OSError as exc:
+        raise _failure(exc, pid, path) from exc
+
+
 def mappings(pid: int, proc: str = "/proc") -> list[maps.Mapping]:
     """The process's mappings, by address. Empty for a kernel thread and for a zombie."""
     try:

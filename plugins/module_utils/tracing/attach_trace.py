@@ -345,7 +345,7 @@ def _room_for_a_thread(pid: int) -> Iterator[None]:
 def has_agent(pid: int) -> bool:
     """Whether an agent's thread runs in it: a service may call its own anything, so its library must be there too."""
     names = set()
-    for tid in os.listdir(f"/proc/{pid}/task"):
+    for tid in procfs.threads(pid):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
             names.add(file.read().strip())
     return b"offheap" in names and _has_library(pid)

@@ -292,7 +292,7 @@ def held(pid: int, machine: Machine, ways: tuple[int, ...], patience: float) -> 
             found = _take(pid, machine, one.tid, ways, one.call)
             if found:
                 return found
-        for tid in _threads(pid):
+        for tid in procfs.threads(pid):
             found = None if _is_spared(pid, tid) else _take(pid, machine, tid, ways)
             if found:
                 return found
@@ -307,7 +307,7 @@ def held(pid: int, machine: Machine, ways: tuple[int, ...], patience: float) -> 
 def _waiting(pid: int, machine: Machine) -> list[_Waiting]:
     """The threads that may be held, the best first."""
     found = []
-    for tid in _threads(pid):
+    for tid in procfs.threads(pid):
         call = _call(pid, tid)
         wait = machine.wait(call) if call else None
         if call and wait and not _is_spared(pid, tid):
@@ -325,13 +325,6 @@ def _is_spared(pid: int, tid: int) -> bool:
             return name in _SPARED or rest.split()[0] in (b"D", b"Z")
     except (OSError, IndexError):
         return True
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-    except (FileNotFoundError, ProcessLookupError):
-        raise procfs.ProcessGone(pid) from None
 
 
 def _own_tid(pid: int, tid: int) -> int:

@@ -12,6 +12,8 @@ import contextlib
 import os
 from typing import Iterator
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
+
 # Of the same priority, so that either runs while the other waits for it.
 _HURRIED = os.SCHED_RR | os.SCHED_RESET_ON_FORK
 _PRIORITY = os.sched_param(1)
@@ -49,20 +51,15 @@ def calm(tid: int, before: int) -> None:
 def calm_afterwards(pid: int) -> Iterator[None]:
     """None of the process's threads stays hurried, whatever becomes of who hurries it meanwhile."""
     before = {}
-    for name in _threads(pid):
-        with contextlib.suppress(OSError):
-            before[int(name)] = os.sched_getscheduler(int(name))
+    with contextlib.suppress(procfs.ProcessGone):
+        for tid in procfs.threads(pid):
+            with contextlib.suppress(OSError):
+                before[tid] = os.sched_getscheduler(tid)
     try:
         yield
     finally:
-        for name in _threads(pid):
-            was = before.get(int(name), os.SCHED_OTHER)
-            if was != _HURRIED:
-                calm(int(name), was)
-
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
+        with contextlib.suppress(procfs.ProcessGone):
+            for tid in procfs.threads(pid):
+                was = before.get(tid, os.SCHED_OTHER)
+                if was != _HURRIED:
+                    calm(tid, was)

@@ -163,6 +163,8 @@ def test_who_draws_the_samples(environment: dict[str, str], samples: bool, tmp_p
         assert attach_trace.has_sampler(pid) is samples
     with programs.running(programs.compiled(tmp_path, "offheap.so")) as pid:
         assert not attach_trace.has_sampler(pid)
+    with pytest.raises(procfs.ProcessGone):
+        attach_trace.has_agent(pid)
 
 
 def test_what_async_profiler_has_traced_is_left_alone(run: Run, tmp_path: Path) -> None:
