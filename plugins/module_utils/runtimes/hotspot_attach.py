@@ -34,7 +34,8 @@ _CLONE_NEWNS = 0x00020000
 _NO_ATTACH = "+DisableAttachMechanism"
 _OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _VERSION = re.compile(r"^JDK ([0-9]{1,3})\b", re.MULTILINE)
-_RETURNED = re.compile(r"^return code: (-?[0-9]{1,10})", re.MULTILINE)
+# Of an agent: with these words since JDK 9.
+_RETURNED = re.compile(r"^(?:return code: )?(-?[0-9]{1,10})$", re.MULTILINE)
 _MAX_OUTPUT = 4 << 20
 
 

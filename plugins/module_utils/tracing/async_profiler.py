@@ -30,7 +30,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import last_act, tracing_library
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
 
-OLDEST = 11
+OLDEST = 8
 # The version that traces were tried with. 4.0 and 4.1 do not write their interval into a recording, nor, as 4.2 does,
 # their version into the library (its start of recordings: "async-profiler 4.5").
 _OLDEST_PROFILER = (4, 5)

@@ -154,6 +154,11 @@ def test_an_answer_without_end(impostor: Callable[..., hotspot_protocol.Jvm], mo
         hotspot_attach.command(impostor("0\n" + "x" * 60000, 10000), "VM.version")
 
 
+@pytest.mark.parametrize("answer", ["0\nreturn code: 3\n", "0\n3\n"], ids=["JDK 9 and later", "JDK 8"])
+def test_what_an_agent_returns(impostor: Callable[..., hotspot_protocol.Jvm], answer: str) -> None:
+    assert hotspot_attach.load(impostor(answer), os.path.realpath(__file__), "") == 3
+
+
 def test_jdk_11_has_no_perf_map(impostor: Callable[..., hotspot_protocol.Jvm]) -> None:
     with pytest.raises(hotspot_protocol.HotspotError, match=r"JDK 11.*needs JDK 17"):
         hotspot_attach.perf_map(impostor("0\nOpenJDK 64-Bit Server VM version 11.0.2+9\nJDK 11.0.2\n"), io.BytesIO())

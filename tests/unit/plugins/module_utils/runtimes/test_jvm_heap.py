@@ -148,7 +148,7 @@ def test_wrong_facts_are_refused(wrong: dict[str, Any]) -> None:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("classes")
     (directory / "Holder.java").write_text(HOLDER)
-    subprocess.run(["javac", "--release", "11", "-d", str(directory), str(directory / "Holder.java")], check=True)
+    subprocess.run(["javac", "--release", "8", "-d", str(directory), str(directory / "Holder.java")], check=True)
     return directory
 
 

@@ -42,7 +42,7 @@ def _recorded(pid: int) -> list[str]:
 @pytest.mark.slow
 def test_a_trace_leaves_nothing_but_the_library(jvm: int, agent: str, tracing: Path, trusting: None) -> None:
     found = async_profiler.examine(jvm, agent)
-    assert (found.jvm.pid, found.library) == (jvm, agent) and found.release >= 11
+    assert (found.jvm.pid, found.library) == (jvm, agent) and found.release >= async_profiler.OLDEST
     live, data = [], b""
     with async_profiler.Recording(found, R, 60) as recording:
         assert list(tracing.iterdir()) == []
@@ -191,8 +191,8 @@ def test_what_is_no_jvm(agent: str, trusting: None) -> None:
 
 def test_an_old_jdk_and_a_container(jvm: int, agent: str, monkeypatch: pytest.MonkeyPatch, trusting: None) -> None:
     found = hotspot_attach.look(jvm)
-    monkeypatch.setattr(hotspot_attach, "version", lambda _jvm: 8)
-    with pytest.raises(TraceError, match="needs JDK 11 or later"):
+    monkeypatch.setattr(hotspot_attach, "version", lambda _jvm: 7)
+    with pytest.raises(TraceError, match="needs JDK 8 or later"):
         async_profiler.examine(jvm, agent)
     monkeypatch.setattr(hotspot_attach, "look", lambda _pid: found._replace(own_pid=1))
     with pytest.raises(TraceError, match="runs in a container, where it is 1"):
