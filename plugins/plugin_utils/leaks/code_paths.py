@@ -88,6 +88,11 @@ class Suspect:
     holding: Holding | None = None
     freed: float | None = None
 
+    def is_same(self, other: Suspect) -> bool:
+        """Whether the functions of one begin (at the allocation) with all those of the other."""
+        common = min(len(self.key), len(other.key))
+        return self.key[:common] == other.key[:common] and (common > 0 or self.key == other.key)
+
     def covers(self, frames: Sequence[Frame], key: Key | None = None) -> bool:
         """Whether a stack (leaf first) belongs to this suspect; its ``key`` is that of its frames, if it is known."""
         match self.extent:
