@@ -99,10 +99,11 @@ def together(watched: Sequence[Watched]) -> list[Leak]:
         found.setdefault(same, []).append((process, suspect))
     judged = [process for process in watched if process.verdict.counts]
     last = last_on_each_host(judged)
+    ran_last = {id(process) for process in last}
     all_growth = math.fsum(max(process.verdict.growth, 0.0) for process in last)
     leaks = []
     for key, members in found.items():
-        now = [(process, suspect) for process, suspect in members if process in last]
+        now = [(process, suspect) for process, suspect in members if id(process) in ran_last]
         if now:  # else a restart has ended it
             leak = _leak(key, members, now, judged)
             leaks.append(replace(leak, share=min(leak.growth / all_growth, 1.0) if all_growth > 0 else 0.0))

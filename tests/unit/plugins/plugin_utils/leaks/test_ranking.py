@@ -146,3 +146,15 @@ def test_a_stack_without_frames_takes_no_other_leak() -> None:
     nameless = replace(suspect, key=(), path=())
     leaks = ranking.together([replace(whole, verdict=replace(whole.verdict, suspects=[nameless, suspect]))])
     assert sorted(leak.key for leak in leaks) == [(), suspect.key]
+
+
+def test_processes_are_not_compared_with_those_of_each_other_host() -> None:
+    class Unique(Watched):
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("thousands of hosts would make millions of comparisons")
+
+        __hash__ = object.__hash__
+
+    watched = [_watched(f"app{number}") for number in range(3)]
+    (leak,) = ranking.together([Unique(**vars(one)) for one in watched])
+    assert sorted(leak.hosts) == ["app0", "app1", "app2"]
