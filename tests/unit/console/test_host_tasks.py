@@ -134,3 +134,19 @@ def test_watch_says_at_once_which_host_it_has_lost(tmp_path: Path) -> None:
             asking.send_signal(signal.SIGINT)
     done = _fab("-H", "a,b,c", "watch", "--unit", "x", "--at-once", "2")
     assert done.returncode == 2 and "give --at-once 3" in done.stderr
+
+
+def test_watch_ends_when_nobody_reads_its_lines(tmp_path: Path) -> None:
+    fab = [sys.executable, str(Path(sys.executable).with_name("fab")), "--search-root", str(ROOT)]
+    reader, pipe = os.pipe()
+    os.close(reader)
+    with socket.create_server(("127.0.0.1", 0)) as gone, socket.create_server(("127.0.0.1", 0)) as silent:
+        names = [f"127.0.0.1:{server.getsockname()[1]}" for server in (gone, silent)]
+        gone.close()
+        asked = [*fab, "-H", ",".join(names), "watch", "--unit", "nosuch"]
+        with (
+            open(pipe, "wb") as broken,
+            subprocess.Popen(asked, cwd=tmp_path, stdout=broken, stderr=PIPE, text=True) as asking,
+        ):
+            said = asking.communicate()[1]
+    assert (asking.returncode, said) == (1, "")
