@@ -168,17 +168,12 @@ class Fleet:
                 told = {"name": printable(group.name), "count": group.count, "live": round(held.total)}
                 kept.threads.append((told, held))
         own = {path for one in (*judged, *each) for path in one.paths.tolist()}
-        # Those that had ended before what the verdict is about began: a restart does not begin what one of them had.
         start = judged[0].series.times[0] if judged else 0.0
-        earlier = [
-            (process.watched.verdict.suspects, one)
-            for process, one in zip(seen.host.processes, each, strict=True)
-            if process.watched.end < start
-        ]
+        pairs = [(process.watched, one) for process, one in zip(seen.host.processes, each, strict=True)]
+        earlier = [(watched, one) for watched, one in reversed(pairs) if watched.end < start]
         for suspect, known, sources in zip(seen.suspects, seen.hints, seen.sources, strict=True):
-            had = [(before, [one]) for suspects, one in earlier for before in suspects if before.is_same(suspect)]
-            oldest, having = had[0] if had else (suspect, judged)
-            unseen = not having or all(one.series.times[-1] >= having[0].series.times[0] for _suspects, one in earlier)
+            oldest, having = _oldest(suspect, judged, earlier)
+            unseen = all(watched.end >= having[0].series.times[0] for watched, _one in earlier)
             since = _since(oldest, tree.matching(oldest.covers, own), having, unseen)
             told = {**_suspect(suspect, known, sources), **since}
             kept.suspects.append((told, tree.matching(suspect.covers, own)))
@@ -329,6 +324,24 @@ def _memory(facts: CaptureFacts, live: float, sampling: Sampling, first: Unsampl
             for part in found.parts
         ],
     }
+
+
+def _oldest(
+    suspect: Suspect, judged: Sequence[_Judged], earlier: Sequence[tuple[Watched, _Judged]]
+) -> tuple[Suspect, Sequence[_Judged]]:
+    """A suspect in the first process that had it, and that process: a restart does not begin what was there before it.
+
+    ``earlier`` are the processes that had ended before, the latest first. One that was judged and did not have it ends
+    the search.
+    """
+    oldest, having = suspect, judged
+    for watched, one in earlier:
+        same = [before for before in watched.verdict.suspects if before.is_same(suspect)]
+        if same:
+            oldest, having = same[0], [one]
+        elif watched.verdict.counts and watched.end < having[0].series.times[0]:
+            break
+    return oldest, having
 
 
 def _since(suspect: Suspect, paths: set[int], judged: Sequence[_Judged], unseen: bool) -> dict[str, Any]:

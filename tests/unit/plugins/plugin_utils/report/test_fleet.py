@@ -59,20 +59,20 @@ def test_a_leak_that_was_there_when_the_watch_began_has_no_time_of_its_own() -> 
     assert ", ever since the watch began, Tue 2026-11-17 " in ticket.sentence(unit)
 
 
-def test_a_restart_does_not_begin_what_the_process_before_it_had() -> None:
+@pytest.mark.parametrize(("rates", "first"), [((5.0, 5.0), 0), ((5.0, 0.0, 5.0, 5.0), 2)])
+def test_a_restart_does_not_begin_what_the_process_before_it_had(rates: tuple[float, ...], first: int) -> None:
     found = Fleet()
     processes = []
-    for run in range(2):
+    for run, rate in enumerate(rates):
         series: fleets.Dumps = []
         for number in range(12):
-            stacks: fleets.Stacks = {("keep", "serve", "main"): 5.0 * number * MIB, ("load", "main"): 30.0 * MIB}
+            stacks: fleets.Stacks = {("keep", "serve", "main"): rate * number * MIB, ("load", "main"): 30.0 * MIB}
             time = fleets.START + (12 * run + number) * fleets.STEP
             series.append((time, stacks, fleets.facts(30.0 * MIB, 0, f"2.{run}", False, pid=61 + run)))
         processes.append(fleets.process("web.service", "app1", f"{61 + run}-0000beef", series))
     fleets.observe(found, "web.service", "app1", processes)
     unit = found.data()["units"][0]
-    assert (unit["since"], unit["since_ever"]) == (fleets.START, True)
-    assert unit["suspects"][0]["label"] == ""
+    assert (unit["since"], unit["since_ever"]) == (fleets.START + 12 * first * fleets.STEP, first == 0)
 
 
 def test_a_suspect_is_looked_for_in_the_stacks_of_its_own_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
