@@ -17,7 +17,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..base import libraries
@@ -68,9 +67,8 @@ class Suspect:
     ``key`` is what was compared. ``extent`` and ``names`` (of CALLER and FUNCTION) say which stacks it stands for,
     ``stacks`` how many. ``growth`` and ``error`` (half of the 95 % interval) are bytes per day, ``live`` is bytes in
     the newest profile. ``share`` is its part of the growth of all live memory (0 to 1), ``first_seen`` the time of the
-    first dump with any of it (seconds since the epoch), ``monotonic`` the share of steps from dump to dump that do not
-    fall. ``lives`` is how its objects live, ``holding`` who holds them, ``freed`` the share of what it allocated while
-    it was watched that was freed (0 to 1), None where nobody knows.
+    first dump with any of it (seconds since the epoch). ``lives`` is how its objects live, ``holding`` who holds them,
+    ``freed`` the share of what it allocated while it was watched that was freed (0 to 1), None where nobody knows.
     """
 
     path: tuple[Frame, ...]
@@ -83,7 +81,6 @@ class Suspect:
     names: Key = ()
     share: float = 0.0
     first_seen: float = 0.0
-    monotonic: float = 0.0
     lives: LifeCurve | None = None
     holding: Holding | None = None
     freed: float | None = None
@@ -305,7 +302,6 @@ class CodePaths:
         )
         whole = shared == self._keys[best]
         values = self._watched.bytes[rows].sum(axis=0)
-        steps = [later >= earlier for earlier, later in pairwise(values.tolist())]
         return Suspect(
             path=tuple(frames if whole else first_frames(frames, len(shared))),
             key=group,
@@ -315,7 +311,6 @@ class CodePaths:
             error=trend.error * DAY,
             live=float(live[rows].sum()),
             first_seen=self._watched.times[int(np.argmax(values > 0))],
-            monotonic=sum(steps) / len(steps),
         )
 
 
