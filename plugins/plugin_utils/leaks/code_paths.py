@@ -236,7 +236,7 @@ class CodePaths:
         found = []
         for (name, rows), is_candidate in zip(named.items(), self._candidates(list(named.values())), strict=True):
             trend = self._trend(rows) if is_candidate else None
-            if trend and trend.shape is Shape.GROWS and trend.slope >= _SHARE_OF_FUNCTION * total.slope:
+            if trend and trend.shape is Shape.GROWS and trend.growth >= _SHARE_OF_FUNCTION * total.growth:
                 found.append((len(rows), sum(members[row].index(name) for row in rows) / len(rows), name, trend))
         if not found:
             return []
@@ -256,7 +256,7 @@ class CodePaths:
         candidates = zip(rows, self._candidates([[row] for row in rows]), strict=True)
         trends = {row: self._trend([row]) for row, is_candidate in candidates if is_candidate}
         alone = [row for row, trend in trends.items() if trend.shape is Shape.GROWS]
-        share = math.fsum(trends[row].slope for row in alone) / together.slope
+        share = math.fsum(trends[row].growth for row in alone) / together.growth
         if not 1 < len(alone) <= _MOST_CALLERS or share < _SHARE_OF_CALLERS:
             return []
         members = self._series.members

@@ -89,7 +89,8 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Trend:
-    """``slope`` and ``error`` (half of the 95 % interval) are in bytes per second, ``growth`` is in bytes."""
+    """``slope`` and ``error`` (half of the 95 % interval) are in bytes per second, ``growth`` is in bytes, of a line
+    through all of the time."""
 
     shape: Shape
     slope: float
